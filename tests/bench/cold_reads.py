@@ -1,4 +1,4 @@
-"""How long an append takes while old data is being read from disk, and while nothing is. Prints JSON.
+"""Measures how long an append takes while old data is being read from disk, and while nothing is. Prints JSON.
 
 A log is written and dropped from the page cache; then single frames are appended at a fixed rate, at first alone, then
 beside readers that fetch the log from its beginning, then alone again.

@@ -1,4 +1,4 @@
-"""What it costs to find the filters that an address matches, among few and among very many. Prints JSON.
+"""Measures the cost of finding the filters that an address matches, among few and among very many. Prints JSON.
 
 A quarter each of the filters has no wildcard, a `+` at the end, a `#`, and a `+` in the middle; every address is looked
 for as if for the first time, which a gateway does once while it remembers addresses. The time is the processor's.

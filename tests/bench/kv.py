@@ -111,7 +111,7 @@ async def over_http(port: int, build: Callable[[], bytes], options: argparse.Nam
 
 
 class Keys:
-    """What is asked: random keys, values that differ."""
+    """The requested keys: random ones, with values that differ."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.chance = random.Random(1)

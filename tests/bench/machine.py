@@ -1,4 +1,4 @@
-"""What the figures were measured on: they mean nothing without it."""
+"""Describes the machine of the measurements: figures mean nothing without it."""
 
 import os
 import platform
@@ -43,7 +43,7 @@ def describe(directory: Path) -> Machine:
 
 
 def busy() -> bool:
-    """Whether others use this machine so much that figures are not worth keeping."""
+    """Returns whether others use this machine so much that figures are not worth keeping."""
     return os.getloadavg()[0] > len(os.sched_getaffinity(0)) / 2
 
 

@@ -1,4 +1,4 @@
-"""What a message costs at each step from an MQTT PUBLISH to its PUBACK: the real code, timed in this process.
+"""Measures each step of a message from an MQTT PUBLISH to its PUBACK: the real code, timed in this process.
 
     python -m tests.bench profile
 
@@ -89,7 +89,7 @@ class Loop:
     call_soon_threadsafe = call_soon
 
     def call_later(self, _seconds: float, _work: Callable[[], object]) -> asyncio.Handle:
-        """What is for later never comes: no timer is part of the path."""
+        """Schedules nothing: no timer is part of the path."""
         return mock.create_autospec(asyncio.Handle, instance=True)
 
     def run_until(self, done: Callable[[], bool]) -> None:
@@ -205,7 +205,7 @@ class Pipeline:
 
 
 def measure(topics: int, directory: Path, *, turns: int = TURNS, gatherings: int = GATHERINGS) -> dict[str, Spent]:
-    """What was spent in each step, over all messages; the first gatherings do not count."""
+    """Returns the time spent in each step, over all messages; the first gatherings do not count."""
     watch = Stopwatch()
     load = MqttPublish(conns=CONNECTIONS, window=2 * READ, topics=topics // CONNECTIONS)
     with ExitStack() as opened:

@@ -1,4 +1,4 @@
-"""What Linux says of a server's processes: memory and processor time of a whole session."""
+"""Reads memory and processor time of a whole session from Linux (/proc)."""
 
 import os
 from collections.abc import Iterator

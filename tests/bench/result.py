@@ -66,7 +66,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """What several runs come to."""
+    """Returns the median, the least and the most of several runs."""
     return Spread(
         median=_rounded(statistics.median(values)),
         min=_rounded(min(values)),
@@ -81,7 +81,7 @@ def _rounded(value: float) -> float:
 
 
 def summarise(*, version: str, keeps: str, runs: Sequence[Measured], errors: Sequence[str]) -> ServerResult:
-    """What a server's runs come to."""
+    """Returns the summary of a server's runs."""
     if not runs:
         return ServerResult(version=version, keeps=keeps, errors=errors)
     names = [name for name in runs[0].also if all(name in run.also for run in runs)]
@@ -129,7 +129,7 @@ def number(value: float) -> str:
 
 
 def remarks(one: ServerResult) -> str:
-    """What is not in the columns: other quantities, and everything that went wrong."""
+    """Returns the remarks below the table: other quantities, and everything that went wrong."""
     parts = [
         f"{name} {number(found.median)}"
         for name, found in one.also.items()

@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How to measure. Without `count` warm-up runs find what takes a server about `seconds`."""
+    """A plan of measurements. Without `count` warm-up runs find what takes a server about `seconds`."""
 
     rounds: int
     seconds: float

@@ -32,7 +32,7 @@ class StartFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How to start a server: what runs, where it will listen (by protocol), and what else must be done to end it."""
+    """The way to start a server: its command, its ports (by protocol), and how to end it completely."""
 
     command: Sequence[str]
     ports: Mapping[str, int]
@@ -65,7 +65,7 @@ class Running:
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended."""
+        """Returns whether the process has not ended."""
         return self._process.poll() is None
 
     def settle(self) -> None:
@@ -122,7 +122,7 @@ def free_base(offsets: Iterable[int]) -> int:
 
 
 def _end_with_us() -> Sequence[str]:
-    """What makes a program end when this one does, however it does (prctl(2), PR_SET_PDEATHSIG)."""
+    """Returns a prefix that ends a program when this process ends, however it does (prctl(2), PR_SET_PDEATHSIG)."""
     setpriv = shutil.which("setpriv")
     return (setpriv, "--pdeathsig", "TERM", "--") if setpriv else ()
 

@@ -1,4 +1,4 @@
-"""Where time goes: steps that may nest, each counted without the steps inside it."""
+"""Measures where time goes: steps that may nest, each counted without the steps inside it."""
 
 import functools
 import threading
@@ -32,7 +32,7 @@ class Stopwatch:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """What happens in this block, but for the steps within it."""
+        """Counts the time of this block, without the steps within it."""
         running: list[str] = self._local.__dict__.setdefault("running", [])
         self._add(running[-1] if running else None)
         running.append(name)

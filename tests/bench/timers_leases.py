@@ -89,7 +89,7 @@ def message_frames(queue: int, count: int, per_frame: int, size: int, keys: int)
 
 
 async def timed(count: int, work: Awaitable[object]) -> dict[str, float]:
-    """How many a second, and how much of a processor each takes."""
+    """Returns how many a second, and how much of a processor each takes."""
     started, cpu = time.perf_counter(), time.process_time()
     await work
     took = time.perf_counter() - started
@@ -115,7 +115,7 @@ async def timers(store: LocalStore, clock: Clock, options: argparse.Namespace) -
 
 
 async def lateness(store: LocalStore, clock: Clock) -> dict[str, float]:
-    """How late single timers fire that are due one after the other, until the message is durable."""
+    """Returns how late single timers fire that are due one after the other, until the message is durable."""
     late: list[float] = []
     start = clock() + 2_000
     await append_all(store, [timer_frames(1, 1, 10, start + 7 * n)[0] for n in range(200)])

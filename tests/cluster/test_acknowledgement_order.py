@@ -1,4 +1,4 @@
-"""What the system is asked for between a message and its acknowledgement: fdatasync of the log, on every protocol."""
+"""Checks what the system does between a message and its acknowledgement: fdatasync of the log, on every protocol."""
 
 import re
 import shutil

@@ -67,7 +67,7 @@ async def in_thread(function, *arguments):
 
 
 async def seen_by_all(controllers, topics):
-    """Whether every controller shows these topics, and gives the same answers again."""
+    """Returns whether every controller shows these topics, and gives the same answers again."""
     for id_, one in controllers.all.items():
         if one.process.poll() is not None:
             continue

@@ -18,7 +18,7 @@ PATIENCE_S = 120.0
 
 
 def not_ready(process):
-    """Why a controller is not ready, as /readyz says it; empty: it is, or does not answer."""
+    """Returns why a controller is not ready, as /readyz says it; empty when it is ready, or does not answer."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{process.admin_port}/readyz", timeout=5):
             return []

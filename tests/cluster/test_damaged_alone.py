@@ -14,7 +14,7 @@ WAIT_S = 30
 
 
 def until(condition):
-    """What a condition gives, as soon as it gives something."""
+    """Returns a condition's result, as soon as it is truthy."""
     deadline = time.monotonic() + WAIT_S
     while not (found := condition()):
         assert time.monotonic() < deadline

@@ -115,7 +115,7 @@ def lag(url, group):
 
 
 def ascending(consumer):
-    """Whether what a consumer was told is committed never went back."""
+    """Returns whether the committed positions that a consumer was told never went back."""
     at = {}
     for offsets in consumer.committed:
         for queue, offset in offsets.items():

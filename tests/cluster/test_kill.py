@@ -13,7 +13,7 @@ CYCLES = 20
 
 
 def tear(data_dir: Path, chance: random.Random) -> None:
-    """What a power failure may leave: the beginning of a frame, whole or damaged, behind the last one."""
+    """Imitates a power failure: appends the beginning of a frame, whole or damaged, behind the last one."""
     segment = max((data_dir / "log").iterdir())
     data = segment.read_bytes()
     torn = bytearray(data[: chance.randrange(1, min(len(data), 5000))])

@@ -81,7 +81,7 @@ class Publisher(threading.Thread):
 
 
 class State:
-    """What the client keeps from one connection to the next."""
+    """The state that the client keeps from one connection to the next."""
 
     def __init__(self):
         self.known = self.stopping = False

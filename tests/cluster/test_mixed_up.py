@@ -13,7 +13,7 @@ STORE = "store-0-1"
 
 
 def held(directory):
-    """What is in a directory, but for who has it open."""
+    """Returns the contents of a directory, without the file that names the process that has it open."""
     files = (one for one in directory.rglob("*") if one.is_file() and "lock" not in one.name.lower())
     return {str(one.relative_to(directory)): one.read_bytes() for one in files}
 

@@ -77,7 +77,7 @@ class Publisher:
 
 
 def until_closed(peer):
-    """What comes until the other end closes."""
+    """Returns the bytes that come until the other end closes."""
     found = b""
     while True:
         try:

@@ -158,7 +158,7 @@ def test_an_exclusive_queue_of_a_killed_proxy_is_free_for_connections_of_others(
 
 
 def round_of(publisher, reader, number):
-    """What a reader hears of two messages, of which the second comes anyway."""
+    """Returns what a reader hears of two messages, of which the second comes in any case."""
     mark = b"mark %d of %s" % (number, reader.paho._client_id)
     publisher.publish("rules/a", b"no")
     publisher.publish("rules/b", mark)

@@ -58,7 +58,7 @@ class Client:
             self._held += data
 
     def publish(self, topic: str) -> int:
-        """What a PUBACK says, 0 being that there is nobody to hear it too."""
+        """Returns the PUBACK's code; a code that says only that nobody subscribes counts as 0."""
         self.say(Publish(topic=topic, payload=b"x", qos=1, packet_id=7))
         code: int = self.hear().code & ~0x10
         return code

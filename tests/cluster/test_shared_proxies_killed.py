@@ -31,7 +31,7 @@ def settled(members, expected):
 
 
 def groups(port):
-    """How many shared subscriptions a proxy knows of."""
+    """Returns how many shared subscriptions a proxy knows of."""
     one = Client(port).connect()
     one.subscribe("$SYS/broker/shared_subscriptions/count")
     found = int(one.get().payload)

@@ -1,4 +1,4 @@
-"""What processes of a cluster say of themselves, while what they need is taken away, is what clients would get."""
+"""Compares what processes of a cluster say of themselves with what clients get, while resources are taken away."""
 
 import json
 import shutil

@@ -167,7 +167,7 @@ def test_a_worker_that_is_killed_takes_nothing_acknowledged_with_it(gateway):
 
 
 def test_an_exclusive_queue_is_one_connections_at_all_workers(gateway):
-    """Whether it ends, or the worker that it is at."""
+    """The queue ends with its connection, and with the worker that the connection is at."""
     until(lambda: not any(connections(gateway)), "connections of before are still there")
     opened = []
     at = [[], []]

@@ -37,7 +37,7 @@ def devices(gateway):
 
 
 def at_once(work, devices):
-    """What comes of work that devices do beside each other; `work` is given their numbers too."""
+    """Returns the results of work that devices do at the same time; `work` is given their numbers too."""
     with ThreadPoolExecutor(len(devices)) as threads:
         return list(threads.map(work, range(len(devices)), devices))
 

@@ -1,4 +1,4 @@
-"""What the conformance tests of MQTT share: connections brought to where a statement begins to bind."""
+"""The part that the conformance tests of MQTT share: connections brought to where a statement begins to bind."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -74,7 +74,7 @@ def durable(version: int = 5, *requests: SubscriptionRequest, **connect: Any) ->
 
 
 def opened(driver: Lasting) -> Outcome:
-    """What the gateway knows of a session."""
+    """Returns what the gateway knows of a session."""
     state = next((one.state for one in reversed(driver.saved) if one.state is not None), b"")
     exchanges = next((one.exchanges for one in reversed(driver.saved) if one.exchanges is not None), b"")
     found = [Mark(slot, 0, raw, 1) for slot, marks in driver.marks.items() for raw in marks.of.values()]

@@ -1,4 +1,4 @@
-"""What of MQTT is fuzzed, and the loops that do it: `python -m tests.fuzz.mqtt_target --inputs 1000000 --seed 7`.
+"""Fuzz targets of MQTT, and their loops: `python -m tests.fuzz.mqtt_target --inputs 1000000 --seed 7`.
 
 `decoder` takes one packet an input: parsed, and then equal to what its own encoding parses to; not all there; or
 refused with a reason code. `connection` feeds a whole connection, from its CONNECT on, with a gateway behind it that

@@ -1,4 +1,4 @@
-"""What strangers say of themselves: words of SCRAM, tokens and certificates, mangled. Refused, and nothing else."""
+"""Mangles the credentials of strangers: words of SCRAM, tokens and certificates. They are refused, nothing else."""
 
 import contextlib
 import random

@@ -1,4 +1,4 @@
-"""What may not be read reaches nobody, whichever way it would take: real clients and a gateway with access rules.
+"""A forbidden message reaches nobody on any way: real clients and a gateway with access rules.
 
 On each way a message that is forbidden is followed by one that is allowed: when that one is there, the other is not
 coming any more.
@@ -379,7 +379,7 @@ def test_server_sent_events(served):
 
 
 def test_two_users_on_one_connection(served):
-    """What one of them may is nothing to the other, whoever was there last."""
+    """The rights of one user do not depend on the other, whoever used the connection last."""
     with served.http(None) as http:
         ada, admin = ("ada", PASSWORD.decode()), ("admin", PASSWORD.decode())
         for _ in range(2):

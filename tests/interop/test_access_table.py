@@ -352,7 +352,7 @@ def masked(answer: httpx.Response) -> tuple[int, list[tuple[str, str]], str]:
 
 
 def amqp_answers(served: Served, name: str) -> list[str]:
-    """What the channel is closed with, method by method."""
+    """Returns the codes that the channel is closed with, method by method."""
     found, connection = [], amqp(served, name)
     for method, work in (*AMQP.items(), *(("more", one) for one in AMQP_MORE)):
         if work is None:

@@ -98,7 +98,7 @@ async def event_stream(gateway: Any, address: str) -> AsyncIterator[Reader]:
 
 
 def of_event(event: Mapping[str, Any]) -> Seen:
-    """What an event as JSON shows."""
+    """Returns the fields that an event as JSON shows."""
     type_, source = event["type"], event["source"]
     correlation = event.get("correlationid")
     return {

@@ -125,7 +125,7 @@ def token(name: str = "fleet", *, lives_s: float = 300, key: Any = KEY, **claims
 
 
 def shortly(let_in: Callable[[str], T | None]) -> T:
-    """What comes of a token that expires while it is used: a longer life where it was over before that began."""
+    """Returns the result with a token that expires while it is used; grants a longer life if it expired too early."""
     for lives_s in (1.5, 6.0, 24.0):
         found = let_in(token(lives_s=lives_s))
         if found is not None:
@@ -199,7 +199,7 @@ def mqtt(guarded: Guarded) -> Iterator[Callable[..., Mqtt]]:
 
 
 def is_of(guarded: Guarded, address: str, device: str) -> bool:
-    """Whether the messages at an address are of a device, and of no other."""
+    """Returns whether the messages at an address are of a device, and of no other."""
     url = f"http://127.0.0.1:{guarded.port('http')}/messages"
     headers = {"authorization": f"Bearer {token()}"}
 

@@ -41,7 +41,7 @@ def connected(port: int, version: int = paho.MQTTv5, **options: Any) -> Iterator
 
 
 def code_of(port: int, version: int, **options: Any) -> int:
-    """What a client that connects is told."""
+    """Returns the code that a connecting client is told."""
     with connected(port, version, **options) as one:
         return int(one.code.value)
 

@@ -15,7 +15,7 @@ VALUE = b"a value that nobody else has"
 
 
 def until(found: Callable[[], Any]) -> Any:
-    """What is found, once there is something."""
+    """Returns what is found, once there is something."""
     deadline = time.monotonic() + 20
     while not (value := found()):
         assert time.monotonic() < deadline

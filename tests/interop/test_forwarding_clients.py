@@ -43,7 +43,7 @@ def gateway(tmp_path_factory):
 
 
 def post(gateway, said, *, by=PROXY, password=None, times=1):
-    """What requests on one connection are answered."""
+    """Returns the answers to requests on one connection."""
     transport = httpx.HTTPTransport(local_address=by)
     auth = None if password is None else ("ada", password)
     with httpx.Client(transport=transport, base_url=gateway.url, timeout=TIMEOUT_S, auth=auth) as client:

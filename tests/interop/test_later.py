@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 
 def until(found: Callable[[], Any]) -> Any:
-    """What is found, once there is something."""
+    """Returns what is found, once there is something."""
     deadline = time.monotonic() + 20
     while not (value := found()):
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""What a connection says of its session when it ends is known to the next one, however soon that comes."""
+"""The last words of a connection about its session are known to the next one, however soon that comes."""
 
 import socket
 import struct

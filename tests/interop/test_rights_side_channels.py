@@ -1,4 +1,4 @@
-"""What a user who may read too little can learn from counts, cursors, pages and times: nothing of what is hidden.
+"""A user who may read too little learns nothing hidden from counts, cursors, pages and times.
 
 A gateway with access rules, spoken to by real clients. What is hidden is compared with what is not there.
 """

@@ -117,7 +117,7 @@ class Peer:
         return found
 
     def is_well(self) -> bool:
-        """Whether it has been told nothing, and is still heard."""
+        """Returns whether it has been told nothing, and is still heard."""
         return isinstance(self.ask(Pingreq()), Pingresp)
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ def durable(**options):
 
 
 def drain(members, count):
-    """What each of the members got, once it is so many together."""
+    """Returns the messages of each member, once together they have this many."""
     found = [[] for _ in members]
     deadline = time.monotonic() + TIMEOUT_S
     while sum(map(len, found)) < count and time.monotonic() < deadline:

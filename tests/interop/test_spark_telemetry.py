@@ -43,7 +43,7 @@ def _jdk():
 
 
 class Naive:
-    """What the tables must say, counted by the book."""
+    """The expected content of the tables, counted by the book."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = defaultdict(int)

@@ -173,7 +173,7 @@ class LineConnection:
 
 
 class Factory:
-    """What the entry point names: a `gateway.port.adapter.AdapterFactory`."""
+    """The object that the entry point names: a `gateway.port.adapter.AdapterFactory`."""
 
     listeners = (port.Listener(name=NAME, port=7007, transport="tcp", tls_port=7008, summary="the line protocol"),)
     options = Options

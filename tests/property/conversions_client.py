@@ -1,4 +1,4 @@
-"""What the clients of all protocols have in common.
+"""The part that the clients of all protocols have in common.
 
 Both sides run the gateway's own adapter; the client's side is written with codecs that are not the gateway's: paho's
 properties, aiocoap's messages, pamqp's frames, the standard library's JSON and percent-encoding.
@@ -21,7 +21,7 @@ FRAME = 4096  # where the log has put the message
 
 
 class Heard(NamedTuple):
-    """What a client was shown of a message."""
+    """A message as a client was shown it."""
 
     rows: dict[str, Any]
     own: dict[str, Any]
@@ -38,7 +38,7 @@ class Client:
         raise NotImplementedError
 
     def hear(self, batch: Batch, now_ms: int) -> Heard:
-        """What the client is shown of a batch's one message."""
+        """Returns a batch's one message as the client is shown it."""
         raise NotImplementedError
 
     def speaker(self, said: Said) -> str | None:
@@ -94,7 +94,7 @@ def rows_of_attributes(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def heard_document(document: dict[str, Any]) -> Heard:
-    """What an event as JSON shows."""
+    """Returns the fields that an event as JSON shows."""
     left = dict(document)
     data = {name: left.pop(name) for name in ("data", "data_base64") if name in left}
     rows = rows_of_attributes(left)

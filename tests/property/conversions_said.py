@@ -28,7 +28,7 @@ UNREGISTERED = 65_100  # a Content-Format that only its sender and its readers k
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """What the sender of a message says of it; None where it says nothing.
+    """A message as its sender describes it; None stands for what the sender left out.
 
     `event` are the context attributes of a CloudEvent, `datacontenttype` left out; other fields repeat what they say.
     `native` is what only its own protocol understands, as its encoder takes it.

@@ -74,7 +74,7 @@ def naive_filter(pattern, identity):
 
 
 def naive(config, own, identity, action, address):
-    """What is said of an address; None where a deny cannot be read without a value."""
+    """Returns the naive verdict on an address; None where a deny cannot be read without a value."""
     said = []
     for rule in config.rules:
         named = identity.name in rule.users or (identity.name != "" and "*" in rule.users)
@@ -108,7 +108,7 @@ def naive(config, own, identity, action, address):
     st.tuples(st.sampled_from(["publish", "subscribe", "manage"]), ADDRESSES),
 )
 def test_rules_mean_what_they_say(rules, default, own, identity, asked):
-    """Where a deny has a value that is not plain, all that is asked is that nothing is allowed that was not before."""
+    """A deny with a value that is not plain: the test asks only that nothing is newly allowed."""
     action, address = asked
     config = AccessConfig(default=default, rules=rules)
     access = Rules(config).access(identity, own)

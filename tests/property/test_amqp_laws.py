@@ -174,7 +174,7 @@ MESSAGES = st.builds(
 
 @given(MESSAGES)
 def test_a_message_of_another_protocol_comes_back_by_amqp_with_every_field(message):
-    """What a client reads and publishes again, as itself, says what the message said."""
+    """A client that reads a message and publishes it again, as itself, says what the message said."""
     raw = properties_of(message, now_ms=NOW_MS)
     content = header.ContentHeader()
     content.unmarshal(struct.pack(">HHQ", 60, 0, 0) + raw)

@@ -32,7 +32,7 @@ REFUSED = ("settle", "take", "kv_put", "kv_delete", "delete_queue", "waiting")
 
 
 class Model:
-    """What a queue has to deliver, and has delivered."""
+    """The messages that a queue has to deliver, and has delivered."""
 
     def __init__(self) -> None:
         self.keys: set[str] = set()  # of its bindings
@@ -115,7 +115,7 @@ class Client:
     # ---- the client
 
     def read(self) -> None:
-        """What has come: deliveries are a method, a header and a body."""
+        """Reads what has come: deliveries are a method, a header and a body."""
         deliver: Any = None
         for frame in self.peer.methods():
             match frame:

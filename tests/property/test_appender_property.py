@@ -179,7 +179,7 @@ WEIGHTS = {
 
 @st.composite
 def stories(draw):
-    """What happens, more often what lets more happen; all of it from a seed."""
+    """Draws a story of events from a seed, more often such as let more happen."""
     chance = random.Random(draw(st.integers(0, 1 << 32)))
     return chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=draw(st.integers(0, 250)))
 

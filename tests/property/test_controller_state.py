@@ -80,7 +80,7 @@ COMMANDS = st.one_of(
 
 
 def answer(state, command):
-    """What a state answers, as something to compare: a refusal counts by what it says."""
+    """Returns a state's answer in a form to compare: a refusal counts by its text."""
     try:
         return state.apply(command)
     except ControllerError as refused:

@@ -1,4 +1,4 @@
-"""What one protocol publishes, every protocol reads, with the fields that have a place there.
+"""Messages that one protocol publishes are read by every protocol, with the fields that have a place there.
 
 Messages go from bytes to bytes by every ordered pair of protocols: a client says one, its adapter reads it, the log
 keeps it, and the other client's adapter shows it some time later. The table says what is shown of each field.
@@ -61,7 +61,7 @@ attributes       | -          | typed        | as text       | typed         | a
 
 
 class Told(NamedTuple):
-    """What a cell is worked out from."""
+    """The facts that a cell is worked out from."""
 
     said: Said
     source: str
@@ -79,7 +79,7 @@ def of_the_event(value: int, told: Told) -> int | None:
 
 
 def unless_mqtts(value: int, told: Told) -> int | None:
-    """What came by MQTT without a time leaves without one; an event does anyway."""
+    """Returns no time for what came by MQTT without one; an event has a time in any case."""
     return None if told.said.time_ms is None and told.source.startswith("mqtt") else of_the_event(value, told)
 
 
@@ -224,7 +224,7 @@ def test_what_one_publishes_the_others_read(source: str, target: str, data: st.D
 
 
 def check_wrapping(said: Said, attributes: dict[str, Any] | None) -> None:
-    """What a message that was no event has as one, besides its fields."""
+    """Checks the attributes that a message that was no event has as one, besides its fields."""
     if attributes is not None:
         topic = said.address.partition("/")[0]
         assert attributes["source"].startswith("//headgate/")

@@ -31,7 +31,7 @@ GROUPS_OF: Mapping[str, tuple[int, ...]] = {"a": (0,), "b": (1,), "c": (0, 1)}
 
 
 class Frame(NamedTuple):
-    """What of a `Publish` is for one log, on its way."""
+    """The part of a `Publish` that is for one log, on its way."""
 
     effect: port.Publish
     group: int
@@ -40,7 +40,7 @@ class Frame(NamedTuple):
 
 
 class Logs:
-    """What outlives the gateway: two logs, each with its messages and marks, and the session's record."""
+    """The state that outlives the gateway: two logs, each with its messages and marks, and the session's record."""
 
     def __init__(self) -> None:
         self.bodies: dict[int, list[bytes]] = {0: [], 1: []}

@@ -41,7 +41,7 @@ Answers = dict[type[Any], frozenset[str]]
 
 
 def said(*answers: str) -> frozenset[str]:
-    """What may be answered: a packet and its code; "" is nothing, "end" a connection that is closed without a word."""
+    """Returns the allowed answers: packets with codes; "" is nothing, "end" a connection closed without a word."""
     return frozenset(answers)
 
 
@@ -171,7 +171,7 @@ packets_of_4 = st.one_of(
 
 
 def answer(driver: Driver, data: bytes) -> str:
-    """What is said to some bytes, in the table's words; nothing is said behind the end."""
+    """Returns the answer to some bytes, in the table's words; nothing is said behind the end."""
     over = driver.closed is not None
     driver.feed(data)
     packets = driver.out() + driver.store() + driver.tick()

@@ -12,7 +12,7 @@ TTL_S = 6.0
 
 
 class Heard:
-    """What a leader hears of the home group: true or not, it changes as chance has it."""
+    """The state of the home group as a leader hears it: true or not, it changes as chance has it."""
 
     def __init__(self, chance):
         self.chance = chance

@@ -107,7 +107,7 @@ STEPS = st.one_of(
 
 
 def invariants(node, before):
-    """What holds of a node by itself, whatever others do."""
+    """Checks what holds of a node by itself, whatever others do."""
     raft, log = node.raft._node, node.raft._node.log
     assert log.applied <= log.committed <= log.last_index
     assert raft.term >= before.term

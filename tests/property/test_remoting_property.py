@@ -1,4 +1,4 @@
-"""What travels between a client and a store node: it comes back as it was, and broken bytes raise one of two errors."""
+"""Messages between a client and a store node come back as they were, and broken bytes raise one of two errors."""
 
 import msgspec
 import numpy as np

@@ -79,7 +79,7 @@ class Mess:
             self.leading.master.receive(slave.number, decode(encode(message)), now_ms=self.leading.now)
 
     def check(self):
-        """What is confirmed is in the log of all who may be elected, and slaves have nothing else."""
+        """Checks that confirmed frames are in the logs of all who may be elected; replicas have nothing else."""
         master, log = self.leading.master, self.leading.log
         for slave in self.slaves:
             assert slave.log.frames == log.frames[: len(slave.log.frames)]

@@ -155,7 +155,7 @@ STEPS = st.lists(
 
 
 class History:
-    """What was written and acknowledged, and what the session may see again."""
+    """A record of what was written and acknowledged, and what the session may see again."""
 
     def __init__(self):
         self.store = Store()

@@ -135,7 +135,7 @@ class Client:
 
 
 class Sessions:
-    """What shared subscriptions know of sessions."""
+    """The sessions as shared subscriptions know them."""
 
     def __init__(self) -> None:
         self.there: set[str] = set()

@@ -24,7 +24,7 @@ KEYS = ("", "a", "a/1", "a/2", "b", "é")
 
 
 class Held:
-    """What the model has under a key."""
+    """The model's entry under a key."""
 
     def __init__(self, value, revision, created, version, expires_at_ms):
         self.value, self.revision, self.created, self.version = value, revision, created, version
@@ -83,7 +83,7 @@ class Machine:
         self.history.append((namespace, kind, key, b"", revision, None))
 
     def full(self, namespace, operations):
-        """Whether the operations would take a namespace over its limits."""
+        """Returns whether the operations would take a namespace over its limits."""
         space = dict(self.spaces[namespace])
         for key, value in operations:
             if value is not None:

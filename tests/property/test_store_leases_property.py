@@ -29,7 +29,7 @@ NEVER = 1 << 62
 
 
 class Group:
-    """What a group has been lent of a queue."""
+    """The messages of a queue that a group has been lent."""
 
     def __init__(self):
         self.settled = set()

@@ -110,7 +110,7 @@ async def test_a_log_mended_from_its_twin_is_its_twin(twin, harms, sealed, resta
 
 
 def read_back(slave, one):
-    """Whether a frame is as it was, or known to be damaged."""
+    """Returns whether a frame is as it was, or known to be damaged."""
     log = slave._engine.log
     if log.damages.overlapping(one.start, one.end):
         return True

@@ -22,7 +22,7 @@ GROUPS = ("g", "h")
 
 
 class Model:
-    """What was acknowledged."""
+    """The acknowledged records."""
 
     def __init__(self):
         self.queues = {queue: [] for queue in QUEUES}

@@ -98,7 +98,7 @@ def test_a_bit_flipped_at_every_byte_is_detected_and_never_served(tmp_path):
 @settings(max_examples=60, deadline=None)
 @given(FRAMES, st.data())
 def test_any_log_cut_anywhere_with_anything_behind(records, data):
-    """What is behind the cut is zeros, as a file system leaves them, or a piece of something else."""
+    """Zeros follow the cut, as a file system leaves them, or a piece of something else."""
     with TemporaryDirectory() as name:
         directory = Path(name)
         frames = write(directory, [frame(*some) for some in records], segment=200)

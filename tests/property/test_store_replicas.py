@@ -68,7 +68,7 @@ def some_frame(chance: random.Random, producers: dict):
 
 
 def ends_of(data: bytes, at: int) -> list[LogOffset]:
-    """Where frames end."""
+    """Returns the offsets at which frames end."""
     ends = []
     while data:
         one = Frame.parse(data, log_offset=at)

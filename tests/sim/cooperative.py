@@ -44,7 +44,7 @@ class _Task:
 
 
 class Scheduler:
-    """Whose turn it is, and what time. Belongs to the thread that made it, which is the first of its threads."""
+    """The scheduler of threads and of time. Belongs to the thread that made it, which is the first of its threads."""
 
     def __init__(self, chance: random.Random, *, switch_chance: float = SWITCH_CHANCE) -> None:
         self.chance = chance
@@ -91,7 +91,7 @@ class Scheduler:
         self.now_s += seconds
 
     def progress(self) -> None:
-        """What the first thread waited for has come: it waits in vain when this is not called for long."""
+        """Reports progress to the first thread, whose wait fails when this is not called for long."""
         self._progress_s = self.now_s
 
     def cut_power(self) -> None:

@@ -241,7 +241,7 @@ class Disk:
         self.on_operation(operation)
 
     def lose_power(self) -> None:
-        """What is not synced is lost, in part."""
+        """Loses a part of what is not synced."""
         self._root.lose(self.chance)
         self._root.fall_back()
         self.heal()
@@ -256,11 +256,11 @@ class Disk:
     # ---- for looking
 
     def data(self, path: Path) -> bytes:
-        """What a reader of a file would see."""
+        """Returns a file's bytes as a reader would see them."""
         return bytes(self._inode(path).data)
 
     def durable(self, path: Path) -> bytes:
-        """What of a file is certain to survive: nothing when its name is not."""
+        """Returns the bytes of a file that are certain to survive: none when its name is not."""
         at: _Directory | _Inode | None = self._root
         for part in path.parts:
             at = at.durable.get(part) if isinstance(at, _Directory) else None

@@ -318,7 +318,7 @@ class World:
         self.running.append(self.clients.run(consumer.run()))
 
     async def _churn(self) -> None:
-        """What happens to everybody until it is quiet."""
+        """Disturbs everybody until it is quiet."""
         while not self.quiet:
             await asyncio.sleep(self.random.uniform(0, 4))
             chance = self.random.random()

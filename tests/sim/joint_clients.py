@@ -47,7 +47,7 @@ class _Client:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way."""
+        """Returns whether nothing is in flight."""
         return True
 
     async def run(self) -> None:

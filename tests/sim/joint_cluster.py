@@ -48,7 +48,7 @@ PACE = Pace(batch_bytes=400, window_bytes=2_000)
 
 
 class End(Enum):
-    """How a process ends."""
+    """The way in which a process ends."""
 
     KILLED = auto()  # as by SIGKILL: what it has written is there, and its connections are closed
     RESET = auto()  # its machine starts anew: what was not synced is lost, and its connections are closed
@@ -122,14 +122,14 @@ class Machine:
         net.at(now_s + lasts_s, self.start)
 
     async def leave(self) -> None:
-        """What it does before it ends."""
+        """Does what a process does before it ends."""
 
     def half_done(self, call) -> None:
-        """What the disk was given last is done, or some of it."""
+        """Completes what the disk was given last, or some of it."""
         call()
 
     def fell(self, *, power: bool) -> None:
-        """What is left."""
+        """Keeps what a fall leaves on the disk."""
 
     def now_ms(self) -> int:
         """By this machine's clock."""
@@ -183,7 +183,7 @@ class Controller(Machine):
         return [log.history.at(log.committed), *(one for index, one in log.history._held if index > log.committed)]
 
     def remembers(self, membership: Membership) -> bool:
-        """Whether a membership names it with the memory that it has."""
+        """Returns whether a membership names it with the memory that it has."""
         return membership.incarnation_of(self.number) == self.disk.incarnation()
 
     def lose_disk(self, *, copy: bool) -> None:
@@ -319,7 +319,7 @@ class Replica(Machine):
 
     @property
     def serving(self) -> bool:
-        """Whether it serves as master."""
+        """Returns whether it serves as master."""
         role = None if self.node is None else self.node.role
         return role is not None and role.master and role.serving
 
@@ -384,7 +384,7 @@ class Cluster:
         pass
 
     def first_state(self) -> bytes:
-        """What the controllers begin with, so that no history has to begin with that: groups, and a topic in them."""
+        """Returns the controllers' first state, so that no history has to create it: groups, and a topic in them."""
         state = MetadataState()
         for group in range(GROUP_COUNT):
             state.apply(AddGroup(number=group, config=self.config, time_ms=0))

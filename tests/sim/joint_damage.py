@@ -17,7 +17,7 @@ __all__ = ["Fault", "Surface"]
 
 
 class Fault(Enum):
-    """What has become of a frame."""
+    """The kinds of damage to a frame."""
 
     FLIPPED = auto()
     LOST = auto()  # a write that was synced and is not there
@@ -26,7 +26,7 @@ class Fault(Enum):
 
 
 class Surface:
-    """What is wrong with a replica's log, and what of that the replica knows."""
+    """The damage of a replica's log, and the part of it that the replica knows."""
 
     def __init__(self, log: CountedLog, chance) -> None:
         self._log = log
@@ -72,7 +72,7 @@ class Surface:
     # ---- what its replica does
 
     def is_sound(self, frame: bytes, start: int) -> bool:
-        """Whether a frame is read as it was written; reported if not."""
+        """Returns whether a frame is read as it was written; reports it if not."""
         if start not in self.spoiled:
             return True
         fault, there = self.spoiled[start]
@@ -115,12 +115,12 @@ class Surface:
 
     @property
     def is_short(self) -> bool:
-        """Whether the log has lost its end and has not got it back."""
+        """Returns whether the log has lost its end and has not got it back."""
         return self.floor > self._log.durable
 
     @property
     def damages(self) -> list[Damage]:
-        """What the replica knows, by log offset; neighbours are one."""
+        """Returns the damage that the replica knows, by log offset; neighbours are one."""
         found: list[list[int]] = []
         for start, end in sorted(self.known.items()):
             if found and found[-1][1] == start:

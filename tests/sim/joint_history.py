@@ -168,7 +168,7 @@ class History:
         return all(self.clients.values()) and self.all_in_sync()
 
     def all_in_sync(self) -> bool:
-        """Whether every group has a master and a full SyncStateSet."""
+        """Returns whether every group has a master and a full SyncStateSet."""
         groups = self.watch.newest
         return len(groups) == GROUP_COUNT and all(
             len(one.sync_set) == self.cluster.config.replicas and one.master is not None for one in groups.values()
@@ -321,14 +321,14 @@ class History:
         replica.start()
 
     def _may_lose(self, replica: Replica) -> bool:
-        """Whether its group has somebody else to elect: a majority that lies is beyond what is promised."""
+        """Returns whether its group has another to elect: a majority that lies is beyond what is promised."""
         group = self.watch.newest[replica.group]
         shorts = [other for other in replica.platter.others if other.surface.is_short]
         alone = set(group.sync_set) <= {replica.id}
         return replica.id is not None and group.master not in {None, replica.id} and not shorts and not alone
 
     def _is_elsewhere(self, replica: Replica, start: int) -> bool:
-        """Whether another replica has a frame that is confirmed, as it was written."""
+        """Returns whether another replica has a frame that is confirmed, as it was written."""
         log = replica.platter.log
         frame = log.frames[log.starts.index(start)]  # others may have something else there, that was never confirmed
         return any(
@@ -465,7 +465,7 @@ class History:
         assert voters == {tuple(one.number for one in self.cluster.controllers)}, "a controller was not added again"
 
     def _check_device(self) -> None:
-        """What a device was told is stored is there; that nothing is twice every replica's views have seen."""
+        """Checks that all that a device was told is stored is there; each replica's views check for doubles."""
         kept = {key for replica in self.cluster.replicas for key in replica.platter.views.keys}
         assert {f"exact/{number}" for number in self.device.answered} <= kept
 
@@ -499,7 +499,7 @@ class History:
         return len({one.node.applied for one in self.cluster.controllers}) == 1
 
     def describe(self) -> str:
-        """Where everybody is."""
+        """Returns a text that says where everybody is."""
         cluster = self.cluster
         parts = [f"{cluster.loop.now_s:.3f} s, {cluster.config}"]
         parts += [f"{one.name}: {_of_controller(one)}" for one in cluster.controllers]
@@ -511,7 +511,7 @@ class History:
 
 
 class _Complaints(logging.Handler):
-    """What the product has logged as an error that nobody expected."""
+    """The errors that the product has logged and that nobody expected."""
 
     def __init__(self, complaints: list[str]) -> None:
         super().__init__(logging.ERROR)

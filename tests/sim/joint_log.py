@@ -46,7 +46,7 @@ class CountedLog:
         self.cuts += 1
 
     def has(self, start: int, end: int) -> bool:
-        """Whether there is a frame of that place on disk, or was before it was trimmed."""
+        """Returns whether there is a frame of that place on disk, or was before it was trimmed."""
         return self.durable >= end and (start < self.first or start in self.starts)
 
     def trim(self, first: LogOffset) -> None:
@@ -71,7 +71,7 @@ class CountedLog:
 
 
 class Views:
-    """What was applied of a log: which operations it holds, and keys with values."""
+    """The applied part of a log: the operations it holds, and keys with values."""
 
     def __init__(self, applied: LogOffset) -> None:
         self.applied = applied

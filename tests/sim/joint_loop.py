@@ -146,7 +146,7 @@ class SimLoop(asyncio.BaseEventLoop):
         pass
 
     def run_in_executor(self, _executor, function, *args):
-        """What blocks: after the time that this process's disk takes, in one step."""
+        """Runs a blocking function in one step, after the time that this process's disk takes."""
         here = HERE.get()
         assert here is not None
         future = self.create_future()
@@ -268,7 +268,7 @@ def _new_task(loop, coroutine, *, name=None, context=None):
 
 
 class _Death(BaseException):
-    """What is thrown into the coroutines of a dead process; nobody catches it."""
+    """Thrown into the coroutines of a dead process; nobody catches it."""
 
 
 def _throw_away(task) -> None:

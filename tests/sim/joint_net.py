@@ -31,7 +31,7 @@ LATE_S = (0.02, 0.1, 1.5)  # a datagram
 
 
 class Net:
-    """Who listens where, and what is wrong between any two."""
+    """The network: who listens where, and what is wrong between any two."""
 
     def __init__(self, loop: SimLoop, seed: int) -> None:
         self.loop = loop
@@ -102,7 +102,7 @@ class Net:
         self.stir()
 
     def stir(self) -> None:
-        """What was held up may go on."""
+        """Lets go on what was held up, if it may."""
         for connection in self._connections:
             connection.up.stir()
             connection.down.stir()

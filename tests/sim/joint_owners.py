@@ -23,7 +23,7 @@ MOVES = 0.1  # how likely it moves here, whenever it is looked at
 
 
 class Device:
-    """What it knows, wherever it is."""
+    """A device and what it knows, wherever it is."""
 
     def __init__(self) -> None:
         self.at: Owner | None = None  # who has its connection

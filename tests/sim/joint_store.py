@@ -49,7 +49,7 @@ def message_frame(queue: int, record: object, producer: int = 0, sequence: int =
 
 
 class Platter:
-    """What of a replica survives its process."""
+    """The part of a replica that survives its process."""
 
     def __init__(self, group: int, chance) -> None:
         self.group = group
@@ -96,7 +96,7 @@ class Platter:
             self.touched()
 
     def lose_end(self, at: LogOffset) -> None:
-        """What was synced behind an offset is gone."""
+        """Loses what was synced behind an offset."""
         self.surface.lose_end(at)
         self.said = min(self.said, at)
         self.touched()
@@ -115,7 +115,7 @@ class SimDisk(Disk):
         self.platter = platter
 
     def keep(self, epochs: EpochList) -> None:
-        """What is in a snapshot's file of epochs comes with it, with what was promised since."""
+        """Takes over a snapshot's file of epochs, and keeps what was promised since."""
         self._file.save(epochs, max(self.promised, epochs.newest))
 
     async def _open(self, _kind, **role):

@@ -1,4 +1,4 @@
-"""What must be true of a simulated cluster after everything that happens, and of what its clients are told."""
+"""Checks a simulated cluster after every event: what must be true of it, and of what its clients are told."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -75,7 +75,7 @@ class Watch:
             self._cuts[replica] = replica.platter.log.cuts
 
     def look(self, names: Iterable[str] | None = None) -> None:
-        """What holds at any time; of these machines, or all."""
+        """Checks what holds at any time; of these machines, or all."""
         ends = [log.end for log in self.logs.values()]
         agreed = False
         for name in self._machines if names is None else names:
@@ -93,9 +93,9 @@ class Watch:
     # ---- controllers
 
     def _agreed(self, controller) -> bool:
-        """What is agreed on about a group is the same everywhere: one master an epoch, one set for each of its own.
+        """Checks that all agree on a group: one master an epoch, one set for each of its own.
 
-        Whether there is anything new.
+        Returns whether there is anything new.
         """
         news = False
         for number, group in controller.node.state.groups.items():
@@ -154,7 +154,7 @@ class Watch:
         self._same[replica] = at
 
     def _has_all(self, replica: Replica) -> bool:
-        """Whether a replica has on its disk all that was confirmed anywhere."""
+        """Returns whether a replica has on its disk all that was confirmed anywhere."""
         common = self.logs[replica.group]
         if replica.platter.log.durable < common.end:
             return False
@@ -209,7 +209,7 @@ class Watch:
         self._digest = hash((self._digest, group, producer, sequence, start, self.cluster.loop.steps))
 
     def read(self, group: int, at: int, frames, following: int) -> None:
-        """What a reader has got is the common log from there on, without a gap."""
+        """Checks that a reader has got the common log from there on, without a gap."""
         self.look()
         log = self.logs[group]
         first = max(one.platter.log.first for one in self.cluster.replicas if one.group == group)

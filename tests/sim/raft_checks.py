@@ -1,4 +1,4 @@
-"""What must be true of Raft nodes after every step, whatever has happened (paper, figure 3; thesis, 6.4)."""
+"""Checks what must be true of Raft nodes after every step, whatever has happened (paper, figure 3; thesis, 6.4)."""
 
 from controller.raft.messages import Vote, VoteReply
 from controller.raft.ready import Role
@@ -63,7 +63,7 @@ class Checks:
             assert held == (entry.kind, entry.data, before), f"two entries of index {entry.index}, term {entry.term}"
 
     def _commit(self, node, log, seen):
-        """What is committed never changes, and is the same everywhere (paper, 5.4.3: State Machine Safety)."""
+        """Checks that committed entries never change, and are the same everywhere (paper, 5.4.3: State Machine)."""
         assert log.committed > seen.commit, "a commit index has fallen"
         for index in range(seen.commit + 1, log.committed + 1):
             term = log.term(index)
@@ -97,7 +97,7 @@ class Checks:
 
 
 class Seen:
-    """How far one incarnation of a host was looked at."""
+    """The position up to which one incarnation of a host was looked at."""
 
     def __init__(self, term=0):
         self.term = term

@@ -134,7 +134,7 @@ class Cluster:
     # ---- memories that are lost
 
     def memories_may_go(self, host):
-        """Whether what a host remembers may be lost: of no membership in force anywhere more than a minority is."""
+        """Returns whether a host may lose its memory: a minority at most has in every membership in force."""
         for other in self.hosts.values():
             history = self._history(other)
             for membership in history:
@@ -144,7 +144,7 @@ class Cluster:
         return True
 
     def remembers_all(self, also):
-        """Whether all who vote, and this one, have the memory by which the memberships know them."""
+        """Returns whether all who vote, and this one, have the memory by which the memberships know them."""
         memberships = [one for host in self.hosts.values() for one in self._history(host)]
         wanted = [(membership, id) for membership in memberships for id in {*membership.voters, also}]
         return all(self._remembers(membership, id) for membership, id in wanted if id in membership.ids)

@@ -146,7 +146,7 @@ class History:
         self.forget()
 
     def forget(self) -> None:
-        """What does not outlive a process."""
+        """Drops what does not outlive a process."""
         self.lent: dict = {}  # (queue, offset) -> owner
         self.deleting = self.deletions = 0
         self.cancelling: set = set()
@@ -421,7 +421,7 @@ class History:
         return [int(name[:20]) for name in self.disk.names(self.path / "log") if name.endswith(".log")]
 
     def _log_bytes(self, start: int, end: int) -> bytes:
-        """What is in the files between two log offsets."""
+        """Returns the bytes of the files between two log offsets."""
         starts = self._segments()
         found = bytearray()
         for first, following in zip(starts, [*starts[1:], 1 << 62], strict=True):
@@ -509,7 +509,7 @@ class History:
         await self._send_producer(producer, sent[-count:])
 
     async def retry(self) -> None:
-        """What may have been stored is sent again, and something that was."""
+        """Sends again what may have been stored, and something that was."""
         producer = self.chance.choice(PRODUCERS)
         if producer in self.busy_producers:
             return

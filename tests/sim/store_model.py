@@ -105,7 +105,7 @@ def frames_of(data, start):
 
 
 class Value(NamedTuple):
-    """What a key has."""
+    """The value of a key."""
 
     value: bytes
     revision: int
@@ -191,7 +191,7 @@ class Model:
         return len(found), sum(len(key.encode()) + len(held.value) for key, held in found)
 
     def live(self, slot):
-        """What a key has, None when that is nothing, as of the frame being applied."""
+        """Returns a key's value as of the frame being applied, None when it has none."""
         held = self.kv.get(slot)
         return held if held is not None and held.live(self.stored_at_ms) else None
 
@@ -266,7 +266,7 @@ class Model:
         self.limits[record.namespace] = (record.keys_max, record.size_bytes_max)
 
     def versions(self, slot, since):
-        """What a key had at some moment between a log offset and now."""
+        """Returns the values that a key had at some moment between a log offset and now."""
         past = self.history[slot]
         i = bisect.bisect_left(past, since, key=lambda entry: entry[0])
         return [past[i - 1][1] if i else None, *(held for _, held in past[i:])]

@@ -23,7 +23,7 @@ def disk():
 
 
 def after_power_loss(seed, write):
-    """What is left of a file of three synced pages after `write` and a power failure."""
+    """Returns what is left of a file of three synced pages after `write` and a power failure."""
     disk = Disk(random.Random(seed))
     disk.mount(HOME)
     file = disk.open(LOG, create=True)

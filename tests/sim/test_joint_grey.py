@@ -14,7 +14,7 @@ def epoch(history, group=0):
 
 
 def goes_on(history, group, old):
-    """Whether another one is master and its clients get on."""
+    """Returns whether another one is master and its clients get on."""
     cluster = history.cluster
     before = {client: client.done for client in history.everybody()}
     begun = cluster.loop.now_s

@@ -1,4 +1,4 @@
-"""What others' replicated logs have got wrong, each as a story of a whole cluster. Numbers are RocketMQ's issues."""
+"""Defects of others' replicated logs, each as a story of a whole cluster. Numbers are RocketMQ's issues."""
 
 import pytest
 from joint_clients import KeyClient
@@ -112,7 +112,7 @@ def test_a_slave_behind_the_beginning_of_the_log_starts_from_a_snapshot():
 
 
 def test_without_controllers_nobody_lets_a_dead_slave_go():
-    """What the slave would have to have is not acknowledged, so it is not missing where it may be elected."""
+    """A frame that the replica would need is not acknowledged, so it is not missing where it may be elected."""
     with steady(1, acknowledge="all_in_sync") as history:
         cluster = history.cluster
         master, (slave, _) = replicas(history)

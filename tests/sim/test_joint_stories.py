@@ -1,4 +1,4 @@
-"""What a whole cluster has to live through, each as a story of its own; what its simulation has found is among them."""
+"""Stories that a whole cluster has to live through; what its simulation has found is among them."""
 
 import pytest
 from joint_clients import KeyClient

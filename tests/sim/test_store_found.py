@@ -1,4 +1,4 @@
-"""What the simulated histories have found, each as a story of its own."""
+"""Defects that the simulated histories have found, each as a story of its own."""
 
 import asyncio
 import errno

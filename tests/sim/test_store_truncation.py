@@ -41,7 +41,7 @@ def written(disk):
 
 
 def recovered(disk):
-    """What a slave finds: the log, and where its frames begin."""
+    """Returns what a replica finds: the log, and where its frames begin."""
     log = open_log(disk)
     starts = [one.start for one in log.recover(ORIGIN, replica=True)]
     assert not log.corruptions

@@ -1,4 +1,4 @@
-"""What the documents name is there: files, pages, and their sections."""
+"""Checks that what the documents name is there: files, pages, and their sections."""
 
 import re
 import subprocess

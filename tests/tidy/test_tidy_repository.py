@@ -1,4 +1,4 @@
-"""What a linter cannot say: that the words in the repository agree with each other and with the code."""
+"""Checks what a linter cannot: that the words in the repository agree with each other and with the code."""
 
 import ast
 import itertools
@@ -56,6 +56,7 @@ def tracked() -> list[Path]:
 
 
 FILES = tracked()
+CODE = [path for path in FILES if path.suffix == ".py"]
 MODULES = [path for path in FILES if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in PACKAGES]
 
 
@@ -99,7 +100,7 @@ def test_every_noqa_names_its_rule():
 
 
 def test_nothing_forks_without_exec():
-    """What runs between the two, in a process with threads, can meet a lock that nobody will ever give back."""
+    """Code between the two, in a process with threads, can meet a lock that nobody will ever give back."""
     pattern = r"\bos\.fork\b|\bmultiprocessing\b|\bpreexec_fn\b|\bProcessPoolExecutor\b"
     assert [hit for path in MODULES for hit in where(path, pattern)] == []
 
@@ -120,7 +121,7 @@ def runs_data(tree: ast.AST) -> list[int]:
 
 
 def test_no_data_can_run_code():
-    """What processes and files tell each other is decoded into types (msgspec), never executed."""
+    """Messages between processes, and files, are decoded into types (msgspec), never executed."""
     found = {name(path): runs_data(ast.parse(path.read_text("utf-8"))) for path in MODULES}
     assert {path: lines for path, lines in found.items() if lines} == {}
     assert runs_data(ast.parse("import json, pickle\nfrom marshal import loads\neval('1')")) == [1, 2, 3]
@@ -130,6 +131,25 @@ def test_no_data_can_run_code():
 def test_every_module_says_what_it_is(path):
     text = path.read_text("utf-8")
     assert ast.get_docstring(ast.parse(text)) or not text.strip()
+
+
+QUESTION_WORDS = frozenset(["What", "Who", "Whom", "Whose", "Which", "Whether", "How", "Where", "When", "Why"])
+
+
+def question_docstrings(tree: ast.Module) -> list[int]:
+    """Returns the lines of docstrings that begin with a question word instead of a verb or a noun."""
+    documented = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
+    nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
+    return [node.body[0].lineno for node in nodes if (ast.get_docstring(node) or "-").split()[0] in QUESTION_WORDS]
+
+
+def test_no_docstring_begins_with_a_question_word():
+    """A reader learns from the first words what a function does: "Returns whether ...", not "Whether ..."."""
+    found = {name(path): question_docstrings(ast.parse(path.read_text("utf-8"))) for path in CODE}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+    bad, good = "def f():\n    'Whether it is.'", "def f():\n    'Returns whether it is.'"
+    assert question_docstrings(ast.parse(bad)) == [2]
+    assert question_docstrings(ast.parse(good)) == []
 
 
 def test_files_are_short_enough_to_read():

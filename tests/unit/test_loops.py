@@ -1,4 +1,4 @@
-"""What gRPC has to say to a loop that was closed fails nobody else's test; what is wrong otherwise does."""
+"""News from gRPC for a loop that was closed fails nobody else's test; anything else that is wrong does."""
 
 import asyncio
 import itertools

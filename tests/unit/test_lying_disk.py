@@ -19,7 +19,7 @@ def disk(tmp_path):
 
 
 def run(disk, tmp_path, program):
-    """What a program prints that works on the file `x` of the disk, by the descriptor `fd`."""
+    """Returns what a program prints that works on the file `x` of the disk, by the descriptor `fd`."""
     path = tmp_path / "data" / "x"
     begin = f"import os; fd = os.open({str(path)!r}, os.O_RDWR | os.O_CREAT); "
     done = subprocess.run(

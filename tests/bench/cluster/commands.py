@@ -1,4 +1,4 @@
-"""What controllers take a second, by `tests.bench.controllers` in a process of its own."""
+"""Counts what controllers take a second; `tests.bench.controllers` runs it in a process of its own."""
 
 import asyncio
 import json

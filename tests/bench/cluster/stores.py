@@ -30,7 +30,7 @@ async def measure_case(directory: Path, *, what: str, **case: Any) -> Rows:
 
 
 async def append_times(store: RemoteStore, frame: UnplacedFrame, seconds: float) -> list[float]:
-    """How long appends take, one after the other; ascending."""
+    """Returns the durations of appends, one after the other; ascending."""
     taken: list[float] = []
     until = time.perf_counter() + seconds
     while (begun := time.perf_counter()) < until:

@@ -1,4 +1,4 @@
-"""What clients of a proxy see of the store group behind it: throughput, acknowledgements, a master's death."""
+"""Measures the store group behind a proxy as clients see it: throughput, acknowledgements, a master's death."""
 
 import asyncio
 import random

@@ -165,7 +165,7 @@ class Session:
 
 
 class Confirms:
-    """Which publishes were answered: all up to `_floor`, and single ones beyond."""
+    """The publishes that were answered: all up to `_floor`, and single ones beyond."""
 
     def __init__(self) -> None:
         self.nacked = 0
@@ -174,7 +174,7 @@ class Confirms:
 
     @property
     def answered(self) -> int:
-        """How many were acknowledged or refused."""
+        """Returns how many were acknowledged or refused."""
         return self._floor + len(self._beyond)
 
     def take(self, name: tuple[int, int], arguments: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What all loads share: their options, what they measured, and threads that begin together.
+"""The part that all loads share: their options, their measurements, and threads that begin together.
 
 A load is a frozen struct: its fields are its options, `run` does the work and returns what it measured. It runs in a
 process of its own (`python -m tests.bench.load JSON`) and talks to the server with packets that were encoded before
@@ -31,7 +31,7 @@ class Silence(LoadError):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one run came to. `value` is the figure, in the figure's unit; `also` holds what else was seen."""
+    """The result of one run. `value` is the figure, in the figure's unit; `also` holds other observations."""
 
     value: float
     elapsed_s: float
@@ -41,7 +41,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True, tag_field="load"):
-    """Where the server is; `pid` leads the server's session, for loads that look at its memory."""
+    """A load and the address of its server; `pid` leads the server's session, for loads that look at its memory."""
 
     host: str = "127.0.0.1"
     port: int = 0

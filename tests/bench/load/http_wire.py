@@ -1,4 +1,4 @@
-"""What is posted over HTTP, and the two ways to say it on the wire: requests encoded in advance, answers counted."""
+"""The messages posted over HTTP, encoded in advance for either version, and a counter of answers."""
 
 import json
 import struct

@@ -49,7 +49,7 @@ class SparkRead(Load, frozen=True, kw_only=True, tag="spark-read"):
 
 
 def _output(program: str, options: dict[str, Any]) -> tuple[dict[str, Any], float]:
-    """What a program prints, and how long it took."""
+    """Returns what a program prints, and how long it took."""
     flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     started = time.perf_counter()
     try:

@@ -20,7 +20,7 @@ RECEIVE_BYTES = 1 << 20
 
 
 class Seen(NamedTuple):
-    """What a subscriber got, and when the first and the last of it came (`time.perf_counter`, the same everywhere)."""
+    """The messages of a subscriber, and the times of the first and the last (`time.perf_counter`, valid everywhere)."""
 
     count: int
     first: float
@@ -54,7 +54,7 @@ class Readers:
             process.join()
 
     def results(self) -> Sequence[Seen]:
-        """What all subscribers saw, when the last has everything or nothing more comes. Raises `LoadError`."""
+        """Returns what each subscriber got, when the last has everything or nothing more comes. Raises `LoadError`."""
         return [Seen(*one) for pipe in self._pipes for one in self._hear(pipe, 600)]
 
     @staticmethod

@@ -55,7 +55,7 @@ def connect_packet(client_id: str, *, clean: bool = True) -> bytes:
 
 
 def receive(connection: socket.socket, size: int = 1 << 16) -> bytes:
-    """What has come. Raises `LoadError` when nothing does, or the server has closed."""
+    """Returns the received bytes. Raises `LoadError` when nothing comes, or the server has closed."""
     try:
         data = connection.recv(size)
     except TimeoutError:
@@ -109,12 +109,12 @@ class PublishCounter:
 
 
 def _run(values: bytes) -> int:
-    """How many of the first values are equal."""
+    """Returns how many of the first values are equal."""
     return len(values) - len(values.lstrip(values[:1]))
 
 
 def packet_size(data: bytes, at: int) -> int:
-    """How long the packet at a place is, header included; 0 when too little of it is here."""
+    """Returns the length of the packet at a place, header included; 0 when too little of it is here."""
     length = shift = 0
     for place in range(at + 1, min(at + 5, len(data))):
         length |= (data[place] & 127) << shift

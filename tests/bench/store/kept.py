@@ -1,4 +1,4 @@
-"""What is kept of the store's and a cluster's figures: for each row, every quantity over all rounds."""
+"""Collects the figures of the store and of a cluster: for each row, every quantity over all rounds."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a record costs in a short log and in a long one: appends, fetches and look-ups at several lengths of one store.
+"""Measures a record's cost in a short log and in a long one: appends, fetches and look-ups at several lengths.
 
 Appends are those of the last million records up to a length, views included: the store is filled flat out. Look-ups
 are measured `PASSES` times at each length, and the medians count; what is looked up is chosen at random over all of the
@@ -90,7 +90,7 @@ async def timed_appends(store: LocalStore, frames: list[UnplacedFrame]) -> dict[
 
 
 def bare_system_ns(directory: Path, frames: Sequence[UnplacedFrame], records: int) -> float:
-    """What the system takes for each record when its bytes are written and synced by themselves, as many at a time."""
+    """Returns the system's time for each record when its bytes alone are written and synced, as many at a time."""
     parts = [part for frame in frames[:WINDOW] for part in (frame.rows, frame.payload)]
     with (directory / "bare").open("wb", buffering=0) as file:
         before = getrusage(RUSAGE_SELF).ru_stime
@@ -104,7 +104,7 @@ def bare_system_ns(directory: Path, frames: Sequence[UnplacedFrame], records: in
 
 
 async def each_us(look: Look, looks: int = LOOKS) -> float:
-    """What one look takes, one after the other."""
+    """Returns the time of one look, measured one after the other."""
     started = time.perf_counter()
     for _ in range(looks):
         await look()

@@ -1,4 +1,4 @@
-"""How long a store takes to open after its process was killed, by the size of its log.
+"""Measures how long a store takes to open after its process was killed, by the size of its log.
 
 One log grows. At each size it is opened after a kill -9 while it was appended to flat out, and then, round by round,
 after one while 20 MB/s were appended, and with its views deleted, so that they are all made anew: from the page cache,
@@ -97,7 +97,7 @@ def kill_while_appending(directory: Path, mb: int, rate: int) -> None:
 
 
 def opened(directory: Path) -> dict[str, float]:
-    """What it takes a new process to have the store open."""
+    """Returns the figures of a new process that opens the store."""
     views = Views(directory / "views", map_size_bytes=MAP_SIZE_BYTES, rebuildable=True)
     dispatched = views.dispatched
     views.close()

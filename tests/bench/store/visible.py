@@ -1,4 +1,4 @@
-"""How long it takes from a call of append until readers have the frame: a listener, and one that fetches and waits."""
+"""Measures the time from a call of append until readers have the frame: a listener, and one that fetches and waits."""
 
 import asyncio
 import random
@@ -20,7 +20,7 @@ WARM_UP = 200  # frames whose times do not count
 
 
 class Times:
-    """When each frame was handed to `append`, in order, and when each of the three had it."""
+    """The times at which each frame was handed to `append`, in order, and at which each of the three had it."""
 
     def __init__(self, store: LocalStore, frame: UnplacedFrame) -> None:
         self.store, self.frame = store, frame

@@ -75,7 +75,7 @@ class Peer:
         return effects
 
     def frames(self) -> list[tuple[int, Any]]:
-        """What the gateway has sent since the last time, as (channel, frame)."""
+        """Returns what the gateway has sent since the last time, as (channel, frame)."""
         data, found = self.rest + self.conn.take_output(), []
         while data:
             if data[:1] == b"\x08":

@@ -27,7 +27,7 @@ def connect(port):
 
 
 def codes(connection, queue):
-    """What a connection is told for each thing that it asks of a queue; 0 where it is done."""
+    """Returns the code for each request that a connection makes of a queue; 0 where it is done."""
     return {name: _ask(connection, queue, ask)[0] for name, ask in ASKS.items()}
 
 

@@ -101,7 +101,7 @@ class Publisher:
             self.readiness.served(self._sender.gateway.name)
 
     def life(self, number: int) -> int:
-        """Which life sent a number."""
+        """Returns the life that sent a number."""
         return bisect.bisect_right(self._firsts, number)
 
     @property
@@ -282,7 +282,7 @@ class FaultRun:
         return [node.name for node in self.cluster.nodes if not self.cluster.ready(node.name)]
 
     def words_of_the_unready(self) -> dict[str, str]:
-        """What `/readyz` says where it does not say 200."""
+        """Returns what `/readyz` says, for each process where it does not say 200."""
         return {name: self._readyz(name) for name in self.not_ready()}
 
     def _readyz(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""What can go wrong with a cluster of processes: with the processes themselves, their network, their disks."""
+"""Faults of a cluster of processes: of the processes themselves, their network, their disks."""
 
 import contextlib
 import json
@@ -344,7 +344,7 @@ def masters(cluster: LocalCluster) -> Sequence[str]:
 
 
 def status(cluster: LocalCluster, name: str) -> dict[str, Any]:
-    """What a process says of itself; nothing when it does not answer."""
+    """Returns a process's own status; empty when it does not answer."""
     try:
         with urllib.request.urlopen(f"http://{cluster.admin(name)}/status", timeout=2) as answer:
             found: dict[str, Any] = json.load(answer)

@@ -34,7 +34,7 @@ class GreyRig(Rig):
         return (one, other) not in self.cut and (other, one) not in self.cut and other in self.said
 
     def reached(self):
-        """Whether clients of most proxies can write."""
+        """Returns whether clients of most proxies can write."""
         master = self.group.master
         if master is None:
             return False
@@ -46,7 +46,7 @@ class GreyRig(Rig):
         return 1 + with_it < self.group.config.min_in_sync
 
     def complaint(self, who):
-        """What one of them has to say now."""
+        """Returns the present complaint of one of them."""
         epoch, ms, met = self.silence.get(who, (-1, 0, False))
         group, master = self.group, self.group.master
         if epoch != group.master_epoch:

@@ -39,7 +39,7 @@ class NetworkFailed(Exception):
 
 
 def missing() -> str | None:
-    """Why there can be no such network here."""
+    """Returns why there can be no such network here."""
     if os.geteuid():
         return "network namespaces are for root"
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
@@ -113,7 +113,7 @@ class Network:
         self._ask({"dropped": sorted(self._dropped), **self._trouble})
 
     def _ask(self, order: Mapping[str, Any]) -> Any:
-        """What the switch answers. Raises `NetworkFailed`."""
+        """Returns the switch's answer. Raises `NetworkFailed`."""
         stdin, stdout, stderr = self._switch.stdin, self._switch.stdout, self._switch.stderr
         assert stdin is not None
         assert stdout is not None

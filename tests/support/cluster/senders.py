@@ -48,7 +48,7 @@ class Sender(threading.Thread):
             self.ended = error
 
     def goes_on(self):
-        """Whether to send more, after a rest."""
+        """Returns whether to send more, after a rest."""
         if self.pace_s:
             time.sleep(self.pace_s)
         return not self.stopping

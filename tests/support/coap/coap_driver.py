@@ -114,5 +114,5 @@ class Driver:
 
 
 def is_ack(packet: Packet, code: str, mid: int = 1, token: bytes = b"tk") -> bool:
-    """Whether a message is the piggy-backed response to a request."""
+    """Returns whether a message is the piggy-backed response to a request."""
     return (packet.type, dotted(packet.code), packet.mid, packet.token) == (ACK, code, mid, token)

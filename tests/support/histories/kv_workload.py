@@ -18,7 +18,7 @@ class Conflict(Exception):
 
 
 class Kv(Protocol):
-    """What clients do. Anything else raised than `Conflict`: the outcome is not known."""
+    """The operations of clients. Any other error than `Conflict` leaves the outcome unknown."""
 
     def get(self, key: str) -> Awaitable[tuple[bytes, int] | None]: ...
 

@@ -1,4 +1,4 @@
-"""Whether a recorded concurrent history is linearizable: Wing and Gong's search, with Lowe's memory of what failed.
+"""Decides whether a concurrent history is linearizable: Wing and Gong's search, with Lowe's memory of what failed.
 
 An operation takes effect at one moment between its call and its return; one whose outcome its caller never learned
 takes effect at some moment after its call, or not at all. A history is linearizable if moments can be found so that
@@ -30,7 +30,7 @@ Step = Callable[[Hashable, Operation], Iterable[Hashable]]
 
 
 def linearizable(step: Step, initial: Hashable, history: Sequence[Operation]) -> bool:
-    """Whether there is an order. `step` gives the states an operation can lead to, none where its result cannot be."""
+    """Returns whether there is an order. `step` gives an operation's next states, none where its result cannot be."""
     operations = sorted(history, key=lambda one: one.called)
     known = sum(1 << i for i, one in enumerate(operations) if one.returned != UNKNOWN)
     stack: list[tuple[int, Hashable]] = [(0, initial)]
@@ -66,7 +66,7 @@ def _next(operations: Sequence[Operation], done: int) -> list[int]:
 
 
 class Register(NamedTuple):
-    """What a key holds, and the newest revision that any change of it is known to have had."""
+    """The value of a key, and the newest revision that any change of it is known to have had."""
 
     value: bytes | None = None
     revision: int | None = 0  # 0: not there; None: there, by a put whose revision nobody was told
@@ -151,7 +151,7 @@ def check_history(history: Sequence[Operation]) -> list[str]:
 
 
 class NotDone(Exception):
-    """What was asked for has had no effect and will have none, and this is known."""
+    """Raised when a request has had no effect and will have none, and this is known."""
 
 
 class Recording:

@@ -45,7 +45,7 @@ PASSWORDS = {"alice": b"secret"}
 
 
 class Gateway:
-    """What stands behind the adapter: carries out effects at once, or keeps them until `release`."""
+    """The gateway behind the adapter: carries out effects at once, or keeps them until `release`."""
 
     def __init__(
         self,
@@ -319,7 +319,7 @@ class Http2Client:
         return stream
 
     def answer(self, stream: int) -> Answer:
-        """What a stream has received."""
+        """Returns what a stream has received."""
         received = self.received[stream]
         headers = [(name, value) for name, value in received.headers if not name.startswith(":")]
         return Answer(int(dict(received.headers).get(":status", "0")), headers, received.body, received.ended)

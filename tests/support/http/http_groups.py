@@ -9,7 +9,7 @@ from tests.support.http.http_driver import Gateway
 
 
 class GroupsGateway(Gateway):
-    """What stands behind the adapter."""
+    """The gateway behind the adapter."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.asked: list[Any] = []

@@ -38,7 +38,7 @@ METHODS = {
 
 
 class KvGateway(Gateway):
-    """What stands behind the adapter."""
+    """The gateway behind the adapter."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.keys: dict[tuple[str, str], Entry] = {}

@@ -251,7 +251,7 @@ class ChaosRun:
 
 
 def some(missing: dict[str, list[int]]) -> dict[str, tuple[int, list[int]]]:
-    """How many, and which those are that begin."""
+    """Returns how many are missing, and the first of them."""
     return {topic: (len(numbers), numbers[:5]) for topic, numbers in missing.items()}
 
 

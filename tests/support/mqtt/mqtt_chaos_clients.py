@@ -50,7 +50,7 @@ Topics = dict[str, int]
 
 
 class Run(Protocol):
-    """What clients are part of."""
+    """The run that clients are part of."""
 
     chance: random.Random
     said: Counter[str]
@@ -76,7 +76,7 @@ class Link:
             self._writer.write(b"".join(encode(packet, self.version) for packet in packets))
 
     async def read(self) -> list[Packet]:
-        """What comes next: whole packets, perhaps none. Raises `EOFError` and `OSError`."""
+        """Returns the next packets: whole ones, perhaps none. Raises `EOFError` and `OSError`."""
         data = await self._reader.read(1 << 16)
         if not data:
             raise EOFError
@@ -229,7 +229,7 @@ class Publisher(Peer):
             self.link.send(packet)
 
     def resume(self, link: Link) -> None:
-        """What is not acknowledged is sent again (MQTT-4.4.0-1)."""
+        """Sends again what is not acknowledged (MQTT-4.4.0-1)."""
         link.send(*(again(packet) for packet in self._sent.values()))
         link.send(*(Pubrel(packet_id=packet_id) for packet_id in self._released))
 
@@ -261,7 +261,7 @@ def again(packet: Publish) -> Publish:
 
 
 class Received:
-    """What a subscriber, or a group of them, has got."""
+    """The messages that a subscriber, or a group of them, has got."""
 
     def __init__(self, name: str, qos: int, *, shared: bool = False) -> None:
         self.name = name
@@ -274,14 +274,14 @@ class Received:
         self.numbers.setdefault(topic, []).append(int(payload))
 
     def missing(self, ends: Topics) -> dict[str, list[int]]:
-        """What has not come of what was published since the SUBACK."""
+        """Returns what has not come of what was published since the SUBACK."""
         since = self.since or {}
         wanted = {topic: set(range(since.get(topic, 0), end)) for topic, end in ends.items()}
         found = {topic: sorted(one.difference(self.numbers.get(topic, ()))) for topic, one in wanted.items()}
         return {topic: one for topic, one in found.items() if one}
 
     def wrong(self, unordered: set[str]) -> Iterator[str]:
-        """What should not have come, or not in this order."""
+        """Yields what should not have come, or not in this order."""
         for topic, numbers in self.numbers.items():
             if self.qos == 2 and topic.endswith("qos2"):
                 doubled = [number for number, count in Counter(numbers).items() if count > 1]

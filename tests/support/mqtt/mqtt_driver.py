@@ -131,7 +131,7 @@ class Driver:
     # ---- out
 
     def out(self) -> list[Packet]:
-        """What the client is sent."""
+        """Returns the packets that the client is sent."""
         return list(packets_in(self.adapter.take_output(), self.version))
 
     def take(self, kind: type[E]) -> list[E]:
@@ -152,7 +152,7 @@ class Driver:
 
     @property
     def closed(self) -> str | None:
-        """Why the adapter wants the connection closed; None while it does not."""
+        """Returns why the adapter wants the connection closed; None while it does not."""
         return next((effect.reason for effect in self.effects if isinstance(effect, Close)), None)
 
     def _act(self, effects: Sequence[Effect]) -> None:

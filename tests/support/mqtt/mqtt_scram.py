@@ -46,7 +46,7 @@ class ScramDriver(Driver):
         return connack
 
     def authenticate(self, request: Authenticate) -> Outcome:
-        """What the gateway would say."""
+        """Answers as the gateway would."""
         self.asks.append(request)
         exchange = request.exchange or ScramExchange(lambda name: VERIFIER)
         try:

@@ -56,7 +56,7 @@ class WebDriver(Driver):
         self.flush()
 
     def flush(self) -> None:
-        """What the client has to write is read."""
+        """Has the adapter read what the client has to write."""
         self.raw(b"".join(self.client.data_to_send()))
 
     def raw(self, data: bytes) -> None:

@@ -76,7 +76,7 @@ class Broker:
         self.say(*(Pubrel(packet_id=one) for one in ids))
 
     def heard(self) -> list[Packet]:
-        """What the bridge has said since."""
+        """Returns the packets that the bridge has sent since."""
         data = self.bridge.take_output()
         packets, at = [], 0
         while (frame := peel(data, at)) is not None:

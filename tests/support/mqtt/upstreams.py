@@ -16,7 +16,7 @@ TIMEOUT_S = 60
 
 
 class Mosquitto:
-    """What it has for clients that are away survives `stop`, not `kill`."""
+    """A broker whose messages for absent clients survive `stop`, not `kill`."""
 
     versions: ClassVar = ("5.0", "3.1.1")
     program = shutil.which("mosquitto") or "/usr/sbin/mosquitto"

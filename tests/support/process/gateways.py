@@ -69,7 +69,7 @@ class GatewayProcess:
             return answer.read().decode()
 
     def answers(self, path: str) -> bool:
-        """Whether a page of the admin port answers 2xx."""
+        """Returns whether a page of the admin port answers 2xx."""
         try:
             self.admin(path)
         except (OSError, urllib.error.URLError):

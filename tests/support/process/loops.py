@@ -17,7 +17,7 @@ __all__ = ["AsyncioLoop", "UvLoop", "too_late"]
 
 
 def too_late(context: Mapping[str, Any]) -> bool:
-    """Whether what an exception handler is told of is news from gRPC for a loop that was closed."""
+    """Returns whether an exception handler is told of news from gRPC for a loop that was closed."""
     error = context.get("exception")
     closed = isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
     return closed and "PollerCompletionQueue._handle_events" in context["message"]

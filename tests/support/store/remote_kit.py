@@ -1,4 +1,4 @@
-"""What tests of the way to a store node share: a store served on loopback, and a client that passes for the store."""
+"""The part that tests of the way to a store node share: a store served on loopback, and a client like a store."""
 
 import pytest
 
@@ -85,7 +85,7 @@ class ServedStore(RemoteStore):
 
 
 def is_fixture(value):
-    """Whether something a module defines is a fixture."""
+    """Returns whether something a module defines is a fixture."""
     return isinstance(value, type(pytest.fixture(lambda: None)))
 
 

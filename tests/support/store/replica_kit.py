@@ -1,4 +1,4 @@
-"""What the tests of replicas share: hooks that remember, a master and slaves fed from its log by hand."""
+"""The part that the tests of replicas share: hooks that remember, a master and replicas fed from its log by hand."""
 
 import asyncio
 from pathlib import Path

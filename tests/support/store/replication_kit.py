@@ -130,7 +130,7 @@ class Leading:
         return self
 
     def collect(self) -> list:
-        """What the master has to say now."""
+        """Returns what the master has to say now."""
         found = []
         for number in self.followers:
             while (batch := self.master.batch(number)) is not None:

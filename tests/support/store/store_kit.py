@@ -1,4 +1,4 @@
-"""What the store's tests share: frames, a disk that fails when told to, and answers to appends."""
+"""The part that the store's tests share: frames, a disk that fails when told to, and answers to appends."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""What the tests of damaged views share: a small views file that holds something of everything, flips, and readers."""
+"""The part that tests of damaged views share: a small views file that holds something of everything, flips, readers."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""What is made of the runs, and that the whole of it still works on the gateway of today."""
+"""The summary of benchmark runs; the whole of the benchmark still works on the gateway of today."""
 
 import msgspec
 import pytest

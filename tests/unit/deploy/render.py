@@ -1,4 +1,4 @@
-"""What helm makes of the chart, beside the tests that read it: `make chart`."""
+"""Renders the chart with helm for the tests that read it: `make chart`."""
 
 import subprocess
 

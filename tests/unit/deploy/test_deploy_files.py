@@ -1,4 +1,4 @@
-"""What is under deploy/ fits what the program understands: commands, options, ports, configuration."""
+"""The files under deploy/ fit what the program understands: commands, options, ports, configuration."""
 
 import configparser
 import hashlib

@@ -264,7 +264,7 @@ def test_a_merged_file_counts_instead_of_its_parts(tmp_path):
 
 
 def plain(day):
-    """What a reader that knows no manifest sees of a day."""
+    """Returns what a reader that knows no manifest sees of a day."""
     return pq.read_table(day, partitioning=None).num_rows
 
 

@@ -26,7 +26,7 @@ assert CONTROL.size == 64
 
 
 class Mode(IntFlag):
-    """What goes wrong. The last two happen to one write, and end with it."""
+    """The kinds of faults. The last two happen to one write, and end with it."""
 
     NONE = 0
     EIO_READ = 1
@@ -38,7 +38,7 @@ class Mode(IntFlag):
 
 
 class _Old(NamedTuple):
-    """What a write or truncation took the place of, where it is in the journal, and the file's size before."""
+    """The bytes that a write or truncation replaced, their place in the journal, and the file's size before."""
 
     at: int
     path: Path
@@ -48,7 +48,7 @@ class _Old(NamedTuple):
 
 
 def missing() -> str | None:
-    """Why there can be no such disk here."""
+    """Returns why there can be no such disk here."""
     return None if shutil.which("cc") else "a C compiler (cc) is missing"
 
 
@@ -88,7 +88,7 @@ class LyingDisk:
 
     @property
     def done(self) -> int:
-        """How often something went wrong."""
+        """Returns how often something went wrong."""
         return int(CONTROL.unpack(self._control[:])[1])
 
     def lose_power(self) -> int:
@@ -106,7 +106,7 @@ class LyingDisk:
         return taken
 
     def _unsynced(self) -> list[_Old]:
-        """What no sync that began behind it has covered, oldest first."""
+        """Returns the writes that no later sync has covered, oldest first."""
         synced: dict[Path, int] = {}
         olds = []
         for at, kind, path, offset, data, size in self._records():

@@ -1,4 +1,4 @@
-"""How an AMQP client says who it is, and what becomes of it when that is over."""
+"""An AMQP client authenticates, and its connection ends when the credential does."""
 
 import pytest
 from pamqp import commands
@@ -21,7 +21,7 @@ class Certified(Peer):
 
 
 def started(peer, mechanism, response):
-    """What the gateway is asked, and the mechanisms that were offered."""
+    """Returns what the gateway is asked, and the mechanisms that were offered."""
     peer.feed(HEADER)
     start = peer.one(commands.Connection.Start)
     effects = peer.send(commands.Connection.StartOk(mechanism=mechanism, response=response, locale="en_US"))

@@ -1,4 +1,4 @@
-"""How POST and PUT become messages."""
+"""POST and PUT become messages."""
 
 import json
 

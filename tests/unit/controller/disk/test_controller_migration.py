@@ -1,4 +1,4 @@
-"""What version 0.1 wrote, before there were groups, is opened by this one."""
+"""A directory that version 0.1 wrote, before there were groups, is opened by this version."""
 
 import shutil
 

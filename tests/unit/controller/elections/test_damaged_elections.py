@@ -74,7 +74,7 @@ def test_a_replica_that_has_lost_the_end_of_its_log_is_never_elected():
 
 
 def test_by_quorum_a_log_that_has_lost_its_end_does_not_count():
-    """What it had acknowledged may be in no other log of this majority."""
+    """Records that it had acknowledged may be in no other log of this majority."""
     rig = Rig(in_sync=3, config=QUORUM)
     for id_ in (1, 2, 3):
         rig.up(id_, log_epoch=1, log_end=500)
@@ -154,7 +154,7 @@ def test_a_clean_election_says_nothing_of_a_loss():
 
 
 def test_a_clean_election_is_no_answer_to_who_has_accepted_a_loss():
-    """Who asks on the epoch before has not seen it, and would take nothing for lost."""
+    """A replica that asks on the epoch before has not seen the loss, and would take nothing for lost."""
     rig = all_cut_short()
     before = rig.group
     command = rig.elections.decide(0, 2, rig.now, 0, unclean=True)

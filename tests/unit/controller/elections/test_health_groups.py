@@ -1,4 +1,4 @@
-"""What is said of a store group is what somebody who publishes to it would get."""
+"""The health of a store group is what somebody who publishes to it would get."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Whether a group is served, as the controllers' leader says, and how sure it is."""
+"""The controllers' leader says whether a group is served, and how sure it is."""
 
 import asyncio
 

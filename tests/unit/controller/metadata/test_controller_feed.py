@@ -1,4 +1,4 @@
-"""What those who follow the state are fed from."""
+"""The feed of those who follow the state."""
 
 import asyncio
 

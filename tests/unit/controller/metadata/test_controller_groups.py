@@ -153,7 +153,7 @@ def test_retiring_takes_no_master_and_not_too_many_unless_it_is_forced():
 
 
 def test_by_quorum_nobody_in_sync_is_retired_while_there_is_no_master():
-    """What a majority has acknowledged may be on the others only."""
+    """Records that a majority has acknowledged may be on the others only."""
     state = group_of(in_sync=3, acknowledge="quorum")
     elect(state, None, 1, 3)
     with pytest.raises(ReplicaInSync, match="the group needs a master before"):

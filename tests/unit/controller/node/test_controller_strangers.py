@@ -29,7 +29,7 @@ def many_files():
 
 
 def open_ones(strangers):
-    """How many sockets have not been closed by the other side."""
+    """Returns how many sockets have not been closed by the other side."""
     found = 0
     for one in strangers:
         try:

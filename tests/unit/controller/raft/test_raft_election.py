@@ -12,7 +12,7 @@ def vote(sender, to, term, last_index=1, last_term=1, **more):
 
 
 def answers(net, id, message):
-    """What a node says to a message."""
+    """Returns a node's answer to a message."""
     net[id].raft.step(message)
     return net[id].work()
 

@@ -224,7 +224,7 @@ def filled(tmp_path):
 
 
 def change(tmp_path, key, make):
-    """What damage below LMDB would look like: a record that is another, or is not there."""
+    """Imitates damage below LMDB: a record that is another, or is not there."""
     env = lmdb.open(str(tmp_path / "raft"), map_size=16 << 20)
     with env.begin(write=True) as txn:
         value = make(txn.get(key))

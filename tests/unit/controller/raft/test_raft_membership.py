@@ -116,7 +116,7 @@ def test_a_removed_node_knows_and_keeps_still():
 
 
 def test_a_removed_leader_is_not_needed_any_more():
-    """What makes a change hold from its entry on: the last message of node 1 is lost, and then node 1 is."""
+    """The entry makes a change hold: the last message of node 1 is lost, and then node 1 is."""
     net = Net(2)
     net.elect(1)
     net[1].raft.propose_change(remove(1))

@@ -51,7 +51,7 @@ async def one(tmp_path):
 
 
 async def end_of(stream):
-    """How a stream ends."""
+    """Returns how a stream ends."""
     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
         while await stream.read() is not grpc.aio.EOF:
             pass

@@ -1,4 +1,4 @@
-"""Where an upstream's messages go."""
+"""The addresses that an upstream's messages go to."""
 
 import pytest
 

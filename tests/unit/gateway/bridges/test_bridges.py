@@ -1,4 +1,4 @@
-"""Which process runs a bridge: one at a time, another when it ends, is killed, or is cut off."""
+"""One process runs a bridge at a time, another when it ends, is killed, or is cut off."""
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest

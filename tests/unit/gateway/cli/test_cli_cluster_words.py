@@ -1,4 +1,4 @@
-"""What `headgate cluster` says: sentences, also where nothing was to be done or something was not there."""
+"""The words of `headgate cluster`: sentences, also where nothing was to be done or something was not there."""
 
 import time
 from types import SimpleNamespace

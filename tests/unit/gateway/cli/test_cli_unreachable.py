@@ -1,4 +1,4 @@
-"""Why a controller does not answer, as an operator is told."""
+"""The reasons why a controller does not answer, as an operator is told."""
 
 import ipaddress
 import socket

@@ -1,4 +1,4 @@
-"""What an operator says of a node that is one of several."""
+"""The settings of a node that is one of several."""
 
 from pathlib import Path
 

@@ -75,7 +75,7 @@ def entry(name: str, loaded: object, value: str) -> SimpleNamespace:
 
 
 def installed(monkeypatch, *entries: SimpleNamespace) -> str:
-    """What is said of these entry points."""
+    """Returns what is said of these entry points."""
     monkeypatch.setattr("gateway.config.config.importlib.metadata.entry_points", lambda group: entries)
     with pytest.raises(ConfigError) as caught:
         adapter_factories()

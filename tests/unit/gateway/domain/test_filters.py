@@ -78,7 +78,7 @@ def filters(count: int) -> FilterTrie[int]:
 
 @pytest.mark.slow
 def test_a_match_costs_no_more_among_many_filters(monkeypatch):
-    """What is looked at of 100,000 filters is what is looked at of 1,000."""
+    """A match looks at as much among 100,000 filters as among 1,000."""
     steps = 0
     arrive = FilterTrie._arrive
 

@@ -1,4 +1,4 @@
-"""Who is behind a proxy: the nearest that is not one of ours, whatever a client has written in front of that."""
+"""The client behind a proxy is the nearest that is not one of ours, whatever a client has written before it."""
 
 from types import SimpleNamespace
 

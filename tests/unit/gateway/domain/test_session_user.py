@@ -1,4 +1,4 @@
-"""Whom a session belongs to, and who may take it up: of one process, and across its restarts."""
+"""The user that a session belongs to, and the users who may take it up: of one process, and across its restarts."""
 
 import random
 
@@ -150,7 +150,7 @@ class Rig:
         return holder, await self.sessions.open(holder, request, user)
 
     async def refuses(self, user, **asked):
-        """Who is not let in changes nothing, whatever else its connection asks for before it ends."""
+        """Checks that a user who is not let in changes nothing, whatever else it asks for before it ends."""
         before, held = await self.entries(), dict(self.sessions._held)
         holder = Holder()
         with pytest.raises(NotItsUser):

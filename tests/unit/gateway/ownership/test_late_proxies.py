@@ -1,4 +1,4 @@
-"""What a proxy does that goes on late, when another one has its sessions: nothing that is not its own any more."""
+"""A proxy that goes on late, when another one has its sessions, does nothing that is not its own any more."""
 
 from types import SimpleNamespace
 
@@ -60,7 +60,7 @@ async def members(store):
 
 
 async def hear_nothing(name, user):
-    """Who is stopped does not let go."""
+    """Imitates a stopped process, which does not let go."""
 
 
 async def test_the_end_of_a_connection_ends_no_membership_of_the_session_elsewhere(store, proxies):

@@ -504,7 +504,7 @@ def check(rig, message, own, copies, bound):
 
 
 def marked(rig, group):
-    """What the newest frame of a group says of marks: by key, with how many groups have the message."""
+    """Returns the marks in the newest frame of a group: by key, with how many groups have the message."""
     frame = next(reversed(rig.store.logs[group].frames.values()))
     said = {}
     for n, row in enumerate(np.frombuffer(frame.rows, ROWS_DTYPE)):

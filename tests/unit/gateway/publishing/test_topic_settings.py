@@ -1,4 +1,4 @@
-"""What is said of a topic, and what follows from it in the router, in ingest, and in the store."""
+"""The settings of a topic, and what follows from them in the router, in ingest, and in the store."""
 
 import asyncio
 from pathlib import Path
@@ -195,7 +195,7 @@ class Running:
         self.controller = controller
 
     async def start(self, *said: TopicSettings, **options):
-        """What the store knows of the topics' queues once a hub with this configuration has started."""
+        """Returns what the store knows of the topics' queues once a hub with this configuration has started."""
         config = Config(topics=TopicsConfig(configure=said))
         async with await LocalStore.open(self.directory / "data", **options) as store, asyncio.TaskGroup() as tasks:
             hub = Hub(config, store, self.controller, Metrics(process=False), tasks)

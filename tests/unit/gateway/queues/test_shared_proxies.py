@@ -106,7 +106,7 @@ async def test_few_messages_are_shared_fairly_over_proxies(two):
 
 
 async def test_of_many_messages_every_member_gets_some_at_whichever_proxy(two):
-    """How many depends on how fast its proxy is: what one does not take in its round is divided again."""
+    """The number depends on the proxy's speed: what one does not take in its round is divided again."""
     _, one, other = two
     members = [await one.member(), await other.member(), await other.member()]
     await both_count(one, other)

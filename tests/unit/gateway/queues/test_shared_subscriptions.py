@@ -23,7 +23,7 @@ LIGHTS = SharedName("g", "a/+/light")
 
 
 class Sessions:
-    """Which connection holds which session: `s{id}`, unless it has none."""
+    """The sessions by connection: `s{id}`, unless the connection has none."""
 
     def __init__(self):
         self.without = set()

@@ -1,4 +1,4 @@
-"""What each request needs: that none is forgotten, and how queues, exchanges, keys and groups are called."""
+"""The rights that each request needs: none is forgotten, and how queues, exchanges, keys and groups are called."""
 
 import pytest
 
@@ -39,7 +39,7 @@ class Hub:
 
 
 def permissions(*allowed):
-    """Who may do this, such as "subscribe:a/#", and nothing else."""
+    """Returns the permissions to do this, such as "subscribe:a/#", and nothing else."""
     rules = [
         AccessRule(effect="allow", actions=(action,), filters=(pattern,))
         for action, _, pattern in (one.partition(":") for one in allowed)
@@ -63,7 +63,7 @@ def every(kind):
 
 
 def test_every_request_says_what_it_needs():
-    """Who adds a request decides in `gateway.runtime.access_requests` what has to be allowed for it."""
+    """An engineer who adds a request decides in `gateway.runtime.access_requests` what has to be allowed for it."""
     asked = {one for one in every(Request) if one.__module__.startswith(("gateway.", "adapters."))}
     assert asked - access_requests._NEEDS.keys() == set()
 

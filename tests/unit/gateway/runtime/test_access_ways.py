@@ -1,4 +1,4 @@
-"""What rules take out, on each way inside: publishing in order, live and from the log, lists and pages."""
+"""Rules filter on each way inside: publishing in order, live and from the log, lists and pages."""
 
 import pytest
 from hypothesis import given

@@ -109,7 +109,7 @@ class Peer:
         self.connection.failed(single, Refusal(cause, "no"), size_bytes)
 
     def said(self, *packets):
-        """Whether the client was sent just that."""
+        """Returns whether the client was sent just that."""
         written = b"".join(self.transport.written)
         self.transport.written.clear()
         return written == b"".join(encode(packet, self.version) for packet in packets)

@@ -30,7 +30,7 @@ class Store:
 
 
 class Hub:
-    """What `$SYS` looks at."""
+    """The part of a hub that `$SYS` looks at."""
 
     def __init__(self):
         self.store = Store()

@@ -38,7 +38,7 @@ def authenticator(*, secret=b"key"):
 
 
 def prove(name, password="pencil", *, username="", by=None, client=None):
-    """Who a client turns out to be."""
+    """Returns the user that a client turns out to be."""
 
     async def exchange():
         subject = by or authenticator()

@@ -38,7 +38,7 @@ def tls(authority, own):
 
 
 def handshake(context, authority, client=None):
-    """What the server sees of the client's certificate. Raises `ssl.SSLError` where it is not let in."""
+    """Returns what the server sees of the client's certificate. Raises `ssl.SSLError` where it is not let in."""
     trust = ssl.create_default_context(cafile=authority.file)
     if client is not None:
         trust.load_cert_chain(client.cert_file, client.key_file)

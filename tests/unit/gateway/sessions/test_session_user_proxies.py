@@ -1,4 +1,4 @@
-"""Whom a session belongs to, among several proxies: whoever is connected elsewhere hears nothing of other users."""
+"""The owner of a session among several proxies: a user who is connected elsewhere hears nothing of other users."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ class Two:
         ]
 
     async def refuses(self, proxy, user, **asked):
-        """Who is not let in leaves nothing behind, and takes nothing for a moment either."""
+        """Checks that a user who is not let in leaves nothing behind, and takes nothing for a moment either."""
         before = await self.entries()
         with pytest.raises(NotItsUser):
             await proxy.open(user=user, **asked)
@@ -127,7 +127,7 @@ async def test_who_asks_too_late_is_refused(two, monkeypatch):
 
 
 async def test_a_session_that_was_begun_while_somebody_looked_for_it(two, monkeypatch):
-    """What was seen before a name is taken may not be so any more when it is."""
+    """A look at a name before it is taken may be out of date when it is."""
     take = two.other.owners.take
 
     async def slow(name, **asked):

@@ -151,7 +151,7 @@ async def test_a_will_that_cannot_wait_is_published_at_once():
 
 
 async def test_a_right_that_is_revoked_while_a_will_begins_to_wait_calls_it_off():
-    """Who looks at all wills that wait when rights change may not know of it yet."""
+    """A reader of all waiting wills, when rights change, may not know of it yet."""
     rig, answers = Rig(), [None, Refusal(Cause.FORBIDDEN)]
 
     def check(_who, _message):

@@ -1,4 +1,4 @@
-"""What the store cannot hold, or frames that say what is not so: refused when asked for, in the store's own terms."""
+"""Frames that the store cannot hold, or that say what is not so, are refused in the store's own terms."""
 
 import msgspec
 import pytest

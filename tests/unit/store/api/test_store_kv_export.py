@@ -155,7 +155,7 @@ def written(blocks=3):
 
 
 def damage(data):
-    """Where reading says it is damaged; None: it is whole."""
+    """Returns where reading finds damage; None when it is whole."""
     try:
         found = list(read_export(io.BytesIO(data)))
     except DamagedExport as damaged:
@@ -165,7 +165,7 @@ def damage(data):
 
 
 def starts(data):
-    """Where the header and the blocks begin."""
+    """Returns the offsets at which the header and the blocks begin."""
     at, found = 32, [0]
     while at < len(data):
         found.append(at)

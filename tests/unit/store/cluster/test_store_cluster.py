@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Controller:
-    """What a cluster's client asks a controller for. Even queues lie in group 0, odd ones in group 1."""
+    """A controller as a cluster's client asks it. Even queues lie in group 0, odd ones in group 1."""
 
     home = 0
     cluster = ""

@@ -55,7 +55,7 @@ async def trim(store, clock):
 
 
 async def newest(store, queue=QUEUE):
-    """What a reader of the whole queue ends up with, by key; and how many records it read."""
+    """Returns what a reader of the whole queue ends up with, by key, and how many records it read."""
     found, count = {}, 0
     offset = (await store.bounds(queue)).first
     while True:

@@ -38,7 +38,7 @@ class Rig:
         self.gate.add(Committed([(name, outcome)], SIZE))
 
     def taken(self):
-        """What came out: (names answered, whether it can be read), in order."""
+        """Returns what came out: (names answered, whether it can be read), in order."""
         out, self.out[:] = list(self.out), []
         return [("".join(name for name, _ in one.outcomes), one.run is not None) for one in out]
 

@@ -306,7 +306,7 @@ async def inherited(tmp_path, *frames, confirmed):
 
 
 async def test_what_a_new_master_has_may_have_to_be_confirmed_yet(tmp_path):
-    """Where a quorum confirms: what it has of an older epoch may lose an election still."""
+    """A quorum confirms: frames of an older epoch may still lose an election."""
     size = frame((16, b"0")).size_bytes
     frames = [frame((16, b"%d" % n), producer_id=7, sequence=n) for n in range(4)]
     store = await inherited(tmp_path, *frames, records_frame(KvPut("k", b"v")), confirmed=2 * size)

@@ -138,7 +138,7 @@ async def test_one_that_is_killed_goes_on_where_it_was(log):
 
 
 def resident(path: Path) -> int:
-    """How many bytes of a file are in the page cache."""
+    """Returns how many bytes of a file are in the page cache."""
     done = subprocess.run(
         ["fincore", "--bytes", "--noheadings", "-o", "RES", str(path)], capture_output=True, check=True
     )
@@ -169,7 +169,7 @@ def measured(path: Path, data: bytes) -> tuple[int, int, int] | None:
 
 @pytest.mark.skipif(not Path("/usr/bin/fincore").exists(), reason="util-linux's fincore is not here")
 def test_cold_bytes_do_not_stay_in_the_page_cache_and_hot_ones_do(tmp_path):
-    """What is cached is the kernel's to decide, and others press on it: one quiet moment of several has to show it."""
+    """The kernel decides what is cached, and others press on it: one quiet moment of several has to show it."""
     data = random.Random(1).randbytes(8 << 20)
     found = []
     for n in range(8):

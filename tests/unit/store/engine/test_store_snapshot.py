@@ -128,7 +128,7 @@ async def test_a_log_that_has_lost_its_end_goes_on_lacking_it_behind_a_snapshot(
 
 
 async def test_its_confirmed_end_counts_in_the_log(master, tmp_path):
-    """What the master says is confirmed moves what can be read, also while the views are ahead."""
+    """The end that the master confirms moves what can be read, also while the views are ahead."""
     await master.snapshot(tmp_path / "coming")
     info = install_snapshot(tmp_path / "slave", tmp_path / "coming")
     slave = await open_slave(tmp_path / "slave", **OPTIONS)

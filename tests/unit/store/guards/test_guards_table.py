@@ -1,4 +1,4 @@
-"""Which guards hold: against what the views know, what is ahead of them, and what was taken back."""
+"""Guards hold against what the views know, what is ahead of them, and what was taken back."""
 
 import pytest
 

@@ -216,7 +216,7 @@ async def test_verify_names_missing_and_short_segments_and_changes_nothing(tmp_p
 
 
 def whole(one, names, there):
-    """Whether a frame is still in its file."""
+    """Returns whether a frame is still in its file."""
     name = max(path.name for path in names if int(path.stem) <= one.start)
     return one.end <= int(name[:20]) + there.get(name, 0)
 

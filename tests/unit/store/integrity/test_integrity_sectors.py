@@ -161,7 +161,7 @@ def test_what_cannot_be_read_is_zeros_or_left_out_page_by_page(tmp_path):
 
 
 async def test_views_never_pass_over_what_the_disk_may_read_tomorrow(written):
-    """What they have not followed has no offsets yet: the store does not open, and with another disk all is there."""
+    """Frames not yet followed have no offsets: the store does not open, and with another disk all is there."""
     directory, names = written
     shutil.rmtree(directory / "views")
     disk = BadDisk()

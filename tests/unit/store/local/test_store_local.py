@@ -37,7 +37,7 @@ async def data_dir(tmp_path):
 
 @pytest.fixture(params=["recent", "dispatched", "reopened"])
 async def stage(request):
-    """Where what was written is when it is read: only in memory, in the views too, or only on disk."""
+    """Puts what was written where it is read: only in memory, in the views too, or only on disk."""
     return request.param
 
 

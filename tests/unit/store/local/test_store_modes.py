@@ -1,4 +1,4 @@
-"""Who may read what the store creates: its user alone. The key that handles are signed with is in there."""
+"""Files that the store creates are readable by its user alone. The key that signs handles is among them."""
 
 import os
 

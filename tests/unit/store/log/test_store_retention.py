@@ -44,7 +44,7 @@ async def open_store(tmp_path, clock):
 
 
 async def trim(store):
-    """What housekeeping does every so often; it looks at what the views know."""
+    """Does what housekeeping does every so often; it looks at what the views know."""
     await store._until_dispatched(store.confirmed)
     await asyncio.get_running_loop().run_in_executor(None, store._engine.trimmer.run)
 
@@ -106,7 +106,7 @@ def test_the_stores_own_queues_have_no_limits():
 
 @pytest.fixture(params=["recent", "dispatched", "reopened"])
 async def after(request, open_store):
-    """What reads are asked of: memory, the views, or a store that was closed meanwhile."""
+    """Chooses what reads are asked of: memory, the views, or a store that was closed meanwhile."""
 
     async def after(store):
         if request.param == "dispatched":

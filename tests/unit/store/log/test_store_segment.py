@@ -1,4 +1,4 @@
-"""How a segment's parts reach its file."""
+"""A segment's parts reach its file."""
 
 import random
 

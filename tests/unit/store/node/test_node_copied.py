@@ -36,7 +36,7 @@ async def copy_of(group, name):
 
 
 def masters(group):
-    """Who says that it is the master, and of which epoch."""
+    """Returns the replicas that say they are the master, and of which epoch."""
     roles = [node.role for node in group.nodes.values() if not node.aside]
     return [role.core.epoch for role in roles if isinstance(role, MasterRole) and role.serving]
 

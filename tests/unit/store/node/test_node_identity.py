@@ -227,7 +227,7 @@ async def test_a_log_without_a_frame_is_none(controller, home, tmp_path):
 
 
 def held(directory):
-    """What is in a directory, byte for byte."""
+    """Returns the contents of a directory, byte for byte."""
     return {str(one.relative_to(directory)): one.read_bytes() for one in directory.rglob("*") if one.is_file()}
 
 

@@ -95,7 +95,7 @@ async def whole(group):
 
 
 async def check(group, epoch):
-    """What is left is read, what is written now too, by all replicas, and a clean election goes on with it."""
+    """Checks that all replicas read what is left and what is written now, and that a clean election goes on with it."""
     store = group.store()
     await append(store, frame((16, b"more")))
     left = await bodies(store, 16)

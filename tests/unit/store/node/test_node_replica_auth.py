@@ -61,7 +61,7 @@ async def group(tmp_path):
 
 
 async def answer_to(node, message):
-    """What the master says to the first message of a slave."""
+    """Returns the master's answer to the first message of a replica."""
     channel = wire.open_channel(node.address, None)
     try:
         call = channel.stream_stream(wire.path(wire.REPLICATE))()

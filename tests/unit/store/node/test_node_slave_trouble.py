@@ -22,7 +22,7 @@ async def controllers(tmp_path):
 async def test_a_slave_that_is_elected_while_it_has_no_room_begins_anew_and_is_the_master(
     tmp_path, controllers, monkeypatch
 ):
-    """What it dropped for want of room counts as on its way to the disk, and would be waited for."""
+    """Frames dropped for want of room count as on their way to the disk, and would be waited for."""
     monkeypatch.setattr(slave_role, "AGAIN_S", 3.0)  # it is elected meanwhile
     group = StoreGroup(tmp_path, controllers, count=2, config=GroupConfig(replicas=2, min_in_sync=2))
     files = {name: FaultyFiles() for name in group.names}

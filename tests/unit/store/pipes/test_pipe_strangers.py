@@ -49,13 +49,13 @@ class Echo(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(self.unary) if details.method == "/test/Unary" else None
 
     async def echo(self, _requests, context):
-        """What comes."""
+        """Yields what comes."""
         while (message := await context.read()) is not grpc.aio.EOF:
             admit(context)
             await context.write(message)
 
     async def unary(self, request, context):
-        """What came."""
+        """Returns what came."""
         admit(context)
         return request
 

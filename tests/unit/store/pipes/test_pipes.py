@@ -28,7 +28,7 @@ def anyio_backend(request):
 
 
 class Transport:
-    """What a pipe needs of one."""
+    """The part of a transport that a pipe needs."""
 
     def __init__(self):
         self.sent = []

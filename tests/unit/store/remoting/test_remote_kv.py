@@ -10,5 +10,5 @@ contract(test_store_kv, globals())
 
 @pytest.fixture(params=["dispatched", "reopened"])
 async def stage(request):
-    """What is only in memory is read in the same way."""
+    """Reads in memory and on disk work in the same way."""
     return request.param

@@ -21,7 +21,7 @@ contract(
 
 @pytest.fixture(autouse=True)
 def trimmed(monkeypatch):
-    """What is dispatched is let go on a later turn of the store's loop, and here many pass in between."""
+    """Lets dispatched records go on a later turn of the store's loop; here many pass in between."""
     settle = test_store_local.Stores.settle
 
     async def settled(stores):
@@ -41,5 +41,5 @@ def impatient(request, monkeypatch):
 
 @pytest.fixture(params=["dispatched", "reopened"])
 async def stage(request):
-    """What is only in memory is read in the same way."""
+    """Reads in memory and on disk work in the same way."""
     return request.param

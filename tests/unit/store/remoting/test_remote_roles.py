@@ -41,7 +41,7 @@ async def test_a_slaves_clients_see_what_is_confirmed(tmp_path):
 
 
 async def test_a_slave_becomes_master_under_its_clients(tmp_path):
-    """What is answered is there once and in order: also what only the old master had when it stood down."""
+    """An answered record is there once and in order: also one that only the old master had when it stood down."""
     master, slave = await open_master(tmp_path / "m"), await open_slave(tmp_path / "s")
     one, two = await Node().start(master), await Node().start(slave, master=False)
     targets = [one.target]

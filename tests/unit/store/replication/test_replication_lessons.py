@@ -1,4 +1,4 @@
-"""What others' replicated logs have got wrong, of the cores alone. Numbers of issues are Apache RocketMQ's.
+"""Defects of others' replicated logs, in the cores alone. Numbers of issues are Apache RocketMQ's.
 
 Stories of whole clusters are in sim/test_joint_lessons.py.
 """

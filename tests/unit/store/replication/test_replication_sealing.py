@@ -1,4 +1,4 @@
-"""Who of a group has other frames than the rest: every replica comes to the same verdict."""
+"""Every replica of a group comes to the same verdict on which of them has other frames than the rest."""
 
 import itertools
 

@@ -316,7 +316,7 @@ def test_a_master_of_an_older_epoch_is_told_so():
     ],
 )
 def test_an_epoch_is_believed_of_the_controllers_alone(said):
-    """Who answers at the master's address may be anybody: of another group, of another cluster."""
+    """Anybody may answer at the master's address: of another group, of another cluster."""
     follower = Following(2, Log().fill(1, 2), [(1, 0)])
     greeting(follower)
     promised = follower.slave.promised

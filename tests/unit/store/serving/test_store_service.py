@@ -1,4 +1,4 @@
-"""What a store node serves, asked by clients that are not well behaved."""
+"""A store node serves clients that are not well behaved."""
 
 import asyncio
 import shutil

@@ -125,7 +125,7 @@ async def test_entries_that_are_missing_are_found_by_verification(tmp_path):
 
 
 async def test_an_entry_that_is_older_than_it_should_be_is_found_by_verification(tmp_path):
-    """What a page that the disk never wrote looks like: its checksums are right."""
+    """Imitates a page that the disk never wrote: its checksums are right."""
     async with await put(tmp_path) as store:
         views = store._engine.views
         kv = views.tables["kv"]

@@ -1,4 +1,4 @@
-"""What requests do, the same for HTTP/1.1 and HTTP/2."""
+"""Requests do the same over HTTP/1.1 and HTTP/2."""
 
 import base64
 import json

@@ -23,7 +23,7 @@ def connected(**fields):
 
 
 def ended(packets, code):
-    """Whether the client's last word is a DISCONNECT or CONNACK with a code."""
+    """Returns whether the client's last word is a DISCONNECT or CONNACK with a code."""
     return isinstance(packets[-1], Disconnect | Connack) and packets[-1].code == code
 
 

@@ -1,4 +1,4 @@
-"""Where else to go (4.11), topics for responses (3.2.2.3.15), and what is said of problems (3.1.2.11.7)."""
+"""Referrals to other servers (4.11), response topics (3.2.2.3.15) and problem information (3.1.2.11.7)."""
 
 import msgspec
 import pytest

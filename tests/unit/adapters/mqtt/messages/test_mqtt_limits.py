@@ -1,4 +1,4 @@
-"""What a client's messages may be like: each limit is answered with its own reason code, and hurts nothing else."""
+"""The limits on a client's messages: each is answered with its own reason code, and hurts nothing else."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a client of MQTT hears of what it may not do."""
+"""A client of MQTT hears of each thing that it may not do."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is encoded once for all subscribers of a kind, and what is kept of it."""
+"""Messages are encoded once for all subscribers of a kind, and little of that is kept."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is left of a connection that has ended: nothing that only the garbage collector could find."""
+"""A connection that has ended leaves nothing that only the garbage collector could find."""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""Where one connection of a session ends and the next one begins."""
+"""The seams of a session: one connection ends and the next one begins."""
 
 from adapters.mqtt.codec import Properties
 from adapters.mqtt.codec.packets import (

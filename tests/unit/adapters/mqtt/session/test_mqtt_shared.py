@@ -81,7 +81,7 @@ class Member:
         return out
 
     def lend(self, *messages, deliveries=0, consumer=None, offsets=None):
-        """How many it took."""
+        """Returns how many messages it took."""
         offsets = list(range(self.offset, self.offset + len(messages))) if offsets is None else offsets
         counts = [deliveries] * len(messages)
         consumer = self.consume.consumer if consumer is None else consumer
@@ -92,7 +92,7 @@ class Member:
         return taken
 
     def settled(self):
-        """What was settled since, by outcome."""
+        """Returns what was settled since, by outcome."""
         found = {}
         for effect in self.driver.take(SettleLeased):
             assert effect.number == NUMBER

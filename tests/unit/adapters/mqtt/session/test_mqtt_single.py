@@ -92,7 +92,7 @@ def connected(version, *, named=False):
 
 
 def fed(driver, data):
-    """What a read comes to: effects, what is written, and whether more is wanted."""
+    """Returns the result of a read: effects, what is written, and whether more is wanted."""
     driver.feed(data)
     effects, driver.effects = driver.effects, []
     return effects, driver.adapter.take_output(), driver.adapter.wants_data, driver.adapter.deadline_ms()

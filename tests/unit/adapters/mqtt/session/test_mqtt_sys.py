@@ -43,7 +43,7 @@ def subscribed(*patterns, version=5, options=None, **request):
 
 
 def begin(driver, pattern, outcome):
-    """What is there comes as retained messages do; the next report is compared with it."""
+    """Sends what is there as retained messages; the next report is compared with it."""
     first, second = driver.calls(Retained)
     asked = {first.request.pattern: first, second.request.pattern: second}
     assert asked.keys() == {pattern, "$SYS/#"}

@@ -1,4 +1,4 @@
-"""What one client asks for in one packet, or in one read, holds nobody else up for long."""
+"""Requests of one client in one packet, or in one read, hold nobody else up for long."""
 
 import pytest
 

@@ -11,7 +11,7 @@ from store.base.listening.places import Places, of_files, origin_of
 
 
 class Task:
-    """What a place is for."""
+    """The task that a place is for."""
 
     cancelled = False
 

@@ -1,4 +1,4 @@
-"""What strangers hold is bounded over all of them, and whoever holds most makes way."""
+"""All strangers together are bounded, and whoever holds most makes way."""
 
 import random
 

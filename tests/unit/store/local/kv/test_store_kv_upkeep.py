@@ -1,4 +1,4 @@
-"""What the key-value store does without being asked: keys that expire while the view is behind, history let go."""
+"""The key-value store's own upkeep: keys that expire while the view is behind, history let go."""
 
 import pytest
 
