@@ -5,7 +5,7 @@ import shutil
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
+from threading import Event, current_thread
 from unittest import mock
 
 import pytest
@@ -281,11 +281,14 @@ class Killed(BaseException):
 
 @contextmanager
 def killed_at(n):
-    """The process ends before or after an operation on the disk: at the n-th such moment."""
+    """The process ends before or after an operation of this thread on the disk: at the n-th such moment."""
     left = n
+    dying = current_thread()  # a master beside it goes on with its own files
 
     def moment():
         nonlocal left
+        if current_thread() is not dying:
+            return
         left -= 1
         if left < 0:
             raise Killed
