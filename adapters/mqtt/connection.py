@@ -14,6 +14,7 @@ from adapters.mqtt.connecting.authentication import Authentication, Turn, dispro
 from adapters.mqtt.connecting.handshake import Terms
 from adapters.mqtt.connecting.link import Link
 from adapters.mqtt.messages.options import Options
+from adapters.mqtt.receiving.keep_alive import KeepAlive
 from adapters.mqtt.session.session import Session
 from adapters.mqtt.session.session_state import NO_EXCHANGES, NO_STATE, load
 from gateway.domain.errors import Cause, ProtocolError, Refusal
@@ -74,8 +75,8 @@ class Connection:
         "_ends_ms",
         "_expires_ms",
         "_final",
-        "_heard_ms",
         "_held",
+        "_keep_alive",
         "_link",
         "_needed",
         "_options",
@@ -104,7 +105,7 @@ class Connection:
         self._held = bytearray()  # input that is not parsed yet
         self._needed = 0  # bytes of it that make parsing worth while
         self._connect_by_ms: int | None = None  # None: nobody has told yet what time it is
-        self._heard_ms = 0  # when input came last
+        self._keep_alive = KeepAlive()  # no interval until the client is connected
 
     # ---- the port
 
@@ -113,7 +114,7 @@ class Connection:
         if self.phase is Phase.CLOSED:
             return ()
         self._start(now_ms)
-        self._heard_ms = now_ms
+        self._keep_alive.heard_ms = now_ms
         held = self._held
         if held or self.phase in _GATES:
             if len(held) + len(data) < self._needed:
@@ -132,7 +133,7 @@ class Connection:
             return None
         found = self._session.intake.single(data, now_ms)
         if found is not None:
-            self._heard_ms = now_ms
+            self._keep_alive.heard_ms = now_ms
         return found
 
     def publish_of(self, single: Single) -> Publish:
@@ -162,12 +163,8 @@ class Connection:
             self._fail(ReasonCode.NOT_AUTHORIZED, "what it was let in by has expired" if expired else "no AUTH in time")
         if self._session.revoked and self.phase is Phase.CONNECTED:
             self._fail(ReasonCode.NOT_AUTHORIZED, "the right to what a shared subscription matches was revoked")
-        limit_ms = self._silence_limit_ms()
-        if limit_ms is not None and now_ms >= limit_ms:
-            if self.wants_data:
-                self._fail(ReasonCode.KEEP_ALIVE_TIMEOUT, "the client has been silent for too long")
-            else:  # it is we who have not been listening
-                self._heard_ms = now_ms
+        if self._keep_alive.is_over(now_ms, reading=self.wants_data):
+            self._fail(ReasonCode.KEEP_ALIVE_TIMEOUT, "the client has been silent for too long")
         return self._finish(now_ms)
 
     def deadline_ms(self) -> int | None:
@@ -176,7 +173,7 @@ class Connection:
             return self._connect_by_ms or 0
         if self.phase is not Phase.CONNECTED:
             return None
-        due_ms, silence_ms = self._session.deadline_ms(), self._silence_limit_ms()
+        due_ms, silence_ms = self._session.deadline_ms(), self._keep_alive.limit_ms()
         if due_ms is None or (silence_ms is not None and silence_ms < due_ms):
             due_ms = silence_ms
         if self._ends_ms is not None:
@@ -260,12 +257,6 @@ class Connection:
         stored = session.intake.unstored_bytes < self._options.unstored_bytes_max
         self.wants_data = stored and self.phase not in _GATES and not (session.exact.waits or session.intake.tired)
         return self._link.take_effects()
-
-    def _silence_limit_ms(self) -> int | None:
-        """Returns when a silent client is given up: after one and a half keep alives (MQTT-3.1.2-22)."""
-        if self.phase is not Phase.CONNECTED or self._terms is None or not self._terms.keep_alive_s:
-            return None
-        return self._heard_ms + self._terms.keep_alive_s * 1_500
 
     def _start(self, now_ms: int) -> None:
         """The clock starts with the first time we are told."""
@@ -351,7 +342,8 @@ class Connection:
             self._close("the client takes no packet as large as a CONNACK")
             return
         self.phase = _NEXT[self.phase]
-        self._heard_ms, self._ends_ms, self._final = now_ms, self._expires_ms, b""
+        self._keep_alive.heard_ms, self._keep_alive.interval_ms = now_ms, terms.keep_alive_s * 1_000
+        self._ends_ms, self._final = self._expires_ms, b""
         self._session.begin(opened, terms)
         if present and state is not None and exchanges is not None:
             self._session.resume(state, exchanges, opened)
@@ -397,7 +389,7 @@ class Connection:
         begins = self._authentication.turn is Turn.NOBODY
         self._link.call(self._authentication.hear(packet), self._proven)
         if begins:
-            by_ms = self._heard_ms + self._options.connect_timeout_s * 1_000
+            by_ms = self._keep_alive.heard_ms + self._options.connect_timeout_s * 1_000
             self._ends_ms = by_ms if self._expires_ms is None else min(by_ms, self._expires_ms)
 
     def _proven(self, outcome: Outcome, now_ms: int) -> None:

@@ -25,37 +25,26 @@ from adapters.mqtt.codec.packets import (
     Subscribe,
     SubscriptionRequest,
 )
-from adapters.mqtt.codec.primitives import Reader, decode_text, malformed
-from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties, decode_properties
-from adapters.mqtt.codec.reason import PUBACK_CODES, ReasonCode
+from adapters.mqtt.codec.primitives import decode_text
+from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties
+from adapters.mqtt.codec.reason import CODES_OF_RETURN, PUBACK_CODES, ReasonCode
 from adapters.mqtt.messages.bridge_path import extended, introduced, introduction
 from adapters.mqtt.messages.messages import Template, bridged, told
 from adapters.mqtt.messages.sparkplug import Sparkplug, sparkplug_of
+from adapters.mqtt.receiving.acknowledgements import PUBACK, PUBCOMP, PUBREC, acknowledgement
+from adapters.mqtt.receiving.cache import Cache, topic_cache
+from adapters.mqtt.receiving.keep_alive import KeepAlive
+from adapters.mqtt.receiving.publish_reader import MESSAGE_COST_BYTES, PublishReader
+from adapters.mqtt.receiving.templates import Templates
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.bridge import LOOPED, Place, Terms
 from store.api.message import Message
 
 __all__ = ["MqttUpstream"]
 
-TOPICS_MAX = 8_192  # topic names remembered
-TOPIC_BYTES_MAX = 256  # longer ones are looked at every time
-TEMPLATES_MAX = 64  # sets of properties remembered
-TEMPLATE_BYTES_MAX = 512
-HEAD_BYTES_MAX = 65_535 + 4  # of a PUBLISH: topic name and packet identifier
 ENVELOPE_BYTES_MAX = 128 << 10  # what a PUBLISH may take besides its payload
 SUBSCRIBE_ID = 1
 VERSIONS = {"5.0": 5, "3.1.1": 4}
-
-_MESSAGE_COST_BYTES = 256  # what a message takes besides its packet's bytes, about
-_PUBACK, _PUBREC, _PUBCOMP = b"\x40\x02", b"\x50\x02", b"\x70\x02"
-_PUBACK_CODED, _PUBREC_CODED = b"\x40\x03", b"\x50\x03"
-_RETURNED = {  # return codes of 3.1.1 (3.2.2.3)
-    1: ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
-    2: ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
-    3: ReasonCode.SERVER_UNAVAILABLE,
-    4: ReasonCode.BAD_USER_NAME_OR_PASSWORD,
-    5: ReasonCode.NOT_AUTHORIZED,
-}
 
 
 class _Ack(NamedTuple):
@@ -82,10 +71,10 @@ class MqttUpstream:
         self._sparkplug = sparkplug
         self._version = VERSIONS[terms.version]
         self._packet_bytes_max = terms.message_bytes_max + ENVELOPE_BYTES_MAX
-        self._topics: dict[bytes, _Known] = {}
-        self._templates: dict[bytes, Template | None] = {}  # None: what has been here before
+        self._topics: Cache[_Known] = topic_cache()
         self._gateway = ""  # the id of the upstream, where that is a gateway like this one
-        self._plain = bridged(Template.of(NO_PROPERTIES), terms.bridge)
+        # None: the message has been here before.
+        self._templates: Templates[Template | None] = Templates(bridged(Template.of(NO_PROPERTIES), terms.bridge))
         self._exact: set[bytes] = set()  # QoS 2 messages that are durable and not released yet
         self._subscribed = False  # once at least since this process began
         self.passed_over: dict[str, int] = {}
@@ -101,8 +90,8 @@ class MqttUpstream:
         self._bytes = 0  # of what is collected
         self._taken: list[_Ack] | None = None  # of the batch that is being stored
         self._taken_bytes = 0
-        self._keep_alive_ms = 0
-        self._heard_ms = self._asked_ms = 0  # when the peer was heard, and when it was asked for something
+        self._keep_alive = KeepAlive()
+        self._asked_ms = 0  # when the peer was asked for something
         self._deadline_ms: int | None = None  # of its answer to CONNECT and SUBSCRIBE
 
     # ---- a connection begins and ends
@@ -116,8 +105,8 @@ class MqttUpstream:
                 receive_maximum=terms.receive_maximum,
                 user=introduction(terms.gateway),
             )
-        self._keep_alive_ms = terms.keep_alive_s * 1_000
-        self._heard_ms = self._asked_ms = now_ms
+        self._keep_alive.interval_ms = terms.keep_alive_s * 1_000
+        self._keep_alive.heard_ms = self._asked_ms = now_ms
         self._deadline_ms = now_ms + terms.answer_timeout_ms
         self._send(
             Connect(
@@ -150,13 +139,12 @@ class MqttUpstream:
         """See `Upstream`."""
         if self._deadline_ms is not None and now_ms >= self._deadline_ms:
             raise ProtocolError(ReasonCode.KEEP_ALIVE_TIMEOUT, "no answer to CONNECT or SUBSCRIBE")
-        if not self._keep_alive_ms or not self._admitted:
+        interval_ms = self._keep_alive.interval_ms
+        if not interval_ms or not self._admitted:
             return
-        if not reading:
-            self._heard_ms = now_ms  # it may have said something
-        elif now_ms - self._heard_ms >= self._keep_alive_ms * 3 // 2:
+        if self._keep_alive.is_over(now_ms, reading=reading):
             raise ProtocolError(ReasonCode.KEEP_ALIVE_TIMEOUT, "nothing was heard of it for too long")
-        if now_ms - self._asked_ms >= self._keep_alive_ms:
+        if now_ms - self._asked_ms >= interval_ms:
             self._asked_ms = now_ms
             self._send(Pingreq())
 
@@ -164,15 +152,14 @@ class MqttUpstream:
         """See `Upstream`."""
         if self._deadline_ms is not None:
             return self._deadline_ms
-        if not self._keep_alive_ms or not self._admitted:
-            return None
-        return min(self._asked_ms + self._keep_alive_ms, self._heard_ms + self._keep_alive_ms * 3 // 2)
+        limit_ms = self._keep_alive.limit_ms() if self._admitted else None
+        return None if limit_ms is None else min(self._asked_ms + self._keep_alive.interval_ms, limit_ms)
 
     # ---- bytes
 
     def receive(self, data: bytes, now_ms: int) -> None:
         """See `Upstream`."""
-        self._heard_ms = now_ms
+        self._keep_alive.heard_ms = now_ms
         if self._skip:
             skipped = min(self._skip, len(data))
             self._skip -= skipped
@@ -225,7 +212,7 @@ class MqttUpstream:
             case Pubrel() if self._admitted:
                 identifier = packet.packet_id.to_bytes(2, "big")
                 self._exact.discard(identifier)
-                self._out.append(_PUBCOMP + identifier)  # of one that a restart has forgotten too
+                self._out.append(PUBCOMP + identifier)  # of one that a restart has forgotten too
             case Pingresp() if self._admitted:
                 pass
             case Disconnect() if self._version == 5:
@@ -234,11 +221,11 @@ class MqttUpstream:
                 raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"an unexpected {type(packet).__name__.upper()}")
 
     def _connack(self, packet: Connack, now_ms: int) -> None:
-        code = packet.code if self._version == 5 else _RETURNED.get(packet.code, packet.code)
+        code = packet.code if self._version == 5 else CODES_OF_RETURN.get(packet.code, packet.code)
         if packet.code:
             raise ProtocolError(code, f"the upstream does not let us in: {_named(code)}{_because(packet.properties)}")
         if packet.properties.server_keep_alive_s is not None:
-            self._keep_alive_ms = packet.properties.server_keep_alive_s * 1_000
+            self._keep_alive.interval_ms = packet.properties.server_keep_alive_s * 1_000
         self._admitted = True
         self._asked_ms = now_ms
         self._reads_from(introduced(packet.properties.user))
@@ -261,9 +248,9 @@ class MqttUpstream:
         if gateway == self._gateway:
             return
         self._gateway = gateway
-        self._templates.clear()
         user = extended((), upstream=gateway, own=self._terms.gateway) or ()
-        self._plain = bridged(Template.of(Properties(user=user) if user else NO_PROPERTIES), self._terms.bridge)
+        plain = Template.of(Properties(user=user) if user else NO_PROPERTIES)
+        self._templates = Templates(bridged(plain, self._terms.bridge))
 
     def _suback(self, packet: Suback) -> None:
         wanted = self._terms.wanted
@@ -280,22 +267,18 @@ class MqttUpstream:
 
     def _publish(self, first: int, data: bytes, start: int, end: int, now_ms: int) -> None:
         """Collect a message, and its acknowledgement. Raises `ProtocolError`."""
-        qos = first >> 1 & 3
-        if qos == 3 or not self._admitted:
-            raise malformed("QoS 3") if qos == 3 else ProtocolError(ReasonCode.PROTOCOL_ERROR, "PUBLISH before CONNACK")
-        reader = Reader(data, start, end)
-        name = reader.binary()
-        identifier = reader.take(2) if qos else b""
-        if identifier == b"\0\0":
-            raise malformed("packet identifier 0")
-        template = self._template(reader) if self._version == 5 else self._plain
-        if identifier in self._exact and qos == 2:
+        if not self._admitted:
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "PUBLISH before CONNACK")
+        reader, templates = PublishReader(first, data, start, end), self._templates
+        name, qos, identifier = reader.name, reader.qos, reader.identifier
+        template = templates.read(reader, self._template) if self._version == 5 else templates.plain
+        if qos == 2 and identifier in self._exact:
             self._acks.append(_Ack(2, identifier, -1))
             return
         if template is None:
             self._pass_by(qos, identifier, LOOPED, ReasonCode.SUCCESS)
             return
-        known = self._topics.get(name) or self._topic(name)
+        known = self._topics.known.get(name) or self._topic(name)
         place, said = known
         if place is None:
             self._refuse(qos, identifier, Cause.NOT_FOUND)
@@ -312,47 +295,27 @@ class MqttUpstream:
         if qos:
             self._acks.append(_Ack(qos, identifier, len(self._messages)))
         self._messages.append(message)
-        self._bytes += end - start + _MESSAGE_COST_BYTES
+        self._bytes += end - start + MESSAGE_COST_BYTES
 
     def _topic(self, name: bytes) -> _Known:
         """Returns what a topic name says, and remembers it. Raises `ProtocolError`."""
         topic = check_topic_name(decode_text(name))
         known = _Known(self._terms.placing(topic), sparkplug_of(topic) if self._sparkplug else None)
-        if len(name) <= TOPIC_BYTES_MAX:
-            if len(self._topics) >= TOPICS_MAX:
-                self._topics.clear()
-            self._topics[name] = known
+        self._topics.keep(name, known)
         return known
 
-    def _template(self, reader: Reader) -> Template | None:
-        """Returns the template that a PUBLISH's properties make, remembered by their bytes. Raises `ProtocolError`.
+    def _template(self, properties: Properties) -> Template | None:
+        """Returns the template that a PUBLISH's properties make; None: they say that the message has been here before.
 
-        Returns None when they say that the message has been here before.
+        Raises `ProtocolError`.
         """
-        start = reader.at
-        length = reader.varint()
-        if not length:
-            return self._plain
-        raw = reader.data[start : reader.at + length]
-        if raw in self._templates:
-            reader.take(length)
-            return self._templates[raw]
-        reader.at = start
-        properties = decode_properties(reader, PacketType.PUBLISH)
         if properties.topic_alias is not None:
             raise ProtocolError(ReasonCode.TOPIC_ALIAS_INVALID, "a topic alias, of which we take none")
-        template: Template | None = None
         user = extended(properties.user, upstream=self._gateway, own=self._terms.gateway)
-        if user is not None:
-            properties = msgspec.structs.replace(properties, subscription_ids=(), user=user)
-            if properties == NO_PROPERTIES:
-                properties = NO_PROPERTIES
-            template = bridged(Template.of(properties), self._terms.bridge)
-        if len(raw) <= TEMPLATE_BYTES_MAX:
-            if len(self._templates) >= TEMPLATES_MAX:
-                self._templates.clear()
-            self._templates[raw] = template
-        return template
+        if user is None:
+            return None
+        properties = msgspec.structs.replace(properties, subscription_ids=(), user=user)
+        return bridged(Template.of(NO_PROPERTIES if properties == NO_PROPERTIES else properties), self._terms.bridge)
 
     def _pass_over(self, data: bytes, frame: Frame) -> bool:
         """Refuses a too large message by its head; returns whether the head is all there. Raises `ProtocolError`."""
@@ -411,14 +374,13 @@ class MqttUpstream:
         for qos, identifier, index, code in acks:
             if index in refused:
                 code = PUBACK_CODES.get(refused[index].cause, ReasonCode.UNSPECIFIED_ERROR)  # noqa: PLW2901
-            if qos == 1:
-                out += _PUBACK_CODED + identifier + bytes((code,)) if code and five else _PUBACK + identifier
-                continue
             if code and five:  # which ends the exchange (4.3.3)
-                out += _PUBREC_CODED + identifier + bytes((code,))
-                continue
-            self._exact.add(identifier)
-            out += _PUBREC + identifier
+                out += acknowledgement(qos, identifier, code)
+            elif qos == 1:
+                out += PUBACK + identifier
+            else:
+                self._exact.add(identifier)
+                out += PUBREC + identifier
         if self._admitted:
             self._out.append(bytes(out))
 

@@ -6,6 +6,7 @@ from adapters.mqtt.codec.reason import ReasonCode
 from gateway.domain.errors import ProtocolError
 
 __all__ = [
+    "CUT",
     "TEXT_BYTES_MAX",
     "VARINT_MAX",
     "Reader",
@@ -22,7 +23,7 @@ VARINT_MAX = 268_435_455  # 1.5.5: four bytes of seven bits
 TEXT_BYTES_MAX = 65_535  # 1.5.4
 
 _UNSENDABLE = re.compile("[\0\ud800-\udfff]")
-_CUT = "the packet ends inside a field"
+CUT = "the packet ends inside a field"
 
 
 def malformed(detail: str) -> ProtocolError:
@@ -104,7 +105,7 @@ class Reader:
         """The next `count` bytes."""
         at, self.at = self.at, self.at + count
         if self.at > self.end:
-            raise malformed(_CUT)
+            raise malformed(CUT)
         return self.data[at : self.at]
 
     # The small ones do not go by `take`: a CONNECT has a dozen of them.
@@ -113,14 +114,14 @@ class Reader:
         """A byte."""
         at, self.at = self.at, self.at + 1
         if self.at > self.end:
-            raise malformed(_CUT)
+            raise malformed(CUT)
         return self.data[at]
 
     def u16(self) -> int:
         """A two byte integer (1.5.2)."""
         at, self.at = self.at, self.at + 2
         if self.at > self.end:
-            raise malformed(_CUT)
+            raise malformed(CUT)
         return self.data[at] << 8 | self.data[at + 1]
 
     def u32(self) -> int:

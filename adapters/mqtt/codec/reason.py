@@ -5,6 +5,7 @@ from enum import IntEnum
 from gateway.domain.errors import Cause
 
 __all__ = [
+    "CODES_OF_RETURN",
     "CONNACK_CODES",
     "DISCONNECTING",
     "PUBACK_CODES",
@@ -98,6 +99,8 @@ RETURN_CODES: dict[ReasonCode, int] = {
     ReasonCode.BAD_USER_NAME_OR_PASSWORD: 4,
     ReasonCode.NOT_AUTHORIZED: 5,
 }
+# The reason code of each return code: the first above, where several share it.
+CODES_OF_RETURN: dict[int, ReasonCode] = {number: code for code, number in reversed(RETURN_CODES.items())}
 
 # What a PUBACK or PUBREC says of one message that was not stored.
 PUBACK_CODES: dict[Cause, ReasonCode] = {

@@ -11,13 +11,17 @@ from msgspec.structs import replace
 
 from adapters.mqtt.codec.decoder import check_topic_name
 from adapters.mqtt.codec.packet_type import PacketType
-from adapters.mqtt.codec.primitives import Reader, decode_text, malformed, read_varint
-from adapters.mqtt.codec.properties import NO_PROPERTIES, decode_properties
+from adapters.mqtt.codec.primitives import CUT, decode_text, malformed, read_varint
+from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties
 from adapters.mqtt.codec.reason import DISCONNECTING, PUBACK_CODES, ReasonCode
 from adapters.mqtt.connecting.link import Link
 from adapters.mqtt.messages.delayed import PREFIX, delayed
 from adapters.mqtt.messages.limits import check_message, fits
 from adapters.mqtt.messages.messages import NO_TEMPLATE, PROTOCOL, Template, told_apart
+from adapters.mqtt.receiving.acknowledgements import PUBACK, PUBREC, acknowledgement
+from adapters.mqtt.receiving.cache import Cache, topic_cache
+from adapters.mqtt.receiving.publish_reader import MESSAGE_COST_BYTES, NO_ID, PublishReader
+from adapters.mqtt.receiving.templates import Templates
 from adapters.mqtt.session.exact import Exact, Indexed
 from adapters.mqtt.session.inflight import Inflight
 from adapters.mqtt.session.sparkplug_topics import SparkplugTopics
@@ -28,16 +32,8 @@ from store.api.message import Message
 
 __all__ = ["Intake"]
 
-TOPICS_MAX = 8_192  # topic names remembered per connection
-TOPIC_BYTES_MAX = 256  # longer ones are checked every time
-TEMPLATES_MAX = 64  # sets of properties remembered per connection
-TEMPLATE_BYTES_MAX = 512  # longer ones are decoded every time
 CONTROLS_COUNT_MAX = 1_024  # packets besides PUBLISH and PUBACK before others have their turn: 5 to 50 us each
-_MESSAGE_COST_BYTES = 256  # what a message takes besides its packet's bytes, about
 
-_PUBACK, _PUBREC = b"\x40\x02", b"\x50\x02"
-_PUBACK_CODED, _PUBREC_CODED = b"\x40\x03", b"\x50\x03"
-_NO_ID = b"\0\0"
 _NEVER = 1 << 62  # more bytes than ever come
 
 # Refusals that end the connection even at QoS 0, where there is no acknowledgement to say them with.
@@ -72,7 +68,6 @@ class Intake:
         "_inflight",
         "_link",
         "_native",
-        "_plain",
         "_refused",
         "_sparkplug",
         "_templates",
@@ -92,11 +87,10 @@ class Intake:
         self._control = control
         self._body_bytes_max = body_bytes_max(link.options.max_packet_bytes)
         self._client_id: str | None = None  # what messages say of their client, where their device does not
-        self._plain = NO_TEMPLATE  # of a PUBLISH without properties
-        self._native: dict[str, Any] | None = None  # its `native`
-        self._topics: dict[bytes, str] = {}
-        self._sparkplug = SparkplugTopics(link, TOPICS_MAX)
-        self._templates: dict[bytes, Template] = {}
+        self._templates = Templates(NO_TEMPLATE)
+        self._native: dict[str, Any] | None = None  # of a PUBLISH without properties
+        self._topics: Cache[str] = topic_cache()
+        self._sparkplug = SparkplugTopics(link)
         self._aliases: dict[int, str] = {}
         self._unstored: dict[Token, _Unstored] = {}
         self._refused: tuple[int, bytes, int] | None = None  # a message not to be stored: QoS, identifier, code
@@ -109,8 +103,8 @@ class Intake:
     def begin(self) -> None:
         """It is known whose messages these are."""
         self._client_id = told_apart(self._link.client_id, self._link.device)
-        self._plain = NO_TEMPLATE if self._client_id is None else Template.of(NO_PROPERTIES, self._client_id)
-        self._native = self._plain.native
+        plain = NO_TEMPLATE if self._client_id is None else Template.of(NO_PROPERTIES, self._client_id)
+        self._templates, self._native = Templates(plain), plain.native
 
     def forget(self) -> None:
         """Nothing is read any more: let go of whoever would be told."""
@@ -133,9 +127,9 @@ class Intake:
         body = start + 4 + (data[start] << 8 | data[start + 1])
         if start + length != size or body > size or length > self._body_bytes_max:
             return None
-        address = self._topics.get(data[start + 2 : body - 2])
+        address = self._topics.known.get(data[start + 2 : body - 2])
         identifier = data[body - 2 : body]
-        if address is None or identifier == _NO_ID:
+        if address is None or identifier == NO_ID:
             return None
         link = self._link
         if link.version == 5:
@@ -143,12 +137,12 @@ class Intake:
                 return None
             body += 1
         message = Message(address, data[body:], now_ms, PROTOCOL, link.device, native=self._native)
-        return Single(message, _PUBACK + identifier)
+        return Single(message, PUBACK + identifier)
 
     def publish_of(self, single: Single) -> Publish:
         """Returns the `Publish` of a single message, from now on as any other."""
-        message, acknowledgement = single
-        self._store([message], [acknowledgement[len(_PUBACK) :]], [], len(message.body))
+        message, puback = single
+        self._store([message], [puback[len(PUBACK) :]], [], len(message.body))
         effect = self._link.effects.pop()
         assert isinstance(effect, Publish)
         return effect
@@ -161,7 +155,7 @@ class Intake:
         The hot loop of the product: one function, local variables, and for a plain PUBLISH of 100 bytes no call but
         `Message`'s own: 0.6 us, acknowledgement included.
         """
-        link, control, topics, inflight = self._link, self._control, self._topics, self._inflight
+        link, control, topics, inflight = self._link, self._control, self._topics.known, self._inflight
         device, limit, v5 = link.device, self._body_bytes_max, link.version == 5
         # A client whose name is not its device's is named in every message: a call more for each of them.
         plain = Message if self._native is None else partial(Message, native=self._native)
@@ -202,7 +196,7 @@ class Intake:
                     body = start + 4 + (data[start] << 8 | data[start + 1])
                     address = topics.get(data[start + 2 : body - 2])
                     identifier = data[body - 2 : body]
-                    if address is not None and body <= end and identifier != _NO_ID:
+                    if address is not None and body <= end and identifier != NO_ID:
                         if not v5:
                             add(plain(address, data[body:end], now_ms, PROTOCOL, device))
                             add_id(identifier)
@@ -264,7 +258,7 @@ class Intake:
         except ProtocolError as error:
             fault = error
         except IndexError:  # the buffer, and with it the packet, ends inside the topic name's length
-            fault = malformed("the packet ends inside a field")
+            fault = malformed(CUT)
         if messages:
             self._store(messages, ids, exact, at - run_start)
         if acked:
@@ -286,12 +280,9 @@ class Intake:
         Raises `ProtocolError` (0x81, 0x90).
         """
         address = check_topic_name(decode_text(raw))
-        if len(raw) <= TOPIC_BYTES_MAX and not address.startswith(PREFIX) and fits(address, self._link.options):
-            if self._sparkplug.learn(raw, self._plain, address):
-                return address
-            if len(self._topics) >= TOPICS_MAX:
-                self._topics.clear()
-            self._topics[raw] = address
+        plain = not address.startswith(PREFIX) and fits(address, self._link.options)
+        if plain and not self._sparkplug.learn(raw, self._templates.plain, address):
+            self._topics.keep(raw, address)
         return address
 
     def _publish(self, first: int, data: bytes, start: int, end: int, now_ms: int) -> tuple[Message | None, bytes]:
@@ -301,20 +292,17 @@ class Intake:
         """
         if (known := self._sparkplug.known(first, data, start, end, now_ms)) is not None:
             return known
-        qos, link = first >> 1 & 3, self._link
-        if qos == 3 or (first & 8 and not qos):
-            raise malformed("QoS 3" if qos else "DUP at QoS 0")
-        reader = Reader(data, start, end)
-        name = reader.binary()
-        identifier = reader.take(2) if qos else _NO_ID
-        if qos and identifier == _NO_ID:
-            raise malformed("packet identifier 0")
-        template = self._template(reader) if link.version == 5 else self._plain
+        if first & 0x0E == 8:
+            raise malformed("DUP at QoS 0")
+        reader, link = PublishReader(first, data, start, end), self._link
+        name, qos, identifier = reader.name, reader.qos, reader.identifier
+        templates = self._templates
+        template = templates.read(reader, self._template) if link.version == 5 else templates.plain
         address = self._resolve(name, template.properties.topic_alias)
         delay_s = 0
         if address.startswith(PREFIX):
             delay_s, address = delayed(address)
-        if name not in self._topics or len(template.properties.user) > link.options.user_properties_max:
+        if name not in self._topics.known or len(template.properties.user) > link.options.user_properties_max:
             try:
                 check_message(address, template.properties, link.options)
             except ProtocolError as error:
@@ -349,45 +337,28 @@ class Intake:
             return
         (qos, identifier, code), self._refused = self._refused, None
         if qos:
-            if code:
-                packet = (_PUBACK_CODED if qos == 1 else _PUBREC_CODED) + identifier + bytes((code,))
-            else:
-                packet = _PUBREC + identifier
+            packet = acknowledgement(qos, identifier, code)
             before = next(reversed(self._unstored.values()), None)
             (self._link.out if before is None else before.trailer).append(packet)
 
-    def _template(self, reader: Reader) -> Template:
-        """Returns the template that a PUBLISH's properties make, remembered by their bytes. Raises `ProtocolError`."""
-        start = reader.at
-        length = reader.varint()
-        raw = reader.data[start : reader.at + length]
-        known = self._templates.get(raw)
-        if known is not None:
-            reader.take(length)
-            return known
-        reader.at = start
-        properties = decode_properties(reader, PacketType.PUBLISH)
+    def _template(self, properties: Properties) -> Template:
+        """Returns the template that a PUBLISH's properties make. Raises `ProtocolError`."""
         if properties.subscription_ids:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a subscription identifier from a client")
         if properties.response_topic is not None:
             check_topic_name(properties.response_topic)
-        template = Template.of(properties, self._client_id)
-        if len(raw) <= TEMPLATE_BYTES_MAX:
-            if len(self._templates) >= TEMPLATES_MAX:
-                self._templates.clear()
-            self._templates[raw] = template
-        return template
+        return Template.of(properties, self._client_id)
 
     def _resolve(self, name: bytes, alias: int | None) -> str:
         """The address of a topic name or a topic alias (3.3.2.3.4). Raises `ProtocolError` (0x82, 0x90, 0x94)."""
         if alias is None:
             if not name and self._link.version == 5:
                 raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "neither a topic name nor a topic alias")
-            return self._topics.get(name) or self._topic(name)
+            return self._topics.known.get(name) or self._topic(name)
         if not 0 < alias <= self._link.options.topic_alias_maximum:
             raise ProtocolError(ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias}")
         if name:
-            address = self._aliases[alias] = self._topics.get(name) or self._topic(name)
+            address = self._aliases[alias] = self._topics.known.get(name) or self._topic(name)
             return address
         known = self._aliases.get(alias)
         if known is None:
@@ -401,8 +372,8 @@ class Intake:
         if self._exact.halves and len(messages) > 1:
             self._store_apart(messages, ids, exact, size)
             return
-        acks = _PUBACK + _PUBACK.join(ids) if ids else b""
-        cost_bytes = size + _MESSAGE_COST_BYTES * len(messages)
+        acks = PUBACK + PUBACK.join(ids) if ids else b""
+        cost_bytes = size + MESSAGE_COST_BYTES * len(messages)
         token = self._link.token()
         self._unstored[token] = _Unstored(acks, ids, exact, messages, cost_bytes, [])
         self._unacked += len(ids)
@@ -434,7 +405,7 @@ class Intake:
         if unstored.exact:
             received = [identifier for _, identifier in unstored.exact]
             self._exact.stored(received)
-            self._link.out.append(_PUBREC + _PUBREC.join(received))
+            self._link.out.append(PUBREC + PUBREC.join(received))
         self._link.out += unstored.trailer
         return True
 
@@ -456,7 +427,7 @@ class Intake:
             if message.qos == 1:
                 identifier = next(ids)
                 if fatal is None:
-                    out.append(_PUBACK + identifier if code is None else _PUBACK_CODED + identifier + bytes((code,)))
+                    out.append(acknowledgement(1, identifier, code or 0))
             elif message.qos == 2:
                 identifier = exact[index]
                 if refusal is None:
@@ -464,7 +435,7 @@ class Intake:
                 elif code is not None:
                     self._exact.refused(identifier)
                 if fatal is None:
-                    out.append(_PUBREC + identifier if code is None else _PUBREC_CODED + identifier + bytes((code,)))
+                    out.append(acknowledgement(2, identifier, code or 0))
         if fatal is not None:
             raise ProtocolError(DISCONNECTING.get(fatal.cause) or PUBACK_CODES[fatal.cause], fatal.detail)
         out += unstored.trailer

@@ -5,22 +5,21 @@ from msgspec.structs import replace
 from adapters.mqtt.connecting.link import Link
 from adapters.mqtt.messages.messages import Template, told
 from adapters.mqtt.messages.sparkplug import sparkplug_of
+from adapters.mqtt.receiving.cache import Cache, topic_cache
+from adapters.mqtt.receiving.publish_reader import NO_ID
 from store.api.message import Message
 
 __all__ = ["SparkplugTopics"]
 
-_NO_ID = b"\0\0"
-
 
 class SparkplugTopics:
-    """The meaning of a client's topics for its messages, remembered for up to `topics_max` topics."""
+    """The meaning of a client's topics for its messages."""
 
-    __slots__ = ("_known", "_link", "_topics_max")
+    __slots__ = ("_link", "_topics")
 
-    def __init__(self, link: Link, topics_max: int) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
-        self._topics_max = topics_max
-        self._known: dict[bytes, Message] = {}  # by topic name: an empty message with what it says
+        self._topics: Cache[Message] = topic_cache()  # an empty message with what the topic says
 
     def told(self, message: Message) -> Message:
         """A message with what its topic says of it."""
@@ -34,9 +33,7 @@ class SparkplugTopics:
         message = self.told(plain)
         if message is plain:
             return False
-        if len(self._known) >= self._topics_max:
-            self._known.clear()
-        self._known[name] = message
+        self._topics.keep(name, message)
         return True
 
     def known(self, first: int, data: bytes, start: int, end: int, now_ms: int) -> tuple[Message, bytes] | None:
@@ -45,14 +42,14 @@ class SparkplugTopics:
         None: look closer, as at QoS 2, and at what is repeated or malformed. Hot for who speaks Sparkplug: 1.5 us.
         """
         at = start + 2 + (data[start] << 8 | data[start + 1])
-        message = self._known.get(data[start + 2 : at])
+        message = self._topics.known.get(data[start + 2 : at])
         if message is None or first & 0x0C:
             return None
-        identifier = _NO_ID
+        identifier = NO_ID
         if first & 2:
             identifier = data[at : at + 2]
             at += 2
-            if identifier == _NO_ID:
+            if identifier == NO_ID:
                 return None
         if self._link.version == 5:
             if at >= end or data[at]:
