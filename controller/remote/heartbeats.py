@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -12,6 +11,7 @@ from controller.elections.registry import HEARTBEAT_MS, Heartbeat
 from controller.wire.commander import CONNECT_S, read, write
 from controller.wire.peers import open_channel
 from controller.wire.wire import HEARTBEAT, BeatHello, Pushed, decode, encode, path
+from store.base.streams import Backoff, keep_connected, until_one_ends
 
 __all__ = ["Heartbeats"]
 
@@ -25,8 +25,8 @@ LOOK_S = 1.0  # how often it is looked for controllers that are new, or gone
 class Heartbeats:
     """Speaks to every controller, and calls `changed` with every group that is new. Belongs to the event loop.
 
-    `addresses` says where the controllers are, now ("host:port"). `said` says what is to be said, for each replica;
-    `speak` says it at once: call it when anything about epochs and roles has changed. `changed` may be called with an
+    `addresses` returns the controllers' addresses ("host:port"), `reports` the heartbeat of each replica. `speak` sends
+    them at once: call it when anything about epochs and roles has changed. `changed` may be called with an
     equal group again, and never with an older one than before. `cluster` says of which cluster the node is.
     """
 
@@ -34,7 +34,7 @@ class Heartbeats:
         self,
         groups: Sequence[int],
         addresses: Callable[[], Sequence[str]],
-        said: Callable[[], Sequence[Heartbeat]],
+        reports: Callable[[], Sequence[Heartbeat]],
         changed: Callable[[Group], None],
         *,
         cluster: Callable[[], str] = str,
@@ -44,7 +44,7 @@ class Heartbeats:
         self._cluster = cluster
         self._groups = tuple(groups)
         self._addresses = addresses
-        self._said = said
+        self._reports = reports
         self._changed = changed
         self._credentials = credentials
         self._interval_s = interval_s
@@ -53,7 +53,7 @@ class Heartbeats:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="heartbeats")
 
     def speak(self) -> None:
-        """Say it at once, to everybody."""
+        """Sends the heartbeats at once, to every controller."""
         for controller in self._controllers.values():
             controller.speak.set()
 
@@ -86,7 +86,7 @@ class Heartbeats:
 
     def message(self) -> bytes:
         """Returns the message to send now."""
-        return encode(list(self._said()))
+        return encode(list(self._reports()))
 
     def take(self, pushed: Sequence[Pushed]) -> None:
         """A controller has said what groups are."""
@@ -118,34 +118,23 @@ class _Controller:
         self._heartbeats = heartbeats
         self.connected = False
         self.speak = asyncio.Event()
-        self._refused = False  # by a controller of another cluster: it is said once
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"heartbeats to {address}")
+        self._backoff = Backoff(BACKOFF_MIN_S, BACKOFF_MAX_S)
+        kept = keep_connected(
+            self._attempt,
+            self._backoff,
+            name=lambda: f"no heartbeats to {address}",
+            logger=logger,
+            lost=ControllerError,
+            refusals=WrongCluster,
+        )
+        self._task = asyncio.get_running_loop().create_task(kept, name=f"heartbeats to {address}")
 
     async def close(self) -> None:
         self._task.cancel()
         await asyncio.wait([self._task])
 
-    async def _run(self) -> None:
-        backoff_s = BACKOFF_MIN_S
-        while True:
-            try:
-                await self._connected()
-            except WrongCluster as error:
-                if not self._refused:
-                    logger.error("no heartbeats to %s: %s", self._address, error)
-                self._refused = True
-            except ControllerError as error:
-                logger.debug("no heartbeats to %s: %s", self._address, error)
-            except Exception:
-                logger.exception("heartbeats to %s have failed", self._address)
-            if self.connected:
-                backoff_s = BACKOFF_MIN_S
-            self.connected = False
-            await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
-            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
-
-    async def _connected(self) -> None:
-        """Speak and listen until one of both fails. Raises `ControllerError`."""
+    async def _attempt(self) -> None:
+        """Connect, and send and receive until one of both fails. Raises `ControllerError`."""
         channel = self._heartbeats.channel(self._address)
         try:
             stream = channel.stream_stream(path(HEARTBEAT))()
@@ -155,24 +144,13 @@ class _Controller:
                     await write(stream, self._heartbeats.message())
             except TimeoutError as error:
                 raise ControllerUnreachable(f"{self._address} is not reached within {CONNECT_S:g} s") from error
-            parts = [
-                asyncio.get_running_loop().create_task(self._say(stream)),
-                asyncio.get_running_loop().create_task(self._hear(stream)),
-            ]
-            try:
-                await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-                for part in parts:
-                    if part.done():
-                        part.result()
-            finally:
-                for part in parts:
-                    part.cancel()
-                await asyncio.gather(*parts, return_exceptions=True)
+            await until_one_ends(self._send(stream), self._receive(stream))
         finally:
+            self.connected = False
             with suppress(Exception):
                 await channel.close()
 
-    async def _say(self, stream: Any) -> None:
+    async def _send(self, stream: Any) -> None:
         while True:
             self.speak.clear()
             with suppress(TimeoutError):
@@ -180,7 +158,7 @@ class _Controller:
                     await self.speak.wait()
             await write(stream, self._heartbeats.message())
 
-    async def _hear(self, stream: Any) -> None:
+    async def _receive(self, stream: Any) -> None:
         while True:
             try:
                 async with asyncio.timeout(SILENCE_S):
@@ -188,4 +166,5 @@ class _Controller:
             except TimeoutError as error:
                 raise ControllerUnreachable(f"nothing has come from it for {SILENCE_S:g} s") from error
             self.connected = True
+            self._backoff.reset()
             self._heartbeats.take(decode(message, list[Pushed]))

@@ -50,6 +50,7 @@ from controller.wire.wire import (
     encode,
     path,
 )
+from store.base.streams import Backoff, keep_connected
 
 __all__ = ["RemoteController"]
 
@@ -92,8 +93,9 @@ class RemoteController(StateClient):
         self.index = 0  # how far the state is; 0: there is none yet
         self.distrust = ""  # why the controllers are not believed: they know less than what is known here
         self.connected = False  # to any controller
+        self._target = ""  # of the newest attempt
+        self._backoff = Backoff(BACKOFF_MIN_S, BACKOFF_MAX_S)
         self._turn = random.randrange(1 << 16)  # so that followers are spread over the controllers
-        self._strangers: dict[str, None] = {}  # of another cluster, which is said once; no more than were named
         self._numbers = count()
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap: index, number
         self._good_s = 0.0  # when a controller that knows a leader was followed last
@@ -243,38 +245,37 @@ class RemoteController(StateClient):
 
     async def _run(self) -> None:
         """Follow one controller after the other."""
-        backoff_s = BACKOFF_MIN_S
         self._good_s = self._loop.time()
-        while True:
-            before = self.index
-            addresses = self.addresses()
-            target = addresses[self._turn % len(addresses)] if addresses else ""
-            self._following = self._loop.create_task(self._follow(target))
-            try:
-                await asyncio.wait([self._following])
-                if not self._following.cancelled():
-                    self._following.result()
-            except ControllerError as error:
-                if isinstance(error, MetadataForgotten):
-                    self._doubt(error)
-                if isinstance(error, WrongCluster) and target not in self._strangers:
-                    self._strangers[target] = None
-                    logger.error("not following %s: %s", target, error)
-                logger.debug("not following %s: %s", target, error)
-                if self._loop.time() - self._good_s > WARN_S:
-                    self._good_s = self._loop.time()
-                    logger.warning("the metadata may be old: %s: %s", target, error)
-            except Exception:
-                logger.exception("following %s has failed", target)
-            finally:
-                self._following.cancel()
-                await asyncio.gather(self._following, return_exceptions=True)
-                self.connected = False
-            self._turn += 1
-            if self.index > before:
-                backoff_s = BACKOFF_MIN_S
-            await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
-            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+        await keep_connected(
+            self._attempt,
+            self._backoff,
+            name=lambda: f"not following {self._target}",
+            logger=logger,
+            lost=ControllerError,
+            refusals=WrongCluster,
+        )
+
+    async def _attempt(self) -> None:
+        """Follow the next controller until it is gone, or `_caught_up` gives it up. Raises `ControllerError`."""
+        addresses = self.addresses()
+        self._target = addresses[self._turn % len(addresses)] if addresses else ""
+        self._turn += 1
+        self._following = self._loop.create_task(self._follow(self._target))
+        try:
+            await asyncio.wait([self._following])
+            if not self._following.cancelled():
+                self._following.result()
+        except ControllerError as error:
+            if isinstance(error, MetadataForgotten):
+                self._doubt(error)
+            if self._loop.time() - self._good_s > WARN_S:
+                self._good_s = self._loop.time()
+                logger.warning("the metadata may be old: %s: %s", self._target, error)
+            raise
+        finally:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+            self.connected = False
 
     async def _follow(self, target: str) -> None:
         """Follow a controller until it is gone, or another one may know more. Raises `ControllerError`."""
@@ -348,6 +349,8 @@ class RemoteController(StateClient):
         self.distrust = str(error)
 
     def _reached(self, index: int, *, news: bool = True) -> None:
+        if index > self.index:
+            self._backoff.reset()
         self.index = index
         while self._waiting and self._waiting[0][0] <= index:
             _, _, future = heapq.heappop(self._waiting)

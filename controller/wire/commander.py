@@ -51,6 +51,7 @@ from controller.wire.wire import (
     path,
     revive,
 )
+from store.base.streams import Backoff, until_one_ends
 
 __all__ = ["BUDGET_S", "CONNECT_S", "Commander", "broken", "read", "settled", "write"]
 
@@ -164,7 +165,7 @@ class Commander:
 
     async def _run(self) -> None:
         """Stay connected to the leader as long as there are requests."""
-        backoff_s = BACKOFF_MIN_S
+        backoff = Backoff(BACKOFF_MIN_S, BACKOFF_MAX_S)
         while self._pending:
             target = self._target()
             sent_before = self._number
@@ -180,8 +181,9 @@ class Commander:
                 logger.debug("commands to %s: %s", target, error)
             finally:
                 self._lose()
-            await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
-            backoff_s = BACKOFF_MIN_S if self._number > sent_before else min(2 * backoff_s, BACKOFF_MAX_S)
+            if self._number > sent_before:
+                backoff.reset()
+            await backoff.pause()
 
     def _target(self) -> str:
         hint, self._hint = self._hint, ""
@@ -216,19 +218,7 @@ class Commander:
             self._hint = target  # after a break, here first: it may be the network
             self._greeted = greeting.term
             self._leave.clear()
-            parts = [
-                asyncio.get_running_loop().create_task(part)
-                for part in (self._say(stream), self._hear(stream), self._leaving())
-            ]
-            try:
-                await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-                for part in parts:
-                    if part.done():
-                        part.result()
-            finally:
-                for part in parts:
-                    part.cancel()
-                await asyncio.gather(*parts, return_exceptions=True)
+            await until_one_ends(self._send_requests(stream), self._receive(stream), self._leaving())
         finally:
             self._greeted = None
             with suppress(Exception):
@@ -238,7 +228,7 @@ class Commander:
         await self._leave.wait()
         raise NotLeading(self._hint)
 
-    async def _say(self, stream: Any) -> None:
+    async def _send_requests(self, stream: Any) -> None:
         while True:
             self._wake.clear()
             while self._to_send:
@@ -258,7 +248,7 @@ class Commander:
                 if not self._pending:
                     return
 
-    async def _hear(self, stream: Any) -> None:
+    async def _receive(self, stream: Any) -> None:
         while True:
             try:
                 async with asyncio.timeout(SILENCE_S):

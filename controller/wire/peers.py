@@ -13,6 +13,7 @@ import grpc.aio
 from controller.raft import Message, encode
 from controller.wire.wire import CHANNEL_OPTIONS, INSTALL, MESSAGE_BYTES, PART_BYTES, PEER, Hello, path
 from controller.wire.wire import encode as pack
+from store.base.streams import Backoff, keep_connected
 
 __all__ = ["Peers", "open_channel"]
 
@@ -78,6 +79,10 @@ class Peers:
             await peer.close()
 
 
+class _Refused(Exception):
+    """The peer takes nothing from this controller."""
+
+
 class _Peer:
     """One other controller."""
 
@@ -97,9 +102,18 @@ class _Peer:
         self._queue: deque[bytes] = deque()
         self._bytes = 0  # <= QUEUE_BYTES_MAX
         self._large: bytes | None = None  # one at a time: a second one is the same snapshot again
-        self._refusal = ""  # why this peer takes nothing from us, as it was logged last
         self._wake = asyncio.Event()
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"messages to controller {id_}")
+        self._address: str | None = None  # of the newest attempt
+        self._backoff = Backoff(BACKOFF_MIN_S, BACKOFF_MAX_S)
+        kept = keep_connected(
+            self._attempt,
+            self._backoff,
+            name=lambda: f"no messages to controller {id_} at {self._address}",
+            logger=logger,
+            lost=(*_LOST, _Refused),
+            refusals=_Refused,
+        )
+        self._task = asyncio.get_running_loop().create_task(kept, name=f"messages to controller {id_}")
 
     def put(self, message: bytes) -> None:
         if len(message) > MESSAGE_BYTES_LARGE:
@@ -120,32 +134,23 @@ class _Peer:
         self._bytes = 0
         self._unreachable(self._id)
 
-    async def _run(self) -> None:
-        """Connect when there is something to say, again and again."""
-        backoff_s = BACKOFF_MIN_S
-        while True:
-            await self._wake.wait()
-            address = self._address_of(self._id)
-            if address is None:
+    async def _attempt(self) -> None:
+        """Connect when there is something to send, and drop what is left when the connection breaks."""
+        await self._wake.wait()
+        try:
+            self._address = self._address_of(self._id)
+            if self._address is None:
                 logger.warning("nobody says where controller %d is", self._id)
             else:
-                try:
-                    if await self._connected(address):
-                        backoff_s = BACKOFF_MIN_S
-                except _LOST as error:
-                    logger.debug("no connection to controller %d at %s: %s", self._id, address, error)
-                except Exception:
-                    logger.exception("messages to controller %d are not sent", self._id)
+                await self._connected(self._address)
+        finally:
             self._large = None
             self._drop()
             self._wake.clear()
-            await asyncio.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
 
-    async def _connected(self, address: str) -> bool:
-        """Sends until the connection breaks; returns whether it had worked."""
+    async def _connected(self, address: str) -> None:
+        """Sends until the connection breaks. Raises `_Refused`, or one of `_LOST`."""
         channel = open_channel(address, self._credentials)
-        worked = False
         try:
             async with asyncio.timeout(CONNECT_S):
                 await channel.channel_ready()
@@ -163,28 +168,22 @@ class _Peer:
                         install = asyncio.get_running_loop().create_task(self._install(channel, large))
                     for batch in self._batches():
                         await stream.write(batch)
-                        worked = True
+                        self._backoff.reset()
                     self._wake.clear()
                     if not self._queue and not stream.done():
                         await self._wake.wait()
+            except _LOST:
+                if not stream.done():
+                    raise
             finally:
                 if install is not None:
                     install.cancel()
                     await asyncio.wait([install])
-                if stream.done() and await stream.code() is grpc.StatusCode.FAILED_PRECONDITION:
-                    self._refused(address, await stream.details())
-        except _LOST:
-            if not worked:
-                raise
+            if await stream.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                raise _Refused(f"it takes nothing from this one: {await stream.details()}")
         finally:
             with suppress(Exception):
                 await channel.close()
-        return worked
-
-    def _refused(self, address: str, why: str) -> None:
-        if why != self._refusal:
-            self._refusal = why
-            logger.error("controller %d at %s takes nothing from this one: %s", self._id, address, why)
 
     def _batches(self) -> Iterator[bytes]:
         """Yields the queue's content, in messages of a good size."""

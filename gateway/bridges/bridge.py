@@ -19,6 +19,7 @@ from gateway.port.adapter import Outcome, Publish, Token
 from gateway.port.bridge import LOOPED, Upstream
 from store.api.message import Message
 from store.base import logs
+from store.base.streams import Backoff, until_one_ends
 
 __all__ = ["Bridge", "Figures", "Store"]
 
@@ -85,7 +86,9 @@ class Bridge:
 
     async def run(self) -> None:
         """Read until cancelled."""
-        self._upstream, failures = self._new_upstream(), 0
+        self._upstream = self._new_upstream()
+        config = self._config
+        backoff = Backoff(config.reconnect_min_s, config.reconnect_max_s, uniform=self._chance.uniform)
         self.figures.here = True
         try:
             while True:
@@ -95,20 +98,13 @@ class Bridge:
                 except (LinkError, ProtocolError) as error:
                     self.figures.error = str(error)
                     if time.monotonic() - began_s >= STEADY_S:
-                        failures = 0
-                    wait_s = self._backoff_s(failures)
-                    failures += 1
+                        backoff.reset()
+                    wait_s = backoff.next_s()
                     log.warning("bridge: not connected", bridge=self.name, error=str(error), retry_s=round(wait_s, 2))
                     await asyncio.sleep(wait_s)
         finally:
             self.figures.here = False
             self.figures.unacknowledged = 0
-
-    def _backoff_s(self, failures: int) -> float:
-        """Twice as long after every failure; half of it by chance, so that not all come back at once."""
-        config = self._config
-        longest_s = min(config.reconnect_max_s, config.reconnect_min_s * 2.0 ** min(failures, 32))
-        return longest_s * self._chance.uniform(0.5, 1.0)
 
     async def _connection(self) -> None:
         """One connection, from its beginning to its end, which it raises: `LinkError`, `ProtocolError`."""
@@ -119,7 +115,7 @@ class Bridge:
         try:
             upstream.connected(self._now_ms())
             await self._flush()
-            await _first_of(self._reading(link), self._storing(), self._ticking())
+            await until_one_ends(self._reading(link), self._storing(), self._ticking())
         finally:
             self.figures.connected = False
             try:
@@ -260,16 +256,3 @@ class Bridge:
         """See `gateway.publishing.publishing.Publisher`."""
         if token == self._tokens and self._under_way is not None and not self._under_way.done():
             self._under_way.set_result(outcome)
-
-
-async def _first_of(*works: Awaitable[None]) -> None:
-    """Run some work until the first of it fails, and raise that failure alone."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()

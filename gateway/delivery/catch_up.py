@@ -10,6 +10,7 @@ from gateway.domain.batch import Batch
 from gateway.port.adapter import Deliveries, SubscriptionId
 from store.base import logs
 from store.base.errors import CorruptFrame, StoreError
+from store.base.streams import Backoff
 from store.format.frame import Frame, LogOffset, Position, QueueNumber
 
 __all__ = ["CatchUp"]
@@ -51,24 +52,23 @@ class CatchUp:
 
     async def run(self, lane: Lane) -> None:
         """Read the log for a lane until it is live, takes no more, or is not wanted any more."""
-        retry_s = RETRY_MIN_S
+        backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S)
         try:
             while lane.behind and lane.current:
                 before = lane.cursor
                 try:
                     if not await self._read_on(lane):
                         return
-                    retry_s = RETRY_MIN_S
+                    backoff.reset()
                     if lane.behind and lane.cursor == before:  # whoever was asked is itself not so far
-                        await asyncio.sleep(retry_s)
+                        await asyncio.sleep(RETRY_MIN_S)
                 except (StoreError, OSError) as error:
                     if self._passed(lane, error):
                         continue
-                    log.warning(
-                        "a subscriber cannot catch up yet", group=lane.tail.group, error=str(error), retry_s=retry_s
-                    )
-                    await asyncio.sleep(retry_s)
-                    retry_s = min(retry_s * 2, RETRY_MAX_S)
+                    wait_s = backoff.next_s()
+                    why, group = str(error), lane.tail.group
+                    log.warning("a subscriber cannot catch up yet", group=group, error=why, retry_s=round(wait_s, 2))
+                    await asyncio.sleep(wait_s)
         finally:
             lane.running = False
 

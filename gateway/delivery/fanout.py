@@ -27,6 +27,7 @@ from gateway.port.adapter import Deliveries, SubscriptionId
 from store.api.client import StoreClient
 from store.base import logs
 from store.base.errors import StoreError
+from store.base.streams import Backoff
 from store.format.frame import Frame, LogOffset, Position, QueueNumber
 
 __all__ = ["Fanout", "Receiver", "Subscriber"]
@@ -244,14 +245,16 @@ class Fanout:
 
     async def _reach(self, tail: Tail) -> None:
         """Find out where a log ends."""
-        retry_s = RETRY_MIN_S
+        backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S)
+        wait_s = backoff.next_s()
         while not tail.reached and self._tails.get(tail.group) is tail:
-            await asyncio.sleep(retry_s)
-            retry_s = min(retry_s * 2, RETRY_MAX_S)
+            await asyncio.sleep(wait_s)
             try:
                 self._found(tail, tail.log.confirmed)
             except StoreError as error:
-                log.warning("a log cannot be reached yet", group=tail.group, error=str(error), retry_s=retry_s)
+                wait_s = backoff.next_s()
+                why = str(error)
+                log.warning("a log cannot be reached yet", group=tail.group, error=why, retry_s=round(wait_s, 2))
 
     def _found(self, tail: Tail, position: LogOffset) -> None:
         """It is known where a log ends: there begins who waited for that, and those further back read up to it."""

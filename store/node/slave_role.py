@@ -15,6 +15,7 @@ from typing import Any
 from controller.api.client import ControllerError, Group
 from controller.complaints.messages import COMPLAIN_MS, HINT_MS, Complaint
 from store.base.errors import CorruptFrame, StoreError, StoreFailed, StoreFull, StoreOverloaded, StoreUnreachable
+from store.base.streams import Backoff
 from store.format.frame import LogOffset
 from store.node import wire
 from store.node.replacing import give_up, start_over
@@ -265,7 +266,7 @@ class SlaveRole:
 
     async def _follow(self) -> None:
         """Keep a stream to the master, whoever that is."""
-        backoff_s, tried = BACKOFF_MIN_S, 0
+        backoff, tried = Backoff(BACKOFF_MIN_S, BACKOFF_MAX_S), 0
         while True:
             self._dial_wanted.clear()
             address = self._context.address_of_master(self._group)
@@ -273,15 +274,13 @@ class SlaveRole:
                 await self._dial_wanted.wait()
                 continue
             if self._group.master_epoch != tried:  # a new master needs a moment to begin, and no more
-                backoff_s, tried = BACKOFF_MIN_S, self._group.master_epoch
+                backoff.reset()
+                tried = self._group.master_epoch
             before = self._core.confirmed
             await self._dial(address)
             if self._core.confirmed > before:
-                backoff_s = BACKOFF_MIN_S
-            with suppress(TimeoutError):
-                async with asyncio.timeout(backoff_s * random.uniform(0.5, 1.0)):
-                    await self._dial_wanted.wait()
-            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+                backoff.reset()
+            await backoff.pause(self._dial_wanted)
 
     def _may_dial(self) -> bool:
         idle = self._core.stage is Stage.IDLE and (self._fetching is None or self._fetching.done())

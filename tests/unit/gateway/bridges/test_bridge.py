@@ -287,14 +287,3 @@ async def test_malformed_bytes_end_the_connection_and_nothing_else(rig):
     wire = await rig.connected(2)
     wire.publish(1)
     await until(lambda: rig.stored == [1])
-
-
-def test_backoff_doubles_up_to_its_maximum_and_is_never_the_same():
-    rig = Rig.__new__(Rig)
-    config = BridgeConfig(url="mqtt://upstream", reconnect_min_s=1.0, reconnect_max_s=60.0)
-    unused = {"dial": None, "store": None, "crowded": None, "now_ms": None}
-    rig.bridge = Bridge("up", config, lambda: None, chance=random.Random(1), **unused)
-    for failures in range(100):
-        longest_s = min(60.0, 2.0 ** min(failures, 10))
-        waits_s = [rig.bridge._backoff_s(failures) for _ in range(20)]
-        assert longest_s / 2 <= min(waits_s) < max(waits_s) <= longest_s

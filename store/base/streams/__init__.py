@@ -1,0 +1,13 @@
+"""Long-lived streams between processes: the parts that are the same whoever connects to whom.
+
+`Backoff` gives the pauses between attempts, `keep_connected` repeats attempts for ever, `until_one_ends` runs the parts
+of one connection side by side, and `Silence` notices a peer that sends nothing. What is said on a stream, and how long
+a peer may be silent, is for each protocol to say.
+
+Every package may import this room. It imports nothing of the product.
+"""
+
+from store.base.streams.backoff import Backoff
+from store.base.streams.connecting import Silence, keep_connected, until_one_ends
+
+__all__ = ["Backoff", "Silence", "keep_connected", "until_one_ends"]
