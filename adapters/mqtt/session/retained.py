@@ -76,6 +76,7 @@ class RetainedFeed:
     """
 
     __slots__ = (
+        "_again_ms",
         "_awaiting",
         "_fed",
         "_feed",
@@ -100,6 +101,7 @@ class RetainedFeed:
         self._feed: _Feed | None = None  # the wish that is being fulfilled
         self._saved: tuple[int, SavedFeed | None] = (0, None)  # `progress` when it was saved last
         self._awaiting = False  # a page has been asked for
+        self._again_ms = 0  # no page is asked for before this time: the store gives none for now
         # Topics that brought a subscription a newer message, by its newest ticket then: what a page has is out of date.
         self._newer: dict[tuple[SubscriptionId, str], int] = {}
         self._newer_bytes = 0  # of those topics
@@ -182,13 +184,12 @@ class RetainedFeed:
 
     # ---- pages
 
-    @property
-    def due(self) -> bool:
-        """Returns whether `pump` would ask for a page."""
+    def deadline_ms(self) -> int | None:
+        """Returns when `pump` would ask for a page; 0: at once."""
         feed = self._feed
-        if feed is None and not self._wanted:
-            return False
-        return not self._awaiting and (feed is None or not feed.messages) and self._written_at != self._link.takes
+        if (feed is None and not self._wanted) or self._awaiting or self._written_at == self._link.takes:
+            return None
+        return None if feed is not None and feed.messages else self._again_ms
 
     def pump(self, now_ms: int) -> None:
         """Send while there is room; when a page is sent and taken, ask for the next, or for the next filter's."""
@@ -200,7 +201,8 @@ class RetainedFeed:
                 self._send(feed, now_ms)
             if feed.over and not self._awaiting:
                 self._end(feed)
-        if self.due:
+        due_ms = self.deadline_ms()
+        if due_ms is not None and due_ms <= now_ms:
             self._ask()
         if self._newer and not self.active:
             self._forget_newer()
@@ -228,13 +230,15 @@ class RetainedFeed:
             after=feed.after,
         )
         self._awaiting = True
-        self._link.call(request, lambda outcome, _now_ms: self._found(feed, outcome))
+        self._link.call(request, lambda outcome, now_ms: self._found(feed, outcome, now_ms))
 
-    def _found(self, feed: _Feed, outcome: Outcome) -> None:
-        """A page; `pump` follows."""
-        self._awaiting = False
+    def _found(self, feed: _Feed, outcome: Outcome, now_ms: int) -> None:
+        """Takes a page; `pump` follows. A page that is refused for now is asked for again: it is no empty one."""
+        self._awaiting, self._again_ms = False, 0
         if outcome.error is None:
             feed.take(outcome.value)
+        elif outcome.error.retry_after_ms:
+            self._again_ms = now_ms + outcome.error.retry_after_ms
         else:
             feed.after = None
 

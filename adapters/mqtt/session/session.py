@@ -117,10 +117,10 @@ class Session:
 
     def deadline_ms(self) -> int | None:
         """Returns when `advance` is due without further input; 0: at once."""
-        if self.keeper.owes or self.retained.due or self.intake.tired:
+        if self.keeper.owes or self.intake.tired:
             return 0
         due_ms = self.delivery.deadline_ms()
-        for feed in (self.shared, self.sys):
+        for feed in (self.retained, self.shared, self.sys):
             feed_ms = None if feed is None else feed.deadline_ms()
             if feed_ms is not None and (due_ms is None or feed_ms < due_ms):
                 due_ms = feed_ms

@@ -6,6 +6,7 @@ from adapters.mqtt.codec import Properties
 from adapters.mqtt.codec.packets import Packet, Puback, Publish, Subscribe, SubscriptionRequest
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.session.retained import NEWER_BYTES_MAX
+from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Call, Effect, Outcome, Retained, RetainedPage, Settled
 from store.api.message import Message
 from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of
@@ -98,4 +99,24 @@ def test_no_retained_messages_where_the_operator_wants_none():
     driver = Asked(5, Options(retained_max=0))
     driver.connect()
     driver.subscribe("t")
+    assert driver.calls(Retained) == []
+
+
+def test_retained_messages_that_the_store_does_not_give_for_now_come_later(driver: Asked):
+    """A client whose subscription was granted would take an empty answer for "there are none"."""
+    driver.subscribe("t")
+    (call,) = driver.calls(Retained)
+    driver.complete(call, Outcome(error=Refusal(Cause.UNAVAILABLE, "no master", retry_after_ms=5_000)))
+    assert driver.adapter.deadline_ms() == NOW_MS + 5_000
+    assert driver.tick(4_999) == []
+    assert driver.calls(Retained) == []
+    driver.tick(1)
+    assert driver.found(kept(b"kept")) == [(b"kept", True)]
+
+
+def test_retained_messages_that_are_refused_for_good_are_not_asked_for_again(driver: Asked):
+    driver.subscribe("t")
+    (call,) = driver.calls(Retained)
+    driver.complete(call, Outcome(error=Refusal(Cause.FORBIDDEN, "no right to it")))
+    driver.tick(60_000)
     assert driver.calls(Retained) == []
