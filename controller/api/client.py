@@ -6,7 +6,7 @@ acknowledged.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 import msgspec
 
@@ -35,6 +35,7 @@ __all__ = [
     "ReplicaElsewhere",
     "ReplicaIdTaken",
     "ReplicaInSync",
+    "Request",
     "Service",
     "StaleEpoch",
     "Topic",
@@ -47,10 +48,11 @@ __all__ = [
     "User",
     "WrongCluster",
     "WrongLog",
+    "answer_type",
 ]
 
 HOME_GROUP = 0  # holds keys and values; the only group of a single node
-OUTAGE_LEASE_MS = 4_000  # of `ControllerClient.service`; longer than controllers take to elect another leader
+OUTAGE_LEASE_MS = 4_000  # of an `AskService` answer; longer than controllers take to elect another leader
 
 Acknowledge: TypeAlias = Literal["all_in_sync", "quorum", "master"]
 
@@ -289,13 +291,25 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     address: str
 
 
+A_co = TypeVar("A_co", covariant=True)  # the answer to a request
+
+
+class Request(msgspec.Struct, Generic[A_co], frozen=True, kw_only=True):
+    """A request to the controllers' leader, whose class names the type of its answer."""
+
+
+def answer_type(request: type[Request[Any]]) -> type[Any]:
+    """Returns the type of a request's answer: `Topic` for `class CreateTopic(Command[Topic])`."""
+    base: Any = request.__dict__["__orig_bases__"][0]
+    answer: type[Any] = get_args(base)[0]
+    return answer
+
+
 class ControllerClient(Protocol):
-    """The metadata of a cluster. Every command is idempotent: the same call again changes nothing and answers the same.
+    """The metadata of a cluster, as a cache that is read, and requests that change it.
 
-    The synchronous methods answer from a cache that is never behind a command this client has awaited.
+    The cache is never behind a request this client has awaited.
     """
-
-    # ---- reads
 
     def topic(self, name: str) -> Topic | None:
         """A topic by name."""
@@ -341,110 +355,9 @@ class ControllerClient(Protocol):
     async def barrier(self) -> None:
         """Return when the cache holds all that anybody had done before this call. Raises `ControllerError`."""
 
-    # ---- topics and queues
+    async def do(self, request: Request[A_co]) -> A_co:
+        """Have a request done (`controller.api.commands`, `controller.api.requests`) and return its answer.
 
-    async def create_topic(
-        self, name: str, *, queues: int | None = None, config: Mapping[str, Any] | None = None, creator: str = ""
-    ) -> Topic:
-        """Create a topic, or return it when it is there and agrees. Raises `TopicExists`, `TopicLimit`.
-
-        Its queues are dealt to the groups in turn, the least loaded first. A `creator` has a share of the topics that
-        there may be; "" is the operator, who has no share.
+        Every command is idempotent: again it changes nothing and answers the same. Raises `ControllerError`: the
+        leader refuses it, `ControllerUnreachable`: it may have been done, and can be asked for again.
         """
-
-    async def configure_topic(self, name: str, config: Mapping[str, Any]) -> Topic:
-        """Replace a topic's configuration. Raises `UnknownTopic`."""
-
-    async def delete_topic(self, name: str) -> None:
-        """Forget a topic. Raises `UnknownTopic`."""
-
-    async def grow_topic(self, name: str, queues: int, *, group: int | None = None) -> Topic:
-        """Open queues, in `group` or where there is least, until there are so many to write to.
-
-        Raises `UnknownTopic`, `UnknownGroup`, `TopicLimit`.
-        """
-
-    async def close_queue(self, number: int) -> Topic:
-        """Write no more to a topic's queue; it can be read still. Raises `UnknownQueue`, `QueueClosed`: the last."""
-
-    async def move_queue(self, number: int, group: int) -> Topic:
-        """Close a topic's queue and open one in another group in its place. Raises `UnknownQueue`, `UnknownGroup`,
-        `QueueClosed`."""
-
-    async def drop_queue(self, number: int) -> None:
-        """Forget a closed queue, when it is drained. Its number is never given again. Raises `QueueClosed`: not yet."""
-
-    async def name_queue(self, name: str) -> NamedQueue:
-        """The number of a named queue, given now when it had none. Raises `TopicLimit`."""
-
-    async def forget_queue(self, name: str) -> None:
-        """Forget a named queue; its number is never given again."""
-
-    # ---- groups and replicas
-
-    async def add_group(self, number: int, config: GroupConfig) -> Group:
-        """Add a group without replicas. Raises `GroupExists`: with another configuration, or there was one before."""
-
-    async def configure_group(self, number: int, changes: GroupChanges) -> Group:
-        """Change some of a group's settings. Raises `UnknownGroup`, `NoMaster`: to acknowledge differently."""
-
-    async def close_group(self, number: int, *, closed: bool = True) -> Group:
-        """Place no new queues on a group, or place them again. Raises `UnknownGroup`."""
-
-    async def remove_group(self, number: int) -> None:
-        """Forget a group that has no queues. Its number is never given again. Raises `GroupNotEmpty`."""
-
-    async def next_replica_id(self, group: int) -> int:
-        """The id that `register_replica` would give next. Raises `UnknownGroup`."""
-
-    async def register_replica(self, group: int, replica: Replica) -> Group:
-        """Take an id, or say where the replica of this id and check code is now.
-
-        A new node asks for the next id, writes it to a temporary file with a check code of its own making, registers,
-        and renames the file. After a crash in between it registers again by that file: the id is its own, or somebody
-        else's by another check code, and then the file is worth nothing. Raises `UnknownGroup`, `ReplicaIdTaken`,
-        `ReplicaElsewhere`, `WrongLog`, `ReplicaInSync`: it cannot become a learner yet.
-        """
-
-    async def forget_replica(self, group: int, replica: int) -> Group:
-        """Forget a replica. Its id is never given again. Raises `UnknownGroup`, `ReplicaInSync`."""
-
-    async def alter_sync_set(
-        self, group: int, master: int, master_epoch: int, sync_epoch: int, new_set: Sequence[int]
-    ) -> Group:
-        """Change the SyncStateSet, as its master, knowing these epochs.
-
-        Raises `UnknownGroup`, `StaleEpoch`, `UnknownReplica`, `ControllerError`: without the master, or by more than
-        one member where a majority acknowledges.
-        """
-
-    async def elect(
-        self,
-        group: int,
-        candidate: int | None = None,
-        *,
-        master_epoch: int | None = None,
-        sync_epoch: int | None = None,
-    ) -> Group:
-        """Make a replica of the SyncStateSet master: this one, or the best one that is not master now.
-
-        Fenced by the epochs given, if any; without `master_epoch` the same call again elects again. Raises
-        `UnknownGroup`, `UnknownReplica`, `NotElectable`: as when it is master already and serves, `StaleEpoch`.
-        """
-
-    async def service(self, group: int) -> Service:
-        """Returns a group's service, by the word of the controllers' leader. Raises `ControllerUnreachable`."""
-
-    # ---- users and controllers
-
-    async def set_user(self, user: User) -> User:
-        """Add or replace a user."""
-
-    async def delete_user(self, name: str) -> None:
-        """Forget a user."""
-
-    async def set_member(self, member: Member) -> Member:
-        """Say where a controller is. Whether it votes is Raft's to say."""
-
-    async def delete_member(self, id_: int) -> None:
-        """Forget where a controller was."""

@@ -1,17 +1,33 @@
 """The commands of the state machine: values that carry everything they need, the time and the limits included.
 
 Each one names what it was decided on. Applied again it changes nothing and answers the same; applied too late it is
-refused.
+refused. A new command is a class here, and a method of the table that applies it (`controller.metadata`).
+
+The client that sends a command sets its time and the limits of its configuration (`filled`): callers leave them out.
 """
 
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self, Union
 
 import msgspec
 
-from controller.api.client import ControllerDamaged, ControllerError, GroupChanges, GroupConfig, Member, Replica, User
+from controller.api.client import (
+    A_co,
+    ControllerDamaged,
+    ControllerError,
+    Group,
+    GroupChanges,
+    GroupConfig,
+    Member,
+    NamedQueue,
+    Replica,
+    Request,
+    Topic,
+    User,
+)
 
 __all__ = [
+    "COMMANDS",
     "AddGroup",
     "AlterSyncSet",
     "CloseGroup",
@@ -28,6 +44,7 @@ __all__ = [
     "ForgetQueue",
     "ForgetReplica",
     "GrowTopic",
+    "Limits",
     "LogEnd",
     "MoveQueue",
     "NameCluster",
@@ -43,140 +60,184 @@ __all__ = [
 ]
 
 
-class CreateTopic(msgspec.Struct, frozen=True, kw_only=True, tag="create_topic"):
-    """Create a topic with so many queues, numbered from the next free number on. Answer: `Topic`.
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits on what a cluster may hold."""
 
-    It is refused to a `creator` who has made `creator_topics_max` that are there. "" is nobody, and 0 no limit.
+    topics_max: int = 10_000
+    topics_per_creator_max: int = 1_000  # of `topics_max`; 0: no share is smaller than that
+    queues_max: int = 1_000_000
+    default_queues: int = 8  # of a topic created without a number
+
+
+class Command(Request[A_co], frozen=True, kw_only=True):
+    """A request that the log holds and the state machine applies."""
+
+    def filled(self, limits: Limits, time_ms: int) -> Self:
+        """Returns the command with the time and the limits that it carries."""
+        values = {
+            "time_ms": time_ms,
+            "topics_max": limits.topics_max,
+            "creator_topics_max": limits.topics_per_creator_max,
+            "queues_max": limits.queues_max,
+        }
+        return msgspec.structs.replace(
+            self, **{name: value for name, value in values.items() if name in self.__struct_fields__}
+        )
+
+
+class CreateTopic(Command[Topic], frozen=True, kw_only=True, tag="create_topic"):
+    """Create a topic with so many queues, numbered from the next free number on; answer it when it is there and agrees.
+
+    The queues are dealt to the groups in turn, the least loaded first. A topic is refused to a `creator` who has made
+    `creator_topics_max` that are there; "" is the operator, who has no share, and 0 no limit. Raises `TopicExists`:
+    with other queues or another configuration, `TopicLimit`.
+    """
+
+    name: str
+    queues: int = 0  # 0: as many as the client's configuration says
+    config: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    topics_max: int = 0
+    queues_max: int = 0
+    time_ms: int = 0
+    creator: str = ""
+    creator_topics_max: int = 0
+
+    def filled(self, limits: Limits, time_ms: int) -> Self:
+        """Returns the command with the time and the limits that it carries, and a number of queues."""
+        filled = super().filled(limits, time_ms)
+        return filled if self.queues else msgspec.structs.replace(filled, queues=limits.default_queues)
+
+
+class ConfigureTopic(Command[Topic], frozen=True, kw_only=True, tag="configure_topic"):
+    """Replace a topic's configuration. Raises `UnknownTopic`."""
+
+    name: str
+    config: Mapping[str, Any]
+    time_ms: int = 0
+
+
+class DeleteTopic(Command[None], frozen=True, kw_only=True, tag="delete_topic"):
+    """Forget a topic. Its queue numbers are never given again. Raises `UnknownTopic`."""
+
+    name: str
+    time_ms: int = 0
+
+
+class GrowTopic(Command[Topic], frozen=True, kw_only=True, tag="grow_topic"):
+    """Open queues until a topic has so many to write to, in `group` or where there is least.
+
+    Raises `UnknownTopic`, `UnknownGroup`, `TopicLimit`.
     """
 
     name: str
     queues: int
-    config: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    topics_max: int
-    queues_max: int
-    time_ms: int
-    creator: str = ""
-    creator_topics_max: int = 0
-
-
-class ConfigureTopic(msgspec.Struct, frozen=True, kw_only=True, tag="configure_topic"):
-    """Replace a topic's configuration. Answer: `Topic`."""
-
-    name: str
-    config: Mapping[str, Any]
-    time_ms: int
-
-
-class DeleteTopic(msgspec.Struct, frozen=True, kw_only=True, tag="delete_topic"):
-    """Forget a topic. Its queue numbers are never given again. Answer: None."""
-
-    name: str
-    time_ms: int
-
-
-class GrowTopic(msgspec.Struct, frozen=True, kw_only=True, tag="grow_topic"):
-    """Open queues until a topic has so many to write to, in `group` or where there is least. Answer: `Topic`."""
-
-    name: str
-    queues: int
     group: int | None = None
-    queues_max: int
-    time_ms: int
+    queues_max: int = 0
+    time_ms: int = 0
 
 
-class CloseQueue(msgspec.Struct, frozen=True, kw_only=True, tag="close_queue"):
-    """Write no more to a topic's queue. Answer: `Topic`."""
+class CloseQueue(Command[Topic], frozen=True, kw_only=True, tag="close_queue"):
+    """Write no more to a topic's queue; it can be read still. Raises `UnknownQueue`, `QueueClosed`: the last."""
 
     number: int
-    time_ms: int
+    time_ms: int = 0
 
 
-class MoveQueue(msgspec.Struct, frozen=True, kw_only=True, tag="move_queue"):
-    """Close a topic's queue, and open one of `group` in its place. Answer: `Topic`."""
+class MoveQueue(Command[Topic], frozen=True, kw_only=True, tag="move_queue"):
+    """Close a topic's queue, and open one of `group` in its place.
+
+    Raises `UnknownQueue`, `UnknownGroup`, `QueueClosed`.
+    """
 
     number: int
     group: int
-    queues_max: int
-    time_ms: int
+    queues_max: int = 0
+    time_ms: int = 0
 
 
-class DropQueue(msgspec.Struct, frozen=True, kw_only=True, tag="drop_queue"):
-    """Forget a closed queue. Answer: None."""
+class DropQueue(Command[None], frozen=True, kw_only=True, tag="drop_queue"):
+    """Forget a closed queue. Its number is never given again. Raises `QueueClosed`: not yet."""
 
     number: int
-    time_ms: int
+    time_ms: int = 0
 
 
-class NameQueue(msgspec.Struct, frozen=True, kw_only=True, tag="name_queue"):
-    """Give a named queue a number. Answer: `NamedQueue`."""
-
-    name: str
-    queues_max: int
-    time_ms: int
-
-
-class ForgetQueue(msgspec.Struct, frozen=True, kw_only=True, tag="forget_queue"):
-    """Forget a named queue. Answer: None."""
+class NameQueue(Command[NamedQueue], frozen=True, kw_only=True, tag="name_queue"):
+    """Give a named queue a number, unless it has one. Raises `TopicLimit`."""
 
     name: str
-    time_ms: int
+    queues_max: int = 0
+    time_ms: int = 0
 
 
-class AddGroup(msgspec.Struct, frozen=True, kw_only=True, tag="add_group"):
-    """Add a store group. Answer: `Group`."""
+class ForgetQueue(Command[None], frozen=True, kw_only=True, tag="forget_queue"):
+    """Forget a named queue. Its number is never given again."""
+
+    name: str
+    time_ms: int = 0
+
+
+class AddGroup(Command[Group], frozen=True, kw_only=True, tag="add_group"):
+    """Add a store group without replicas. Raises `GroupExists`: another configuration, or there was one before."""
 
     number: int
     config: GroupConfig
-    time_ms: int
+    time_ms: int = 0
 
 
-class ConfigureGroup(msgspec.Struct, frozen=True, kw_only=True, tag="configure_group"):
-    """Change some of a group's settings; `config` holds these. Answer: `Group`.
+class ConfigureGroup(Command[Group], frozen=True, kw_only=True, tag="configure_group"):
+    """Change some of a group's settings; `config` holds these. Raises `UnknownGroup`, `NoMaster`: `acknowledge`.
 
     Older versions named all of them, which says the same as long as nobody else changes one.
     """
 
     number: int
     config: GroupChanges
-    time_ms: int
+    time_ms: int = 0
 
 
-class CloseGroup(msgspec.Struct, frozen=True, kw_only=True, tag="close_group"):
-    """Place no new queues on a group, or place them again. Answer: `Group`."""
-
-    number: int
-    closed: bool
-    time_ms: int
-
-
-class RemoveGroup(msgspec.Struct, frozen=True, kw_only=True, tag="remove_group"):
-    """Forget a group without queues. Answer: None."""
+class CloseGroup(Command[Group], frozen=True, kw_only=True, tag="close_group"):
+    """Place no new queues on a group, or place them again. Raises `UnknownGroup`."""
 
     number: int
-    time_ms: int
+    closed: bool = True
+    time_ms: int = 0
 
 
-class RegisterReplica(msgspec.Struct, frozen=True, kw_only=True, tag="register_replica"):
+class RemoveGroup(Command[None], frozen=True, kw_only=True, tag="remove_group"):
+    """Forget a group without queues. Its number is never given again. Raises `GroupNotEmpty`."""
+
+    number: int
+    time_ms: int = 0
+
+
+class RegisterReplica(Command[Group], frozen=True, kw_only=True, tag="register_replica"):
     """Give a replica the next id by compare-and-set, or replace what is known of the one with its check code.
 
-    Answer: `Group`.
+    A new node writes the group's next id to a temporary file with a check code of its own making, registers, and
+    renames the file. After a crash in between it registers again by that file: the id is its own, or somebody else's
+    by another check code, and then the file is worth nothing. Raises `UnknownGroup`, `ReplicaIdTaken`,
+    `ReplicaElsewhere`, `WrongLog`, `ReplicaInSync`: it cannot become a learner yet.
     """
 
     group: int
     replica: Replica
-    time_ms: int
+    time_ms: int = 0
 
 
-class ForgetReplica(msgspec.Struct, frozen=True, kw_only=True, tag="forget_replica"):
-    """Forget a replica outside the SyncStateSet. Answer: `Group`."""
+class ForgetReplica(Command[Group], frozen=True, kw_only=True, tag="forget_replica"):
+    """Forget a replica outside the SyncStateSet, whose id is never given again.
+
+    Raises `UnknownGroup`, `ReplicaInSync`.
+    """
 
     group: int
     replica: int
-    time_ms: int
+    time_ms: int = 0
 
 
-class RetireReplica(msgspec.Struct, frozen=True, kw_only=True, tag="retire_replica"):
-    """Forget a replica that is not master, and take it out of the SyncStateSet if it is in there. Answer: `Group`.
+class RetireReplica(Command[Group], frozen=True, kw_only=True, tag="retire_replica"):
+    """Forget a replica that is not master, and take it out of the SyncStateSet if it is in there.
 
     `forced`: also where fewer than `min_in_sync` are left, so that nothing is written until another one is in sync.
     """
@@ -184,18 +245,22 @@ class RetireReplica(msgspec.Struct, frozen=True, kw_only=True, tag="retire_repli
     group: int
     replica: int
     forced: bool = False
-    time_ms: int
+    time_ms: int = 0
 
 
-class AlterSyncSet(msgspec.Struct, frozen=True, kw_only=True, tag="alter_sync_set"):
-    """Change the SyncStateSet, as its master, knowing these epochs. Answer: `Group`."""
+class AlterSyncSet(Command[Group], frozen=True, kw_only=True, tag="alter_sync_set"):
+    """Change the SyncStateSet, as its master, knowing these epochs.
+
+    Raises `UnknownGroup`, `StaleEpoch`, `UnknownReplica`, `ControllerError`: without the master, or by more than one
+    member where a majority acknowledges.
+    """
 
     group: int
     master: int
     master_epoch: int
     sync_epoch: int
     new_set: tuple[int, ...]
-    time_ms: int
+    time_ms: int = 0
 
 
 class LogEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,8 +276,8 @@ class LogEnd(msgspec.Struct, frozen=True, kw_only=True):
     log_end: int
 
 
-class ElectMaster(msgspec.Struct, frozen=True, kw_only=True, tag="elect_master"):
-    """Make a replica master, or None of them, as decided on these epochs. Answer: `Group`.
+class ElectMaster(Command[Group], frozen=True, kw_only=True, tag="elect_master"):
+    """Make a replica master, or None of them, as decided on these epochs.
 
     Where a majority acknowledges, `ends` are the logs that the decision knew, and the epoch is one without a master: a
     replica that knows of it takes nothing more of the master before. `unclean` says that the risk is known, `accepted`
@@ -226,89 +291,64 @@ class ElectMaster(msgspec.Struct, frozen=True, kw_only=True, tag="elect_master")
     ends: tuple[LogEnd, ...] = ()
     unclean: bool = False
     accepted: bool = False
-    time_ms: int
+    time_ms: int = 0
 
 
-class NameCluster(msgspec.Struct, frozen=True, kw_only=True, tag="name_cluster"):
-    """Give the cluster its id, unless it has one: the first stays. Answer: None.
+class NameCluster(Command[None], frozen=True, kw_only=True, tag="name_cluster"):
+    """Give the cluster its id, unless it has one: the first stays.
 
     Logs of groups that had a master before, by an older version, are named after it.
     """
 
     id: str
-    time_ms: int
+    time_ms: int = 0
 
 
-class SetUser(msgspec.Struct, frozen=True, kw_only=True, tag="set_user"):
-    """Add or replace a user. Answer: `User`."""
+class SetUser(Command[User], frozen=True, kw_only=True, tag="set_user"):
+    """Add or replace a user."""
 
     user: User
-    time_ms: int
+    time_ms: int = 0
 
 
-class DeleteUser(msgspec.Struct, frozen=True, kw_only=True, tag="delete_user"):
-    """Forget a user. Answer: None."""
+class DeleteUser(Command[None], frozen=True, kw_only=True, tag="delete_user"):
+    """Forget a user."""
 
     name: str
-    time_ms: int
+    time_ms: int = 0
 
 
-class SetMember(msgspec.Struct, frozen=True, kw_only=True, tag="set_member"):
-    """Say where a controller is. Answer: `Member`."""
+class SetMember(Command[Member], frozen=True, kw_only=True, tag="set_member"):
+    """Say where a controller is. Whether it votes is Raft's to say."""
 
     member: Member
-    time_ms: int
+    time_ms: int = 0
 
 
-class DeleteMember(msgspec.Struct, frozen=True, kw_only=True, tag="delete_member"):
-    """Forget where a controller was. Answer: None."""
+class DeleteMember(Command[None], frozen=True, kw_only=True, tag="delete_member"):
+    """Forget where a controller was."""
 
     id: int
-    time_ms: int
+    time_ms: int = 0
 
 
-class RaiseQueues(msgspec.Struct, frozen=True, kw_only=True, tag="raise_queues"):
-    """Give no queue number below this one any more: stores know of some that this metadata has lost. Answer: None.
+class RaiseQueues(Command[None], frozen=True, kw_only=True, tag="raise_queues"):
+    """Give no queue number below this one any more: stores know of some that this metadata has lost.
 
     With 0 it does nothing but begin the digest of what follows (see `MetadataState.chain`).
     """
 
     next_queue: int
-    time_ms: int
+    time_ms: int = 0
 
 
-Command: TypeAlias = (
-    CreateTopic
-    | ConfigureTopic
-    | DeleteTopic
-    | GrowTopic
-    | CloseQueue
-    | MoveQueue
-    | DropQueue
-    | NameQueue
-    | ForgetQueue
-    | AddGroup
-    | ConfigureGroup
-    | CloseGroup
-    | RemoveGroup
-    | RegisterReplica
-    | ForgetReplica
-    | RetireReplica
-    | AlterSyncSet
-    | ElectMaster
-    | NameCluster
-    | RaiseQueues
-    | SetUser
-    | DeleteUser
-    | SetMember
-    | DeleteMember
-)
+COMMANDS: Sequence[type[Command[Any]]] = tuple(Command.__subclasses__())  # what the log may hold
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Command).decode
+_decode: Callable[[bytes], Command[Any]] = msgspec.msgpack.Decoder(Union[COMMANDS]).decode  # noqa: UP007 - a table
 
 
-def encode_command(command: Command) -> bytes:
+def encode_command(command: Command[Any]) -> bytes:
     """A command as bytes. Raises `ControllerError`: a configuration with values that no log can hold."""
     try:
         return _encode(command)
@@ -316,10 +356,9 @@ def encode_command(command: Command) -> bytes:
         raise ControllerError(f"a command that cannot be written: {error}") from error
 
 
-def decode_command(data: bytes) -> Command:
+def decode_command(data: bytes) -> Command[Any]:
     """The command of these bytes. Raises `ControllerDamaged`."""
     try:
-        found: Command = _decode(data)
+        return _decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ControllerDamaged(f"a command that cannot be read: {error}") from error
-    return found

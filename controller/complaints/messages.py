@@ -5,6 +5,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from controller.api.client import Request
+
 __all__ = [
     "COMPLAIN_MS",
     "HINT_MS",
@@ -41,8 +43,8 @@ class Complaint(msgspec.Struct, frozen=True, kw_only=True):
     reaches: Annotated[tuple[_Number, ...], Meta(max_length=REACHES_COUNT_MAX)] = ()
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
-    """A proxy's complaints of this moment; none of them says that it reaches every master. Answer: None."""
+class Report(Request[None], frozen=True, kw_only=True, tag="report"):
+    """A proxy's complaints of this moment; none of them says that it reaches every master."""
 
     proxy: Annotated[str, Meta(min_length=1, max_length=PROXY_CHARS_MAX)]
     complaints: Annotated[tuple[Complaint, ...], Meta(max_length=REPORT_COMPLAINTS_MAX)] = ()

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from controller.api.client import ControllerClosed
+from controller.api.requests import AddMember
 from controller.disk.driver import Driver
 from controller.elections.registry import TICK_MS
 from controller.incarnations.words import ANOTHER
 from controller.metadata.state import MetadataState
 from controller.raft import Change, ChangeKind, ChangeRefused, Member, RaftError
 from controller.raft.progress import ProgressState
-from controller.wire.wire import AddMember, Hello
+from controller.wire.wire import Hello
 
 __all__ = ["Members"]
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import msgspec
 
 from controller.api.client import ControllerDamaged, ControllerError, Member
+from controller.api.commands import decode_command
 from controller.disk.migration import RAFT
-from controller.metadata.state import MetadataState, decode_command
+from controller.metadata.state import MetadataState
 from controller.raft import EntryKind, HardState, Membership, Ready, Snapshot, decode_change
 from controller.raft import Member as RaftMember
 from controller.raft.lmdb_storage import LmdbStorage, new_incarnation

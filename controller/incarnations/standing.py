@@ -21,7 +21,9 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any, Protocol
 
-from controller.api.client import ControllerError, Member, MetadataForgotten
+from controller.api.client import A_co, ControllerError, Member, MetadataForgotten, Request
+from controller.api.commands import SetMember
+from controller.api.requests import AddMember
 from controller.disk.driver import Driver
 from controller.incarnations import words
 from controller.incarnations.census import ask_all
@@ -31,7 +33,7 @@ from controller.metadata.state import MetadataState
 from controller.raft import ChangeRefused, Membership, RaftError, Status
 from controller.raft import Member as RaftMember
 from controller.raft.lmdb_storage import new_incarnation
-from controller.wire.wire import Acquaintance, AddMember, Introduction
+from controller.wire.wire import Acquaintance, Introduction
 
 __all__ = ["Home", "Standing"]
 
@@ -79,8 +81,8 @@ class Home(Protocol):
     def state(self) -> MetadataState:
         """Returns the applied state."""
 
-    async def set_member(self, member: Member) -> Member:
-        """Say where a controller is."""
+    async def do(self, request: Request[A_co]) -> A_co:
+        """Have a request done by the leader, whoever that is. Raises `ControllerError`."""
 
     async def ask_membership(self, request: AddMember) -> None:
         """Ask the leader, whoever that is. Raises `ControllerError`."""
@@ -345,4 +347,4 @@ class Standing:
             )
         elif home.state.members.get(home.id) != me:
             await home.current.wait()
-            await home.set_member(me)
+            await home.do(SetMember(member=me))

@@ -10,7 +10,7 @@ What has to hold at any time, whoever asks for what in whatever order:
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from functools import partial
 
 import msgspec
 
@@ -43,8 +43,9 @@ from controller.api.commands import (
     RetireReplica,
 )
 from controller.api.names import check_name, check_text
+from controller.metadata.plans import Change, Plans, no_change
 
-__all__ = ["GROUPS_MAX", "LEARNERS_MAX", "REPLICAS_MAX", "VOTERS_MAX", "GroupCommand", "GroupTable", "majority"]
+__all__ = ["GROUPS_MAX", "LEARNERS_MAX", "REPLICAS_MAX", "VOTERS_MAX", "GroupTable", "majority"]
 
 GROUPS_MAX = 1 << 15  # a group's number is in every offset of its log
 REPLICAS_MAX = 5  # as configured
@@ -53,18 +54,6 @@ LEARNERS_MAX = 8  # beside them
 TEXT_BYTES_MAX = 255  # a node's name, an address, a zone, a check code, a log's id
 PRIORITY_MAX = 1 << 31  # 32 bits with the sign
 
-GroupCommand: TypeAlias = (
-    AddGroup
-    | ConfigureGroup
-    | CloseGroup
-    | RemoveGroup
-    | RegisterReplica
-    | ForgetReplica
-    | RetireReplica
-    | AlterSyncSet
-    | ElectMaster
-)
-
 
 def majority(count: int) -> int:
     """Returns how many of `count` are more than half."""
@@ -72,7 +61,7 @@ def majority(count: int) -> int:
 
 
 class GroupTable:
-    """All groups, and the numbers of those there were.
+    """All groups, the numbers of those there were, and the plans of the commands about them.
 
     `has_queues` says whether queues lie in a group, `log_id` makes the id of a group's log, empty while it cannot.
     """
@@ -82,39 +71,17 @@ class GroupTable:
         self._log_id = log_id
         self.groups: dict[int, Group] = {}
         self.removed: dict[int, None] = {}  # numbers that are never given again: offsets of their logs are in use
-
-    def apply(self, command: GroupCommand) -> Group | None:
-        """Apply one command and return its answer. Raises `ControllerError`, having changed nothing."""
-        after = self.plan(command)
-        if after is not None:
-            self.groups[after.number] = after
-        elif isinstance(command, RemoveGroup):
-            self.groups.pop(command.number, None)
-            self.removed[command.number] = None
-        return after
-
-    def plan(self, command: GroupCommand) -> Group | None:
-        """Returns the group as a command makes it; None: it is gone. Raises `ControllerError`."""
-        match command:
-            case AddGroup():
-                return self._added(command)
-            case ConfigureGroup():
-                return _configured(self._group(command.number), command)
-            case CloseGroup():
-                return msgspec.structs.replace(self._group(command.number), closed=command.closed)
-            case RemoveGroup():
-                self._check_removal(command)
-                return None
-            case RegisterReplica():
-                return _registered(self._group(command.group), command)
-            case ForgetReplica():
-                return _forgotten(self._group(command.group), command)
-            case RetireReplica():
-                return _retired(self._group(command.group), command)
-            case AlterSyncSet():
-                return _altered(self._group(command.group), command)
-            case ElectMaster():
-                return self._with_log(_elected(self._group(command.group), command))
+        self.plans: Plans = {
+            AddGroup: self._add,
+            ConfigureGroup: lambda command: self._put(_configured(self._group(command.number), command)),
+            CloseGroup: self._close,
+            RemoveGroup: self._remove,
+            RegisterReplica: lambda command: self._put(_registered(self._group(command.group), command)),
+            ForgetReplica: lambda command: self._put(_forgotten(self._group(command.group), command)),
+            RetireReplica: lambda command: self._put(_retired(self._group(command.group), command)),
+            AlterSyncSet: lambda command: self._put(_altered(self._group(command.group), command)),
+            ElectMaster: lambda command: self._put(self._with_log(_elected(self._group(command.group), command))),
+        }
 
     def name_logs(self) -> None:
         """Give ids to the logs of groups that had a master before there were such."""
@@ -135,27 +102,44 @@ class GroupTable:
             raise UnknownGroup(f"there is no store group {number}")
         return there
 
-    def _added(self, command: AddGroup) -> Group:
+    def _put(self, group: Group) -> Change[Group]:
+        """Returns the change that makes a group this one."""
+
+        def change() -> Group:
+            self.groups[group.number] = group
+            return group
+
+        return change
+
+    def _add(self, command: AddGroup) -> Change[Group]:
         there = self.groups.get(command.number)
         if there is not None:
             if there.config != command.config:
                 raise GroupExists(f"{command.number}, with another configuration")
-            return there
+            return lambda: there
         if command.number in self.removed:
             raise GroupExists(f"there was a group {command.number}: its number is not given again")
         if not 0 <= command.number < GROUPS_MAX:
             raise ControllerError(f"a group's number is from 0 to {GROUPS_MAX - 1}, not {command.number}")
         _check_config(command.config)
-        return Group(number=command.number, config=command.config)
+        return self._put(Group(number=command.number, config=command.config))
 
-    def _check_removal(self, command: RemoveGroup) -> None:
+    def _close(self, command: CloseGroup) -> Change[Group]:
+        return self._put(msgspec.structs.replace(self._group(command.number), closed=command.closed))
+
+    def _remove(self, command: RemoveGroup) -> Change[None]:
         if command.number in self.removed:
-            return
+            return no_change
         self._group(command.number)
         if command.number == HOME_GROUP:
             raise GroupNotEmpty(f"{HOME_GROUP} holds the keys and values")
         if self._has_queues(command.number):
             raise GroupNotEmpty(f"there are queues in group {command.number}")
+        return partial(self._forget, command.number)
+
+    def _forget(self, number: int) -> None:
+        del self.groups[number]
+        self.removed[number] = None
 
 
 def _configured(group: Group, command: ConfigureGroup) -> Group:

@@ -1,10 +1,11 @@
 """The state machine that the controllers' log is for, and its newest commands for those who follow."""
 
 from collections.abc import Callable
+from typing import Any
 
 from controller.api.commands import ForgetReplica, RemoveGroup, RetireReplica, decode_command
 from controller.metadata.feed import Feed
-from controller.metadata.state import Answer, MetadataState
+from controller.metadata.state import MetadataState
 from controller.raft import Entry, Snapshot
 
 __all__ = ["Metadata"]
@@ -25,7 +26,7 @@ class Metadata:
         self._shown: tuple[int, bytes] | None = None  # the newest snapshot that was made, and its index
         self.on_move: Callable[[], None] = lambda: None
 
-    def apply(self, entry: Entry) -> Answer:
+    def apply(self, entry: Entry) -> Any:
         """Apply a command. Raises `ControllerError`: refused, `ControllerDamaged`: a newer version's."""
         command = decode_command(entry.data)
         self.state.chain(entry.data)

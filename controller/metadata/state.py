@@ -7,7 +7,7 @@ idempotent. Replicas that apply the same commands in the same order hold equal s
 
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, TypeAlias
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,59 +18,19 @@ from controller.api.client import (
     Group,
     Member,
     NamedQueue,
-    Service,
     Topic,
     TopicLimit,
     UnknownGroup,
     User,
 )
-from controller.api.commands import (
-    AddGroup,
-    AlterSyncSet,
-    CloseGroup,
-    CloseQueue,
-    Command,
-    ConfigureGroup,
-    ConfigureTopic,
-    CreateTopic,
-    DeleteMember,
-    DeleteTopic,
-    DeleteUser,
-    DropQueue,
-    ElectMaster,
-    ForgetQueue,
-    ForgetReplica,
-    GrowTopic,
-    MoveQueue,
-    NameCluster,
-    NameQueue,
-    RaiseQueues,
-    RegisterReplica,
-    RemoveGroup,
-    RetireReplica,
-    SetMember,
-    SetUser,
-    decode_command,
-    encode_command,
-)
+from controller.api.commands import Command, DeleteMember, DeleteUser, NameCluster, RaiseQueues, SetMember, SetUser
 from controller.api.names import check_name, check_text
 from controller.metadata.groups import GroupTable
 from controller.metadata.placement import takes_queues
+from controller.metadata.plans import Change, Plans
 from controller.metadata.topics import FIRST_QUEUE_NUMBER, TopicTable
 
-__all__ = [
-    "FIRST_QUEUE_NUMBER",
-    "Answer",
-    "Command",
-    "ConfigureTopic",
-    "CreateTopic",
-    "DeleteTopic",
-    "ForgetQueue",
-    "MetadataState",
-    "NameQueue",
-    "decode_command",
-    "encode_command",
-]
+__all__ = ["FIRST_QUEUE_NUMBER", "MetadataState"]
 
 USERS_MAX = 10_000  # who may connect
 USER_NAME_BYTES_MAX = 255
@@ -85,7 +45,7 @@ RECOVERED_QUEUES = 1 << 24  # numbers of queues left out after a recovery, for t
 RECOVERED_EPOCHS = 10_000  # likewise, epochs of each group
 SNAPSHOT_VERSION = 3  # 1 had neither groups nor users, and did not say its number; 2 did not name the cluster
 
-Answer: TypeAlias = Topic | NamedQueue | Group | User | Member | Service | None
+T = TypeVar("T")
 
 
 class _Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +85,16 @@ class MetadataState:
         self.cluster = ""  # empty: it has no id yet
         self.digest = b""  # of all commands since one that began it, refused ones too; empty: none has
         self.generation = 0  # how often the metadata was recovered from one controller
+        self.plans: Plans = {
+            **self._topics.plans,
+            **self._groups.plans,
+            SetUser: self._set_user,
+            DeleteUser: self._delete_user,
+            SetMember: self._set_member,
+            DeleteMember: self._delete_member,
+            NameCluster: self._name_cluster,
+            RaiseQueues: self._raise_queues,
+        }
 
     @property
     def next_queue(self) -> int:
@@ -142,74 +112,14 @@ class MetadataState:
     def _begin_digest(self) -> None:
         self.digest = self.digest or blake2b(self.cluster.encode(), digest_size=DIGEST_BYTES).digest()
 
-    def check(self, command: Command) -> None:
+    def check(self, command: Command[Any]) -> None:
         """Checks that a command can be applied now. Raises `ControllerError`, as `apply` would."""
-        match command:
-            case SetUser():
-                self._check_user(command.user)
-            case SetMember():
-                self._check_member(command.member)
-            case NameCluster():
-                check_name(command.id, CLUSTER_BYTES_MAX)
-            case DeleteUser() | DeleteMember():
-                return
-            case RaiseQueues():
-                self._check_raise(command)
-            case (
-                AddGroup()
-                | ConfigureGroup()
-                | CloseGroup()
-                | RemoveGroup()
-                | RegisterReplica()
-                | ForgetReplica()
-                | RetireReplica()
-                | AlterSyncSet()
-                | ElectMaster()
-            ):
-                self._groups.plan(command)
-            case _:
-                self._topics.plan(command)
+        self.plans[type(command)](command)
 
-    def apply(self, command: Command) -> Answer:
+    def apply(self, command: Command[T]) -> T:
         """Apply one command and return its answer. Raises `ControllerError`, having changed nothing."""
-        match command:
-            case (
-                CreateTopic()
-                | ConfigureTopic()
-                | DeleteTopic()
-                | GrowTopic()
-                | CloseQueue()
-                | MoveQueue()
-                | DropQueue()
-                | NameQueue()
-                | ForgetQueue()
-            ):
-                return self._topics.apply(command)
-            case SetUser():
-                self._check_user(command.user)
-                self.users[command.user.name] = command.user
-                return command.user
-            case NameCluster():
-                self._name(command)
-                return None
-            case RaiseQueues():
-                self._check_raise(command)
-                self._topics.next_queue = max(self._topics.next_queue, command.next_queue)
-                self._begin_digest()
-                return None
-            case DeleteUser():
-                self.users.pop(command.name, None)
-                return None
-            case SetMember():
-                self._check_member(command.member)
-                self.members[command.member.id] = command.member
-                return command.member
-            case DeleteMember():
-                if self.members.pop(command.id, None) is not None:
-                    self.removed_members[command.id] = None
-                return None
-            case _:
-                return self._groups.apply(command)
+        change: Change[T] = self.plans[type(command)](command)
+        return change()
 
     def snapshot(self) -> bytes:
         """The whole state, equal for equal states."""
@@ -277,13 +187,6 @@ class MetadataState:
         state.generation, state.digest = held.generation, held.digest
         return state
 
-    def _name(self, command: NameCluster) -> None:
-        check_name(command.id, CLUSTER_BYTES_MAX)
-        if not self.cluster:
-            self.cluster = command.id
-            self._groups.name_logs()
-        self._begin_digest()
-
     def _log_id(self, group: int) -> str:
         """An id for the log of a group: their numbers are given once in a cluster."""
         return f"{self.cluster}.{group}" if self.cluster else ""
@@ -299,7 +202,10 @@ class MetadataState:
             raise TopicLimit(f"group {group} takes no new queues: it is closed")
         return (group,)
 
-    def _check_user(self, user: User) -> None:
+    # ---- plans of users, controllers and the cluster
+
+    def _set_user(self, command: SetUser) -> Change[User]:
+        user = command.user
         check_name(user.name, USER_NAME_BYTES_MAX)
         check_text(user.password, PASSWORD_BYTES_MAX, "a password's hash")
         try:
@@ -311,11 +217,20 @@ class MetadataState:
         if user.name not in self.users and len(self.users) >= USERS_MAX:
             raise ControllerError(f"there are {len(self.users)} users, and no more are allowed")
 
-    def _check_raise(self, command: RaiseQueues) -> None:
-        if not 0 <= command.next_queue <= QUEUE_NUMBER_MAX:
-            raise ControllerError(f"a queue's number has 32 bits: {command.next_queue}")
+        def change() -> User:
+            self.users[user.name] = user
+            return user
 
-    def _check_member(self, member: Member) -> None:
+        return change
+
+    def _delete_user(self, command: DeleteUser) -> Change[None]:
+        def change() -> None:
+            self.users.pop(command.name, None)
+
+        return change
+
+    def _set_member(self, command: SetMember) -> Change[Member]:
+        member = command.member
         check_name(member.node, ADDRESS_BYTES_MAX)
         check_name(member.address, ADDRESS_BYTES_MAX)
         if member.id < 1:
@@ -324,6 +239,40 @@ class MetadataState:
             raise ControllerError(f"there was a controller {member.id}: its id is not given again")
         if member.id not in self.members and len(self.members) >= MEMBERS_MAX:
             raise ControllerError(f"there are {len(self.members)} controllers, and no more are allowed")
+
+        def change() -> Member:
+            self.members[member.id] = member
+            return member
+
+        return change
+
+    def _delete_member(self, command: DeleteMember) -> Change[None]:
+        def change() -> None:
+            if self.members.pop(command.id, None) is not None:
+                self.removed_members[command.id] = None
+
+        return change
+
+    def _name_cluster(self, command: NameCluster) -> Change[None]:
+        check_name(command.id, CLUSTER_BYTES_MAX)
+
+        def change() -> None:
+            if not self.cluster:
+                self.cluster = command.id
+                self._groups.name_logs()
+            self._begin_digest()
+
+        return change
+
+    def _raise_queues(self, command: RaiseQueues) -> Change[None]:
+        if not 0 <= command.next_queue <= QUEUE_NUMBER_MAX:
+            raise ControllerError(f"a queue's number has 32 bits: {command.next_queue}")
+
+        def change() -> None:
+            self._topics.next_queue = max(self._topics.next_queue, command.next_queue)
+            self._begin_digest()
+
+        return change
 
 
 def _by_key(table: "Mapping[Any, Any]") -> tuple[Any, ...]:

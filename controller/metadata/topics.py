@@ -1,6 +1,7 @@
 """Topics, named queues and the numbers given to them: the part of the metadata that says what is read and written."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -28,8 +29,9 @@ from controller.api.commands import (
 )
 from controller.api.names import check_name
 from controller.metadata.placement import place
+from controller.metadata.plans import Change, Plans, no_change
 
-__all__ = ["FIRST_QUEUE_NUMBER", "TopicCommand", "TopicTable"]
+__all__ = ["FIRST_QUEUE_NUMBER", "TopicTable"]
 
 FIRST_QUEUE_NUMBER = 16  # lower numbers are the store's own records
 TOPIC_NAME_BYTES_MAX = 255
@@ -38,26 +40,13 @@ CREATOR_BYTES_MAX = 320  # a user's name, and what kind of creator it is
 QUEUES_PER_TOPIC_MAX = 1024  # to write to
 DROPPED_COUNT_MAX = 4096  # queues that are remembered to be no more, so that nothing is written to them
 
-TopicCommand: TypeAlias = (
-    CreateTopic
-    | ConfigureTopic
-    | DeleteTopic
-    | GrowTopic
-    | CloseQueue
-    | MoveQueue
-    | DropQueue
-    | NameQueue
-    | ForgetQueue
-)
-
 Placeable: TypeAlias = Callable[[int | None], Sequence[int]]
 
 
 class TopicTable:
-    """All topics and named queues.
+    """All topics and named queues, and the plans of the commands about them (`controller.metadata.plans`).
 
-    `plan` says what one will be after a command and changes nothing; `put` makes it so. `placeable` names the groups
-    that take new queues: all that do, or the one asked for, if it does.
+    `placeable` names the groups that take new queues: all that do, or the one asked for, if it does.
     """
 
     def __init__(self, placeable: Placeable) -> None:
@@ -69,55 +58,24 @@ class TopicTable:
         self.group_of: dict[int, int] = {}  # queue number -> group, of topics' and named queues alike
         self.load: dict[int, int] = {}  # group -> its queues that are written to
         self.dropped: dict[int, int] = {}  # queue number -> group, the newest last; <= DROPPED_COUNT_MAX
+        self.plans: Plans = {
+            CreateTopic: self._create,
+            ConfigureTopic: self._configure,
+            DeleteTopic: self._delete,
+            GrowTopic: self._grow,
+            CloseQueue: self._close,
+            MoveQueue: self._move,
+            DropQueue: self._drop,
+            NameQueue: self._name,
+            ForgetQueue: self._forget,
+        }
 
-    def apply(self, command: TopicCommand) -> Topic | NamedQueue | None:
-        """Apply one command and return its answer. Raises `ControllerError`, having changed nothing."""
-        after = self.plan(command)
-        match command:
-            case DropQueue():
-                if isinstance(after, Topic):
-                    self._drop(command.number)
-                    self.put(after)
-                return None
-            case DeleteTopic():
-                self._remove_topic(self.topics[command.name])
-            case ForgetQueue():
-                self._remove_named(command.name)
-            case _ if isinstance(after, Topic):
-                self.put(after)
-            case _ if isinstance(after, NamedQueue):
-                self.put_named(after)
-        return after
-
-    def plan(self, command: TopicCommand) -> Topic | NamedQueue | None:
-        """Returns the topic or queue as a command makes it; None: it is gone. Raises `ControllerError`."""
-        match command:
-            case CreateTopic():
-                return self._created(command)
-            case ConfigureTopic():
-                return msgspec.structs.replace(self._topic(command.name), config=command.config)
-            case DeleteTopic():
-                self._topic(command.name)
-                return None
-            case GrowTopic():
-                return self._grown(command)
-            case CloseQueue():
-                return self._closed(command)
-            case MoveQueue():
-                return self._moved(command)
-            case DropQueue():
-                return self._dropped(command)
-            case NameQueue():
-                return self._named(command)
-            case ForgetQueue():
-                return None
-
-    def put(self, topic: Topic) -> None:
-        """Take a topic as it is now."""
+    def put(self, topic: Topic) -> Topic:
+        """Take a topic as it is now, and return it."""
         there = self.topics.get(topic.name)
         if there is not None and there.queues == topic.queues and there.closed == topic.closed:
             self.topics[topic.name] = topic
-            return
+            return topic
         if there is not None:
             self._remove_topic(there)
         self.topics[topic.name] = topic
@@ -126,19 +84,16 @@ class TopicTable:
         for group in topic.groups[: len(topic.open)]:
             self._count(group, 1)
         self.next_queue = max(self.next_queue, *(number + 1 for number in topic.queues))
+        return topic
 
-    def _drop(self, number: int) -> None:
-        self.dropped[number] = self.group_of[number]
-        if len(self.dropped) > DROPPED_COUNT_MAX:
-            del self.dropped[next(iter(self.dropped))]
-
-    def put_named(self, queue: NamedQueue) -> None:
-        """Take a named queue."""
+    def put_named(self, queue: NamedQueue) -> NamedQueue:
+        """Take a named queue, and return it."""
         if queue.name not in self.named:
             self.named[queue.name] = queue
             self.group_of[queue.number] = queue.group
             self._count(queue.group, 1)
             self.next_queue = max(self.next_queue, queue.number + 1)
+        return queue
 
     def lies_in(self, group: int) -> bool:
         """Returns whether any queue lies in a group, closed ones included."""
@@ -151,32 +106,27 @@ class TopicTable:
         for group in topic.groups[: len(topic.open)]:
             self._count(group, -1)
 
-    def _remove_named(self, name: str) -> None:
-        queue = self.named.pop(name, None)
-        if queue is not None:
-            del self.group_of[queue.number]
-            self._count(queue.group, -1)
-
     def _count(self, group: int, queues: int) -> None:
         self.load[group] = self.load.get(group, 0) + queues
         if not self.load[group]:
             del self.load[group]
 
-    # ---- what commands make of topics and queues
+    # ---- plans
 
-    def _created(self, command: CreateTopic) -> Topic:
+    def _create(self, command: CreateTopic) -> Change[Topic]:
         there = self.topics.get(command.name)
         if there is not None:
             if len(there.open) != command.queues or dict(there.config) != dict(command.config):
                 raise TopicExists(f"topic {command.name!r} is there with other queues or another configuration")
-            return there
+            return lambda: there
         check_name(command.name, TOPIC_NAME_BYTES_MAX)
         _check_count(command.queues)
         if len(self.topics) >= command.topics_max:
             raise TopicLimit(f"there are {len(self.topics)} topics, and no more are allowed")
         self._check_share(command.creator, command.creator_topics_max)
         numbers, groups = self._new(command.queues, command.queues_max)
-        return Topic(name=command.name, queues=numbers, config=command.config, groups=groups, creator=command.creator)
+        topic = Topic(name=command.name, queues=numbers, config=command.config, groups=groups, creator=command.creator)
+        return partial(self.put, topic)
 
     def _check_share(self, creator: str, topics_max: int) -> None:
         """Raise `ControllerError` for a creator who has made as many topics as one may."""
@@ -186,65 +136,87 @@ class TopicTable:
         if topics_max and sum(topic.creator == creator for topic in self.topics.values()) >= topics_max:
             raise TopicLimit(f"one user makes at most {topics_max} topics (topics.topics_per_user_max)")
 
-    def _grown(self, command: GrowTopic) -> Topic:
+    def _configure(self, command: ConfigureTopic) -> Change[Topic]:
+        return partial(self.put, msgspec.structs.replace(self._topic(command.name), config=command.config))
+
+    def _delete(self, command: DeleteTopic) -> Change[None]:
+        return partial(self._remove_topic, self._topic(command.name))
+
+    def _grow(self, command: GrowTopic) -> Change[Topic]:
         there = self._topic(command.name)
         _check_count(command.queues)
         numbers, groups = self._new(max(command.queues - len(there.open), 0), command.queues_max, command.group)
-        return _edited(there, open_=(*_opened(there), *zip(numbers, groups, strict=True)))
+        return partial(self.put, _edited(there, open_=(*_opened(there), *zip(numbers, groups, strict=True))))
 
-    def _closed(self, command: CloseQueue) -> Topic:
+    def _close(self, command: CloseQueue) -> Change[Topic]:
         there = self._topic_with(command.number)
         if command.number in there.closed:
-            return there
+            return lambda: there
         if len(there.open) == 1:
             raise QueueClosed(f"{command.number} is the only queue that {there.name} writes to")
-        return _edited(
+        after = _edited(
             there,
             open_=[pair for pair in _opened(there) if pair[0] != command.number],
             closing=[(command.number, self.group_of[command.number])],
         )
+        return partial(self.put, after)
 
-    def _moved(self, command: MoveQueue) -> Topic:
+    def _move(self, command: MoveQueue) -> Change[Topic]:
         there = self._topic_with(command.number)
         if command.number in there.closed:
             if self.group_of.get(there.moved.get(command.number, 0)) == command.group:
-                return there  # moved there before
+                return lambda: there  # moved there before
             raise QueueClosed(f"{command.number} is closed: it has been moved elsewhere, or is being drained")
         if self.group_of[command.number] == command.group:
-            return there
+            return lambda: there
         (number,), (group,) = self._new(1, command.queues_max, command.group)
         after = _edited(
             there,
             open_=[(number, group) if pair[0] == command.number else pair for pair in _opened(there)],
             closing=[(command.number, self.group_of[command.number])],
         )
-        return msgspec.structs.replace(after, moved={**there.moved, command.number: number})
+        return partial(self.put, msgspec.structs.replace(after, moved={**there.moved, command.number: number}))
 
-    def _dropped(self, command: DropQueue) -> Topic | None:
+    def _drop(self, command: DropQueue) -> Change[None]:
         gone = command.number
         if gone not in self.owner:
-            return None
+            return no_change
         there = self._topic_with(gone)
         if gone not in there.closed:
             raise QueueClosed(f"{gone} is open: close it, and drain it")
         kept = [pair for pair in zip(there.queues, there.groups, strict=True) if pair[0] != gone]
         heir = there.moved.get(gone)
         moved = {old: new if new != gone else heir for old, new in there.moved.items() if old != gone}
-        return msgspec.structs.replace(
+        after = msgspec.structs.replace(
             there,
             queues=tuple(number for number, _ in kept),
             groups=tuple(group for _, group in kept),
             closed=tuple(number for number in there.closed if number != gone),
             moved={old: new for old, new in moved.items() if new is not None},
         )
+        return partial(self._put_without, after, gone)
 
-    def _named(self, command: NameQueue) -> NamedQueue:
+    def _put_without(self, topic: Topic, gone: int) -> None:
+        self.dropped[gone] = self.group_of[gone]
+        if len(self.dropped) > DROPPED_COUNT_MAX:
+            del self.dropped[next(iter(self.dropped))]
+        self.put(topic)
+
+    def _name(self, command: NameQueue) -> Change[NamedQueue]:
         there = self.named.get(command.name)
         if there is not None:
-            return there
+            return lambda: there
         check_name(command.name, QUEUE_NAME_BYTES_MAX)
         (number,), (group,) = self._new(1, command.queues_max)
-        return NamedQueue(name=command.name, number=number, group=group)
+        return partial(self.put_named, NamedQueue(name=command.name, number=number, group=group))
+
+    def _forget(self, command: ForgetQueue) -> Change[None]:
+        queue = self.named.get(command.name)
+        return no_change if queue is None else partial(self._remove_named, queue)
+
+    def _remove_named(self, queue: NamedQueue) -> None:
+        del self.named[queue.name], self.group_of[queue.number]
+        self._count(queue.group, -1)
 
     def _topic(self, name: str) -> Topic:
         there = self.topics.get(name)

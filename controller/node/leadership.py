@@ -5,8 +5,9 @@ import logging
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
-from controller.api.client import ControllerClosed, ControllerError, NotElectable
+from controller.api.client import ControllerClosed, ControllerError, Group, NotElectable, Request, Service
 from controller.api.commands import (
     AlterSyncSet,
     Command,
@@ -17,6 +18,7 @@ from controller.api.commands import (
     RegisterReplica,
     encode_command,
 )
+from controller.api.requests import AddMember, AskService, Barrier, Elect, RemoveMember, Transfer
 from controller.complaints.messages import Report
 from controller.disk.driver import Driver
 from controller.elections.admission import Admission
@@ -25,19 +27,8 @@ from controller.elections.registry import Registry
 from controller.elections.serving import Serving
 from controller.incarnations.members import Members
 from controller.metadata.machine import Metadata
-from controller.metadata.state import Answer
 from controller.raft import NotLeader, RaftError, Role
-from controller.wire.wire import (
-    AddMember,
-    AskService,
-    BadRequest,
-    Barrier,
-    Elect,
-    NotLeading,
-    RemoveMember,
-    Request,
-    Transfer,
-)
+from controller.wire.wire import BadRequest, NotLeading
 
 __all__ = ["Leadership", "Moves", "name_cluster"]
 
@@ -151,7 +142,7 @@ class Leadership:
 
     # ---- requests
 
-    async def answer(self, request: Request, *, term: int | None = None) -> Answer:
+    async def answer(self, request: Request[Any], *, term: int | None = None) -> Any:
         """Do it, in this term if one is given. Raises `NotLeading`, `OutcomeUnknown`, and what refuses it."""
         if self.term is None or term not in {None, self.term}:
             raise NotLeading(self.leader_address if self.term is None else "")
@@ -174,11 +165,13 @@ class Leadership:
                 return await self._say_whether_served(request.group)
             case ElectMaster():
                 raise BadRequest("elections are decided by the controllers' leader: ask for one")
-            case _:
+            case Command():
                 return await self._apply(request)
+            case _:
+                raise BadRequest(f"a request that nobody answers: {type(request).__name__}")
         return None
 
-    async def _say_whether_served(self, group: int) -> Answer:
+    async def _say_whether_served(self, group: int) -> Service:
         """Returns whether a group is served. Raises `NotLeading` if this node leads no more when that is to be sent.
 
         The next leader may have said otherwise by then.
@@ -190,7 +183,7 @@ class Leadership:
             raise NotLeading(self.leader_address)
         return found
 
-    async def _apply(self, command: Command) -> Answer:
+    async def _apply(self, command: Command[Any]) -> Any:
         """Propose a command, unless it would be refused; nothing is refused by what may be out of date."""
         try:
             self._admit(command)
@@ -199,19 +192,19 @@ class Leadership:
             self._admit(command)
         return await self._propose(command)
 
-    def _admit(self, command: Command) -> None:
+    def _admit(self, command: Command[Any]) -> None:
         if isinstance(command, AlterSyncSet):
             self._admission.check_alteration(command, self._clock_ms())
         elif isinstance(command, RegisterReplica):
             self._admission.check_registration(command, self._clock_ms())
         self._state.check(command)
 
-    def _propose(self, command: Command) -> "asyncio.Future[Answer]":
+    def _propose(self, command: Command[Any]) -> "asyncio.Future[Any]":
         if self.term is None:
             raise NotLeading(self.leader_address)
         return self._driver.propose(encode_command(command), term=self.term)
 
-    async def _elect(self, request: Elect) -> Answer:
+    async def _elect(self, request: Elect) -> Group | None:
         """Elect, in two commands where a majority acknowledges: `judge` proposes the second one."""
         before = self._state.groups.get(request.group)
         command = self._elections.decide(
@@ -268,6 +261,6 @@ class Leadership:
                 logger.info("the election in group %d is not proposed: %s", command.group, error)
 
 
-def _log_election(future: "asyncio.Future[Answer]") -> None:
+def _log_election(future: "asyncio.Future[Any]") -> None:
     if not future.cancelled() and (error := future.exception()) is not None:
         logger.info("an election had no effect: %s", error)

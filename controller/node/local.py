@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from controller.api.client import (
     HOME_GROUP,
@@ -16,20 +17,21 @@ from controller.api.client import (
     Group,
     NotElectable,
     Replica,
+    Request,
     Service,
     UnknownGroup,
 )
 from controller.api.commands import Command, ElectMaster, encode_command
+from controller.api.requests import AskService, Elect
 from controller.complaints.messages import Report
 from controller.disk.driver import Driver, OutcomeUnknown
 from controller.disk.migration import open_storage
 from controller.metadata.machine import Metadata
-from controller.metadata.state import Answer
 from controller.node.leadership import name_cluster
 from controller.raft import Role, Settings
 from controller.raft.lmdb_storage import LmdbStorage
 from controller.wire.front import Limits, StateClient
-from controller.wire.wire import COMMAND_BYTES_MAX, AskService, Question
+from controller.wire.wire import COMMAND_BYTES_MAX
 
 __all__ = ["Limits", "LocalController"]
 
@@ -71,7 +73,7 @@ class LocalController(StateClient):
         self._state = metadata.state
         metadata.news = False
         metadata.on_move = self._moved
-        self._naming: asyncio.Future[Answer] | None = None  # the cluster gets an id
+        self._naming: asyncio.Future[Any] | None = None  # the cluster gets an id
         if not metadata.state.cluster:
             self._naming = self._driver.propose(name_cluster(now_ms()))
             self._naming.add_done_callback(_noticed)
@@ -144,50 +146,48 @@ class LocalController(StateClient):
         """A store group by number."""
         return super().group(number) or (ALONE if number == HOME_GROUP else None)
 
-    async def elect(
-        self,
-        group: int,
-        candidate: int | None = None,
-        *,
-        master_epoch: int | None = None,
-        sync_epoch: int | None = None,
-    ) -> Group:
+    # ---- requests
+
+    async def _request(self, request: Request[Any]) -> Any:
+        """Write, then apply, in the order asked. What is asked while others are being written is written together."""
+        match request:
+            case AskService():  # nobody says anything of itself here
+                return Service(number=request.group, served=True, sure_ms=OUTAGE_LEASE_MS)
+            case Report():  # there is nobody to elect
+                return None
+            case Elect():
+                return await self._elect(request)
+            case Command():
+                self._state.check(request)  # what would be refused costs no write
+                try:
+                    return await self._driver.propose(encode_command(request))
+                except OutcomeUnknown as unknown:
+                    raise ControllerUnreachable(str(unknown)) from unknown
+            case _:
+                raise ControllerError("this process has the only controller: start headgate controller to have others")
+
+    async def _elect(self, request: Elect) -> Group:
         """Make a replica master; who is alive is not known here, so it has to be said of a group with several."""
-        there = self.group(group)
+        there = self.group(request.group)
         if there is None:
-            raise UnknownGroup(f"there is no store group {group}")
+            raise UnknownGroup(f"there is no store group {request.group}")
+        candidate = request.candidate
         if candidate is None:
             candidate = there.master or min(there.sync_set or there.voters, default=None)
         if candidate is None:
-            raise NotElectable(f"group {group} has no replica")
+            raise NotElectable(f"group {request.group} has no replica")
         if candidate == there.master:
             return there
         command = ElectMaster(
-            group=group,
+            group=request.group,
             candidate=candidate,
-            master_epoch=there.master_epoch if master_epoch is None else master_epoch,
-            sync_epoch=there.sync_epoch if sync_epoch is None else sync_epoch,
-            time_ms=self._now_ms(),
+            master_epoch=there.master_epoch if request.master_epoch is None else request.master_epoch,
+            sync_epoch=there.sync_epoch if request.sync_epoch is None else request.sync_epoch,
         )
-        return await self._ask(command, Group)
-
-    # ---- commands
-
-    async def _command(self, command: Command | Question) -> Answer:
-        """Write, then apply, in the order asked. What is asked while others are being written is written together."""
-        if isinstance(command, AskService):  # nobody says anything of itself here
-            return Service(number=command.group, served=True, sure_ms=OUTAGE_LEASE_MS)
-        if isinstance(command, Report):  # there is nobody to elect
-            return None
-        self._state.check(command)  # what would be refused costs no write
-        try:
-            answer: Answer = await self._driver.propose(encode_command(command))
-        except OutcomeUnknown as unknown:
-            raise ControllerUnreachable(str(unknown)) from unknown
-        return answer
+        return await self.do(command)
 
 
-def _noticed(naming: "asyncio.Future[Answer]") -> None:
+def _noticed(naming: "asyncio.Future[Any]") -> None:
     """A cluster without an id gets one at the next start."""
     if not naming.cancelled() and (error := naming.exception()) is not None:
         logger.warning("the cluster has no id yet: %s", error)

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from controller.api.client import ControllerClosed, ControllerError, ControllerUnreachable, Group, WrongCluster
-from controller.api.commands import Command
+from controller.api.client import ControllerClosed, ControllerError, ControllerUnreachable, Request, WrongCluster
+from controller.api.requests import AddMember, Barrier
 from controller.disk.cluster_file import ClusterFile
 from controller.disk.driver import Driver, OutcomeUnknown
 from controller.disk.migration import RAFT, open_storage
@@ -23,7 +23,7 @@ from controller.incarnations.members import Members
 from controller.incarnations.standing import Standing
 from controller.metadata.feed import Feed
 from controller.metadata.machine import Metadata
-from controller.metadata.state import Answer, MetadataState
+from controller.metadata.state import MetadataState
 from controller.node.leadership import Leadership, Moves
 from controller.raft import (
     BadMessage,
@@ -41,18 +41,7 @@ from controller.wire.commander import BUDGET_S, Commander, settled
 from controller.wire.front import Limits, StateClient
 from controller.wire.peers import Peers
 from controller.wire.status import ControllerStatus, status_of
-from controller.wire.wire import (
-    COMMAND_BYTES_MAX,
-    AddMember,
-    Barrier,
-    Elect,
-    Hello,
-    NotLeading,
-    Question,
-    RemoveMember,
-    Request,
-    Transfer,
-)
+from controller.wire.wire import COMMAND_BYTES_MAX, Hello, NotLeading
 
 __all__ = ["ControllerNode", "monotonic_ms"]
 
@@ -271,7 +260,7 @@ class ControllerNode(StateClient):
         """The term in which this node leads, and knows all that was done before."""
         return self._leadership.term
 
-    async def answer(self, request: Request, *, term: int | None = None) -> Answer:
+    async def answer(self, request: Request[Any], *, term: int | None = None) -> Any:
         """Do what is asked, as the leader, in this term if one is given.
 
         Raises `NotLeading`, `OutcomeUnknown`, and what refuses it.
@@ -337,42 +326,13 @@ class ControllerNode(StateClient):
                     return
             await asyncio.sleep(0.02)
 
-    # ---- commands
-
-    async def _command(self, command: Command | Question) -> Answer:
-        return await self._request(command)
-
-    async def elect(
-        self,
-        group: int,
-        candidate: int | None = None,
-        *,
-        master_epoch: int | None = None,
-        sync_epoch: int | None = None,
-    ) -> Group:
-        """Make a replica of the SyncStateSet master: this one, or the best one."""
-        request = Elect(group=group, candidate=candidate, master_epoch=master_epoch, sync_epoch=sync_epoch)
-        found = await self._request(request)
-        assert isinstance(found, Group)
-        return found
-
-    async def add_member(self, id_: int, address: str) -> None:
-        """Add a controller, which votes when it has caught up. Raises `ChangeRefused`."""
-        await self._request(AddMember(id=id_, address=address))
-
-    async def remove_member(self, id_: int) -> None:
-        """Remove a controller, dead or alive. Raises `ChangeRefused`."""
-        await self._request(RemoveMember(id=id_))
-
-    async def transfer(self, to: int) -> None:
-        """Let another controller lead. Raises `TransferRefused`."""
-        await self._request(Transfer(to=to))
+    # ---- requests
 
     async def barrier(self) -> None:
         """Wait until all is applied here that was done before."""
-        await self._request(Barrier())
+        await self.do(Barrier())
 
-    async def _request(self, request: Request) -> Answer:
+    async def _request(self, request: Request[Any]) -> Any:
         """Do it, here or at the leader. Raises `ControllerError`."""
         deadline_s = self._loop.time() + self._budget_s
         unsure = False

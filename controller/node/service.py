@@ -46,9 +46,9 @@ from controller.wire.wire import (
     Introduction,
     NotLeading,
     Pushed,
-    Request,
     RoutesRequest,
     decode,
+    decode_request,
     describe,
     encode,
     encode_answer,
@@ -374,7 +374,7 @@ class _Commands:
     async def _answer(self, asked: Asked) -> None:
         node = self._node
         try:
-            answer = await node.answer(decode(asked.request, Request), term=self._term)
+            answer = await node.answer(decode_request(asked.request), term=self._term)
             answered = Answered(asked.number, node.applied, encode_answer(answer))
         except NotLeader as error:
             answered = Answered(asked.number, node.applied, error=describe(NotLeading(node.leader_address)))

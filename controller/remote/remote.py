@@ -17,14 +17,15 @@ from controller.api.client import (
     ControllerDamaged,
     ControllerError,
     ControllerUnreachable,
-    Group,
     MetadataForgotten,
+    Request,
     WrongCluster,
 )
-from controller.api.commands import Command, decode_command
+from controller.api.commands import decode_command
+from controller.api.requests import Barrier
 from controller.elections.registry import Route
 from controller.metadata.growth import check_growth
-from controller.metadata.state import Answer, MetadataState
+from controller.metadata.state import MetadataState
 from controller.wire.commander import BUDGET_S, CONNECT_S, Commander, broken, read, write
 from controller.wire.front import Limits, StateClient
 from controller.wire.peers import open_channel
@@ -35,17 +36,11 @@ from controller.wire.wire import (
     SILENCE_S,
     SNAPSHOT_BYTES_MAX,
     STATUS,
-    AddMember,
     BadAnswer,
     BadRequest,
-    Barrier,
-    Elect,
     Fed,
     FollowRequest,
-    Question,
-    RemoveMember,
     RoutesRequest,
-    Transfer,
     decode,
     encode,
     path,
@@ -129,54 +124,16 @@ class RemoteController(StateClient):
         """Returns the controllers' addresses: those of the state, and those that were named."""
         return tuple(dict.fromkeys([*(member.address for member in self.members()), *self._given]))
 
-    # ---- commands
+    # ---- requests
 
-    async def _command(self, command: Command | Question) -> Answer:
-        index, answer = await self._commander.ask(command)
+    async def _request(self, request: Request[Any]) -> Any:
+        index, answer = await self._commander.ask(request)
         await self._caught_up(index)
         return answer
 
-    async def elect(
-        self,
-        group: int,
-        candidate: int | None = None,
-        *,
-        master_epoch: int | None = None,
-        sync_epoch: int | None = None,
-        unclean: bool = False,
-    ) -> Group:
-        """Make a replica of the SyncStateSet master: this one, or the best one that is not master now.
-
-        `unclean`: one that is not in the set, where nobody of it is alive; what it lacks is lost.
-        """
-        request = Elect(
-            group=group, candidate=candidate, master_epoch=master_epoch, sync_epoch=sync_epoch, unclean=unclean
-        )
-        index, found = await self._commander.ask(request)
-        await self._caught_up(index)
-        if not isinstance(found, Group):
-            raise BadAnswer(f"an election is answered with a group, not with {type(found).__name__}")
-        return found
-
     async def barrier(self) -> None:
         """Wait until reads here are of a state that is not older than this call."""
-        await self._do(Barrier())
-
-    async def add_member(self, id_: int, address: str) -> None:
-        """Add a controller, which votes when it has caught up. Raises `ChangeRefused`."""
-        await self._do(AddMember(id=id_, address=address))
-
-    async def remove_member(self, id_: int) -> None:
-        """Remove a controller, dead or alive. Raises `ChangeRefused`."""
-        await self._do(RemoveMember(id=id_))
-
-    async def transfer(self, to: int) -> None:
-        """Ask the leading controller to let another one lead. Raises `TransferRefused`."""
-        await self._do(Transfer(to=to))
-
-    async def _do(self, request: Barrier | AddMember | RemoveMember | Transfer) -> None:
-        index, _ = await self._commander.ask(request)
-        await self._caught_up(index)
+        await self.do(Barrier())
 
     # ---- questions that every controller answers by itself
 

@@ -22,11 +22,11 @@ from controller.api.client import (
     ControllerError,
     ControllerOverloaded,
     ControllerUnreachable,
+    Request,
     UnknownTopic,
 )
 from controller.api.commands import DeleteTopic
 from controller.disk.driver import OutcomeUnknown
-from controller.metadata.state import Answer
 from controller.raft import ProposalDropped
 from controller.wire.peers import open_channel
 from controller.wire.wire import (
@@ -44,7 +44,6 @@ from controller.wire.wire import (
     CommandHello,
     Greeting,
     NotLeading,
-    Request,
     decode,
     decode_answer,
     encode,
@@ -68,9 +67,9 @@ _TRANSIENT = (NotLeading, OutcomeUnknown, ProposalDropped, ControllerClosed)
 @dataclass(slots=True, eq=False)
 class _Pending:
     number: int
-    request: Request
+    request: Request[Any]
     body: bytes
-    future: "asyncio.Future[tuple[int, Answer]]"
+    future: "asyncio.Future[tuple[int, Any]]"
     unsure: bool = False  # it was sent, and may have happened
 
 
@@ -110,7 +109,7 @@ class Commander:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def ask(self, request: Request) -> tuple[int, Answer]:
+    async def ask(self, request: Request[Any]) -> tuple[int, Any]:
         """The answer, and the index in the log by which it is so.
 
         Raises what refused it, `ControllerUnreachable`, `ControllerOverloaded`, `ControllerClosed`.
@@ -279,12 +278,12 @@ class Commander:
             pending.future.set_exception(refused)
 
 
-def settled(request: Request, error: ControllerError, *, unsure: bool) -> bool:
+def settled(request: Request[Any], error: ControllerError, *, unsure: bool) -> bool:
     """Returns whether a refusal says that an earlier attempt, whose outcome is not known, has done it."""
     return unsure and isinstance(request, DeleteTopic) and isinstance(error, UnknownTopic)
 
 
-def _encoded(request: Request) -> bytes:
+def _encoded(request: Request[Any]) -> bytes:
     try:
         body = encode(request)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -12,20 +12,30 @@ Whoever begins a stream says of which cluster it is, as soon as it knows that; a
 A refused call ends with a status, and with the error itself under the trailing metadata key `ERROR_KEY`.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, TypeAlias, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypeAlias, TypeVar, Union
 
 import grpc
 import msgspec
 from msgspec import Meta
 
 from controller.api import client
-from controller.api.client import ControllerError, Group, Member, NamedQueue, Service, Topic, User
-from controller.api.commands import Command
+from controller.api.client import ControllerError, Group, Request, answer_type
+from controller.api.commands import COMMANDS
+from controller.api.requests import (
+    TEXT_CHARS_MAX,
+    AddMember,
+    AskService,
+    Barrier,
+    Elect,
+    Number,
+    RemoveMember,
+    Text,
+    Transfer,
+)
 from controller.complaints.messages import Report
 from controller.disk.driver import OutcomeUnknown
 from controller.elections.registry import RegistryFull
-from controller.metadata.state import Answer
 from controller.raft import BadMessage, ChangeRefused, NotLeader, ProposalDropped, ProposalTooLarge, TransferRefused
 
 __all__ = [
@@ -38,21 +48,18 @@ __all__ = [
     "INSTALL",
     "MESSAGE_BYTES_MAX",
     "PEER",
+    "REQUESTS",
     "ROUTES",
     "SERVICE",
     "STATUS",
     "Acquaintance",
-    "AddMember",
     "Answered",
     "Answers",
-    "AskService",
     "Asked",
     "BadAnswer",
     "BadRequest",
-    "Barrier",
     "BeatHello",
     "CommandHello",
-    "Elect",
     "Fed",
     "FollowRequest",
     "Greeting",
@@ -60,13 +67,10 @@ __all__ = [
     "Introduction",
     "NotLeading",
     "Pushed",
-    "Question",
-    "RemoveMember",
-    "Request",
     "RoutesRequest",
-    "Transfer",
     "decode",
     "decode_answer",
+    "decode_request",
     "describe",
     "encode",
     "encode_answer",
@@ -87,7 +91,6 @@ SNAPSHOT_BYTES_MAX = 1 << 30  # of a state in parts
 ASKED_MAX = 1_024  # commands of one client under way
 ALIVE_S = 0.5  # a controller says something on every stream at least that often
 SILENCE_S = 1.5  # from whom nothing came for so long is given up: what was asked is asked another one
-TEXT_CHARS_MAX = 1_024  # of an address, or an error
 ERROR_KEY = "headgate-error-bin"
 
 CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
@@ -99,8 +102,6 @@ CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
 )
 
 _T = TypeVar("_T")
-Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
-Number = Annotated[int, Meta(ge=0, le=1 << 62)]
 Digest = Annotated[bytes, Meta(max_length=64)]
 
 
@@ -198,53 +199,10 @@ class Fed(_Wire, frozen=True, array_like=True):
 # ---- commands
 
 
-class Elect(msgspec.Struct, frozen=True, tag="elect", kw_only=True):
-    """See `ControllerClient.elect`. Answer: `Group`."""
-
-    group: int
-    candidate: int | None = None
-    master_epoch: int | None = None
-    sync_epoch: int | None = None
-    unclean: bool = False
-
-
-class AddMember(msgspec.Struct, frozen=True, tag="add_member", kw_only=True):
-    """Add a controller, which votes when it has caught up; or say where it is now. Answer: None.
-
-    With another incarnation than the member's it takes the place of that one, if nothing is heard of it. `kept`: its
-    directory is that of the member, from before there were incarnations.
-    """
-
-    id: Annotated[int, Meta(ge=1, le=1 << 62)]
-    address: Text
-    incarnation: Text = ""
-    kept: bool = False
-
-
-class RemoveMember(msgspec.Struct, frozen=True, tag="remove_member", kw_only=True):
-    """Remove a controller, for ever; or say again that it is gone. Answer: None."""
-
-    id: Number
-
-
-class Transfer(msgspec.Struct, frozen=True, tag="transfer", kw_only=True):
-    """Let another controller lead. Answer: None, when it is asked to."""
-
-    to: Number
-
-
-class Barrier(msgspec.Struct, frozen=True, tag="barrier", kw_only=True):
-    """Nothing: the index of the answer is one behind which nothing is that was done before. Answer: None."""
-
-
-class AskService(msgspec.Struct, frozen=True, tag="ask_service", kw_only=True):
-    """A question whether a group is served (see `controller.elections.serving`). Answer: `Service`."""
-
-    group: Number
-
-
-Question: TypeAlias = AskService | Report  # of the leader alone: nothing of it is in the log
-Request: TypeAlias = Command | Elect | AddMember | RemoveMember | Transfer | Barrier | Question
+REQUESTS: Sequence[type[Request[Any]]] = (
+    *COMMANDS,
+    *(Elect, AddMember, RemoveMember, Transfer, Barrier, AskService, Report),
+)
 
 
 class CommandHello(_Wire, frozen=True, array_like=True):
@@ -330,17 +288,23 @@ def path(method: str) -> str:
     return f"/{SERVICE}/{method}"
 
 
-_ANSWERS: Mapping[str, type[Topic | NamedQueue | Group | User | Member | Service]] = {
-    kind.__name__: kind for kind in (Topic, NamedQueue, Group, User, Member, Service)
-}
+_NONE = type(None)
+_Requests: Any = Union[REQUESTS]  # noqa: UP007 - a table
+_ANSWERS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in map(answer_type, REQUESTS) if kind is not _NONE}
 
 
-def encode_answer(answer: Answer) -> bytes:
+def decode_request(data: bytes) -> Request[Any]:
+    """Returns the request of these bytes. Raises `BadRequest`."""
+    found: Request[Any] = decode(data, _Requests)
+    return found
+
+
+def encode_answer(answer: Any) -> bytes:
     """An answer with its type's name."""
     return encode((None if answer is None else type(answer).__name__, answer))
 
 
-def decode_answer(data: bytes) -> Answer:
+def decode_answer(data: bytes) -> Any:
     """The answer that `encode_answer` was given. Raises `BadRequest`."""
     name, body = decode(data, tuple[str | None, msgspec.Raw])
     if name is None:
@@ -348,8 +312,7 @@ def decode_answer(data: bytes) -> Answer:
     kind = _ANSWERS.get(name)
     if kind is None:
         raise BadRequest(f"an answer of type {name!r}")
-    found: Answer = decode(body, kind)
-    return found
+    return decode(body, kind)
 
 
 # ---- errors

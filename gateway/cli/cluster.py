@@ -10,6 +10,8 @@ from typing import Annotated, Any, cast, get_args
 import typer
 
 from controller.api.client import Acknowledge as _Acknowledge
+from controller.api.commands import AddGroup, CloseGroup, CloseQueue, ForgetReplica, MoveQueue, RemoveGroup
+from controller.api.requests import AddMember, RemoveMember, Transfer
 from gateway.cli import queues as cli_queues
 from gateway.cli import replicas as cli_replicas
 from gateway.cli import users as cli_users
@@ -115,7 +117,7 @@ async def _add_groups(controller: Any, plan: Any) -> None:
     config = GroupConfig(replicas=plan.replicas, min_in_sync=plan.min_in_sync)
     for number in range(plan.groups):
         if controller.group(number) is None:
-            await controller.add_group(number, config)
+            await controller.do(AddGroup(number=number, config=config))
 
 
 # ---- looking
@@ -213,7 +215,7 @@ def add_group(
     wanted = GroupConfig(
         replicas=replicas, min_in_sync=min_in_sync or replicas // 2 + 1, acknowledge=cast("_Acknowledge", acknowledge)
     )
-    ask(config, controllers, lambda controller: controller.add_group(group, wanted))
+    ask(config, controllers, lambda controller: controller.do(AddGroup(number=group, config=wanted)))
     typer.echo(f"group {group}: {wanted.replicas} replicas, {wanted.min_in_sync} in sync, answers by {acknowledge}")
 
 
@@ -260,21 +262,21 @@ def configure_group(
 @groups.command("open")
 def open_group(group: GroupArgument, config: ConfigOption = None, controllers: ControllersOption = None) -> None:
     """Place new queues on a group again that was closed."""
-    ask(config, controllers, lambda controller: controller.close_group(group, closed=False))
+    ask(config, controllers, lambda controller: controller.do(CloseGroup(number=group, closed=False)))
     typer.echo(f"group {group} gets new queues again")
 
 
 @groups.command("close")
 def close_group(group: GroupArgument, config: ConfigOption = None, controllers: ControllersOption = None) -> None:
     """Place no new queues on a group."""
-    ask(config, controllers, lambda controller: controller.close_group(group))
+    ask(config, controllers, lambda controller: controller.do(CloseGroup(number=group)))
     typer.echo(f"group {group} gets no new queues")
 
 
 @groups.command("remove")
 def remove_group(group: GroupArgument, config: ConfigOption = None, controllers: ControllersOption = None) -> None:
     """Forget a group that has no queues any more."""
-    ask(config, controllers, lambda controller: controller.remove_group(group))
+    ask(config, controllers, lambda controller: controller.do(RemoveGroup(number=group)))
     typer.echo(f"group {group} is removed")
 
 
@@ -286,7 +288,7 @@ def forget_replica(
     controllers: ControllersOption = None,
 ) -> None:
     """Forget a replica that is gone for good."""
-    ask(config, controllers, lambda controller: controller.forget_replica(group, replica))
+    ask(config, controllers, lambda controller: controller.do(ForgetReplica(group=group, replica=replica)))
     typer.echo(f"group {group}: replica {replica} is forgotten")
 
 
@@ -306,7 +308,7 @@ def add_member(
     controllers: ControllersOption = None,
 ) -> None:
     """Add a controller; it votes when it has caught up."""
-    ask(config, controllers, lambda controller: controller.add_member(id_, address))
+    ask(config, controllers, lambda controller: controller.do(AddMember(id=id_, address=address)))
     typer.echo(f"controller {id_} is added")
 
 
@@ -317,7 +319,7 @@ def remove_member(
     controllers: ControllersOption = None,
 ) -> None:
     """Remove a controller, dead or alive."""
-    ask(config, controllers, lambda controller: controller.remove_member(id_))
+    ask(config, controllers, lambda controller: controller.do(RemoveMember(id=id_)))
     typer.echo(f"controller {id_} is removed")
 
 
@@ -328,7 +330,7 @@ def transfer(
     controllers: ControllersOption = None,
 ) -> None:
     """Let another controller lead."""
-    ask(config, controllers, lambda controller: controller.transfer(id_))
+    ask(config, controllers, lambda controller: controller.do(Transfer(to=id_)))
     typer.echo(f"controller {id_} is asked to lead")
 
 
@@ -340,7 +342,7 @@ def move_queue(
     controllers: ControllersOption = None,
 ) -> None:
     """Write to a new queue, in another group, in a queue's place; the old one can be read until it is dropped."""
-    found = ask(config, controllers, lambda controller: controller.move_queue(queue, group))
+    found = ask(config, controllers, lambda controller: controller.do(MoveQueue(number=queue, group=group)))
     heir = found.moved.get(queue)
     if heir is None:
         typer.echo(f"{found.name}: queue {queue} lies in group {group} already")
@@ -355,5 +357,5 @@ def close_queue(
     controllers: ControllersOption = None,
 ) -> None:
     """Write no more to a topic's queue; it can be read until it is dropped."""
-    found = ask(config, controllers, lambda controller: controller.close_queue(queue))
+    found = ask(config, controllers, lambda controller: controller.do(CloseQueue(number=queue)))
     typer.echo(f"{found.name}: queue {queue} is closed")

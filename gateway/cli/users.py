@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from controller.api.commands import DeleteUser, SetUser
 from gateway.cli.controllers import ConfigOption, ControllersOption, ask
 from gateway.cli.passwords import PasswordFileOption, hashed_password
 
@@ -55,7 +56,7 @@ def set_user(
         before = await _known(controller, name)
         kept = {} if before is None else {ACCESS: before.rights[ACCESS]} if ACCESS in before.rights else {}
         rights = {TRUSTED_GATEWAY: trusted_gateway, **(kept if rules is None else {ACCESS: rules})}
-        await controller.set_user(User(name=name, password=password, rights=rights))
+        await controller.do(SetUser(user=User(name=name, password=password, rights=rights)))
 
     ask(config, controllers, change)
     typer.echo(f"user {name} is set")
@@ -91,7 +92,7 @@ def set_rules(
             rights[ACCESS] = rules
         elif not none:
             return dict(user.rights)
-        await controller.set_user(msgspec.structs.replace(user, rights=rights))
+        await controller.do(SetUser(user=msgspec.structs.replace(user, rights=rights)))
         return rights
 
     found = ask(config, controllers, change).get(ACCESS)
@@ -124,7 +125,7 @@ def remove_user(
     async def change(controller: Any) -> None:
         if await _known(controller, name) is None:
             raise ConfigError(f"there is no user {name}")
-        await controller.delete_user(name)
+        await controller.do(DeleteUser(name=name))
 
     ask(config, controllers, change)
     typer.echo(f"user {name} is removed")

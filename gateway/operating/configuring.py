@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import cast, get_args
 
 from controller.api.client import Acknowledge, Group, GroupChanges, UnknownGroup
+from controller.api.commands import ConfigureGroup
 from controller.remote.remote import RemoteController
 from gateway.domain.errors import ConfigError
 
@@ -37,7 +38,7 @@ async def configure(
     there = controller.group(number)
     if there is None:
         raise UnknownGroup(f"there is no store group {number}")
-    return there, await controller.configure_group(number, changes)
+    return there, await controller.do(ConfigureGroup(number=number, config=changes))
 
 
 def effects(before: Group, after: Group) -> Sequence[str]:

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from controller.api.client import Group, UnknownGroup
+from controller.api.requests import Elect
 from controller.elections.registry import Route, RouteReplica
 from controller.remote.remote import RemoteController
 
@@ -22,7 +23,7 @@ async def elect(controller: RemoteController, number: int, replica: int | None) 
     The epoch that is known is said with it, so that a lost answer does not elect twice. Raises `ControllerError`.
     """
     there = await _known(controller, number)
-    return await controller.elect(number, replica, master_epoch=there.master_epoch)
+    return await controller.do(Elect(group=number, candidate=replica, master_epoch=there.master_epoch))
 
 
 async def at_risk(controller: RemoteController, number: int) -> Risk:
@@ -35,7 +36,9 @@ async def at_risk(controller: RemoteController, number: int) -> Risk:
 
 async def elect_unclean(controller: RemoteController, risk: Risk, replica: int | None) -> Group:
     """Have a replica outside the set elected, on the epoch that was looked at. Raises `ControllerError`."""
-    return await controller.elect(risk.group.number, replica, master_epoch=risk.group.master_epoch, unclean=True)
+    return await controller.do(
+        Elect(group=risk.group.number, candidate=replica, master_epoch=risk.group.master_epoch, unclean=True)
+    )
 
 
 async def _known(controller: RemoteController, number: int) -> Group:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from controller.api.client import ControllerClient, QueueClosed, Topic, UnknownQueue
+from controller.api.commands import DropQueue
 from gateway.groups.state import names_range
 from gateway.groups.store import load_group
 from gateway.ownership.owners import CURSORS, decode_cursor
@@ -112,7 +113,7 @@ async def drop(controller: ControllerClient, store: StoreClient | None, number: 
         raise QueueClosed(
             f"queue {number} of {name} is not read to its end; unread are for {who}{more}; --force drops it"
         )
-    await controller.drop_queue(number)
+    await controller.do(DropQueue(number=number))
 
 
 def _state(topic: Topic, number: int) -> str:

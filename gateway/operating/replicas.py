@@ -7,6 +7,7 @@ import grpc
 import grpc.aio
 
 from controller.api.client import Group, ReplicaInSync, UnknownGroup, UnknownReplica
+from controller.api.commands import ForgetReplica, RetireReplica
 from controller.remote.remote import RemoteController
 from gateway.domain.errors import HeadgateError
 from store.node import wire
@@ -25,7 +26,7 @@ class CannotVerify(HeadgateError):
 async def retire(controller: RemoteController, number: int, replica: int, *, forced: bool) -> Group:
     """Take a replica out of its group, in sync or not, alive or not; the group then. Raises `ControllerError`."""
     await controller.barrier()
-    return await controller.retire_replica(number, replica, forced=forced)
+    return await controller.do(RetireReplica(group=number, replica=replica, forced=forced))
 
 
 async def forget(controller: RemoteController, number: int, replica: int) -> Group:
@@ -39,7 +40,7 @@ async def forget(controller: RemoteController, number: int, replica: int) -> Gro
             raise ReplicaInSync(
                 f"replica {replica} of group {number} is alive at {alive.address}: stop it first, or retire it"
             )
-    return await controller.forget_replica(number, replica)
+    return await controller.do(ForgetReplica(group=number, replica=replica))
 
 
 async def verify(controller: RemoteController, number: int, replica: int, credentials: Any = None) -> Verified:

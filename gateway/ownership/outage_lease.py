@@ -1,7 +1,7 @@
 """Leases of an outage: proxies go on while the owners' keys cannot be reached, as long as nobody can take over.
 
 A proxy cannot know whether others reach what it does not. So it asks the controllers' leader: while the leader says
-that the home group is not served (`ControllerClient.service`), the proxy goes on for `OUTAGE_LEASE_MS` after each time
+that the home group is not served (`AskService`), the proxy goes on for `OUTAGE_LEASE_MS` after each time
 that it asked. A proxy that is to do what another one has left asks first whether nobody can hold such a lease. Both are
 bounded: nobody goes on for more than `outage_s`, and an heir that no controller answers waits for as long.
 """

@@ -7,6 +7,7 @@ refuses, later.
 from collections.abc import AsyncIterator
 
 from controller.api.client import ControllerClient, ControllerError, NamedQueue
+from controller.api.commands import ForgetQueue, NameQueue
 from gateway.domain.keys import kv_key
 from store.api.client import Entry, StoreClient
 from store.base import logs
@@ -45,10 +46,10 @@ class QueueGarbage:
 
     async def fresh(self, name: str) -> NamedQueue:
         """The number for a new queue of this name: one without rows. Raises `StoreError`, `ControllerError`."""
-        queue = await self._controller.name_queue(name)
+        queue = await self._controller.do(NameQueue(name=name))
         if (await self._store.bounds(QueueNumber(queue.number))).next:
             await self._forget(name, queue.number)
-            queue = await self._controller.name_queue(name)
+            queue = await self._controller.do(NameQueue(name=name))
         self._left.pop(name, None)
         return queue
 
@@ -71,12 +72,12 @@ class QueueGarbage:
             self._left.pop(name, None)
 
     async def _clear(self, name: str, number: int | None = None) -> None:
-        await self._forget(name, (await self._controller.name_queue(name)).number if number is None else number)
+        await self._forget(name, (await self._controller.do(NameQueue(name=name))).number if number is None else number)
         await self._store.kv_delete(kv_key(self._namespace, name))
 
     async def _forget(self, name: str, number: int) -> None:
         await self._store.delete_queue(QueueNumber(number))
-        await self._controller.forget_queue(name)
+        await self._controller.do(ForgetQueue(name=name))
 
 
 async def stored_entries(store: StoreClient, namespace: str) -> AsyncIterator[Entry]:

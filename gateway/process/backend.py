@@ -8,6 +8,7 @@ from random import SystemRandom
 from typing import Protocol
 
 from controller.api.client import ControllerClient, Topic
+from controller.api.requests import AskService
 from controller.elections.health import ClusterHealth, GroupHealth, cluster_health, group_health
 from controller.node.local import LocalController
 from controller.remote.remote import RemoteController
@@ -194,7 +195,7 @@ class ClusterBackend:
             store,
             ttl_s=config.proxy.ttl_s,
             random=SystemRandom(),
-            service=lambda: controller.service(controller.home),
+            service=lambda: controller.do(AskService(group=controller.home)),
             outage_s=config.proxy.outage_s,
         )
         self.owners: Owners = self._proxies
@@ -319,7 +320,7 @@ async def cluster_backend(config: Config) -> AsyncIterator[ClusterBackend]:
             reporter = Reporter(
                 controller,
                 lambda: store.logs,
-                controller.report,
+                controller.do,
                 now_ms=lambda: time.monotonic_ns() // 1_000_000,
                 credentials=credentials,
             )

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from controller.api.client import HOME_GROUP, ControllerError, Group, GroupConfig, Replica
+from controller.api.commands import AddGroup
 from controller.elections.registry import HEARTBEAT_MS, Heartbeat
 from controller.node.node import ControllerNode
 from controller.node.service import ControllerService
@@ -116,7 +117,7 @@ async def _alone(node: ControllerNode) -> None:
         raise ControllerError(CLUSTERED)
     await node.current.wait()
     if node.group(HOME_GROUP) is None:
-        await node.add_group(HOME_GROUP, GroupConfig())
+        await node.do(AddGroup(number=HOME_GROUP, config=GroupConfig()))
     groups = node.groups()
     if len(groups) > 1 or groups[0].config.replicas > 1 or len(groups[0].replicas) > 1:
         raise ControllerError(CLUSTERED)

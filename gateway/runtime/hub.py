@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from controller.api.client import ControllerClient, ControllerError, Topic, TopicLimit
+from controller.api.commands import ConfigureTopic, CreateTopic
 from gateway.base.awake import Awake
 from gateway.base.eager import begin
 from gateway.config.config import Config
@@ -413,9 +414,9 @@ class Hub:
     async def _configured(self, said: TopicSettings) -> Topic:
         topic = self.controller.topic(said.name)
         if topic is None:
-            return await self.controller.create_topic(said.name, queues=said.queues, config=said.config())
+            return await self.controller.do(CreateTopic(name=said.name, queues=said.queues or 0, config=said.config()))
         if dict(topic.config) != said.config():
-            topic = await self.controller.configure_topic(said.name, said.config())
+            topic = await self.controller.do(ConfigureTopic(name=said.name, config=said.config()))
             log.info("topic configured", topic=said.name, config=topic_settings.summary(topic.config))
         return topic
 
@@ -430,7 +431,7 @@ class Hub:
             if not self._config.topics.auto_create:
                 refusal = Refusal(Cause.NOT_FOUND, f"there is no topic {name!r}")
             else:
-                await self.controller.create_topic(name, creator="" if name == AMQP_TOPIC else creator)
+                await self.controller.do(CreateTopic(name=name, creator="" if name == AMQP_TOPIC else creator))
         except TopicLimit as full:
             refusal = self._used_shares.note(creator, Refusal(Cause.QUOTA, str(full)))
         except ControllerError as refused:

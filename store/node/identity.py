@@ -18,7 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from controller.api.client import ControllerClient, Group, Replica, ReplicaIdTaken, WrongLog
+from controller.api.client import ControllerClient, Group, Replica, ReplicaIdTaken, UnknownGroup, WrongLog
+from controller.api.commands import RegisterReplica
 from store.base.errors import ForeignCluster, ForeignLog, MetadataWentBack, WrongGroup
 from store.disk.files import Files, OsFiles
 from store.disk.small_file import read_small_file, write_small_file
@@ -69,12 +70,14 @@ async def register(
             _check(found, group, controller.cluster, data_dir)
         log = await asyncio.to_thread(_log_of, files, data_dir, controller.group(group), found) if with_log else ""
         if found is None:
-            next_id = await controller.next_replica_id(group)
-            found = ReplicaIdentity(group, next_id, secrets.token_hex(CHECK_BYTES), controller.cluster)
+            there = controller.group(group)
+            if there is None:
+                raise UnknownGroup(f"there is no store group {group}")
+            found = ReplicaIdentity(group, there.next_replica, secrets.token_hex(CHECK_BYTES), controller.cluster)
             await asyncio.to_thread(write_small_file, files, data_dir / _ASKED, found)
         try:
             replica = msgspec.structs.replace(about(found.id, found.check), log=log)
-            registered = await controller.register_replica(group, replica)
+            registered = await controller.do(RegisterReplica(group=group, replica=replica))
         except ReplicaIdTaken as taken:
             logger.info("another id is asked for: %s", taken)
             await asyncio.to_thread(_forget, files, data_dir)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeAlias
 
 from controller.api.client import ControllerError
+from controller.api.requests import AskService
 from store.format.frame import LogOffset
 from store.local.local import LocalStore
 from store.node.replica_context import ReplicaContext
@@ -79,7 +80,7 @@ class MasterHealth:
 
     async def _with_room(self, slaves: Collection[int]) -> Sequence[int]:
         """Raises `ControllerError`."""
-        room = (await self._context.controller.service(self._context.group)).room
+        room = (await self._context.controller.do(AskService(group=self._context.group))).room
         return [one for one in await self._without_damage(slaves) if one in room]
 
     async def _without_damage(self, slaves: Collection[int]) -> Sequence[int]:

@@ -19,6 +19,8 @@ from controller.api.client import (
     Group,
     StaleEpoch,
 )
+from controller.api.commands import AlterSyncSet
+from controller.api.requests import Elect
 from store.base.errors import CorruptFrame, NotMaster, OffsetOutOfRange, StoreClosed, StoreError
 from store.format.frame import LogOffset
 from store.node.master_health import MasterHealth
@@ -393,8 +395,14 @@ class MasterRole:
     async def _alter(self, asked: AlterSet) -> None:
         core, context = self._core, self._context
         try:
-            group = await context.controller.alter_sync_set(
-                asked.group, asked.master, asked.master_epoch, asked.sync_epoch, sorted(asked.sync_set)
+            group = await context.controller.do(
+                AlterSyncSet(
+                    group=asked.group,
+                    master=asked.master,
+                    master_epoch=asked.master_epoch,
+                    sync_epoch=asked.sync_epoch,
+                    new_set=tuple(sorted(asked.sync_set)),
+                )
             )
         except _UNANSWERED as error:
             logger.info("no controller answers the change of the SyncStateSet: %s", error)  # it is asked again
@@ -415,8 +423,8 @@ class MasterRole:
     async def _hand_over(self, target: int) -> None:
         core, context = self._core, self._context
         try:
-            group = await context.controller.elect(
-                context.group, target, master_epoch=core.epoch, sync_epoch=self._group.sync_epoch
+            group = await context.controller.do(
+                Elect(group=context.group, candidate=target, master_epoch=core.epoch, sync_epoch=self._group.sync_epoch)
             )
         except ControllerError as error:
             logger.warning("replica %d is not elected: %s", target, error)

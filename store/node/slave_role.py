@@ -13,6 +13,7 @@ from enum import Enum, auto
 from typing import Any
 
 from controller.api.client import ControllerError, Group
+from controller.api.requests import Elect
 from controller.complaints.messages import COMPLAIN_MS, HINT_MS, Complaint
 from store.base.errors import CorruptFrame, StoreError, StoreFailed, StoreFull, StoreOverloaded, StoreUnreachable
 from store.base.streams import Backoff
@@ -148,11 +149,9 @@ class SlaveRole:
         """
         context = self._context
         while (group := self._group).master == context.replica and group.master_epoch == epoch:
+            ask = Elect(group=context.group, candidate=context.replica, master_epoch=epoch, sync_epoch=group.sync_epoch)
             with suppress(ControllerError):
-                elected = await context.controller.elect(
-                    context.group, context.replica, master_epoch=epoch, sync_epoch=group.sync_epoch
-                )
-                context.heard(elected)
+                context.heard(await context.controller.do(ask))
             await asyncio.sleep(AGAIN_S)
 
     # ---- what the store tells

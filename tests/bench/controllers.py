@@ -29,6 +29,7 @@ import msgspec
 import uvloop
 
 from controller.api.client import ControllerClient
+from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from controller.remote.remote import RemoteController
 from controller.wire.front import Limits
@@ -115,7 +116,7 @@ async def commands(client: ControllerClient, prefix: str, tasks: int, seconds: f
     async def work(task: int) -> None:
         count = 0
         while (began := time.perf_counter()) < until:
-            await client.create_topic(f"{prefix}.{task}.{count}")
+            await client.do(CreateTopic(name=f"{prefix}.{task}.{count}"))
             took.append(time.perf_counter() - began)
             count += 1
 
@@ -133,10 +134,10 @@ async def commands(client: ControllerClient, prefix: str, tasks: int, seconds: f
 async def failover(processes: Processes, client: ControllerClient, number: int, how: signal.Signals) -> float:
     """Seconds from the leader's end to the next command's answer."""
     leader = await asyncio.to_thread(processes.leader)
-    await client.create_topic(f"{how.name}.before.{number}")
+    await client.do(CreateTopic(name=f"{how.name}.before.{number}"))
     began = time.perf_counter()
     processes.running[leader].send_signal(how)
-    await client.create_topic(f"{how.name}.{number}")
+    await client.do(CreateTopic(name=f"{how.name}.{number}"))
     took = time.perf_counter() - began
     if how is signal.SIGKILL:
         processes.running[leader].wait()

@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from adapters.mqtt import FACTORY
+from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.ops.metrics import Metrics
 from gateway.port.adapter import (
@@ -227,7 +228,7 @@ def measure(topics: int, directory: Path, *, turns: int = TURNS, gatherings: int
 
 async def _controller(directory: Path) -> LocalController:
     controller = LocalController.open(directory, now_ms=lambda: T0_MS)
-    await controller.create_topic(FIRST_LEVEL)
+    await controller.do(CreateTopic(name=FIRST_LEVEL))
     return controller
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import uvloop
 
+from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from spark.columns import Columns, schema_of
 from spark.session import build_session
@@ -50,7 +51,7 @@ class Server:
     async def start(self, where: Path, options: argparse.Namespace) -> int:
         self.store = await LocalStore.open(where / "store")
         self.controller = LocalController.open(where / "controller", now_ms=lambda: T0)
-        topic = await self.controller.create_topic("telemetry", queues=options.queues)
+        topic = await self.controller.do(CreateTopic(name="telemetry", queues=options.queues))
         await self.fill(topic.queues, options.records, options.frame)
         self.service = await StoreService.start(self.store, self.controller, "127.0.0.1:0")
         return self.service.port

@@ -15,6 +15,8 @@ import pytest
 from test_proxies import Client
 
 from controller.api.client import GroupConfig, NotElectable, StaleEpoch
+from controller.api.commands import AddGroup, CreateTopic
+from controller.api.requests import Elect
 from gateway.operating.local_cluster import Plan, nodes
 from tests.support.cluster.fault_run import FaultRun
 from tests.support.cluster.faults import Faults, masters, small_disk, status
@@ -79,8 +81,8 @@ def lying_disks(directory, names):
 async def prepare(plan):
     async with controller_of(plan) as controller:
         for number in range(GROUPS):
-            await controller.add_group(number, GroupConfig(replicas=3, min_in_sync=2))
-        await controller.create_topic("kill", queues=4)
+            await controller.do(AddGroup(number=number, config=GroupConfig(replicas=3, min_in_sync=2)))
+        await controller.do(CreateTopic(name="kill", queues=4))
 
 
 @contextlib.asynccontextmanager
@@ -260,7 +262,7 @@ async def elect(cluster, name):
                 if controller.group(number).master == replica:
                     return
                 with contextlib.suppress(NotElectable, StaleEpoch):
-                    await controller.elect(number, replica)
+                    await controller.do(Elect(group=number, candidate=replica))
                     return
                 await asyncio.sleep(0.2)
 

@@ -6,6 +6,8 @@ import signal
 import pytest
 
 from controller.api.client import ControllerUnreachable
+from controller.api.commands import CreateTopic
+from controller.api.requests import RemoveMember
 from controller.remote.remote import RemoteController
 from controller.wire.front import Limits
 from tests.support.controller.controllers import ControllerProcess, ControllerProcesses, now_ms, until
@@ -44,7 +46,7 @@ class Load:
     async def _work(self, number):
         count = 0
         while True:
-            topic = await self.client.create_topic(f"{self.prefix}.{number}.{count}")
+            topic = await self.client.do(CreateTopic(name=f"{self.prefix}.{number}.{count}"))
             self.done[topic.name] = topic
             count += 1
             await asyncio.sleep(0.01)  # so that the number of topics stays within reason
@@ -90,7 +92,7 @@ async def test_killing_the_leader_loses_nothing_that_was_acknowledged(controller
     done = await load.stop()
     await seen_by_all(controllers, done)
     for name, topic in list(done.items())[:5]:
-        again = await client.create_topic(name, queues=1, config={})
+        again = await client.do(CreateTopic(name=name, queues=1, config={}))
         assert again == topic
 
 
@@ -121,7 +123,7 @@ async def test_a_minority_takes_no_commands_and_answers_everything_else(controll
         await alone.ready()
         assert alone.topics() == client.topics()
         with pytest.raises(ControllerUnreachable):
-            await alone.create_topic("minority")
+            await alone.do(CreateTopic(name="minority"))
         assert await alone.routes() == []
         assert await in_thread(leader.page, "/readyz") is None
         assert await in_thread(leader.page, "/healthz") is not None
@@ -129,7 +131,7 @@ async def test_a_minority_takes_no_commands_and_answers_everything_else(controll
     finally:
         for one in others:
             one.signal(signal.SIGCONT)
-    await client.create_topic("majority")
+    await client.do(CreateTopic(name="majority"))
 
 
 async def test_members_are_replaced_while_commands_go_on(controllers, client):
@@ -137,7 +139,7 @@ async def test_members_are_replaced_while_commands_go_on(controllers, client):
     await load.more()
     gone = await in_thread(controllers.leader)
     await in_thread(gone.kill)
-    await client.remove_member(gone.id)
+    await client.do(RemoveMember(id=gone.id))
     new = controllers.join(4)
     await in_thread(new.wait)
     expected = {1, 2, 3, 4} - {gone.id}

@@ -8,6 +8,7 @@ import urllib.request
 
 import pytest
 
+from controller.api.commands import CreateTopic
 from controller.incarnations import words
 from controller.remote.remote import RemoteController
 from controller.wire.front import Limits
@@ -34,7 +35,7 @@ async def create(controllers, name, *ids):
     )
     try:
         await remote.ready()
-        return await remote.create_topic(name)
+        return await remote.do(CreateTopic(name=name))
     finally:
         await remote.close()
 

@@ -9,6 +9,7 @@ import pytest
 from test_proxies import Client
 
 from controller.api.client import GroupConfig
+from controller.api.commands import AddGroup, CloseGroup, CreateTopic
 from gateway.operating.local_cluster import Plan
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, started
 
@@ -19,11 +20,11 @@ TOPIC = "steady"  # in group 1
 
 async def prepare(plan):
     async with controller_of(plan) as controller:
-        await controller.add_group(0, GroupConfig(replicas=2, min_in_sync=2))
-        await controller.add_group(1, GroupConfig(replicas=2, min_in_sync=1))
-        await controller.close_group(0)
-        await controller.create_topic(TOPIC, queues=2)
-        await controller.close_group(0, closed=False)
+        await controller.do(AddGroup(number=0, config=GroupConfig(replicas=2, min_in_sync=2)))
+        await controller.do(AddGroup(number=1, config=GroupConfig(replicas=2, min_in_sync=1)))
+        await controller.do(CloseGroup(number=0))
+        await controller.do(CreateTopic(name=TOPIC, queues=2))
+        await controller.do(CloseGroup(number=0, closed=False))
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from controller.api.client import GroupConfig
+from controller.api.commands import AddGroup
 from gateway.cli.commands import app
 from gateway.operating.local_cluster import Plan
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, started
@@ -22,7 +23,7 @@ PATIENCE_S = 60
 async def two_groups(plan):
     async with controller_of(plan) as controller:
         for number in (0, 1):
-            await controller.add_group(number, GroupConfig())
+            await controller.do(AddGroup(number=number, config=GroupConfig()))
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from controller.api.client import User
+from controller.api.commands import DeleteUser, SetUser
 from gateway.config.config import load
 from gateway.domain.access_settings import own_access, rights_of
 from gateway.process.app import Gateway
@@ -99,7 +100,7 @@ class Served:
 
     async def set_user(self, name: str, rights: dict[str, Any] | None = None) -> None:
         user = User(name=name, password=HASHED, rights={} if rights is None else {"access": rights})
-        await self.gateway.hub.controller.set_user(user)
+        await self.gateway.hub.controller.do(SetUser(user=user))
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT_S)
@@ -321,8 +322,8 @@ def test_rights_that_change_count_at_once(served, mqtt):
 def test_who_is_removed_or_gets_another_password_is_told_to_go(served, mqtt):
     controller = served.gateway.hub.controller
     for change in (
-        lambda: controller.delete_user("cora"),
-        lambda: controller.set_user(User(name="cora", password=hash_password(b"another"))),
+        lambda: controller.do(DeleteUser(name="cora")),
+        lambda: controller.do(SetUser(user=User(name="cora", password=hash_password(b"another")))),
     ):
         served.do(served.set_user("cora"))
         client, other = mqtt("cora"), mqtt("ada")

@@ -17,6 +17,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from test_access_paths import DENIED, SHARE, TIMEOUT_S, Served, amqp, fresh, mqtt, refused, served  # noqa: F401 - fixtures
 
+from controller.api.commands import DeleteUser
 from gateway.domain.access_settings import own_access, rights_of
 from gateway.sessions.wills import WillRecord
 
@@ -47,7 +48,7 @@ def user(served: Served) -> Iterator[Callable[..., str]]:  # noqa: F811
 
     yield make
     for name in made:
-        served.do(served.gateway.hub.controller.delete_user(name))
+        served.do(served.gateway.hub.controller.do(DeleteUser(name=name)))
 
 
 def said(answer: httpx.Response, *names: str) -> tuple[int, list[tuple[str, str]], str]:

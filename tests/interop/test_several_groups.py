@@ -15,6 +15,7 @@ import pika
 import pytest
 from paho.mqtt import client as paho
 
+from controller.api.commands import MoveQueue, NameQueue
 from tests.support.store.two_logs import Served
 
 pytestmark = pytest.mark.slow
@@ -224,7 +225,7 @@ def test_queues_in_other_groups_than_the_topics_they_are_bound_to(
     for name in names:
         channel.queue_declare(name, durable=True)
         channel.queue_bind(name, "amq.topic", "t.#")
-    numbers = [served.run(served.machine.controller.name_queue(name)) for name in names]
+    numbers = [served.run(served.machine.controller.do(NameQueue(name=name))) for name in names]
     assert {one.group for one in numbers} == {0, 1}
     devices = sends(served, client)
     for n, device in enumerate(devices):
@@ -349,7 +350,9 @@ def test_an_event_stream_goes_on_exactly_in_every_log(served: Served) -> None:
         events.close()
     number = served.add_group()
     events = Events(served, last=first[19][0])
-    served.run(served.machine.controller.move_queue(served.machine.controller.topic("t").open[0], number))
+    served.run(
+        served.machine.controller.do(MoveQueue(number=served.machine.controller.topic("t").open[0], group=number))
+    )
     post(served, range(33, 60))
     got = events.get(10 + 27)
     assert sorted(int(body) for _, body in got) == list(range(23, 60))

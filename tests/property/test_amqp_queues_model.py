@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pamqp.commands import Basic, Channel, Connection, Queue
 
+from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Call, Cancel, Consume, Effect, Leased, Outcome, Publish, Ready, SettleLeased
@@ -323,7 +324,7 @@ async def live(steps: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory() as home:
         store = await LocalStore.open(Path(home) / "store")
         controller = LocalController.open(Path(home) / "controller", now_ms=lambda: 0)
-        await controller.create_topic("$amqp", queues=1)
+        await controller.do(CreateTopic(name="$amqp", queues=1))
         rig = Rig(store, controller)
         await rig.queues.load()
         try:

@@ -27,6 +27,7 @@ from adapters.mqtt.codec.packets import (
 )
 from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.messages.options import Options
+from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.ownership.owners import LocalOwners
 from gateway.port.adapter import (
@@ -386,7 +387,7 @@ async def play(directory: Path, steps: list[tuple[Any, ...]]) -> None:
     store = await LocalStore.open(directory / "store")
     controller = LocalController.open(directory / "controller", now_ms=lambda: 0)
     for topic in ("$amqp", "a"):
-        await controller.create_topic(topic, queues=1)
+        await controller.do(CreateTopic(name=topic, queues=1))
     rig = Rig(store, controller)
     await rig.queues.load()
     world = World(rig)

@@ -343,7 +343,7 @@ class Proxy(Machine):
         self.store = await ClusterStore.open(controller, connect_remote(controller, budget_s=1e9))
         self.controller = controller
         store = self.store
-        reporter = Reporter(controller, lambda: store.logs, controller.report, now_ms=self.now_ms)
+        reporter = Reporter(controller, lambda: store.logs, controller.do, now_ms=self.now_ms)
         self.process.run(reporter.run(), f"reports of {self.name}")
         await self.cluster.begin(self)
 

@@ -13,6 +13,8 @@ from joint_watch import Watch
 from raft_checks import Checks
 
 from controller.api.client import ControllerError, GroupConfig
+from controller.api.commands import MoveQueue
+from controller.api.requests import Elect, Transfer
 from controller.raft import RaftError
 from store.base.errors import StoreError
 from store.format.frame import LogOffset
@@ -424,15 +426,15 @@ class History:
                     master.process.run(_tried(master.node.switch_over, target))
             case "elect":
                 candidate = chance.choice(self._candidates())
-                cluster.operator.process.run(_tried(controller.elect, group, candidate))
+                cluster.operator.process.run(_tried(controller.do, Elect(group=group, candidate=candidate)))
             case "transfer":
                 if leader is not None:
                     to = chance.choice(cluster.controllers).number
-                    cluster.operator.process.run(_tried(controller.transfer, to))
+                    cluster.operator.process.run(_tried(controller.do, Transfer(to=to)))
             case "move":
                 topic = controller.topic(TOPIC)
                 if topic is not None:
-                    moving = _tried(controller.move_queue, chance.choice(topic.open), group)
+                    moving = _tried(controller.do, MoveQueue(number=chance.choice(topic.open), group=group))
                     cluster.operator.process.run(moving)
 
     def _candidates(self) -> list[int | None]:

@@ -8,6 +8,7 @@ import pytest
 from faulty_files import Disk
 
 from controller.api.client import GroupConfig, Replica
+from controller.api.commands import AddGroup
 from controller.node.local import LocalController
 from store.node.identity import register
 
@@ -29,7 +30,7 @@ async def test_an_id_that_was_registered_is_never_lost(tmp_path, seed):
     """Registered is what the file on disk says; an id that only the file knows may be somebody else's by now."""
     for step in range(1, STEPS):
         controller = LocalController.open(tmp_path / str(step), now_ms=lambda: 0)
-        await controller.add_group(GROUP, GroupConfig(replicas=3))
+        await controller.do(AddGroup(number=GROUP, config=GroupConfig(replicas=3)))
         disk = Disk(random.Random(seed * 100 + step))
         disk.mount(HOME)
         left = step

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from controller.api.client import Group, GroupConfig
+from controller.api.commands import AddGroup, CreateTopic
 from controller.remote.remote import RemoteController
 from gateway.operating.local_cluster import LocalCluster, Node, Plan, nodes
 from store.remoting import RemoteStore
@@ -103,8 +104,8 @@ async def running(
         cluster.write()
         await _start(cluster, "controller")
         await controller.ready()
-        await controller.add_group(0, GroupConfig(replicas=replicas, min_in_sync=min(2, replicas)))
-        await controller.create_topic("load", queues=QUEUES)
+        await controller.do(AddGroup(number=0, config=GroupConfig(replicas=replicas, min_in_sync=min(2, replicas))))
+        await controller.do(CreateTopic(name="load", queues=QUEUES))
         await _start(cluster, "store")
         await _start(cluster, "proxy")
         rig = Rig(cluster, controller, network)

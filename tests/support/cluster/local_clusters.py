@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iter
 from typing import Any
 
 from controller.api.client import GroupConfig
+from controller.api.commands import AddGroup
 from controller.remote.remote import RemoteController
 from gateway.operating.local_cluster import LocalCluster, Plan, nodes
 from store.base.clock import now_ms
@@ -50,7 +51,9 @@ async def controller_of(plan: Plan) -> AsyncIterator[RemoteController]:
 async def one_group(plan: Plan) -> None:
     """Add the first group, of as many replicas as are planned."""
     async with controller_of(plan) as controller:
-        await controller.add_group(0, GroupConfig(replicas=plan.replicas, min_in_sync=plan.min_in_sync))
+        await controller.do(
+            AddGroup(number=0, config=GroupConfig(replicas=plan.replicas, min_in_sync=plan.min_in_sync))
+        )
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 
 from controller.api.client import GroupConfig
+from controller.api.commands import AddGroup
 from controller.remote.heartbeats import Heartbeats
 from controller.remote.remote import RemoteController
 from store.node.master_role import MasterRole
@@ -44,7 +45,7 @@ class StoreGroup:
         if self.client is None:
             self.client = self.controllers.remote()
             await self.client.ready()
-            await self.client.add_group(GROUP, self.config)
+            await self.client.do(AddGroup(number=GROUP, config=self.config))
         await asyncio.gather(*(self._start(name) for name in names or self.names))
         return self
 

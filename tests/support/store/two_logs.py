@@ -10,6 +10,7 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from controller.api.client import GroupConfig
+from controller.api.commands import AddGroup
 from controller.node.local import Limits, LocalController
 from gateway.config.config import adapter_factories, load
 from gateway.process.app import Gateway
@@ -108,7 +109,7 @@ class Machine:
         store = await LocalStore.open(self.directory / f"group{group}", group=group)
         self._opened.push_async_callback(store.close)
         reach = self.reaches[group] = Reach(store)
-        await self.controller.add_group(group, GroupConfig())
+        await self.controller.do(AddGroup(number=group, config=GroupConfig()))
         return reach
 
 

@@ -13,7 +13,7 @@ from controller.complaints.messages import COMPLAIN_MS, PROXY_COMPLAIN_MS, Compl
 from controller.complaints.policy import LONE_PROXY_MS, SLOW_MS
 from controller.elections.registry import TICK_MS
 from controller.elections.serving import Serving
-from controller.wire.wire import Request, decode, encode
+from controller.wire.wire import decode_request, encode
 from tests.support.cluster.grey_rig import GreyRig
 from tests.support.controller.elections_rig import Rig
 
@@ -151,11 +151,11 @@ def test_reports_are_bounded(monkeypatch):
 
 def test_a_report_travels_and_what_no_proxy_says_is_refused():
     report = Report(proxy="p", complaints=(Complaint(group=1, epoch=2, silent_ms=3, reaches=(1, 2)),))
-    assert decode(encode(report), Request) == report
+    assert decode_request(encode(report)) == report
     many = msgspec.structs.replace(report.complaints[0], reaches=tuple(range(17)))
     for wrong in (Report(proxy=""), Report(proxy="p", complaints=(many,))):
         with pytest.raises(Exception, match="not what is expected"):
-            decode(encode(wrong), Request)
+            decode_request(encode(wrong))
 
 
 def test_an_operator_sees_who_complains_and_why_the_master_stays():

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from controller.api.client import ControllerDamaged
+from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 
 pytestmark = pytest.mark.anyio
@@ -18,7 +19,7 @@ async def test_nobody_else_reads_what_is_created(tmp_path):
     before = os.umask(0)
     try:
         controller = opened(tmp_path / "new" / "controller")
-        await controller.create_topic("orders")
+        await controller.do(CreateTopic(name="orders"))
         await controller.close()
     finally:
         os.umask(before)
@@ -38,7 +39,7 @@ async def test_nobody_else_reads_what_is_created(tmp_path):
 async def test_damage_is_said_in_one_error(tmp_path, damage):
     controller = opened(tmp_path)
     for n in range(50):
-        await controller.create_topic(f"topic/{n}", config={"note": "x" * 500})
+        await controller.do(CreateTopic(name=f"topic/{n}", config={"note": "x" * 500}))
     await controller.close()
     path = tmp_path / "raft" / "data.mdb"
     whole = path.read_bytes()

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from controller.api.client import ControllerDamaged, ControllerError, GroupConfig, NamedQueue, Replica, Topic
-from controller.api.commands import AddGroup
+from controller.api.commands import AddGroup, CreateTopic, NameQueue, RegisterReplica
+from controller.api.requests import Elect
 from controller.metadata.state import SNAPSHOT_VERSION, MetadataState
 from controller.node.local import LocalController
 from controller.node.node import ControllerNode
@@ -45,9 +46,9 @@ async def test_an_old_directory_opens_with_everything_in_the_home_group(tmp_path
         telemetry = Topic(name="telemetry", queues=(16, 17, 18), groups=(0, 0, 0))
         assert controller.topics() == [Topic(name="$amqp", queues=(23,), groups=(0,)), telemetry]
         assert telemetry.open == (16, 17, 18)
-        assert await controller.name_queue("more") == NamedQueue(name="more", number=22, group=0)
+        assert await controller.do(NameQueue(name="more")) == NamedQueue(name="more", number=22, group=0)
         assert [controller.group_of_queue(number) for number in (16, 18, 19, 20, 22, 23)] == [0, 0, None, None, 0, 0]
-        assert (await controller.create_topic("new", queues=2)).queues == (24, 25)
+        assert (await controller.do(CreateTopic(name="new", queues=2))).queues == (24, 25)
     finally:
         await controller.close()
 
@@ -55,13 +56,13 @@ async def test_an_old_directory_opens_with_everything_in_the_home_group(tmp_path
 async def test_an_old_directory_is_read_once_and_kept(tmp_path):
     written(tmp_path)
     controller = LocalController.open(tmp_path, now_ms=lambda: 10)
-    await controller.name_queue("since")
+    await controller.do(NameQueue(name="since"))
     before = (controller.topics(), controller.group_of_queue(22))
     await controller.close()
     assert {path.name for path in tmp_path.iterdir()} == {"raft", "data-before-raft.mdb"}
     again = LocalController.open(tmp_path, now_ms=lambda: 10)
     assert (again.topics(), again.group_of_queue(22)) == before
-    assert (await again.name_queue("since")).number == 24
+    assert (await again.do(NameQueue(name="since"))).number == 24
     await again.close()
 
 
@@ -79,7 +80,7 @@ async def test_a_migration_that_was_cut_off_is_done_again(tmp_path):
         else:  # the log has it all, and more
             (tmp_path / "data-before-raft.mdb").rename(tmp_path / "data.mdb")
             controller = LocalController.open(tmp_path, now_ms=lambda: 10)
-            await controller.create_topic("since")
+            await controller.do(CreateTopic(name="since"))
             await controller.close()
             (tmp_path / "data-before-raft.mdb").rename(tmp_path / "data.mdb")
             controller = LocalController.open(tmp_path, now_ms=lambda: 10)
@@ -98,7 +99,7 @@ async def test_one_of_several_controllers_does_not_begin_with_what_a_single_node
 
 async def test_a_single_nodes_directory_is_a_controllers_and_back_as_long_as_it_is_alone(tmp_path):
     single = LocalController.open(tmp_path / "1", now_ms=now_ms)
-    topic = await single.create_topic("a")
+    topic = await single.do(CreateTopic(name="a"))
     await single.close()
     controllers = Controllers(tmp_path, count=1)
     async with controllers:
@@ -164,13 +165,13 @@ async def test_a_single_node_is_group_0_with_itself(tmp_path):
         assert (group.number, group.master, group.sync_set, controller.home) == (0, 1, (1,), 0)
         assert controller.group(0) == group
         assert controller.group(1) is None
-        assert await controller.elect(0) == group
-        assert (await controller.create_topic("a")).groups == (0,) * 8
-        assert (await controller.name_queue("q")).group == 0
+        assert await controller.do(Elect(group=0)) == group
+        assert (await controller.do(CreateTopic(name="a"))).groups == (0,) * 8
+        assert (await controller.do(NameQueue(name="q"))).group == 0
         replica = Replica(id=1, node="a", address="a:1", check="x")
-        await controller.add_group(0, GroupConfig())
-        await controller.register_replica(0, replica)
-        assert (await controller.elect(0)).master == 1
+        await controller.do(AddGroup(number=0, config=GroupConfig()))
+        await controller.do(RegisterReplica(group=0, replica=replica))
+        assert (await controller.do(Elect(group=0))).master == 1
         assert controller.group(0).replicas == (replica,)
     finally:
         await controller.close()

@@ -2,6 +2,8 @@
 
 import pytest
 
+from controller.api.commands import CreateTopic
+from controller.api.requests import RemoveMember, Transfer
 from controller.disk.known import KnownControllers
 from controller.remote.remote import RemoteController
 from tests.support.controller.controllers import Controllers, now_ms, until
@@ -36,13 +38,13 @@ async def test_a_node_finds_controllers_of_which_its_configuration_names_none_an
         await controllers.start(2, join=True)
         await until(lambda: len(controllers.nodes[1].membership.voters) == 2)
         await until(lambda: len(known.kept) == 2)
-        await client.transfer(2)
+        await client.do(Transfer(to=2))
         await until(lambda: controllers.nodes[2].leading is not None)
-        await client.remove_member(1)
+        await client.do(RemoveMember(id=1))
         await until(lambda: known.kept == (controllers.addresses[2],))
         await controllers.stop(1)
         again = RemoteController([controllers.addresses[1]], now_ms=now_ms)
         controllers.remotes.append(again)
         again.also(KnownControllers(tmp_path).kept)
         await again.ready()
-        await again.create_topic("found", queues=1)
+        await again.do(CreateTopic(name="found", queues=1))

@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 from controller.api.client import OUTAGE_LEASE_MS, Group, GroupConfig, Replica
+from controller.api.commands import AddGroup, RegisterReplica
+from controller.api.requests import AskService
 from controller.elections.registry import DEAD_AFTER_MS, Heartbeat, Registry
 from controller.elections.serving import Serving
 from controller.node.local import LocalController
@@ -82,7 +84,7 @@ def test_room_is_of_replicas_in_sync_that_are_heard(registry, serving):
 
 async def test_a_single_node_is_always_served(tmp_path):
     controller = LocalController.open(tmp_path, now_ms=lambda: 0)
-    found = await controller.service(0)
+    found = await controller.do(AskService(group=0))
     assert (found.served, found.sure_ms) == (True, OUTAGE_LEASE_MS)
     await controller.close()
 
@@ -92,10 +94,10 @@ async def test_the_leader_is_asked_wherever_one_asks(tmp_path):
         await controllers.leader()
         client = controllers.remote()
         await client.ready()
-        await client.add_group(0, GroupConfig(replicas=2))
-        assert not (await client.service(0)).served
+        await client.do(AddGroup(number=0, config=GroupConfig(replicas=2)))
+        assert not (await client.do(AskService(group=0))).served
         for id_ in (1, 2):
-            await client.register_replica(0, replica(id_))
+            await client.do(RegisterReplica(group=0, replica=replica(id_)))
         told = {}
 
         def speaks(id_):
@@ -111,9 +113,9 @@ async def test_the_leader_is_asked_wherever_one_asks(tmp_path):
             await until(lambda: 1 in told and told[1].master is not None)
             for node in controllers.nodes.values():
                 async with asyncio.timeout(10):
-                    while not (await node.service(0)).served:
+                    while not (await node.do(AskService(group=0))).served:
                         await asyncio.sleep(0.01)
-            found = await client.service(0)
+            found = await client.do(AskService(group=0))
             assert found.served
             assert 0 <= found.sure_ms < 10_000
             assert found.room == told[1].sync_set

@@ -8,11 +8,12 @@ import lmdb
 import pytest
 
 from controller.api.client import ControllerError
+from controller.api.commands import CreateTopic
+from controller.api.requests import AddMember
 from controller.incarnations import words
 from controller.raft import Member, Membership, MemoryStorage, first_snapshot
 from controller.raft.lmdb_storage import LmdbStorage
 from controller.wire.front import Limits
-from controller.wire.wire import AddMember
 from tests.support.controller.controllers import Controllers, Network, until
 
 pytestmark = pytest.mark.anyio
@@ -46,7 +47,7 @@ async def ready(controllers):
 async def create(controllers, name):
     remote = controllers.remote(limits=ONE_QUEUE)
     await remote.ready()
-    return await remote.create_topic(name)
+    return await remote.do(CreateTopic(name=name))
 
 
 def wipe(controllers, id_):

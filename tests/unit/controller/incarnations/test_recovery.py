@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from controller.api.client import ControllerError, GroupConfig, Member, MetadataForgotten, Replica
-from controller.api.commands import AddGroup, CreateTopic, RaiseQueues
+from controller.api.commands import AddGroup, CreateTopic, RaiseQueues, RegisterReplica
 from controller.incarnations.recovery import RECOVERED_INDEXES, Survivor
 from controller.metadata.growth import check_growth
 from controller.metadata.state import QUEUE_NUMBER_MAX, RECOVERED_EPOCHS, RECOVERED_QUEUES, MetadataState
@@ -30,10 +30,12 @@ async def test_one_goes_on_alone_and_gives_nothing_again(tmp_path):
         await three.leader()
         client = three.remote(limits=ONE_QUEUE)
         await client.ready()
-        await client.add_group(0, GroupConfig(replicas=1, min_in_sync=1))
+        await client.do(AddGroup(number=0, config=GroupConfig(replicas=1, min_in_sync=1)))
         for id_ in (1, 2):
-            await client.register_replica(0, Replica(id=id_, node=f"n{id_}", address=f"n{id_}:1", check=f"c{id_}"))
-        topic = await client.create_topic("kept")
+            await client.do(
+                RegisterReplica(group=0, replica=Replica(id=id_, node=f"n{id_}", address=f"n{id_}:1", check=f"c{id_}"))
+            )
+        topic = await client.do(CreateTopic(name="kept"))
         await until(lambda: three.nodes[2].topic("kept") is not None)
         with pytest.raises(StorageFailed, match="in use"):
             survivor_of(three, 2)
@@ -51,7 +53,7 @@ async def test_one_goes_on_alone_and_gives_nothing_again(tmp_path):
         assert alone.applied >= index + RECOVERED_INDEXES
         assert (alone.cluster, alone.state.generation) == (cluster, 1)
         assert alone.topic("kept") == topic
-        assert min((await alone.create_topic("new")).queues) >= before + RECOVERED_QUEUES
+        assert min((await alone.do(CreateTopic(name="new"))).queues) >= before + RECOVERED_QUEUES
         group = alone.group(0)
         assert (group.master, group.sync_set, group.master_epoch) == (None, (), epoch + RECOVERED_EPOCHS)
         assert [one.id for one in alone.members()] == [2]
@@ -66,7 +68,7 @@ async def test_nothing_is_changed_before_it_is_confirmed(tmp_path):
     one = Controllers(tmp_path, count=1)
     async with one:
         await one.leader()
-        await one.nodes[1].create_topic("kept", queues=1)
+        await one.nodes[1].do(CreateTopic(name="kept", queues=1))
     arguments = ["controller", "recover", "--dir", str(tmp_path / "1"), "--address", "127.0.0.1:1"]
     refused = CliRunner().invoke(app, arguments, input="n\n")
     assert refused.exit_code != 0
@@ -102,14 +104,14 @@ async def test_clients_do_not_believe_controllers_that_were_all_put_back(tmp_pat
         await three.leader()
         client = three.remote(limits=ONE_QUEUE, budget_s=1.0)
         await client.ready()
-        await client.create_topic("kept")
+        await client.do(CreateTopic(name="kept"))
         await until(lambda: all(node.topic("kept") for node in three.nodes.values()))
         await until(lambda: all(len(node.members()) == 3 for node in three.nodes.values()))
         await three.stop()
         shutil.copytree(tmp_path / "now", tmp_path / "backup")
         await three.start()
         await three.leader()
-        lost = await client.create_topic("lost")
+        lost = await client.do(CreateTopic(name="lost"))
         await three.stop()
         shutil.rmtree(tmp_path / "now")
         shutil.copytree(tmp_path / "backup", tmp_path / "now")
@@ -119,10 +121,10 @@ async def test_clients_do_not_believe_controllers_that_were_all_put_back(tmp_pat
         other = three.remote(limits=ONE_QUEUE)
         await other.ready()
         for number in range(10):  # they come to where the client is, with something else
-            new = await other.create_topic(f"new{number}")
+            new = await other.do(CreateTopic(name=f"new{number}"))
             assert new.queues != lost.queues or number == 0
         with pytest.raises(ControllerError, match="have forgotten"):
-            await client.create_topic("mixed")
+            await client.do(CreateTopic(name="mixed"))
         assert client.topic("lost") == lost
         assert client.topic_of_queue(lost.queues[0]) == "lost"
         assert client.topic("new0") is None

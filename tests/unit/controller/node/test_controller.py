@@ -5,15 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.api.client import ControllerError, ControllerUnreachable, TopicExists, TopicLimit, UnknownTopic
-from controller.metadata.state import (
-    CreateTopic,
-    DeleteTopic,
-    ForgetQueue,
-    MetadataState,
-    NameQueue,
-    decode_command,
-    encode_command,
-)
+from controller.api.commands import CreateTopic, DeleteTopic, ForgetQueue, NameQueue, decode_command, encode_command
+from controller.metadata.state import MetadataState
 from controller.node.local import Limits, LocalController
 from controller.raft import StorageFailed, StorageFull
 
@@ -84,13 +77,13 @@ def test_commands_survive_their_encoding(command):
 
 async def test_a_restart_knows_its_topics(tmp_path):
     controller = LocalController.open(tmp_path, now_ms=lambda: 1)
-    topic = await controller.create_topic("telemetry")
-    queue = await controller.name_queue("orders")
+    topic = await controller.do(CreateTopic(name="telemetry"))
+    queue = await controller.do(NameQueue(name="orders"))
     await controller.close()
     again = LocalController.open(tmp_path, now_ms=lambda: 2)
     try:
         assert again.topic("telemetry") == topic
-        assert await again.name_queue("orders") == queue
+        assert await again.do(NameQueue(name="orders")) == queue
         assert again.topic_of_queue(topic.queues[3]) == "telemetry"
     finally:
         await again.close()
@@ -100,9 +93,9 @@ async def test_a_restart_replays_behind_a_snapshot(tmp_path, monkeypatch):
     monkeypatch.setattr("controller.node.local.COMPACT_BYTES", 500)
     controller = LocalController.open(tmp_path, now_ms=lambda: 1)
     for n in range(10):
-        await controller.create_topic(f"t{n}", queues=1)
+        await controller.do(CreateTopic(name=f"t{n}", queues=1))
     with pytest.raises(UnknownTopic):
-        await controller.delete_topic("none")
+        await controller.do(DeleteTopic(name="none"))
     await controller.close()
     again = LocalController.open(tmp_path, now_ms=lambda: 2)
     try:
@@ -118,7 +111,7 @@ async def test_what_is_refused_is_not_written(tmp_path, monkeypatch):
     try:
         for name in ("a", "x" * 300):
             with pytest.raises(ControllerError):
-                await controller.create_topic(name)
+                await controller.do(CreateTopic(name=name))
     finally:
         await controller.close()
 
@@ -128,8 +121,8 @@ async def test_a_configuration_that_cannot_be_written_is_refused_and_holds_nobod
     controller = LocalController.open(tmp_path, now_ms=lambda: 1)
     try:
         with pytest.raises(ControllerError, match="cannot be written"):
-            await controller.create_topic("a", config={"note": value})
-        assert (await controller.create_topic("a")).name == "a"
+            await controller.do(CreateTopic(name="a", config={"note": value}))
+        assert (await controller.do(CreateTopic(name="a"))).name == "a"
     finally:
         await controller.close()
 
@@ -139,14 +132,14 @@ async def test_limits_and_disagreements_are_refused_by_name(tmp_path):
     changes = []
     stop = controller.watch(lambda: changes.append(1))
     try:
-        await controller.create_topic("a", queues=2)
-        assert await controller.create_topic("a") == controller.topic("a")
+        await controller.do(CreateTopic(name="a", queues=2))
+        assert await controller.do(CreateTopic(name="a")) == controller.topic("a")
         with pytest.raises(TopicExists):
-            await controller.create_topic("a", queues=3)
+            await controller.do(CreateTopic(name="a", queues=3))
         with pytest.raises(TopicLimit):
-            await controller.create_topic("b")
+            await controller.do(CreateTopic(name="b"))
         stop()
-        await controller.delete_topic("a")
+        await controller.do(DeleteTopic(name="a"))
         assert controller.topic("a") is None
         assert len(changes) == 1
     finally:
@@ -165,11 +158,11 @@ async def test_commands_asked_together_are_written_together_and_answered_in_orde
     controller._storage.save = counting
     heard = []
     controller.watch(lambda: heard.append(len(controller._state.named)))
-    asked = [controller.name_queue(f"q{n}") for n in range(200)]
+    asked = [controller.do(NameQueue(name=f"q{n}")) for n in range(200)]
     asked += [
-        controller.create_topic("a", queues=1000),
-        controller.create_topic("", queues=1),
-        controller.name_queue("q0"),
+        controller.do(CreateTopic(name="a", queues=1000)),
+        controller.do(CreateTopic(name="", queues=1)),
+        controller.do(NameQueue(name="q0")),
     ]
     answers = await asyncio.gather(*asked, return_exceptions=True)
     numbers = [answer.number for answer in answers[:200]]
@@ -181,7 +174,7 @@ async def test_commands_asked_together_are_written_together_and_answered_in_orde
     assert len(heard) == len(written)
     await controller.close()
     again = LocalController.open(tmp_path, limits=Limits(queues_max=300), now_ms=lambda: 1)
-    assert [(await again.name_queue(f"q{n}")).number for n in range(200)] == numbers
+    assert [(await again.do(NameQueue(name=f"q{n}"))).number for n in range(200)] == numbers
     await again.close()
 
 
@@ -196,28 +189,31 @@ async def test_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_path, monk
         save(ready)
 
     controller._storage.save = full
-    first, second = asyncio.ensure_future(controller.name_queue("a")), asyncio.ensure_future(controller.name_queue("b"))
+    first, second = (
+        asyncio.ensure_future(controller.do(NameQueue(name="a"))),
+        asyncio.ensure_future(controller.do(NameQueue(name="b"))),
+    )
     for asked in (first, second):
         with pytest.raises(ControllerUnreachable, match="no space left"):
             await asked
     with pytest.raises(StorageFull):
-        await controller.name_queue("c")
+        await controller.do(NameQueue(name="c"))
     assert "no space left" in controller.trouble
     room.append(1)
     async with asyncio.timeout(10):
         while controller.trouble is not None:
             await asyncio.sleep(0.001)
-    number = (await controller.name_queue("c")).number
+    number = (await controller.do(NameQueue(name="c"))).number
     await controller.close()
     again = LocalController.open(tmp_path, now_ms=lambda: 1)
-    assert (await again.name_queue("c")).number == number
-    assert again.group_of_queue((await again.name_queue("a")).number) == 0  # it happened, as it may
+    assert (await again.do(NameQueue(name="c"))).number == number
+    assert again.group_of_queue((await again.do(NameQueue(name="a"))).number) == 0  # it happened, as it may
     await again.close()
 
 
 async def test_a_disk_that_fails_refuses_everything_from_then_on_and_says_why(tmp_path):
     controller = LocalController.open(tmp_path, now_ms=lambda: 1)
-    topic = await controller.create_topic("a")
+    topic = await controller.do(CreateTopic(name="a"))
 
     def failing(_ready):
         raise StorageFailed("input/output error")
@@ -225,7 +221,7 @@ async def test_a_disk_that_fails_refuses_everything_from_then_on_and_says_why(tm
     controller._storage.save = failing
     for _ in range(2):
         with pytest.raises(StorageFailed, match="input/output error"):
-            await controller.create_topic("b")
+            await controller.do(CreateTopic(name="b"))
     assert controller.topics() == [topic]
     assert "input/output error" in controller.trouble
     await controller.close()
@@ -238,10 +234,10 @@ async def test_a_caller_that_goes_away_and_a_listener_that_fails_hold_nobody_up(
         raise ValueError
 
     controller.watch(fails)
-    gone = asyncio.ensure_future(controller.name_queue("a"))
+    gone = asyncio.ensure_future(controller.do(NameQueue(name="a")))
     await asyncio.sleep(0)
     gone.cancel()
-    assert (await controller.name_queue("b")).name == "b"
+    assert (await controller.do(NameQueue(name="b"))).name == "b"
     await controller.close()
 
 
@@ -256,7 +252,7 @@ async def test_snapshots_come_less_often_the_more_there_is(tmp_path, monkeypatch
 
     controller._driver._raft.compact = counting
     for n in range(200):
-        await controller.name_queue(f"q{n}")
+        await controller.do(NameQueue(name=f"q{n}"))
     assert made[0] < 1000
     assert 4 < len(made) < 15
     await controller.close()

@@ -7,6 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from controller.api.commands import CreateTopic
+from controller.api.requests import AskService
 from controller.remote.remote import RemoteController
 from store.base.listening import server
 from tests.support.controller.controllers import Controllers
@@ -59,7 +61,7 @@ async def test_two_thousand_silent_sockets_keep_no_member_out(tmp_path, many_fil
             async with asyncio.timeout(PATIENCE_S):
                 while open_ones(strangers) > server.UNOPENED_MAX:
                     await asyncio.sleep(0.05)
-                await before.create_topic("old")
+                await before.do(CreateTopic(name="old"))
                 member = RemoteController([address], now_ms=lambda: 0)
                 await member.ready()
                 assert [topic.name for topic in member.topics()] == ["old"]
@@ -81,4 +83,4 @@ async def test_a_socket_that_stays_silent_is_closed(tmp_path, monkeypatch):
                     pass
             writer.close()
         await asyncio.sleep(0.4)  # those who were admitted stay for longer than strangers may
-        await client.service(0)
+        await client.do(AskService(group=0))

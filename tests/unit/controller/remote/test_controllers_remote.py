@@ -20,7 +20,20 @@ from controller.api.client import (
     UnknownTopic,
     User,
 )
-from controller.api.commands import CreateTopic, DeleteTopic, ElectMaster, encode_command
+from controller.api.commands import (
+    AddGroup,
+    AlterSyncSet,
+    CloseQueue,
+    CreateTopic,
+    DeleteTopic,
+    DeleteUser,
+    ElectMaster,
+    NameQueue,
+    RegisterReplica,
+    SetUser,
+    encode_command,
+)
+from controller.api.requests import AddMember, Elect, RemoveMember, Transfer
 from controller.elections.registry import Heartbeat
 from controller.metadata import feed
 from controller.raft import ChangeRefused
@@ -67,49 +80,49 @@ async def test_what_a_command_has_done_is_seen_by_its_client_at_once_and_by_all_
     await other.ready()
     changes = []
     stop = other.watch(lambda: changes.append(len(other.topics())))
-    topic = await client.create_topic("telemetry", queues=3, config={"retention_ms": 5})
+    topic = await client.do(CreateTopic(name="telemetry", queues=3, config={"retention_ms": 5}))
     assert client.topic("telemetry") == topic
     assert [client.topic_of_queue(number) for number in topic.queues] == ["telemetry"] * 3
-    assert await client.create_topic("telemetry") == topic
-    named = await client.name_queue("orders")
+    assert await client.do(CreateTopic(name="telemetry")) == topic
+    named = await client.do(NameQueue(name="orders"))
     assert client.group_of_queue(named.number) == 0
     await until(lambda: other.group_of_queue(named.number) == 0)
     assert other.topics() == [topic]
     assert changes
     stop()
     user = User(name="ada", password="x")
-    assert await client.set_user(user) == user
+    assert await client.do(SetUser(user=user)) == user
     await other.barrier()
     assert other.users() == [user]
-    assert await client.delete_user("ada") is None
+    assert await client.do(DeleteUser(name="ada")) is None
     await until(lambda: len(client.members()) == 3)
     assert [member.node for member in client.members()] == ["c1", "c2", "c3"]
 
 
 async def test_what_is_refused_is_refused_with_the_same_error_as_in_process(three):
     client = three.remote()
-    await client.create_topic("a", queues=1)
+    await client.do(CreateTopic(name="a", queues=1))
     with pytest.raises(TopicExists, match="a"):
-        await client.create_topic("a", queues=2)
+        await client.do(CreateTopic(name="a", queues=2))
     with pytest.raises(UnknownTopic):
-        await client.delete_topic("b")
+        await client.do(DeleteTopic(name="b"))
     with pytest.raises(QueueClosed):
-        await client.close_queue(client.topic("a").queues[0])
+        await client.do(CloseQueue(number=client.topic("a").queues[0]))
     with pytest.raises(UnknownGroup):
-        await client.elect(7)
+        await client.do(Elect(group=7))
     await until(lambda: len(client.members()) == 3)
     before = three.nodes[1].status().last
     with pytest.raises(TopicExists):
-        await client.create_topic("a", queues=2)
+        await client.do(CreateTopic(name="a", queues=2))
     assert three.nodes[1].status().last == before  # what is refused is not written
 
 
 async def test_a_controller_that_does_not_lead_is_a_client_too(three):
     follower = three.nodes[(await three.followers())[0]]
-    topic = await follower.create_topic("a", queues=2)
+    topic = await follower.do(CreateTopic(name="a", queues=2))
     assert follower.topic("a") == topic
     with pytest.raises(TopicExists):
-        await follower.create_topic("a", queues=1)
+        await follower.do(CreateTopic(name="a", queues=1))
     await follower.barrier()
 
 
@@ -129,19 +142,19 @@ async def test_a_client_without_a_state_leaves_a_controller_that_has_none_to_sho
 
 async def test_commands_go_on_when_the_leader_goes(three):
     client = three.remote()
-    await client.create_topic("before", queues=1)
+    await client.do(CreateTopic(name="before", queues=1))
     await three.stop(await three.leader())
-    topic = await client.create_topic("after", queues=1)
+    topic = await client.do(CreateTopic(name="after", queues=1))
     assert client.topics() == [topic, client.topic("before")]
 
 
 async def test_reads_need_no_controller_and_commands_say_that_there_is_none(three):
     client = three.remote(budget_s=0.3)
-    topic = await client.create_topic("a", queues=1)
+    topic = await client.do(CreateTopic(name="a", queues=1))
     await three.stop()
     assert client.topic("a") == topic
     with pytest.raises(ControllerUnreachable):
-        await client.create_topic("b", queues=1)
+        await client.do(CreateTopic(name="b", queues=1))
     with pytest.raises(ControllerUnreachable):
         await client.routes()
     index = client.index
@@ -149,7 +162,7 @@ async def test_reads_need_no_controller_and_commands_say_that_there_is_none(thre
     await three.leader()
     while True:
         try:
-            await client.create_topic("c", queues=1)
+            await client.do(CreateTopic(name="c", queues=1))
             break
         except ControllerUnreachable:
             continue
@@ -159,10 +172,10 @@ async def test_reads_need_no_controller_and_commands_say_that_there_is_none(thre
 
 async def test_a_client_resumes_where_it_was_and_takes_a_snapshot_only_when_it_is_far_behind(three, monkeypatch):
     client = three.remote(1, 2)
-    await client.create_topic("a", queues=1)
+    await client.do(CreateTopic(name="a", queues=1))
     state = client._state
     await three.stop(next(id_ for id_ in await three.followers() if id_ in (1, 2)))
-    await client.create_topic("b", queues=1)
+    await client.do(CreateTopic(name="b", queues=1))
     assert client._state is state
     other = three.remote()
     await other.ready()
@@ -170,7 +183,7 @@ async def test_a_client_resumes_where_it_was_and_takes_a_snapshot_only_when_it_i
     await client.close()
     three.remotes.remove(client)
     for n in range(30):
-        await other.create_topic(f"t{n}", queues=1)
+        await other.do(CreateTopic(name=f"t{n}", queues=1))
     third = three.remote()
     third.index = 1  # as if it had been there from the start
     await until(lambda: len(third.topics()) == 32)
@@ -180,10 +193,10 @@ async def test_a_client_resumes_where_it_was_and_takes_a_snapshot_only_when_it_i
 async def test_many_commands_at_once_are_all_done_and_too_many_are_refused(one, monkeypatch):
     client = one.remote(limits=Limits(default_queues=1))
     await client.ready()
-    await asyncio.gather(*(client.create_topic(f"t{n}") for n in range(500)))
+    await asyncio.gather(*(client.do(CreateTopic(name=f"t{n}")) for n in range(500)))
     assert len(client.topics()) == 500
     monkeypatch.setattr("controller.wire.commander.ASKED_MAX", 10)
-    done = await asyncio.gather(*(client.create_topic(f"u{n}") for n in range(20)), return_exceptions=True)
+    done = await asyncio.gather(*(client.do(CreateTopic(name=f"u{n}")) for n in range(20)), return_exceptions=True)
     assert sum(isinstance(found, ControllerOverloaded) for found in done) == 10
 
 
@@ -192,7 +205,7 @@ async def test_a_client_that_is_closed_says_so(one):
     await client.ready()
     await client.close()
     with pytest.raises(ControllerClosed):
-        await client.create_topic("a")
+        await client.do(CreateTopic(name="a"))
     waiting = one.remote()
     await one.stop()
     ready = asyncio.ensure_future(waiting.ready())
@@ -264,7 +277,7 @@ class Replicas:
     async def register(self, *ids):
         for id_ in ids:
             replica = Replica(id=id_, node=f"s{id_}", address=f"s{id_}:1", check=f"c{id_}")
-            await self.client.register_replica(0, replica)
+            await self.client.do(RegisterReplica(group=0, replica=replica))
             self.speak(id_)
 
     async def close(self, *ids):
@@ -275,7 +288,7 @@ class Replicas:
 async def test_replicas_are_heard_elected_and_told_at_once(three):
     client = three.remote()
     await client.ready()
-    await client.add_group(0, GroupConfig(replicas=2))
+    await client.do(AddGroup(number=0, config=GroupConfig(replicas=2)))
     replicas = Replicas(three, client)
     await replicas.register(1, 2)
     await until(lambda: client.group(0).master is not None)
@@ -284,17 +297,25 @@ async def test_replicas_are_heard_elected_and_told_at_once(three):
     await until(lambda: all(replicas.groups[id_].master == master for id_ in (1, 2)))
     assert all(beats.connected == 3 for beats in replicas.beats.values())
     group = client.group(0)
-    await client.alter_sync_set(0, master, group.master_epoch, group.sync_epoch, (1, 2))
+    await client.do(
+        AlterSyncSet(
+            group=0, master=master, master_epoch=group.master_epoch, sync_epoch=group.sync_epoch, new_set=(1, 2)
+        )
+    )
     await until(lambda: replicas.groups[slave].sync_set == (1, 2))
     (route,) = await client.routes()
     assert (route.master, [one.alive for one in route.replicas]) == (master, [True, True])
     # A planned switch-over and back, asked of whoever leads.
     await until(lambda: all(n.registry.last(0, master).master for n in three.nodes.values()))
-    assert (await client.elect(0, slave)).master == slave
+    assert (await client.do(Elect(group=0, candidate=slave))).master == slave
     await until(lambda: replicas.groups[slave].master == slave)
     # The master's connections end: it is succeeded.
     group = client.group(0)
-    await client.alter_sync_set(0, slave, group.master_epoch, group.sync_epoch, (1, 2))
+    await client.do(
+        AlterSyncSet(
+            group=0, master=slave, master_epoch=group.master_epoch, sync_epoch=group.sync_epoch, new_set=(1, 2)
+        )
+    )
     await replicas.close(slave)
     await until(lambda: replicas.groups[master].master == master)
     await replicas.close()
@@ -303,18 +324,26 @@ async def test_replicas_are_heard_elected_and_told_at_once(three):
 async def test_an_election_where_a_majority_acknowledges_takes_two_commands(three):
     client = three.remote()
     await client.ready()
-    await client.add_group(0, GroupConfig(replicas=3, min_in_sync=2, acknowledge="quorum"))
+    await client.do(AddGroup(number=0, config=GroupConfig(replicas=3, min_in_sync=2, acknowledge="quorum")))
     replicas = Replicas(three, client)
     await replicas.register(1, 2, 3)
     await until(lambda: client.group(0).master is not None)
     for size in (2, 3):
         group = client.group(0)
         members = sorted({1, 2, 3}, key=lambda id_: id_ != group.master)[:size]
-        await client.alter_sync_set(0, group.master, group.master_epoch, group.sync_epoch, members)
+        await client.do(
+            AlterSyncSet(
+                group=0,
+                master=group.master,
+                master_epoch=group.master_epoch,
+                sync_epoch=group.sync_epoch,
+                new_set=members,
+            )
+        )
     before = client.group(0)
     other = next(id_ for id_ in (1, 2, 3) if id_ != before.master)
     await until(lambda: all(n.registry.last(0, before.master).master for n in three.nodes.values()))
-    after = await client.elect(0, other)
+    after = await client.do(Elect(group=0, candidate=other))
     assert (after.master, after.master_epoch, after.sync_set) == (other, before.master_epoch + 2, (1, 2, 3))
     await replicas.close()
 
@@ -322,7 +351,7 @@ async def test_an_election_where_a_majority_acknowledges_takes_two_commands(thre
 async def test_a_minority_of_the_controllers_answers_where_groups_are_served(three):
     client = three.remote(budget_s=0.3)
     await client.ready()
-    await client.add_group(0, GroupConfig(replicas=1))
+    await client.do(AddGroup(number=0, config=GroupConfig(replicas=1)))
     replicas = Replicas(three, client)
     await replicas.register(1)
     await until(lambda: client.group(0).master == 1)
@@ -340,7 +369,7 @@ async def test_a_minority_of_the_controllers_answers_where_groups_are_served(thr
     await late.ready()  # who comes now is shown what is there
     assert late.group(0) == client.group(0)
     with pytest.raises(ControllerUnreachable):
-        await client.create_topic("a")
+        await client.do(CreateTopic(name="a"))
     await replicas.close()
 
 
@@ -370,12 +399,12 @@ async def test_a_node_that_speaks_again_by_another_connection_is_not_thought_to_
 @pytest.mark.slow
 async def test_controllers_are_added_removed_and_replaced_while_commands_go_on(three):
     client = three.remote()
-    await client.create_topic("first", queues=1)
+    await client.do(CreateTopic(name="first", queues=1))
     done = []
 
     async def work():
         while True:
-            await client.create_topic(f"t{len(done)}", queues=1)
+            await client.do(CreateTopic(name=f"t{len(done)}", queues=1))
             done.append(None)
 
     working = asyncio.ensure_future(work())
@@ -383,7 +412,7 @@ async def test_controllers_are_added_removed_and_replaced_while_commands_go_on(t
     await until(lambda: three.nodes[4].membership.voters == (1, 2, 3, 4))
     gone = await three.leader()
     await three.stop(gone)  # dead for ever, and replaced
-    await client.remove_member(gone)
+    await client.do(RemoveMember(id=gone))
     await three.start(5, join=True)
     alive = {1, 2, 3, 4, 5} - {gone}
     await until(lambda: set(three.nodes[5].membership.voters) == alive)
@@ -394,9 +423,9 @@ async def test_controllers_are_added_removed_and_replaced_while_commands_go_on(t
     await until(lambda: three.nodes[5].topic(f"t{count}") is not None)
     assert three.nodes[5].topic("first") == client.topic("first")
     with pytest.raises(ChangeRefused, match="not given again"):
-        await client.add_member(gone, "127.0.0.1:1")
+        await client.do(AddMember(id=gone, address="127.0.0.1:1"))
     heir = min(alive - {await three.leader()})
-    await client.transfer(heir)
+    await client.do(Transfer(to=heir))
     await until(lambda: three.nodes[heir].leading is not None)
 
 
@@ -414,7 +443,7 @@ async def test_a_controller_that_was_removed_knows_it_and_does_not_disturb(three
     await client.ready()
     await until(lambda: len(client.members()) == 3)
     gone = (await three.followers())[0]
-    await client.remove_member(gone)
+    await client.do(RemoveMember(id=gone))
     await until(lambda: not three.nodes[gone].is_member)
     term = three.nodes[await three.leader()].leading
     await asyncio.sleep(30 * TICK_S)
@@ -430,7 +459,7 @@ async def test_who_comes_back_at_another_address_says_so(three):
     await three.start(moved)
     await until(lambda: {one.address for one in client.members()} == set(three.addresses.values()))
     await until(lambda: three.nodes[moved].topic("after") is not None or client.topic("after") is None)
-    await client.create_topic("after", queues=1)
+    await client.do(CreateTopic(name="after", queues=1))
     await until(lambda: three.nodes[moved].topic("after") is not None)
 
 
@@ -443,7 +472,7 @@ async def test_a_member_far_behind_is_sent_the_state_in_parts(three, monkeypatch
     await three.stop(late)
     for node in three.nodes.values():
         node._driver._compact_bytes, node._driver._keep_entries = 20_000, 10
-    await asyncio.gather(*(client.create_topic(f"t{n}") for n in range(400)))
+    await asyncio.gather(*(client.do(CreateTopic(name=f"t{n}")) for n in range(400)))
     leader = three.nodes[await three.leader()]
     await until(lambda: leader.status().first > 100)
     await three.start(late)
@@ -453,7 +482,7 @@ async def test_a_member_far_behind_is_sent_the_state_in_parts(three, monkeypatch
 
 async def test_everything_is_there_after_all_were_stopped(three):
     client = three.remote()
-    topic = await client.create_topic("a", queues=4)
+    topic = await client.do(CreateTopic(name="a", queues=4))
     await client.close()
     three.remotes.clear()
     await three.stop()
@@ -498,7 +527,7 @@ async def test_bytes_in_the_middle_of_a_stream_are_refused(one):
                 await stream.done_writing()
                 assert await end_of(stream) is grpc.StatusCode.INVALID_ARGUMENT
     client = one.remote()
-    await client.create_topic("a", queues=1)
+    await client.do(CreateTopic(name="a", queues=1))
 
 
 async def test_bytes_that_are_no_grpc_are_hung_up_on(one):
@@ -510,13 +539,13 @@ async def test_bytes_that_are_no_grpc_are_hung_up_on(one):
             pass
     writer.close()
     client = one.remote()
-    await client.create_topic("a", queues=1)
+    await client.do(CreateTopic(name="a", queues=1))
 
 
 async def test_a_command_that_is_too_large_is_refused_before_it_is_sent(one):
     client = one.remote()
     with pytest.raises(wire.ControllerError, match="at most"):
-        await client.create_topic("a", queues=1, config={"x": "y" * (1 << 20)})
+        await client.do(CreateTopic(name="a", queues=1, config={"x": "y" * (1 << 20)}))
 
 
 async def test_streams_have_a_limit(one, monkeypatch):
@@ -537,11 +566,11 @@ async def test_only_who_has_a_certificate_of_the_cluster_is_served(tmp_path):
     async with controllers:
         await controllers.leader()
         client = controllers.remote(credentials=files("client").channel())
-        await client.create_topic("a", queues=1)
+        await client.do(CreateTopic(name="a", queues=1))
         for credentials in (None, files("stranger").channel(), grpc.ssl_channel_credentials()):
             stranger = controllers.remote(credentials=credentials, budget_s=0.3)
             with pytest.raises(ControllerUnreachable):
-                await stranger.create_topic("b", queues=1)
+                await stranger.do(CreateTopic(name="b", queues=1))
             assert stranger.index == 0
             with pytest.raises(ControllerUnreachable):
                 await stranger.routes()

@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from controller.api.client import User
+from controller.api.commands import DeleteUser, SetUser
 from gateway.cli import access as cli_access
 from gateway.cli import users as cli_users
 from gateway.cli.commands import app
@@ -43,11 +44,12 @@ class Controller:
     def user(self, name):
         return self.found.get(name)
 
-    async def set_user(self, user):
-        self.found[user.name] = user
-
-    async def delete_user(self, name):
-        del self.found[name]
+    async def do(self, command):
+        match command:
+            case SetUser():
+                self.found[command.user.name] = command.user
+            case DeleteUser():
+                del self.found[command.name]
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from controller.api.client import ControllerError, ControllerUnreachable, Topic, UnknownQueue
+from controller.api.commands import CloseGroup, ConfigureTopic, CreateTopic, MoveQueue
 from controller.node.local import LocalController
 from gateway.cli import cluster as cli_cluster
 from gateway.cli import commands as cli
@@ -24,12 +25,12 @@ def test_a_queue_that_lies_there_already_is_not_moved(monkeypatch):
 
 async def test_what_is_not_there_is_said_in_a_sentence(tmp_path):
     controller = LocalController.open(tmp_path, now_ms=lambda: 0)
-    await controller.create_topic("a", queues=1)
+    await controller.do(CreateTopic(name="a", queues=1))
     asked = {
-        "no topic has a queue 24": controller.move_queue(24, 0),
-        "there is no store group 7": controller.close_group(7),
-        "there is no topic 'b'": controller.configure_topic("b", {}),
-        "topic 'a' is there with other queues or another configuration": controller.create_topic("a", queues=3),
+        "no topic has a queue 24": controller.do(MoveQueue(number=24, group=0)),
+        "there is no store group 7": controller.do(CloseGroup(number=7)),
+        "there is no topic 'b'": controller.do(ConfigureTopic(name="b", config={})),
+        "topic 'a' is there with other queues or another configuration": controller.do(CreateTopic(name="a", queues=3)),
     }
     for sentence, work in asked.items():
         with pytest.raises(ControllerError) as caught:

@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from controller.api.client import NotElectable, QueueClosed, ReplicaInSync, UnknownQueue
+from controller.api.commands import CloseQueue, ConfigureGroup, CreateTopic
 from controller.node.local import LocalController
 from controller.remote.remote import RemoteController
 from gateway.cli import commands as cli
@@ -139,14 +140,15 @@ async def test_a_group_is_configured_while_it_runs(group, headgate):
 
 async def test_two_operators_who_configure_a_group_keep_each_others_settings(group, headgate, monkeypatch):
     """The whole configuration was written back as it had been read, with the other's change undone."""
-    real = RemoteController.configure_group
+    real = RemoteController.do
 
-    async def behind_another(controller, *words):
-        monkeypatch.setattr(RemoteController, "configure_group", real)
-        await headgate("groups", "configure", GROUP, "--min-in-sync", 1)
-        return await real(controller, *words)
+    async def behind_another(controller, request):
+        if isinstance(request, ConfigureGroup):
+            monkeypatch.setattr(RemoteController, "do", real)
+            await headgate("groups", "configure", GROUP, "--min-in-sync", 1)
+        return await real(controller, request)
 
-    monkeypatch.setattr(RemoteController, "configure_group", behind_another)
+    monkeypatch.setattr(RemoteController, "do", behind_another)
     await headgate("groups", "configure", GROUP, "--unclean-election")
     await until(lambda: group.group.config.unclean_election)
     assert group.group.config.min_in_sync == 1
@@ -158,7 +160,7 @@ async def test_a_closed_group_is_opened_again(group, headgate):
     said = await headgate("groups", "open", GROUP)
     assert said.output == f"group {GROUP} gets new queues again\n"
     await until(lambda: not group.group.closed)
-    assert (await group.client.create_topic("t", queues=1)).groups == (GROUP,)
+    assert (await group.client.do(CreateTopic(name="t", queues=1))).groups == (GROUP,)
 
 
 # ---- replicas
@@ -241,11 +243,11 @@ async def single(tmp_path):
     """A store and a controller in this process, with a topic of two queues, the first of which is closed."""
     async with await LocalStore.open(tmp_path / "store") as store:
         controller = LocalController.open(tmp_path / "controller", now_ms=now_ms)
-        topic = await controller.create_topic("t", queues=2)
+        topic = await controller.do(CreateTopic(name="t", queues=2))
         first = topic.queues[0]
         for i in range(10):
             await append(store, frame((first, b"%d" % i)))
-        await controller.close_queue(first)
+        await controller.do(CloseQueue(number=first))
         yield store, controller, first
         await controller.close()
 

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from controller.api.commands import CreateTopic
 from controller.disk.cluster_file import ClusterFile
 from controller.disk.migration import RAFT
 from controller.node import run as controller_process
@@ -108,7 +109,7 @@ async def test_a_directory_that_is_removed_ends_the_controller(tmp_path, monkeyp
     monkeypatch.setattr(controller_process, "PRESENCE_LOOK_S", 0.01)
     node = await ControllerNode.open(tmp_path / "data", address="", now_ms=now_ms)
     waiting = asyncio.ensure_future(controller_process._until(asyncio.Event(), node, tmp_path / "data"))
-    await node.create_topic("a", queues=1)
+    await node.do(CreateTopic(name="a", queues=1))
     await until(lambda: ClusterFile(tmp_path / "data" / RAFT).id)  # nothing is written there from now on
     assert not waiting.done()
     shutil.rmtree(tmp_path / "data")
@@ -122,7 +123,7 @@ async def test_the_admin_port_says_how_it_is(tmp_path):
     node = await ControllerNode.open(tmp_path / "data", address="", now_ms=now_ms)
     admin = await _admin(AdminPlace("127.0.0.1", 0), node)
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{admin.port}") as http:
-        await node.create_topic("a", queues=1)
+        await node.do(CreateTopic(name="a", queues=1))
         assert (await http.get("/readyz")).status_code == 200
         status = (await http.get("/status")).json()
         assert (status["role"], status["topics"], status["members"][0]["id"]) == ("leader", 1, 1)
@@ -135,7 +136,7 @@ async def test_the_admin_port_says_how_it_is(tmp_path):
 
         node._storage.save = failing
         with pytest.raises(StorageFailed):
-            await node.create_topic("b", queues=1)
+            await node.do(CreateTopic(name="b", queues=1))
         await node.failed
         for path in ("/readyz", "/healthz"):
             answer = await http.get(path)

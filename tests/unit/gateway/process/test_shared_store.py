@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 from controller.api.client import ControllerError, GroupConfig
+from controller.api.commands import AddGroup, CreateTopic
+from controller.api.requests import AskService
 from controller.node.local import LocalController
 from controller.remote.remote import RemoteController
 from gateway.config.config import load
@@ -25,7 +27,7 @@ def config(tmp_path):
 
 async def test_workers_go_on_with_what_one_process_has_left_and_the_other_way_round(config):
     async with local_backend(config) as alone:
-        await alone.controller.create_topic("a", queues=2)
+        await alone.controller.do(CreateTopic(name="a", queues=2))
         await alone.store.kv_put("k", b"1")
     for _ in range(2):
         async with shared_store(config) as base:
@@ -34,7 +36,7 @@ async def test_workers_go_on_with_what_one_process_has_left_and_the_other_way_ro
             async with await ClusterStore.open(controller, connect_remote(controller)) as store:
                 assert controller.topic("a") is not None
                 assert (await store.kv_get("k")).value == b"1"
-                await controller.create_topic("b", queues=3)
+                await controller.do(CreateTopic(name="b", queues=3))
                 await store.kv_transact({}, [Put("l", b"2")])
             await controller.close()
             assert not base.troubles()
@@ -42,7 +44,7 @@ async def test_workers_go_on_with_what_one_process_has_left_and_the_other_way_ro
     async with local_backend(config) as alone:
         assert [topic.name for topic in alone.controller.topics()] == ["a", "b"]
         assert (await alone.store.kv_get("l")).value == b"2"
-        await alone.controller.create_topic("c", queues=1)
+        await alone.controller.do(CreateTopic(name="c", queues=1))
 
 
 async def test_the_replica_stays_the_same_one(config):
@@ -60,13 +62,13 @@ async def test_what_a_full_disk_keeps_from_being_written_is_said_in_heartbeats(c
     monkeypatch.setattr("store.disk.space.Space.look", lambda _: None)
     async with shared_store(config) as base:
         master = base.controller.routes(0)[0].master
-        served = await base.controller.service(0)
+        served = await base.controller.do(AskService(group=0))
         assert (served.served, served.room) == (True, (master,))
         base.store._engine._space.ran_out("on purpose")
         async with asyncio.timeout(20):
-            while (await base.controller.service(0)).served:
+            while (await base.controller.do(AskService(group=0))).served:
                 await asyncio.sleep(0.01)
-        served = await base.controller.service(0)
+        served = await base.controller.do(AskService(group=0))
         assert (served.served, served.room) == (False, ())
 
 
@@ -87,7 +89,7 @@ async def test_a_long_path_has_its_sockets_elsewhere(tmp_path):
 
 async def test_the_data_directory_of_a_clusters_node_is_refused(config):
     controller = LocalController.open(config.store.data_dir / "controller", now_ms=now_ms)
-    await controller.add_group(0, GroupConfig(replicas=3, min_in_sync=2))
+    await controller.do(AddGroup(number=0, config=GroupConfig(replicas=3, min_in_sync=2)))
     await controller.close()
     with pytest.raises(ControllerError, match="a cluster's node"):
         async with shared_store(config):

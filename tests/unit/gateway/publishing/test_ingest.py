@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from controller.api.commands import CreateTopic
 from controller.node.local import Limits, LocalController
 from gateway.domain.batch import Batch
 from gateway.domain.errors import Cause, Refusal
@@ -105,7 +106,7 @@ class Rig:
 @pytest.fixture
 async def rig(tmp_path):
     controller = LocalController.open(tmp_path, limits=Limits(default_queues=4), now_ms=lambda: 0)
-    await controller.create_topic("t")
+    await controller.do(CreateTopic(name="t"))
     yield Rig(controller)
     await controller.close()
 
@@ -237,7 +238,7 @@ async def test_a_missing_topic_is_asked_for_and_everything_waits_behind_it(rig):
     rig.turn()
     rig.store.complete_all()
     assert [token for token, _ in publisher.outcomes] == [1]
-    await rig.controller.create_topic("new")
+    await rig.controller.do(CreateTopic(name="new"))
     rig.ingest.resume("new", None)
     rig.store.complete_all()
     assert [m.body for m in rig.messages()] == [b"1", b"2", b"3", b"4"]
@@ -254,7 +255,7 @@ async def test_a_topic_too_many_for_one_user_is_made_for_another(rig):
     rig.turn()
     rig.ingest.resume("new", Refusal(Cause.QUOTA, "full"), creator="user eve")
     assert wanted == [("new", "user eve"), ("new", ANYBODY)]
-    await rig.controller.create_topic("new")
+    await rig.controller.do(CreateTopic(name="new"))
     rig.ingest.resume("new", None, creator=ANYBODY)
     rig.store.complete_all()
     [(_, refused)], [(_, stored)] = [publisher.outcomes for publisher in publishers]
@@ -282,7 +283,7 @@ async def test_a_topic_that_cannot_be_made_refuses_its_messages_only(rig):
     rig.turn()
     rig.ingest.resume("new", Refusal(Cause.QUOTA, "full"))
     assert rig.wanted == ["new", "newer"]
-    await rig.controller.create_topic("newer")
+    await rig.controller.do(CreateTopic(name="newer"))
     rig.ingest.resume("newer", None)
     rig.store.complete_all()
     [(_, outcome)] = publisher.outcomes

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.api.client import Group, GroupConfig, Replica, Topic
+from controller.api.commands import AddGroup, CreateTopic, MoveQueue, NameQueue
 from controller.node.local import Limits, LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.ops.metrics import Metrics
@@ -129,8 +130,8 @@ class Rig:
 async def controller(tmp_path):
     controller = LocalController.open(tmp_path, limits=Limits(default_queues=4), now_ms=lambda: 0)
     for group in (0, 1):
-        await controller.add_group(group, GroupConfig())
-    await controller.create_topic("t")
+        await controller.do(AddGroup(number=group, config=GroupConfig()))
+    await controller.do(CreateTopic(name="t"))
     yield controller
     await controller.close()
 
@@ -219,7 +220,7 @@ async def test_a_group_that_is_not_known_here_is_unavailable(controller):
 
 async def test_a_named_queue_in_another_group_gets_a_copy(controller):
     rig = Rig(controller)
-    here, there = [await controller.name_queue(name) for name in ("q0", "q1")]
+    here, there = [await controller.do(NameQueue(name=name)) for name in ("q0", "q1")]
     assert (here.group, there.group) == (0, 1)
     rig.router.bind("t/#", here.number, key="here", group=here.group)
     rig.router.bind("t/#", there.number, key="there", group=there.group)
@@ -241,8 +242,8 @@ async def test_a_named_queue_in_another_group_gets_a_copy(controller):
 
 async def test_what_is_in_one_log_and_not_in_the_other_may_not_simply_be_sent_again(controller):
     rig = Rig(controller)
-    queue = await controller.name_queue("q0")
-    queue = await controller.name_queue("q1")
+    queue = await controller.do(NameQueue(name="q0"))
+    queue = await controller.do(NameQueue(name="q1"))
     rig.router.bind("t/#", queue.number, key="q", group=queue.group)
     rig.publish("p", 1, message(*rig.keys(0)), message(*rig.keys(1)))
     rig.turn()
@@ -271,8 +272,8 @@ async def test_a_retained_message_is_kept_at_home(controller):
 
 async def test_a_message_for_later_waits_in_each_log_that_has_a_queue_for_it(controller):
     rig = Rig(controller)
-    await controller.name_queue("q0")
-    queue = await controller.name_queue("q1")
+    await controller.do(NameQueue(name="q0"))
+    queue = await controller.do(NameQueue(name="q1"))
     rig.router.bind("t/#", queue.number, key="q", group=queue.group)
     (a,) = rig.keys(0)
     later = message(a, deliver_at_ms=5000, retain=True)
@@ -326,7 +327,7 @@ async def test_a_missing_topic_takes_back_what_was_added_for_every_group(control
     assert wanted == ["new"]
     assert [frame.row_count for log in rig.store.logs.values() for frame, _ in log.waiting] == [1]
     rig.end_all()
-    await controller.create_topic("new")
+    await controller.do(CreateTopic(name="new"))
     rig.ingest.resume("new", None)
     rig.end_all()
     frames = [frame for log in rig.store.logs.values() for frame in log.frames.values()]
@@ -356,7 +357,7 @@ async def test_messages_for_very_many_queues_share_frames_with_nobody(controller
 async def test_closed_queues_get_nothing_and_other_keys_stay_where_they_are(controller):
     rig = Rig(controller)
     before = rig.router.resolve("t/1").queues
-    moved = await controller.move_queue(before[0], 1)
+    moved = await controller.do(MoveQueue(number=before[0], group=1))
     after = rig.router.resolve("t/1")
     assert before[0] not in after.queues
     assert after.queues[1:] == before[1:]
@@ -426,10 +427,10 @@ def test_whatever_comes_of_frames_every_message_is_accounted_for(tmp_path_factor
         )
         try:
             for group in range(groups):
-                await controller.add_group(group, GroupConfig())
+                await controller.do(AddGroup(number=group, config=GroupConfig()))
             for topic in ("t", "u"):
-                await controller.create_topic(topic)
-            queues = [await controller.name_queue(f"q{n}") for n in range(groups)]
+                await controller.do(CreateTopic(name=topic))
+            queues = [await controller.do(NameQueue(name=f"q{n}")) for n in range(groups)]
             rig = Rig(controller, groups=range(groups))
             for n, queue in enumerate(queues):
                 rig.router.bind(f"t/{n}/#", queue.number, key=n, group=queue.group)

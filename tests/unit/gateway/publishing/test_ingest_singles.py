@@ -3,6 +3,7 @@
 import pytest
 
 from controller.api.client import GroupConfig
+from controller.api.commands import AddGroup, CreateTopic
 from controller.node.local import Limits, LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.ops.metrics import Metrics
@@ -124,7 +125,7 @@ def message(body=b"x", address="t/1", device="d1", **fields):
 @pytest.fixture
 async def controller(tmp_path):
     controller = LocalController.open(tmp_path, limits=Limits(default_queues=4), now_ms=lambda: 0)
-    await controller.create_topic("t")
+    await controller.do(CreateTopic(name="t"))
     yield controller
     await controller.close()
 
@@ -140,8 +141,8 @@ async def rig(controller):
 async def two(tmp_path):
     controller = LocalController.open(tmp_path, limits=Limits(default_queues=4), now_ms=lambda: 0)
     for group in (0, 1):
-        await controller.add_group(group, GroupConfig())
-    await controller.create_topic("t")
+        await controller.do(AddGroup(number=group, config=GroupConfig()))
+    await controller.do(CreateTopic(name="t"))
     rig = Rig(controller, (0, 1))
     rig.know("t/1")
     yield rig
@@ -337,7 +338,7 @@ async def test_messages_for_very_many_queues_share_no_frame_with_singles(rig):
 
 
 async def test_a_frame_of_singles_waits_for_the_disk_where_one_of_its_topics_does(rig, controller):
-    await controller.create_topic("fast", config={"flush": "async"})
+    await controller.do(CreateTopic(name="fast", config={"flush": "async"}))
     rig.know("fast/1")
     for turn in (("fast/1", "fast/1"), ("fast/1", "t/1"), ("t/1", "fast/1")):
         for address in turn:

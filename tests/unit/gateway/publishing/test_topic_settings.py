@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from controller.api.client import Topic, TopicLimit, UnknownTopic
+from controller.api.commands import ConfigureTopic, CreateTopic, MoveQueue
 from controller.node.local import Limits, LocalController
 from gateway.config.config import Config, TopicsConfig, load
 from gateway.domain.batch import Batch
@@ -96,16 +97,16 @@ def test_mistakes_in_the_file_are_named(tmp_path, text):
 
 
 async def test_a_topic_is_configured_anew_and_stays_so(controller, tmp_path):
-    topic = await controller.create_topic("t")
+    topic = await controller.do(CreateTopic(name="t"))
     changes = []
     controller.watch(lambda: changes.append(True))
-    changed = await controller.configure_topic("t", {"retention_ms": 5})
+    changed = await controller.do(ConfigureTopic(name="t", config={"retention_ms": 5}))
     assert changed == Topic(name="t", queues=topic.queues, config={"retention_ms": 5}) == controller.topic("t")
     assert changes == [True]
-    await controller.configure_topic("t", {"retention_ms": 5})
+    await controller.do(ConfigureTopic(name="t", config={"retention_ms": 5}))
     assert changes == [True]
     with pytest.raises(UnknownTopic):
-        await controller.configure_topic("other", {})
+        await controller.do(ConfigureTopic(name="other", config={}))
     await controller.close()
     again = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
     assert again.topic("t") == changed
@@ -141,9 +142,9 @@ async def publish(controller):
         drained=lambda: None,
         compress_bytes_min=2000,
     )
-    await controller.create_topic("fast", config={"flush": "async"})
-    await controller.create_topic("safe")
-    await controller.create_topic("state", config={"compact": True})
+    await controller.do(CreateTopic(name="fast", config={"flush": "async"}))
+    await controller.do(CreateTopic(name="safe"))
+    await controller.do(CreateTopic(name="state", config={"compact": True}))
 
     def publish(*messages):
         for message in messages:
@@ -232,12 +233,12 @@ async def test_a_topic_without_a_word_in_the_file_stays_as_it_is(running, contro
 
 
 async def test_what_a_crash_left_unsaid_is_said_at_the_next_start(running, controller):
-    await controller.create_topic("t", config={"retention_ms": 7})
-    await controller.create_topic("plain")
+    await controller.do(CreateTopic(name="t", config={"retention_ms": 7}))
+    await controller.do(CreateTopic(name="plain"))
     found, _ = await running.start()
     assert [one.retention_ms for one in found["t"]] == [7, 7]
     assert found["plain"] == [None, None]
-    await controller.configure_topic("t", {})
+    await controller.do(ConfigureTopic(name="t", config={}))
     found, _ = await running.start()
     assert [(one.retention_ms, one.compact) for one in found["t"]] == [(None, False)] * 2
 
@@ -247,8 +248,8 @@ async def test_queues_that_a_topic_gets_later_are_configured_too(tmp_path, monke
     async with Machine(tmp_path) as machine, asyncio.TaskGroup() as tasks:
         hub = Hub(Config(), machine.store, machine.controller, Metrics(process=False), tasks)
         await hub.start()
-        topic = await machine.controller.create_topic("t", config={"retention_ms": 7})
-        moved = await machine.controller.move_queue(topic.open[0], 1)
+        topic = await machine.controller.do(CreateTopic(name="t", config={"retention_ms": 7}))
+        moved = await machine.controller.do(MoveQueue(number=topic.open[0], group=1))
         queue = moved.open[0]
         machine.reaches[1].down = True
         while (said := machine.store.queue_config(queue)) is None or said.retention_ms != 7:
@@ -270,13 +271,13 @@ async def test_a_topic_too_many_is_a_mistake_in_the_configuration(running, contr
     async def refuse(*_, **__):
         raise TopicLimit("full")
 
-    monkeypatch.setattr(controller, "create_topic", refuse)
+    monkeypatch.setattr(controller, "do", refuse)
     with pytest.raises(ExceptionGroup) as raised:
         await running.start(TopicSettings(name="t"))
     assert raised.group_contains(ConfigError, match=r"topics\.configure: t: full")
 
 
 async def test_queues_stay_as_many_as_they_are(running, controller, caplog):
-    await controller.create_topic("t", queues=2)
+    await controller.do(CreateTopic(name="t", queues=2))
     await running.start(TopicSettings(name="t", queues=5, retention_ms=1))
     assert len(controller.topic("t").queues) == 2

@@ -3,6 +3,7 @@
 import pytest
 from test_shared_subscriptions import SharedRig
 
+from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.domain.access import Identity, Permissions, Rules
 from gateway.domain.access_settings import AccessConfig, AccessRule
@@ -26,7 +27,7 @@ async def rig(tmp_path):
     store = await LocalStore.open(tmp_path / "store")
     controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
     for topic in ("$amqp", "a"):
-        await controller.create_topic(topic, queues=1)
+        await controller.do(CreateTopic(name=topic, queues=1))
     rig = SharedRig(store, controller)
     await rig.queues.load()
     yield rig

@@ -2,6 +2,7 @@
 
 import pytest
 
+from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.queues import (
@@ -25,7 +26,7 @@ async def rig(tmp_path):
     store = await LocalStore.open(tmp_path / "store")
     controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
     for topic in ("$amqp", "a", "b"):
-        await controller.create_topic(topic, queues=1)
+        await controller.do(CreateTopic(name=topic, queues=1))
     rig = Rig(store, controller)
     await rig.queues.load()
     yield rig

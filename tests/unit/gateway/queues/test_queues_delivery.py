@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import ConsumerId
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.anyio
 async def rig(tmp_path):
     store = await LocalStore.open(tmp_path / "store")
     controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
-    await controller.create_topic("$amqp", queues=1)
+    await controller.do(CreateTopic(name="$amqp", queues=1))
     rig = Rig(store, controller)
     await rig.queues.load()
     yield rig

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.ownership.cluster_owners import ClusterOwners
@@ -105,7 +106,7 @@ async def cluster(tmp_path):
     clock = Clock()
     async with await LocalStore.open(tmp_path / "store", now_ms=clock.now_ms) as store:
         controller = LocalController.open(tmp_path / "controller", now_ms=clock.now_ms)
-        await controller.create_topic("$amqp")
+        await controller.do(CreateTopic(name="$amqp"))
         node = await Node().start(store)
         cluster = Cluster(store, node, controller, clock)
         yield cluster

@@ -6,6 +6,7 @@ import pytest
 import test_queues_proxies
 from test_shared_subscriptions import LIGHTS, Sessions
 
+from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.ownership.owner_keys import OwnerRecord, encode, owner_key
 from gateway.port.adapter import ConsumerId, Disposition, SettleLeased
@@ -64,7 +65,7 @@ async def cluster(tmp_path):
     async with await LocalStore.open(tmp_path / "store", now_ms=clock.now_ms) as store:
         controller = LocalController.open(tmp_path / "controller", now_ms=clock.now_ms)
         for topic in ("$amqp", "a"):
-            await controller.create_topic(topic, queues=1)
+            await controller.do(CreateTopic(name=topic, queues=1))
         node = await Node().start(store)
         cluster = Cluster(store, node, controller, clock)
         yield cluster

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.ownership.owners import LocalOwners
@@ -85,7 +86,7 @@ async def rig(tmp_path):
     store = await LocalStore.open(tmp_path / "store")
     controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
     for topic in ("$amqp", "a", "b"):
-        await controller.create_topic(topic, queues=1)
+        await controller.do(CreateTopic(name=topic, queues=1))
     rig = SharedRig(store, controller)
     await rig.queues.load()
     yield rig

@@ -3,6 +3,7 @@
 import pytest
 
 from controller.api.client import User
+from controller.api.commands import DeleteUser, SetUser
 from gateway.domain.access_settings import AccessConfig
 from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Principal
@@ -23,7 +24,7 @@ async def test_rules_that_change_count_at_all_proxies(tmp_path):
     async with Controllers(tmp_path, count=1) as controllers:
         await controllers.leader()
         operator, *proxies = [controllers.remote() for _ in range(3)]
-        await operator.set_user(user(ALLOW_A))
+        await operator.do(SetUser(user=user(ALLOW_A)))
         granted = []
         for proxy in proxies:
             await proxy.ready()
@@ -33,8 +34,8 @@ async def test_rules_that_change_count_at_all_proxies(tmp_path):
             )
             granted.append(control.permissions(Principal(name="ada"), protocol="mqtt"))
         assert [(one.reads("a/b"), one.reads("c")) for one in granted] == [(True, False)] * 2
-        await operator.set_user(user(ALLOW_A, DENY_B))
+        await operator.do(SetUser(user=user(ALLOW_A, DENY_B)))
         await until(lambda: not any(one.reads("a/b") for one in granted))
         assert all(one.reads("a/c") for one in granted)
-        await operator.delete_user("ada")
+        await operator.do(DeleteUser(name="ada"))
         await until(lambda: not any(one.reads("a/c") for one in granted))

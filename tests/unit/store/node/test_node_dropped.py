@@ -2,6 +2,7 @@
 
 import pytest
 
+from controller.api.commands import CloseQueue, CreateTopic, DropQueue
 from store.base.errors import QueueDropped
 from tests.support.controller.controllers import Controllers, until
 from tests.support.store.node_kit import GROUP, PATIENCE_S, StoreGroup
@@ -17,13 +18,13 @@ async def test_a_client_with_an_old_picture_of_a_topic_is_refused(tmp_path, rows
         StoreGroup(tmp_path, controllers, count=2) as group,
     ):
         await group.in_sync()
-        topic = await group.client.create_topic("t", queues=2)
+        topic = await group.client.do(CreateTopic(name="t", queues=2))
         kept, gone = topic.queues
         store = group.store()
         await append(store, frame(*[(gone, b"before")] * rows))
-        await group.client.close_queue(gone)
+        await group.client.do(CloseQueue(number=gone))
         await append(store, frame((gone, b"closed"), (kept, b"a")))  # who closes it waits until everybody knows
-        await group.client.drop_queue(gone)
+        await group.client.do(DropQueue(number=gone))
         master = group.nodes[await group.master()]
         await until(lambda: gone in master._node.dropped, PATIENCE_S)
         with pytest.raises(QueueDropped, match=str(gone)):
@@ -43,10 +44,10 @@ async def test_what_was_dropped_is_known_at_a_restart(tmp_path):
         Controllers(tmp_path / "controllers", count=1) as controllers,
         StoreGroup(tmp_path, controllers, count=1) as group,
     ):
-        kept, gone = (await group.client.create_topic("t", queues=2)).queues
-        await group.client.close_queue(gone)
-        await group.client.drop_queue(gone)
-        await group.client.drop_queue(gone)  # again
+        kept, gone = (await group.client.do(CreateTopic(name="t", queues=2))).queues
+        await group.client.do(CloseQueue(number=gone))
+        await group.client.do(DropQueue(number=gone))
+        await group.client.do(DropQueue(number=gone))  # again
         name = await group.master()
         await group.kill(name)
         await controllers.stop(1)

@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from controller.api.client import GroupConfig, Replica, UnknownGroup
+from controller.api.commands import AddGroup, ForgetReplica, RegisterReplica
+from controller.api.requests import Elect
 from controller.node.local import LocalController
 from store.base.errors import ForeignCluster, ForeignLog, MetadataWentBack, WrongGroup
 from store.disk.files import OsFiles
@@ -66,10 +68,11 @@ class CrashingController:
     def __getattr__(self, name):
         return getattr(self.controller, name)
 
-    async def register_replica(self, group, replica):
+    async def do(self, request):
+        assert isinstance(request, RegisterReplica)
         if self.lost == "command":
             raise Crash
-        found = await self.controller.register_replica(group, replica)
+        found = await self.controller.do(request)
         if self.lost == "answer":
             raise Crash
         return found
@@ -82,7 +85,7 @@ def about(address="host:1"):
 @pytest.fixture
 async def controller(tmp_path):
     found = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
-    await found.add_group(GROUP, GroupConfig(replicas=3))
+    await found.do(AddGroup(number=GROUP, config=GroupConfig(replicas=3)))
     yield found
     await found.close()
 
@@ -145,7 +148,7 @@ async def test_nodes_that_begin_together_get_different_ids(controller, tmp_path)
 
 async def test_a_replica_that_was_forgotten_gets_another_id(controller, home):
     await register(controller, home, GROUP, about())
-    await controller.forget_replica(GROUP, 1)
+    await controller.do(ForgetReplica(group=GROUP, replica=1))
     found, group = await register(controller, home, GROUP, about())
     assert found.id == 2
     assert [one.id for one in group.replicas] == [2]
@@ -164,7 +167,7 @@ async def test_a_damaged_file_is_as_good_as_none(controller, home, asked_too):
 
 async def test_what_is_not_a_replica_of_this_group_is_refused(controller, home):
     await register(controller, home, GROUP, about())
-    await controller.add_group(4, GroupConfig())
+    await controller.do(AddGroup(number=4, config=GroupConfig()))
     with pytest.raises(WrongGroup, match="replica 1 of store group 3"):
         await register(controller, home, 4, about())
     with pytest.raises(UnknownGroup):
@@ -198,7 +201,7 @@ async def test_a_log_of_elsewhere_does_not_join_others(controller, home, tmp_pat
     """Its first epoch would look like theirs, and what it holds be served as what they have."""
     if had_id:
         elsewhere = LocalController.open(tmp_path / "elsewhere", now_ms=lambda: 0)
-        await elsewhere.add_group(GROUP, GroupConfig())
+        await elsewhere.do(AddGroup(number=GROUP, config=GroupConfig()))
         for other in (tmp_path / "b", home):
             other.mkdir(exist_ok=True)
             identity, _ = await register(elsewhere, other, GROUP, about())
@@ -209,7 +212,7 @@ async def test_a_log_of_elsewhere_does_not_join_others(controller, home, tmp_pat
     first = tmp_path / "first"
     first.mkdir()
     await register(controller, first, GROUP, about())
-    await controller.elect(GROUP, 1)
+    await controller.do(Elect(group=GROUP, candidate=1))
     with pytest.raises(ForeignLog, match="another cluster's"):
         await register(controller, home, GROUP, about())
     assert [one.id for one in controller.group(GROUP).replicas] == [1]
@@ -245,7 +248,7 @@ async def test_a_replica_of_an_older_version_is_told_its_cluster(controller, hom
     found, _ = await register(controller, home, GROUP, about())
     write_small_file(OsFiles(), home / "replica", msgspec.structs.replace(found, cluster=""))
     give_log(home)
-    await controller.elect(GROUP, found.id)
+    await controller.do(Elect(group=GROUP, candidate=found.id))
     assert (await register(controller, home, GROUP, about()))[0] == found
     assert log_id(OsFiles(), home) == controller.group(GROUP).log == f"{found.cluster}.{GROUP}"
     assert (await register(controller, home, GROUP, about()))[0] == found
@@ -254,7 +257,7 @@ async def test_a_replica_of_an_older_version_is_told_its_cluster(controller, hom
 @pytest.mark.parametrize("with_log", [False, True])
 async def test_a_replica_of_another_cluster_is_refused_and_left_as_it_is(controller, home, tmp_path, with_log):
     elsewhere = LocalController.open(tmp_path / "elsewhere", now_ms=lambda: 0)
-    await elsewhere.add_group(GROUP, GroupConfig())
+    await elsewhere.do(AddGroup(number=GROUP, config=GroupConfig()))
     await register(elsewhere, home, GROUP, about())
     other = elsewhere.cluster
     await elsewhere.close()
@@ -280,7 +283,7 @@ async def test_of_two_logs_of_single_nodes_one_becomes_the_groups(controller, ho
     with pytest.raises(ForeignLog, match="is first, and that of node n is second"):
         await register(controller, second, GROUP, about())
     assert log_id(OsFiles(), second) == "second"
-    await controller.elect(GROUP, found.id)
+    await controller.do(Elect(group=GROUP, candidate=found.id))
     assert controller.group(GROUP).log == "first"
     before = held(second)
     with pytest.raises(ForeignLog, match=f"has log second, and that of store group {GROUP} is first"):
@@ -294,7 +297,7 @@ async def test_the_log_of_an_older_single_node_gets_an_id_when_it_joins(controll
     log = log_id(OsFiles(), home)
     assert log
     assert group.replica(found.id).log == log
-    await controller.elect(GROUP, found.id)
+    await controller.do(Elect(group=GROUP, candidate=found.id))
     assert controller.group(GROUP).log == log
     assert (await register(controller, home, GROUP, about()))[0] == found
 
@@ -303,7 +306,7 @@ async def test_a_directory_without_a_frame_takes_the_id_of_its_group(controller,
     give_log(home, 0)
     give_id(home, "empty")
     found, _ = await register(controller, home, GROUP, about())
-    await controller.elect(GROUP, found.id)
+    await controller.do(Elect(group=GROUP, candidate=found.id))
     disk = Disk(home, GROUP, {"disk_reserve_bytes": 0})
     await disk.open_slave()
     await disk.belong("")

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from controller.api.client import NotElectable, StaleEpoch
+from controller.api.requests import Elect
 from store.disk.files import OsFiles
 from store.integrity.floor import read_floor
 from store.local.local import LocalStore
@@ -77,7 +78,7 @@ async def elect_unclean(group, replica=None):
         while True:
             epoch = group.group.master_epoch
             with contextlib.suppress(NotElectable, StaleEpoch):
-                return await group.client.elect(GROUP, replica, master_epoch=epoch, unclean=True)
+                return await group.client.do(Elect(group=GROUP, candidate=replica, master_epoch=epoch, unclean=True))
             await asyncio.sleep(0.05)
 
 
@@ -116,7 +117,7 @@ async def test_a_group_whose_logs_have_all_lost_their_ends_goes_on_when_that_is_
         end = await fill(group)
         epoch = await lose_the_ends(group)
         with pytest.raises(NotElectable):
-            await group.client.elect(GROUP, None)
+            await group.client.do(Elect(group=GROUP, candidate=None))
         assert set(floors(group).values()) == {end}
         found = await elect_unclean(group)
         assert group.name_of(found.master) == "n1"  # which has lost least
@@ -137,7 +138,7 @@ async def test_ends_that_are_lost_with_the_floors_are_given_up_by_no_clean_elect
             await node.disk.store._until_dispatched(end)
         epoch = await lose_the_ends(group, floors_too=True)
         with pytest.raises(NotElectable):
-            await group.client.elect(GROUP, None)
+            await group.client.do(Elect(group=GROUP, candidate=None))
         assert {node.disk.store.lost_end for node in group.nodes.values()} == {end}
         assert not any(isinstance(node.role, MasterRole) for node in group.nodes.values())
         await elect_unclean(group)
@@ -210,7 +211,7 @@ async def test_no_clean_election_gives_up_a_lost_end(tmp_path, controllers):
         again = await lose_the_ends(group)
         for replica in (None, *(group.id(name) for name in group.names)):
             with pytest.raises(NotElectable):
-                await group.client.elect(GROUP, replica)
+                await group.client.do(Elect(group=GROUP, candidate=replica))
         assert not any(isinstance(node.role, MasterRole) for node in group.nodes.values())
         assert set(floors(group).values()) == floor
         await elect_unclean(group)

@@ -3,6 +3,7 @@
 import pytest
 
 from controller.api.client import GroupConfig
+from controller.api.requests import AskService
 from store.base.errors import NotWritable, StoreFull
 from store.engine import engine
 from store.node import master_health
@@ -117,13 +118,13 @@ async def test_a_master_whose_replicas_do_not_answer_says_so(tmp_path, controlle
         other = next(one for one in group.names if one != name)
         registry, id_ = controllers.nodes[1].registry, group.id(name)
         await until(lambda: registry.last(GROUP, id_).master and not registry.last(GROUP, id_).stalled, PATIENCE_S)
-        assert (await group.client.service(GROUP)).served
+        assert (await group.client.do(AskService(group=GROUP))).served
         local = group.nodes[name].disk.store
         await append(group.store(), frame((20, b"a"), (20, b"b")))
         assert [lease.offset for lease in await local.take(20, 1, max_count=1)] == [0]
         await group.kill(other)
         await until(lambda: registry.last(GROUP, id_).stalled, PATIENCE_S)
-        assert not (await group.client.service(GROUP)).served
+        assert not (await group.client.do(AskService(group=GROUP))).served
         await until(lambda: group.role(name).health.cut_off, PATIENCE_S)
         with pytest.raises(NotWritable, match="nothing is lent"):  # somebody else may be by now
             await local.take(20, 1, max_count=1)

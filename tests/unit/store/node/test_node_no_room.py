@@ -5,6 +5,7 @@ import errno
 import pytest
 
 from controller.api.client import GroupConfig
+from controller.api.requests import AskService
 from store.node import node as node_module
 from store.node import slave_role
 from store.node.disk import Disk
@@ -83,7 +84,7 @@ async def test_who_is_elected_without_room_serves_when_there_is_some(tmp_path, c
         await until(lambda: group.group.master == group.id(full) and node.disk.full, PATIENCE_S)
         assert group.group.master_epoch > before
         assert node.disk.promised == kept(group, full) == before
-        assert not (await group.client.service(GROUP)).served
+        assert not (await group.client.do(AskService(group=GROUP))).served
         files[full].write_error = 0
         assert await group.master(after=before) == full
         await append(group.store(), frame((16, b"b")))

@@ -8,6 +8,8 @@ import grpc
 import pytest
 
 from controller.api.client import ControllerError, GroupChanges, GroupConfig
+from controller.api.commands import ConfigureGroup
+from controller.api.requests import Elect
 from store.base.errors import NotWritable, StoreError
 from store.format.frame import origin_of
 from store.local.local import LocalStore
@@ -318,7 +320,7 @@ async def test_other_rules_of_acknowledgement(tmp_path, controllers, acknowledge
 async def test_a_group_may_acknowledge_by_another_rule_from_now_on(group):
     store = group.store()
     await append(store, frame((16, b"a")))
-    await group.client.configure_group(GROUP, GroupChanges(acknowledge="quorum"))
+    await group.client.do(ConfigureGroup(number=GROUP, config=GroupChanges(acknowledge="quorum")))
     await append(store, frame((16, b"b")))
     await group.in_sync()
     epoch = group.group.master_epoch
@@ -371,12 +373,12 @@ async def test_unclean_election_goes_on_with_less_and_says_so(group, caplog):
     for name in ahead:
         await group.kill(name)
     await group.start(behind)
-    await group.client.configure_group(GROUP, GroupChanges(min_in_sync=1, unclean_election=True))
+    await group.client.do(ConfigureGroup(number=GROUP, config=GroupChanges(min_in_sync=1, unclean_election=True)))
     await until(lambda: group.id(behind) in {one.id for one in group.group.replicas})
     async with asyncio.timeout(PATIENCE_S):
         while group.group.master_epoch == epoch:
             with contextlib.suppress(ControllerError):  # the others are alive as long as they may only be silent
-                await group.client.elect(GROUP, group.id(behind))
+                await group.client.do(Elect(group=GROUP, candidate=group.id(behind)))
     assert await group.master(after=epoch) == behind
     await append(store, frame((16, b"b")))
     await group.start(*ahead)

@@ -5,6 +5,7 @@ import socket
 import pytest
 
 from controller.api.client import GroupConfig
+from controller.api.commands import RemoveGroup
 from gateway.config.config import Config, RpcConfig, StoreConfig
 from gateway.process.app import StartError, listening_on
 from gateway.process.nodes import store_settings
@@ -31,7 +32,7 @@ async def test_a_store_of_a_removed_group_is_not_ready(group):
     process = _Process(store_settings(Config(store=StoreConfig(group=GROUP))))
     process._node, process._controller = group.nodes["n1"], group.nodes["n1"]._controller
     await until(lambda: process.ready().ready)
-    await group.client.remove_group(GROUP)
+    await group.client.do(RemoveGroup(number=GROUP))
     reason = f"store group {GROUP} was removed from the cluster: stop this store"
     await until(lambda: reason in process.ready().reasons)
     assert not process.status().ready
