@@ -117,7 +117,7 @@ class ConfigureTopic(Command[Topic], frozen=True, kw_only=True, tag="configure_t
 
 
 class DeleteTopic(Command[None], frozen=True, kw_only=True, tag="delete_topic"):
-    """Forget a topic. Its queue numbers are never given again. Raises `UnknownTopic`."""
+    """Forget a topic and drop its queues, whose numbers are never given again. Raises `UnknownTopic`."""
 
     name: str
     time_ms: int = 0

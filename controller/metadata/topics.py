@@ -140,7 +140,12 @@ class TopicTable:
         return partial(self.put, msgspec.structs.replace(self._topic(command.name), config=command.config))
 
     def _delete(self, command: DeleteTopic) -> Change[None]:
-        return partial(self._remove_topic, self._topic(command.name))
+        return partial(self._delete_topic, self._topic(command.name))
+
+    def _delete_topic(self, topic: Topic) -> None:
+        for number in topic.queues:
+            self._remember_dropped(number)
+        self._remove_topic(topic)
 
     def _grow(self, command: GrowTopic) -> Change[Topic]:
         there = self._topic(command.name)
@@ -197,10 +202,13 @@ class TopicTable:
         return partial(self._put_without, after, gone)
 
     def _put_without(self, topic: Topic, gone: int) -> None:
-        self.dropped[gone] = self.group_of[gone]
+        self._remember_dropped(gone)
+        self.put(topic)
+
+    def _remember_dropped(self, number: int) -> None:
+        self.dropped[number] = self.group_of[number]
         if len(self.dropped) > DROPPED_COUNT_MAX:
             del self.dropped[next(iter(self.dropped))]
-        self.put(topic)
 
     def _name(self, command: NameQueue) -> Change[NamedQueue]:
         there = self.named.get(command.name)

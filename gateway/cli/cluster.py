@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast, get_args
 import typer
 
 from controller.api.client import Acknowledge as _Acknowledge
-from controller.api.commands import AddGroup, CloseGroup, CloseQueue, ForgetReplica, MoveQueue, RemoveGroup
+from controller.api.commands import AddGroup, CloseGroup, CloseQueue, ForgetReplica, GrowTopic, MoveQueue, RemoveGroup
 from controller.api.requests import AddMember, RemoveMember, Transfer
 from gateway.cli import queues as cli_queues
 from gateway.cli import replicas as cli_replicas
@@ -359,3 +359,20 @@ def close_queue(
     """Write no more to a topic's queue; it can be read until it is dropped."""
     found = ask(config, controllers, lambda controller: controller.do(CloseQueue(number=queue)))
     typer.echo(f"{found.name}: queue {queue} is closed")
+
+
+@topics.command("grow")
+def grow_topic(
+    topic: Annotated[str, typer.Argument(help="The topic's name.")],
+    queues: Annotated[int, typer.Argument(min=1, max=1024, help="How many queues it is to write to.")],
+    group: Annotated[
+        int | None,
+        typer.Option("--group", min=0, help="Where the new ones lie.", show_default="the groups with fewest queues"),
+    ] = None,
+    config: ConfigOption = None,
+    controllers: ControllersOption = None,
+) -> None:
+    """Write to more queues. A key's new messages may lie in another queue: readers may see them before its old ones."""
+    command = GrowTopic(name=topic, queues=queues, group=group)
+    found = ask(config, controllers, lambda controller: controller.do(command))
+    typer.echo(f"{found.name}: {len(found.open)} queues are written to: {', '.join(map(str, found.open))}")

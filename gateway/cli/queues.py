@@ -1,4 +1,4 @@
-"""`headgate cluster topics list` and `drop`: what needs the store groups beside the controllers."""
+"""`headgate cluster topics list`, `drop` and `delete`: what needs the store groups beside the controllers."""
 
 import json
 import sys
@@ -53,6 +53,26 @@ def register(app: typer.Typer) -> None:
         else:
             _with_store(config, controllers, lambda controller, store: queues.drop(controller, store, queue))
         typer.echo(f"queue {queue} is dropped")
+
+    @app.command("delete")
+    def delete_topic(
+        topic: Annotated[str, typer.Argument(help="The topic's name.")],
+        config: ConfigOption = None,
+        controllers: ControllersOption = None,
+        *,
+        force: Annotated[bool, typer.Option("--force", help="Also where somebody has not read all of it.")] = False,
+        yes: Annotated[bool, typer.Option("--yes", help="Do not ask before.")] = False,
+    ) -> None:
+        """Delete a topic that everybody has read: nobody can read its messages any more."""
+        from gateway.operating import queues  # noqa: PLC0415
+
+        if not yes:
+            typer.confirm(f"Delete {topic}? Nobody can read its messages any more.", abort=True)
+        if force:
+            ask(config, controllers, lambda controller: queues.delete(controller, None, topic))
+        else:
+            _with_store(config, controllers, lambda controller, store: queues.delete(controller, store, topic))
+        typer.echo(f"topic {topic} is deleted")
 
 
 def _with_store(config: Any, controllers: str | None, work: Callable[[Any, Any], Awaitable[T]]) -> T:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from controller.api.client import ControllerClient, QueueClosed, Topic, UnknownQueue
-from controller.api.commands import DropQueue
+from controller.api.client import ControllerClient, QueueClosed, Topic, UnknownQueue, UnknownTopic
+from controller.api.commands import DeleteTopic, DropQueue
 from gateway.groups.state import names_range
 from gateway.groups.store import load_group
 from gateway.ownership.owners import CURSORS, decode_cursor
@@ -21,7 +21,7 @@ from store.api.client import StoreClient
 from store.base.errors import StoreError
 from store.format.frame import Position, QueueNumber, QueueOffset, group_of
 
-__all__ = ["QueueLine", "Unread", "drop", "lines", "unread"]
+__all__ = ["QueueLine", "Unread", "delete", "drop", "lines", "unread"]
 
 NAMES_COUNT_MAX = 1_000  # consumer groups in one page
 NAMED_COUNT_MAX = 8  # readers that one sentence names
@@ -106,14 +106,34 @@ async def drop(controller: ControllerClient, store: StoreClient | None, number: 
     topic = None if name is None else controller.topic(name)
     if topic is None:
         raise UnknownQueue(f"no topic has a queue {number}")
-    left = await unread(controller, store, number) if store is not None and number in topic.closed else ()
+    if store is not None and number in topic.closed:
+        await _check_read(controller, store, topic, number, "drops it")
+    await controller.do(DropQueue(number=number))
+
+
+async def delete(controller: ControllerClient, store: StoreClient | None, name: str) -> None:
+    """Forget a topic with its queues, when nobody has anything to read in them; without a store, whoever has.
+
+    Raises `UnknownTopic`, `QueueClosed`, `StoreError`.
+    """
+    topic = controller.topic(name)
+    if topic is None:
+        raise UnknownTopic(f"there is no topic {name!r}")
+    if store is not None:
+        for number in topic.queues:
+            await _check_read(controller, store, topic, number, "deletes the topic")
+    await controller.do(DeleteTopic(name=name))
+
+
+async def _check_read(controller: ControllerClient, store: StoreClient, topic: Topic, number: int, forced: str) -> None:
+    """Checks that all readers that are known have read all of a queue. Raises `QueueClosed`, `StoreError`."""
+    left = await unread(controller, store, number)
     if left:
         who = ", ".join(f"{one.reader}: {one.records}" for one in left[:NAMED_COUNT_MAX])
         more = f" and {len(left) - NAMED_COUNT_MAX} more" if len(left) > NAMED_COUNT_MAX else ""
         raise QueueClosed(
-            f"queue {number} of {name} is not read to its end; unread are for {who}{more}; --force drops it"
+            f"queue {number} of {topic.name} is not read to its end; unread are for {who}{more}; --force {forced}"
         )
-    await controller.do(DropQueue(number=number))
 
 
 def _state(topic: Topic, number: int) -> str:

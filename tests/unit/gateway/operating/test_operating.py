@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from typer.testing import CliRunner
 
-from controller.api.client import NotElectable, QueueClosed, ReplicaInSync, UnknownQueue
+from controller.api.client import NotElectable, QueueClosed, ReplicaInSync, UnknownQueue, UnknownTopic
 from controller.api.commands import CloseQueue, ConfigureGroup, CreateTopic
 from controller.node.local import LocalController
 from controller.remote.remote import RemoteController
@@ -17,6 +17,7 @@ from gateway.operating import queues
 from gateway.ownership.owner_keys import encode as encode_cursor
 from gateway.ownership.owners import CURSORS
 from gateway.sessions.record import offsets_of
+from store.base.errors import QueueDropped
 from store.format.frame import LogOffset, Position
 from store.local.local import LocalStore
 from store.node.slave_role import SlaveRole
@@ -286,3 +287,48 @@ async def test_a_queue_with_readers_is_dropped_by_force(single):
     await store.kv_put(group_key("g"), encode_group(GroupRecord("t", "averaged")))
     await queues.drop(controller, None, first)
     assert controller.topic_of_queue(first) is None
+
+
+async def test_a_topic_grows_where_the_operator_says(group, headgate):
+    topic = await group.client.do(CreateTopic(name="t", queues=1))
+    said = await headgate("topics", "grow", "t", 3, "--group", GROUP)
+    await until(lambda: len(group.client.topic("t").open) == 3)
+    grown = group.client.topic("t")
+    assert (grown.open[0], set(grown.groups)) == (topic.open[0], {GROUP})
+    assert said.output == f"t: 3 queues are written to: {', '.join(map(str, grown.open))}\n"
+    store = group.store()
+    await append(store, frame(*[(number, b"new") for number in grown.open]))
+    with pytest.raises(UnknownTopic, match="there is no topic 'other'"):
+        await headgate("topics", "grow", "other", 3)
+
+
+async def test_a_topic_is_deleted_and_its_queues_take_no_more(group, headgate):
+    (number,) = (await group.client.do(CreateTopic(name="t", queues=1))).queues
+    store = group.store()
+    await append(store, frame((number, b"before")))
+    refused = await headgate("topics", "delete", "t", "--force", answer="n\n")
+    assert refused.exit_code == 1
+    assert group.client.topic("t") is not None
+    said = await headgate("topics", "delete", "t", "--force", answer="y\n")
+    assert said.output.endswith("topic t is deleted\n")
+    await until(lambda: group.client.topic("t") is None)
+    master = group.nodes[await group.master()]
+    await until(lambda: number in master._node.dropped)
+    with pytest.raises(QueueDropped, match=str(number)):
+        await append(store, frame((number, b"late")))
+    again = await group.client.do(CreateTopic(name="t", queues=1))
+    assert again.queues[0] > number
+    with pytest.raises(UnknownTopic, match="there is no topic 'other'"):
+        await headgate("topics", "delete", "other", "--force", "--yes")
+
+
+async def test_a_topic_with_readers_is_deleted_by_force_alone(single):
+    store, controller, first = single
+    await store.kv_put(name_key("g"), encode_group(GroupRecord("t", "averaged")))
+    await store.kv_put(group_key("g"), encode_group(GroupRecord("t", "averaged")))
+    with pytest.raises(QueueClosed, match=f"queue {first} of t is not read.*'g': 10; --force deletes the topic"):
+        await queues.delete(controller, store, "t")
+    await queues.delete(controller, None, "t")
+    assert (controller.topic("t"), controller.dropped(0)) == (None, {first, first + 1})
+    with pytest.raises(UnknownTopic, match="there is no topic 't'"):
+        await queues.delete(controller, store, "t")
