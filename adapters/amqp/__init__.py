@@ -6,9 +6,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from adapters.amqp.arriving import Arriving
 from adapters.amqp.connection import AmqpConnection
 from adapters.amqp.options import AmqpOptions
+from adapters.amqp.receive_budget import ReceiveBudget
 from gateway.port.adapter import ConnectionInfo, DatagramAdapter, Listener, Random
 
 __all__ = ["FACTORY", "AmqpConnection", "AmqpFactory", "AmqpOptions"]
@@ -23,7 +23,7 @@ class AmqpFactory:
     options = AmqpOptions
 
     def __init__(self) -> None:
-        self._arriving = Arriving()
+        self._arriving = ReceiveBudget()
 
     def connect(self, info: ConnectionInfo, options: Any, *, random: Random) -> AmqpConnection:
         """The state machine of a new connection."""

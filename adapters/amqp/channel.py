@@ -9,8 +9,8 @@ from pamqp.base import Frame
 from pamqp.commands import Basic
 from pamqp.commands import Channel as Methods
 
+from adapters.amqp.connection_output import ConnectionOutput
 from adapters.amqp.delivery import deliver_frames, deliver_prefix, get_ok_frames
-from adapters.amqp.link import Link
 from adapters.amqp.properties import SHORT_BYTES_MAX
 from adapters.amqp.publishing import Content
 from adapters.amqp.wire import (
@@ -83,7 +83,7 @@ class Consumer:
         self.queue = queue
         self.number = 0  # the queue's, known with its first message
         self.no_ack = no_ack
-        self.prefetch = channel.prefetch or channel.link.options.unacknowledged_count_max
+        self.prefetch = channel.prefetch or channel.output.options.unacknowledged_count_max
         self.prefix = deliver_prefix(tag)
         self.unacknowledged = 0  # <= prefetch
         self.blocked = False  # took less than offered
@@ -106,8 +106,8 @@ class Consumer:
 class Channel:
     """The state of a channel."""
 
-    def __init__(self, link: Link, number: int) -> None:
-        self.link = link
+    def __init__(self, output: ConnectionOutput, number: int) -> None:
+        self.output = output
         self.number = number
         self.state = State.OPEN
         self.waiting = False  # for the gateway's answer to a method
@@ -135,12 +135,12 @@ class Channel:
 
     def send(self, method: type[Frame], *values: Any) -> None:
         """Send a method on this channel."""
-        self.link.write(method_frame(self.number, method, *values))
+        self.output.write(method_frame(self.number, method, *values))
 
     def ask(self, index: int, request: Request, then: Callable[[Any], None]) -> None:
         """Ask the gateway; the channel waits for the answer, and a refusal closes it. `index` is the method's."""
         self.waiting = True
-        self.link.call(request, lambda outcome, _now_ms: self.answered(index, outcome, then))
+        self.output.call(request, lambda outcome, _now_ms: self.answered(index, outcome, then))
 
     def answered(self, index: int, outcome: Outcome, then: Callable[[Any], None]) -> None:
         """The gateway has answered a method."""
@@ -165,17 +165,17 @@ class Channel:
         self.state = state
         self.drop_content()
         for consumer in self.consumers.values():
-            self.link.drop_consumer(consumer)
+            self.output.drop_consumer(consumer)
         self.consumers.clear()
         for consumer, offset in self.unacknowledged.values():
-            self.link.settled((consumer.queue, consumer.number), "requeue", offset)
+            self.output.settled((consumer.queue, consumer.number), "requeue", offset)
         self.unacknowledged.clear()
 
     def drop_content(self) -> None:
         """Forget the message whose body is not whole."""
         if self.content is not None:
-            self.link.assembling_bytes -= len(self.content.body)
-            self.link.share.release(self.content.reserved_bytes)
+            self.output.assembling_bytes -= len(self.content.body)
+            self.output.share.release(self.content.reserved_bytes)
             self.content = None
 
     # ---- delivering
@@ -187,14 +187,14 @@ class Channel:
         if count == 0:
             return 0
         first = self.delivered + 1
-        self.link.write(
+        self.output.write(
             *deliver_frames(
                 self.number,
                 consumer.prefix,
                 first,
                 leased.messages[:count],
                 leased.deliveries[:count],
-                payload_max=self.link.payload_max,
+                payload_max=self.output.payload_max,
                 now_ms=now_ms,
             )
         )
@@ -213,21 +213,21 @@ class Channel:
             consumer.unacknowledged = 1
             consumer.number = got.leased.number
             self.unacknowledged[self.delivered] = consumer, got.leased.offsets[0]
-        self.link.write(
+        self.output.write(
             *get_ok_frames(
                 self.number,
                 self.delivered,
                 got.leased.messages[0],
                 redelivered=got.leased.deliveries[0] > 0,
                 remaining=got.remaining,
-                payload_max=self.link.payload_max,
+                payload_max=self.output.payload_max,
                 now_ms=now_ms,
             )
         )
 
     def cancelled(self, consumer: Consumer) -> None:
         """The gateway has ended a consumer: its queue is gone."""
-        if self.consumers.pop(consumer.tag, None) is not None and self.open and self.link.hears_cancels:
+        if self.consumers.pop(consumer.tag, None) is not None and self.open and self.output.hears_cancels:
             self.send(Basic.Cancel, consumer.tag, True)
 
     def settle(self, tag: int, outcome: str, *, multiple: bool) -> None:
@@ -243,12 +243,12 @@ class Channel:
             tags = list(_up_to(unacknowledged, tag or self.delivered))
         if not tags and (tag or not multiple):
             raise ProtocolError(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
-        link = self.link
+        output = self.output
         for each in tags:
             consumer, offset = unacknowledged.pop(each)
-            link.settled((consumer.queue, consumer.number), outcome, offset)
+            output.settled((consumer.queue, consumer.number), outcome, offset)
             consumer.unacknowledged -= 1
-            link.freed(consumer)
+            output.freed(consumer)
         if self.prefetch_shared:
             self.free_consumers()
 
@@ -256,7 +256,7 @@ class Channel:
         """All consumers may have other credit."""
         for consumer in self.consumers.values():
             if consumer.blocked or not consumer.no_ack:
-                self.link.freed(consumer)
+                self.output.freed(consumer)
 
     # ---- publishing
 
@@ -286,7 +286,7 @@ class Channel:
 
     def _send_confirm(self, method: int, tag: int, *, multiple: bool) -> None:
         if self.confirming:
-            self.link.write(
+            self.output.write(
                 _CONFIRM.pack(FRAME_METHOD, self.number, _CONFIRM_BYTES, _BASIC, method, tag, multiple, FRAME_END)
             )
 

@@ -17,7 +17,7 @@ from store.api.message import Message
 
 if TYPE_CHECKING:
     from adapters.amqp.channel import Channel
-    from adapters.amqp.link import Link
+    from adapters.amqp.connection_output import ConnectionOutput
 
 __all__ = ["Publisher"]
 
@@ -48,8 +48,8 @@ class _Group:
 class Publisher:
     """The messages that the channels of one connection publish."""
 
-    def __init__(self, link: "Link") -> None:
-        self._link = link
+    def __init__(self, output: "ConnectionOutput") -> None:
+        self._output = output
         self._groups: deque[_Group] = deque()  # stored or refused, not yet answered
         self.outstanding_count = 0  # messages whose outcome is unknown
         # Of this read; the connection's loop adds to them itself.
@@ -91,7 +91,7 @@ class Publisher:
             channel.outstanding += 1
         group = _Group(runs, len(messages), {index: messages[index] for index in self.mandatory})
         self.outstanding_count += group.size
-        self._link.emit(Publish(messages, self._link.expect(partial(self._stored, group))))
+        self._output.emit(Publish(messages, self._output.expect(partial(self._stored, group))))
         self.messages, self.starts, self.mandatory = [], [], []
 
     def _stored(self, group: _Group, outcome: Outcome, now_ms: int) -> None:
@@ -102,7 +102,7 @@ class Publisher:
         asked = [index for index in group.mandatory if index not in refused]
         if asked:
             request = CountRoutes(messages=[group.mandatory[index] for index in asked])
-            self._link.call(request, partial(self._counted, group, asked))
+            self._output.call(request, partial(self._counted, group, asked))
         else:
             group.settled = True
             self._answer(now_ms)
@@ -123,15 +123,15 @@ class Publisher:
                     self._confirm(group, run, now_ms)
             for refusal in (group.outcome.error, *group.outcome.refused.values()):
                 if refusal is not None and refusal.cause in {Cause.OVERLOAD, Cause.RATE}:
-                    self._link.hold_back(refusal, now_ms)
+                    self._output.hold_back(refusal, now_ms)
 
     def _confirm(self, group: _Group, run: _Run, now_ms: int) -> None:
         channel, start, size, first_tag = run
-        outcome, link = group.outcome, self._link
+        outcome, output = group.outcome, self._output
         for index in group.returned:
             if start <= index < start + size:
                 message = group.mandatory[index]
-                link.write(*return_frames(channel.number, message, payload_max=link.payload_max, now_ms=now_ms))
+                output.write(*return_frames(channel.number, message, payload_max=output.payload_max, now_ms=now_ms))
         if outcome.error is not None:
             channel.refuse(first_tag, size, outcome.error)
         else:

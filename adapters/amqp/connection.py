@@ -13,16 +13,16 @@ from pamqp.commands import Basic
 from pamqp.commands import Channel as ChannelMethods
 from pamqp.commands import Connection as Methods
 
-from adapters.amqp.arriving import Arriving, Credit, Share
 from adapters.amqp.channel import REPLY_CODES, Channel, State, cut
 from adapters.amqp.confirms import Publisher
+from adapters.amqp.connection_output import ConnectionOutput
 from adapters.amqp.handshake import SERVER_PROPERTIES, Limits, Phase, authentication, mechanisms, negotiate, renewed
-from adapters.amqp.link import Link
+from adapters.amqp.keepalive import Keepalive
 from adapters.amqp.methods import handle
 from adapters.amqp.options import AmqpOptions
 from adapters.amqp.properties import Template
 from adapters.amqp.publishing import PUBLISH, TARGETS, TEMPLATES, Content, target_of, template_of
-from adapters.amqp.pulse import Pulse
+from adapters.amqp.receive_budget import ConnectionBudget, Credit, ReceiveBudget
 from adapters.amqp.wire import (
     ACCESS_REFUSED,
     CHANNEL_ERROR,
@@ -65,11 +65,11 @@ _ACK: Final = b"\x00\x3c\x00\x50"
 _ACK_BYTES: Final = 13
 
 
-class AmqpConnection(Link):
+class AmqpConnection(ConnectionOutput):
     """The `Adapter` of one connection."""
 
-    def __init__(self, info: ConnectionInfo, options: AmqpOptions, *, arriving: Arriving, random: Random) -> None:
-        super().__init__(options, Share(arriving, options), random)
+    def __init__(self, info: ConnectionInfo, options: AmqpOptions, *, arriving: ReceiveBudget, random: Random) -> None:
+        super().__init__(options, ConnectionBudget(arriving, options), random)
         self._message_bytes_max = min(options.message_bytes_max, info.message_bytes_max)
         self._phase = Phase.HEADER
         self._limits = Limits(options.channel_max, options.frame_max - FRAME_OVERHEAD, 0)
@@ -84,7 +84,7 @@ class AmqpConnection(Link):
         self._deaf = False  # where frames begin and end is not known any more
         self._current = 0  # the index of the method being handled
 
-        self._pulse = Pulse(options.handshake_timeout_s)
+        self._keepalive = Keepalive(options.handshake_timeout_s)
 
     # ---- the port
 
@@ -97,8 +97,8 @@ class AmqpConnection(Link):
         """Bytes from the peer, cut anywhere."""
         if self._phase is Phase.CLOSED:
             return ()
-        self._pulse.start(now_ms)
-        self._pulse.received(now_ms)
+        self._keepalive.start(now_ms)
+        self._keepalive.received(now_ms)
         self._input = self._input + data if self._input else bytes(data)
         if self._deaf:
             self._listen_for_close_ok()
@@ -128,26 +128,26 @@ class AmqpConnection(Link):
             return 0
         taken = consumer.channel.deliver(consumer, deliveries, now_ms)
         if taken:
-            self._pulse.sent(now_ms)
+            self._keepalive.sent(now_ms)
         return taken
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
         """Something is due: a heartbeat, the end of patience, or the end of connection.blocked."""
-        pulse = self._pulse
-        pulse.start(now_ms)
+        keepalive = self._keepalive
+        keepalive.start(now_ms)
         if self._out or not self.wants_data:
-            pulse.received(now_ms)  # it is we who do not listen; nor does the shell while the peer takes no output
-        if pulse.gave_up(now_ms):
+            keepalive.received(now_ms)  # it is we who do not listen; nor does the shell while the peer takes no output
+        if keepalive.gave_up(now_ms):
             self._end(f"the peer has taken too long to answer while {self._phase.value}")
-        elif pulse.expired(now_ms) and self._phase not in (Phase.CLOSING, Phase.CLOSED):
+        elif keepalive.expired(now_ms) and self._phase not in (Phase.CLOSING, Phase.CLOSED):
             self._current = 0
             self._fail(CONNECTION_FORCED, "what it was let in by has expired", now_ms)
-        elif pulse.silent(now_ms):
+        elif keepalive.silent(now_ms):
             self._end("no heartbeat from the peer")  # nothing is said to a peer that is gone (AMQP 0-9-1, 4.2.7)
-        elif pulse.beat(now_ms):
+        elif keepalive.beat(now_ms):
             self.write(HEARTBEAT)
-        if pulse.blocked_until_ms is not None and pulse.blocked_until_ms <= now_ms:
-            pulse.blocked_until_ms = None
+        if keepalive.blocked_until_ms is not None and keepalive.blocked_until_ms <= now_ms:
+            keepalive.blocked_until_ms = None
             self.write(method_frame(0, Methods.Unblocked))
         if self.share.overdue(now_ms):
             self._current = Basic.Publish.index
@@ -162,7 +162,9 @@ class AmqpConnection(Link):
         """Returns when `tick` is due next."""
         if self.waits_for_room and not self._out:
             return 0  # there is room now
-        return min((due for due in (self._pulse.deadline_ms(), self.share.retry_ms) if due is not None), default=None)
+        return min(
+            (due for due in (self._keepalive.deadline_ms(), self.share.retry_ms) if due is not None), default=None
+        )
 
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:
         """AMQP has no sessions that could be taken over."""
@@ -179,7 +181,7 @@ class AmqpConnection(Link):
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
         """The connection is gone. Its channels know it: that ring keeps no bodies."""
         self._phase = Phase.CLOSED
-        self._pulse.closed()
+        self._keepalive.closed()
         self._input = b""
         self._end_channels()
         return ()
@@ -192,7 +194,7 @@ class AmqpConnection(Link):
 
     def _effects_at(self, now_ms: int) -> Sequence[Effect]:
         if self._out:
-            self._pulse.sent(now_ms)
+            self._keepalive.sent(now_ms)
         return self.take_effects()
 
     # ---- reading
@@ -410,9 +412,9 @@ class AmqpConnection(Link):
     def hold_back(self, refusal: Refusal, now_ms: int) -> None:
         """Ask the client not to publish for a while (RabbitMQ's connection.blocked)."""
         if self._hears_blocked:
-            if self._pulse.blocked_until_ms is None:
+            if self._keepalive.blocked_until_ms is None:
                 self.write(method_frame(0, Methods.Blocked, cut(refusal.detail)))
-            self._pulse.blocked_until_ms = now_ms + max(BLOCKED_MS, refusal.retry_after_ms)
+            self._keepalive.blocked_until_ms = now_ms + max(BLOCKED_MS, refusal.retry_after_ms)
 
     # ---- class connection
 
@@ -439,7 +441,7 @@ class AmqpConnection(Link):
         return True
 
     def _let_in(self, principal: Principal) -> None:
-        self._principal, self._pulse.expires_at_ms = principal, principal.expires_at_ms
+        self._principal, self._keepalive.expires_at_ms = principal, principal.expires_at_ms
 
     def _start_ok(self, method: Methods.StartOk, now_ms: int) -> None:
         capabilities = method.client_properties.get("capabilities")
@@ -491,7 +493,7 @@ class AmqpConnection(Link):
         if method.virtual_host != "/":
             raise ProtocolError(NOT_ALLOWED, f"there is no vhost {method.virtual_host!r}, only '/'")
         self._phase = Phase.OPEN
-        self._pulse.opened(self._limits.heartbeat_s)
+        self._keepalive.opened(self._limits.heartbeat_s)
         self.write(method_frame(0, Methods.OpenOk, ""))
 
     # ---- the end
@@ -506,7 +508,7 @@ class AmqpConnection(Link):
         index = self._current
         self.write(method_frame(0, Methods.Close, code, cut(text), index >> 16, index & 0xFFFF))
         self._phase = Phase.CLOSING
-        self._pulse.closing(now_ms)
+        self._keepalive.closing(now_ms)
         self._stalled = False
         self._end_channels()
 
@@ -526,7 +528,7 @@ class AmqpConnection(Link):
         if self._phase is not Phase.CLOSED:
             self._phase = Phase.CLOSED
             self._input, self._stalled = b"", False
-            self._pulse.closed()
+            self._keepalive.closed()
             self._end_channels()
             self.emit(Close(reason=reason))
 

@@ -48,7 +48,7 @@ def handle(channel: Channel, method: Frame, *, unsent: bool) -> bool:
     handler, asks = entry
     if asks and (channel.outstanding or unsent):
         return False
-    if handler is _get and not channel.link.may_fetch:
+    if handler is _get and not channel.output.may_fetch:
         return False
     handler(channel, method)
     return True
@@ -88,7 +88,7 @@ def _close(channel: Channel, _method: Any) -> None:
 
 
 def _forget(channel: Channel) -> None:
-    del channel.link.channels[channel.number]
+    del channel.output.channels[channel.number]
 
 
 def _flow(channel: Channel, method: Any) -> None:
@@ -190,7 +190,7 @@ def _qos(channel: Channel, method: Any) -> None:
 
 
 def _consume(channel: Channel, method: Any) -> None:
-    link = channel.link
+    output = channel.output
     if method.no_local:
         raise ProtocolError(NOT_IMPLEMENTED, "no-local is not supported")
     for name in method.arguments:
@@ -198,19 +198,19 @@ def _consume(channel: Channel, method: Any) -> None:
             raise ProtocolError(PRECONDITION_FAILED, f"the consumer argument {name!r} is not supported")
     if method.consumer_tag in channel.consumers:
         raise ProtocolError(NOT_ALLOWED, f"consumer tag {method.consumer_tag!r} is in use")
-    if len(channel.consumers) >= link.options.consumer_count_max:
-        raise ProtocolError(NOT_ALLOWED, f"a channel has at most {link.options.consumer_count_max} consumers")
-    tag = method.consumer_tag or f"amq.ctag-{link.random.getrandbits(128):032x}"
+    if len(channel.consumers) >= output.options.consumer_count_max:
+        raise ProtocolError(NOT_ALLOWED, f"a channel has at most {output.options.consumer_count_max} consumers")
+    tag = method.consumer_tag or f"amq.ctag-{output.random.getrandbits(128):032x}"
     queue = _queue(channel, method.queue)
-    consumer = Consumer(channel, link.new_consumer_id(), tag, queue, no_ack=method.no_ack)
+    consumer = Consumer(channel, output.new_consumer_id(), tag, queue, no_ack=method.no_ack)
     channel.consumers[tag] = consumer
-    link.add_consumer(consumer)
+    output.add_consumer(consumer)
     channel.waiting = True
-    link.emit(
+    output.emit(
         Consume(
             consumer=consumer.id,
             queue=queue,
-            token=link.expect(partial(_consuming, consumer, method)),
+            token=output.expect(partial(_consuming, consumer, method)),
             exclusive=method.exclusive,
             settle_on_delivery=method.no_ack,
             credit=None if method.no_ack else consumer.prefetch,
@@ -221,14 +221,14 @@ def _consume(channel: Channel, method: Any) -> None:
 def _consuming(consumer: Consumer, method: Any, outcome: Outcome, _now_ms: int) -> None:
     channel = consumer.channel
     if not channel.open and outcome.error is None:
-        channel.link.emit(Cancel(consumer=consumer.id))  # it began after the channel had ended
+        channel.output.emit(Cancel(consumer=consumer.id))  # it began after the channel had ended
 
     def then(_value: Any) -> None:
         if not method.nowait:
             channel.send(Basic.ConsumeOk, consumer.tag)
         consumer.confirmed = True
         if consumer.blocked:
-            channel.link.freed(consumer)
+            channel.output.freed(consumer)
 
     channel.answered(method.index, outcome, then)
 
@@ -236,21 +236,21 @@ def _consuming(consumer: Consumer, method: Any, outcome: Outcome, _now_ms: int) 
 def _cancel(channel: Channel, method: Any) -> None:
     consumer = channel.consumers.pop(method.consumer_tag, None)
     if consumer is not None:
-        channel.link.drop_consumer(consumer)
+        channel.output.drop_consumer(consumer)
     if not method.nowait:
         channel.send(Basic.CancelOk, method.consumer_tag)
 
 
 def _get(channel: Channel, method: Any) -> None:
-    if len(channel.unacknowledged) >= channel.link.options.unacknowledged_count_max:
+    if len(channel.unacknowledged) >= channel.output.options.unacknowledged_count_max:
         raise ProtocolError(PRECONDITION_FAILED, "too many messages are delivered and not acknowledged")
     queue = _queue(channel, method.queue)
 
     def answered(outcome: Outcome, now_ms: int) -> None:
-        channel.link.fetching_count -= 1
+        channel.output.fetching_count -= 1
         got = outcome.value
         if got is not None and not channel.open and not method.no_ack:
-            channel.link.settled((queue, got.leased.number), "requeue", got.leased.offsets[0])
+            channel.output.settled((queue, got.leased.number), "requeue", got.leased.offsets[0])
 
         def then(_value: Any) -> None:
             if got is None:
@@ -261,8 +261,8 @@ def _get(channel: Channel, method: Any) -> None:
         channel.answered(method.index, outcome, then)
 
     channel.waiting = True
-    channel.link.fetching_count += 1
-    channel.link.call(GetMessage(queue=queue, settle=method.no_ack), answered)
+    channel.output.fetching_count += 1
+    channel.output.call(GetMessage(queue=queue, settle=method.no_ack), answered)
 
 
 def _ack(channel: Channel, method: Any) -> None:

@@ -18,7 +18,7 @@ LISTS_WAITING_MAX = 64  # different lists that requests wait for; more are refus
 _Links: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]  # path and query: what links a request asks for
 
 
-class _Waiting(NamedTuple):
+class _WaitingListings(NamedTuple):
     """The question to the gateway for some requests, and their tokens."""
 
     question: ListAddresses
@@ -29,7 +29,7 @@ class Listings:
     """The requests that wait for lists."""
 
     def __init__(self) -> None:
-        self._waiting: dict[_Links, _Waiting] = {}  # the one that waits longest first
+        self._waiting: dict[_Links, _WaitingListings] = {}  # the one that waits longest first
         self._under_way: list[Token] = []  # the requests whose list the gateway has been asked for
 
     def check_room(self, request: Request) -> None:
@@ -39,7 +39,7 @@ class Listings:
 
     def add(self, request: Request, question: ListAddresses, token: Token) -> None:
         """Let a request wait for its list."""
-        self._waiting.setdefault((request.path, request.query), _Waiting(question, [])).tokens.append(token)
+        self._waiting.setdefault((request.path, request.query), _WaitingListings(question, [])).tokens.append(token)
 
     def next(self) -> tuple[ListAddresses, Token] | None:
         """Returns the question to ask now, with the token to be told to `answered`.

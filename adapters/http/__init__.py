@@ -3,8 +3,8 @@
 from typing import NoReturn
 
 from adapters.http.connection import HttpConnection
-from adapters.http.wire.arriving import Arriving
 from adapters.http.wire.options import HttpOptions
+from adapters.http.wire.receive_budget import ReceiveBudget
 from gateway.port.adapter import ConnectionInfo, Listener, Random
 
 __all__ = ["FACTORY", "HttpConnection", "HttpFactory", "HttpOptions"]
@@ -26,7 +26,7 @@ class HttpFactory:
     options = HttpOptions
 
     def __init__(self) -> None:
-        self._arriving = Arriving()
+        self._arriving = ReceiveBudget()
 
     def connect(self, info: ConnectionInfo, options: HttpOptions, *, random: Random) -> HttpConnection:
         """The state machine of a new connection."""

@@ -5,7 +5,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from adapters.http.handlers.actions import Action, Answer, Ask, Context, Store, Stored, Stream, Watch
+from adapters.http.handlers.actions import Action, Ask, Context, Respond, Store, Stored, Stream, Watch
 from adapters.http.handlers.credentials import Credentials, Identities, authentication, behind, denied, read_credentials
 from adapters.http.handlers.key_streams import KeyStreams
 from adapters.http.handlers.messages import name_device
@@ -13,17 +13,17 @@ from adapters.http.handlers.once import repeated
 from adapters.http.handlers.origin import check_host, check_origin, shared, with_preflight
 from adapters.http.handlers.routes import resolve
 from adapters.http.handlers.sse import OPENING, EventStream, EventStreams
-from adapters.http.handlers.waiting import Asked, Part, Pending, Requests
-from adapters.http.wire.arriving import CROWDED, Arriving, Share
+from adapters.http.handlers.waiting import Part, Pending, PendingQuestion, Requests
 from adapters.http.wire.guard import PREFACE
 from adapters.http.wire.h1 import Http1
 from adapters.http.wire.h2 import Http2
 from adapters.http.wire.options import HttpOptions
+from adapters.http.wire.receive_budget import CROWDED, ConnectionBudget, ReceiveBudget
 from adapters.http.wire.request import HttpError, Request
 from adapters.http.wire.response import Response, problem, refused
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone, Transport, Upgrade
 from gateway.domain.errors import Refusal
-from gateway.domain.once import KeyRepeated, OnceKey
+from gateway.domain.idempotency import IdempotencyKey, KeyRepeated
 from gateway.port.adapter import (
     Call,
     Close,
@@ -56,9 +56,9 @@ class HttpConnection:
     pipelined requests take effect in their order.
     """
 
-    def __init__(self, info: ConnectionInfo, options: HttpOptions, arriving: Arriving) -> None:
+    def __init__(self, info: ConnectionInfo, options: HttpOptions, arriving: ReceiveBudget) -> None:
         self._info = info
-        self._share = Share(arriving, options)
+        self._share = ConnectionBudget(arriving, options)
         self._options = options
         self._transport: Transport | None = None
         self._streams: EventStreams | None = None
@@ -74,8 +74,8 @@ class HttpConnection:
         self._identities = Identities()
         self._asking: dict[Token, Credentials] = {}
         self._requests = Requests()
-        self._published: dict[Token, tuple[list[Part], OnceKey | None]] = {}
-        self._asked: dict[Token, Asked] = {}
+        self._published: dict[Token, tuple[list[Part], IdempotencyKey | None]] = {}
+        self._asked: dict[Token, PendingQuestion] = {}
         self._who: Principal | None = None  # who has sent the request that is handled, and all that is collected
         # What this turn has collected.
         self._effects: list[Effect] = []
@@ -227,7 +227,7 @@ class HttpConnection:
         for exchange, request, *_ in self._requests.drop_bodies():
             self._respond(exchange, request, problem(503, CROWDED, (b"retry-after", b"1")))
 
-    def _publish(self, key: OnceKey | None = None) -> None:
+    def _publish(self, key: IdempotencyKey | None = None) -> None:
         """Publish what was collected of one sender."""
         if self._messages:
             token = self._token()
@@ -380,12 +380,12 @@ class HttpConnection:
             host = host if credentials is None else credentials.address or host
             action = action._replace(messages=[name_device(one, self._options, host) for one in action.messages])
         if request.method == "HEAD" and isinstance(action, Stream | Watch):
-            action = Answer(msgspec.structs.replace(OPENING, body=b""))
+            action = Respond(msgspec.structs.replace(OPENING, body=b""))
         elif isinstance(action, Stream | Watch):
             self._identities.streams_to(principal, exchange)
         self._actions[type(action)](self, exchange, request, action)
 
-    def _answer(self, exchange: Exchange, request: Request, action: Answer) -> None:
+    def _answer(self, exchange: Exchange, request: Request, action: Respond) -> None:
         self._respond(exchange, request, action.response)
 
     def _store(self, exchange: Exchange, request: Request, action: Store) -> None:
@@ -397,7 +397,7 @@ class HttpConnection:
             self._publish(action.key)
 
     def _ask(self, exchange: Exchange, request: Request, action: Ask) -> None:
-        self._asked[self._call(action.request)] = Asked(exchange, request, action.reply)
+        self._asked[self._call(action.request)] = PendingQuestion(exchange, request, action.reply)
 
     def _call(self, request: GatewayRequest) -> Token:
         token = self._token()
@@ -442,7 +442,7 @@ class HttpConnection:
             self._gone(exchange)
 
     _actions: ClassVar[dict[type[Action], Callable[..., None]]] = {
-        Answer: _answer,
+        Respond: _answer,
         Store: _store,
         Ask: _ask,
         Stream: _stream,

@@ -13,7 +13,7 @@ from controller.api.client import Group
 from controller.complaints.ledger import Damping, Reports
 from controller.complaints.messages import COMPLAIN_MS, PROXY_COMPLAIN_MS, Complaint, Report, Trouble
 
-__all__ = ["LONE_PROXY_MS", "SETTLE_MS", "SLOW_MS", "Complaints", "Said"]
+__all__ = ["LONE_PROXY_MS", "SETTLE_MS", "SLOW_MS", "Complaints", "ReplicaReport"]
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ SETTLE_MS = 4_000  # of a new leader, in which all proxies report: a few do not 
 _NOBODY = "no other replica in sync is within reach of those that complain, with room on its disk"
 
 
-class Said(Protocol):
+class ReplicaReport(Protocol):
     """The part of a heartbeat that counts here (`controller.elections.registry.Heartbeat`)."""
 
     @property
@@ -44,7 +44,7 @@ class Said(Protocol):
         """Returns whether its disk is full."""
 
 
-class _Standing(NamedTuple):
+class _CurrentComplaints(NamedTuple):
     """The complaints about a group's master that count now."""
 
     master: int
@@ -80,11 +80,11 @@ class Complaints:
         """Take a proxy's report. Raises `ControllerOverloaded`."""
         self._reports.take(report, now_ms)
 
-    def trouble(self, group: Group, said: Mapping[int, Said], now_ms: int) -> Trouble | None:
+    def trouble(self, group: Group, said: Mapping[int, ReplicaReport], now_ms: int) -> Trouble | None:
         """The complaints about a group's master, for operators; None: there are none."""
         if group.master is None or group.master not in said:
             return None
-        found = self._standing(group, group.master, said, now_ms)
+        found = self._current(group, group.master, said, now_ms)
         if not found.all and not found.slow:
             return None
         return Trouble(
@@ -97,25 +97,25 @@ class Complaints:
             stays=self._stays.get(group.number, ""),
         )
 
-    def is_out_of_reach(self, group: Group, said: Mapping[int, Said], now_ms: int) -> bool:
+    def is_out_of_reach(self, group: Group, said: Mapping[int, ReplicaReport], now_ms: int) -> bool:
         """Returns whether the complaints about a group's master are enough to replace it."""
         if group.master is None or group.master not in said:
             return False
-        found = self._standing(group, group.master, said, now_ms)
+        found = self._current(group, group.master, said, now_ms)
         return self._by_proxies(found) or self._by_replicas(found, said[group.master])
 
-    def judge(self, group: Group, said: Mapping[int, Said], now_ms: int) -> tuple[int, ...]:
+    def judge(self, group: Group, said: Mapping[int, ReplicaReport], now_ms: int) -> tuple[int, ...]:
         """Those of whom one is to be elected in the place of a group's master; nobody: it stays.
 
         `said` are the newest heartbeats of the group's voters that are alive, the master's among them.
         """
         assert group.master is not None
         master = said[group.master]
-        found = self._standing(group, group.master, said, now_ms)
+        found = self._current(group, group.master, said, now_ms)
         slow = self._is_slow(group.number, now_ms, slow=found.slow)
         by_proxies = self._by_proxies(found) and now_ms - self._since_ms >= SETTLE_MS
         if not (slow or by_proxies or self._by_replicas(found, master)):
-            self._calm(group.number, now_ms)
+            self._forget(group.number, now_ms)
             return ()
         damping = self._damping.setdefault(group.number, Damping())
         damping.complained_ms = now_ms
@@ -132,7 +132,7 @@ class Complaints:
             return ()
         return tuple(able)
 
-    def keeps(self, group: Group, removed: Collection[int], said: Mapping[int, Said]) -> bool:
+    def keeps(self, group: Group, removed: Collection[int], said: Mapping[int, ReplicaReport]) -> bool:
         """Returns whether slaves stay in the set for now, because it may be the master that is cut off.
 
         With a set of the master and few others nobody could be elected in its place.
@@ -152,7 +152,7 @@ class Complaints:
 
     # ---- who complains
 
-    def _standing(self, group: Group, master: int, said: Mapping[int, Said], now_ms: int) -> _Standing:
+    def _current(self, group: Group, master: int, said: Mapping[int, ReplicaReport], now_ms: int) -> _CurrentComplaints:
         others = [id_ for id_ in group.voters if id_ != master and id_ in said]
         replicas = {
             id_: one for id_ in others if (one := said[id_].complaint) is not None and _counts(one, group, COMPLAIN_MS)
@@ -167,9 +167,9 @@ class Complaints:
             for proxy, complaints in reports.items()
             if (one := complaints.get(group.number)) is not None and _counts(one, group, PROXY_COMPLAIN_MS)
         }
-        return _Standing(master, tuple(others), replicas, proxies, len(reports), said[master].slow)
+        return _CurrentComplaints(master, tuple(others), replicas, proxies, len(reports), said[master].slow)
 
-    def _by_replicas(self, found: _Standing, master: Said) -> bool:
+    def _by_replicas(self, found: _CurrentComplaints, master: ReplicaReport) -> bool:
         """Returns whether most replicas complain, and neither the master nor the proxies contradict.
 
         A master that confirms writes without its slaves serves those proxies that reach it.
@@ -177,7 +177,7 @@ class Complaints:
         contradicted = 2 * len(found.proxies) <= found.proxies_heard and found.proxies_heard > 0
         return 2 * len(found.replicas) > len(found.others) and (master.stalled or not contradicted)
 
-    def _by_proxies(self, found: _Standing) -> bool:
+    def _by_proxies(self, found: _CurrentComplaints) -> bool:
         """Returns whether most proxies complain. One alone is not believed so soon while replicas reach the master."""
         if len(found.proxies) == found.proxies_heard == 1:
             (one,) = found.proxies.values()
@@ -193,7 +193,7 @@ class Complaints:
 
     # ---- whether anything follows
 
-    def _calm(self, group: int, now_ms: int) -> None:
+    def _forget(self, group: int, now_ms: int) -> None:
         self._stays.pop(group, None)
         damping = self._damping.get(group)
         if damping is not None and damping.is_calm(now_ms):
@@ -211,11 +211,11 @@ def _counts(complaint: Complaint, group: Group, least_ms: int) -> bool:
     return complaint.epoch == group.master_epoch and complaint.silent_ms >= least_ms
 
 
-def _is_fit(said: Said) -> bool:
+def _is_fit(said: ReplicaReport) -> bool:
     return not said.slow and not said.full and not getattr(said, "damaged", False)
 
 
-def _is_reached(candidate: int, found: _Standing) -> bool:
+def _is_reached(candidate: int, found: _CurrentComplaints) -> bool:
     """Returns whether most of the replicas that complain reach a candidate, and most of the proxies."""
     for complaints in (
         [one for id_, one in found.replicas.items() if id_ != candidate],
@@ -227,7 +227,7 @@ def _is_reached(candidate: int, found: _Standing) -> bool:
     return True
 
 
-def _could_write(candidate: int, found: _Standing, group: Group, *, slow: bool) -> bool:
+def _could_write(candidate: int, found: _CurrentComplaints, group: Group, *, slow: bool) -> bool:
     """Returns whether enough replicas would be in sync with a candidate, as far as is known."""
     mine = found.replicas.get(candidate)
     with_it = [id_ for id_ in found.others if id_ != candidate]

@@ -17,14 +17,14 @@ from controller.raft import EntryKind, HardState, Membership, Ready, Snapshot, d
 from controller.raft import Member as RaftMember
 from controller.raft.lmdb_storage import LmdbStorage, new_incarnation
 
-__all__ = ["Found", "Survivor"]
+__all__ = ["DirectoryContent", "Survivor"]
 
 RECOVERED_INDEXES = 1 << 40  # indexes left out, for entries that were committed and are lost
 RECOVERED_TERMS = 1 << 20
 READ_BYTES = 16 << 20  # of entries at a time
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class DirectoryContent(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a controller's directory. Of two, the one with the greater (last_term, last_index) knows more."""
 
     id: int
@@ -60,10 +60,10 @@ class Survivor:
         self._storage.close()
 
     @property
-    def found(self) -> Found:
+    def found(self) -> DirectoryContent:
         """Returns the content that there is to go on from."""
         storage, state = self._storage, self._state
-        return Found(
+        return DirectoryContent(
             id=self._id,
             cluster=state.cluster,
             last_term=storage.term(storage.last_index()),

@@ -30,7 +30,7 @@ from controller.metadata.machine import Metadata
 from controller.raft import NotLeader, RaftError, Role
 from controller.wire.wire import BadRequest, NotLeading
 
-__all__ = ["Leadership", "Moves", "name_cluster"]
+__all__ = ["ChangeSignal", "Leadership", "name_cluster"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def name_cluster(time_ms: int) -> bytes:
     return encode_command(NameCluster(id=secrets.token_hex(CLUSTER_ID_BYTES), time_ms=time_ms))
 
 
-class Moves:
+class ChangeSignal:
     """Wakes those who wait for anything to happen."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Leadership:
         metadata: Metadata,
         members: Members,
         registry: Registry,
-        moves: Moves,
+        changes: ChangeSignal,
         *,
         clock_ms: Callable[[], int],
         now_ms: Callable[[], int],
@@ -82,7 +82,7 @@ class Leadership:
         self._metadata = metadata
         self._members = members
         self._registry = registry
-        self._moves = moves
+        self._changes = changes
         self._clock_ms, self._now_ms = clock_ms, now_ms
         self.term: int | None = None
         self._assumed: int | None = None  # the term in which this node leads, and may not know all of it yet
@@ -133,7 +133,7 @@ class Leadership:
                 self._serving.began(self._clock_ms())
                 self.term = term
                 self.judge()
-                self._moves.happened()
+                self._changes.happened()
             return
 
     def end(self) -> None:
@@ -222,7 +222,7 @@ class Leadership:
             while not self._elected(request):
                 if self._clock_ms() >= deadline_ms:
                     raise NotElectable(self._why_not(request))
-                await self._moves.next(WANTED_MS / 1000)
+                await self._changes.next(WANTED_MS / 1000)
         after = self._state.groups.get(request.group)
         in_vain = after is not None and before is not None and after.master == before.master is not None
         if command is not None and command.candidate is None is request.candidate and in_vain:

@@ -20,11 +20,11 @@ from controller.disk.driver import Driver, OutcomeUnknown
 from controller.disk.migration import RAFT, open_storage
 from controller.elections.registry import TICK_MS, Heartbeat, Registry, Route
 from controller.incarnations.members import Members
-from controller.incarnations.standing import Standing
+from controller.incarnations.memory_check import MemoryCheck
 from controller.metadata.feed import Feed
 from controller.metadata.machine import Metadata
 from controller.metadata.state import MetadataState
-from controller.node.leadership import Leadership, Moves
+from controller.node.leadership import ChangeSignal, Leadership
 from controller.raft import (
     BadMessage,
     Membership,
@@ -115,20 +115,20 @@ class ControllerNode(StateClient):
         )
         self._members.follow(self._driver)
         first = {} if join else members or {}
-        self.standing = Standing(self, self._driver, self._members, first, copied=copied, credentials=credentials)
+        self.memory = MemoryCheck(self, self._driver, self._members, first, copied=copied, credentials=credentials)
         self._forward = Commander(
             self._members.others, cluster=lambda: self.cluster, credentials=credentials, budget_s=budget_s
         )
         self._state = self._metadata.state
         self.registry = Registry(clock_ms())
         self._metadata.on_move = self._moved
-        self._moves = Moves()
+        self._changes = ChangeSignal()
         self._leadership = Leadership(
             self._driver,
             self._metadata,
             self._members,
             self.registry,
-            self._moves,
+            self._changes,
             clock_ms=clock_ms,
             now_ms=now_ms,
         )
@@ -171,10 +171,10 @@ class ControllerNode(StateClient):
         self._spawn(self._members.promote(), "learners")
         self._spawn(self._hang_up(), "removed controllers")
         self._spawn(self._become_current(), "first state")
-        self._spawn(self._cluster.learn(lambda: self._metadata.state.cluster, self._moves.next), "id of the cluster")
-        self._spawn(self.standing.run(), "trust in the directory")
+        self._spawn(self._cluster.learn(lambda: self._metadata.state.cluster, self._changes.next), "id of the cluster")
+        self._spawn(self.memory.run(), "trust in the directory")
         if self.address:
-            self._spawn(self.standing.introduce(), "membership")
+            self._spawn(self.memory.introduce(), "membership")
 
     async def resign(self) -> None:
         """Let another controller lead, if this one does and another one is there, before it is closed."""
@@ -187,7 +187,7 @@ class ControllerNode(StateClient):
         with suppress(RaftError):
             self._driver.transfer(heir)
             while self.leading is not None and self._loop.time() < deadline_s:
-                await self._moves.next(RESIGN_S)
+                await self._changes.next(RESIGN_S)
 
     async def close(self) -> None:
         """End it. What was answered is on disk."""
@@ -216,7 +216,7 @@ class ControllerNode(StateClient):
             self._leadership.end()
             if not self.failed.done():
                 self.failed.set_result(error)
-            self._moves.happened()
+            self._changes.happened()
 
     # ---- what the log says
 
@@ -302,7 +302,7 @@ class ControllerNode(StateClient):
             metadata.forgotten.clear()
             self._notify()
             self._leadership.judge()
-        self._moves.happened()
+        self._changes.happened()
 
     def _notify(self) -> None:
         for listener in list(self._listeners.values()):
@@ -360,7 +360,7 @@ class ControllerNode(StateClient):
             raise ControllerClosed("this controller is shut down")
         if self._loop.time() >= deadline_s:
             raise ControllerUnreachable(f"the controllers have had no leader for {self._budget_s:g} s")
-        await self._moves.next(AGAIN_S)
+        await self._changes.next(AGAIN_S)
 
     # ---- who is a controller
 
@@ -390,7 +390,7 @@ class ControllerNode(StateClient):
             try:
                 self._driver.step(message)
             except WentBack as error:
-                self._spawn(self.standing.went_back(str(error)), "another incarnation")
+                self._spawn(self.memory.went_back(str(error)), "another incarnation")
                 return
 
     # ---- who is alive

@@ -135,10 +135,10 @@ def _ready(node: ControllerNode) -> ReadyState:
     reasons = []
     if node.failed.done():
         reasons.append(f"the controller has failed: {node.failed.result()}")
-    elif node.standing.reasons:
+    elif node.memory.reasons:
         if not node.has_leader:
             reasons.append("the controllers have no leader")
-        reasons.extend(node.standing.reasons)
+        reasons.extend(node.memory.reasons)
     elif not node.current.is_set():
         reasons.append("catching up with the other controllers")
     elif not node.is_member:

@@ -238,7 +238,7 @@ class ControllerService:
                 wake.clear()
                 self._check_node()
                 if index == request.index:
-                    node.standing.check_history(index, request.digest)
+                    node.memory.check_history(index, request.digest)
                 found = node.feed.since(index, MESSAGE_BYTES) if index else None
                 if found is None:
                     index = await self._send_state(context)
@@ -276,7 +276,7 @@ class ControllerService:
         client, term = hello.client, node.leading
         if term is None:
             raise NotLeading(node.leader_address)
-        node.standing.check_history(hello.index, hello.digest)
+        node.memory.check_history(hello.index, hello.digest)
         task = asyncio.current_task()
         assert task is not None
         before = self._commanders.get(client)
@@ -343,7 +343,7 @@ class ControllerService:
     def _identify(self, request: bytes) -> bytes:
         asker: Introduction = decode(request, Introduction)
         self._node.check_cluster(asker.cluster)
-        return encode(self._node.standing.identify(asker))
+        return encode(self._node.memory.identify(asker))
 
     def _routes(self, request: bytes) -> bytes:
         return encode(self._node.routes(decode(request, RoutesRequest).group))

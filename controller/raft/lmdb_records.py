@@ -29,8 +29,8 @@ from controller.raft.messages import Entry, HardState, Index, Snapshot, Term
 from controller.raft.ready import Ready
 
 __all__ = [
-    "Held",
     "Identity",
+    "StoredSummary",
     "begin",
     "check_number",
     "is_new",
@@ -70,7 +70,7 @@ class Identity(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 _identity_decoder = msgspec.msgpack.Decoder(Identity)
 
 
-class Held(NamedTuple):
+class StoredSummary(NamedTuple):
     """A summary of what is on disk. Replaced as a whole, so that readers in other threads see the old or the new."""
 
     hard: HardState
@@ -139,7 +139,7 @@ def is_new(txn: lmdb.Transaction) -> bool:
     return int(txn.stat()["entries"]) == 0
 
 
-def recover(txn: lmdb.Transaction, path: Path, node_id: int) -> Held:
+def recover(txn: lmdb.Transaction, path: Path, node_id: int) -> StoredSummary:
     """Read everything, and find that it is whole. Raises `StorageDamaged`, `StorageFailed`, `msgspec.MsgspecError`."""
     version, owner = _OWNER.unpack(_get(txn, _NODE))
     if version != VERSION:
@@ -163,10 +163,10 @@ def recover(txn: lmdb.Transaction, path: Path, node_id: int) -> Held:
         raise StorageDamaged(
             f"{path}: entries {base_index + 1} to {index}, commit {hard.commit}, snapshot {snapshot.index}"
         )
-    return Held(hard, base_index, base_term, index, term)
+    return StoredSummary(hard, base_index, base_term, index, term)
 
 
-def write(txn: lmdb.Transaction, held: Held, ready: Ready, hard: HardState) -> Held:
+def write(txn: lmdb.Transaction, held: StoredSummary, ready: Ready, hard: HardState) -> StoredSummary:
     """Write what a `Ready` has to keep, in the order that `Storage.save` gives; what then is held."""
     base, last = (held.base_index, held.base_term), (held.last_index, held.last_term)
     if ready.snapshot is not None:
@@ -190,7 +190,7 @@ def write(txn: lmdb.Transaction, held: Held, ready: Ready, hard: HardState) -> H
         last = (ready.entries[-1].index, ready.entries[-1].term)
     if hard != held.hard:
         _put(txn, _HARD, _encode(hard))
-    return Held(hard, *base, *last)
+    return StoredSummary(hard, *base, *last)
 
 
 def _key(index: Index) -> bytes:

@@ -13,7 +13,7 @@ import msgspec
 from controller.raft import lmdb_records
 from controller.raft.errors import Compacted, StorageDamaged, StorageFailed, StorageFull
 from controller.raft.file_mark import FileMark, mark_of
-from controller.raft.lmdb_records import Held, Identity
+from controller.raft.lmdb_records import Identity, StoredSummary
 from controller.raft.messages import Entry, HardState, Index, Snapshot, Term, entry_bytes
 from controller.raft.ready import Ready
 from controller.raft.sealing import SealFile
@@ -38,7 +38,9 @@ class LmdbStorage:
     `copied` says that the directory was copied or restored since it was written, so it may be an old one.
     """
 
-    def __init__(self, env: lmdb.Environment, lock: int, held: Held, identity: Identity, seal: SealFile) -> None:
+    def __init__(
+        self, env: lmdb.Environment, lock: int, held: StoredSummary, identity: Identity, seal: SealFile
+    ) -> None:
         self._env = env
         self._seal = seal
         self._lock = lock
@@ -186,7 +188,7 @@ class LmdbStorage:
         self._write_seal(held)
         self._held, self._unwritten = held, None
 
-    def _write_seal(self, held: Held) -> None:
+    def _write_seal(self, held: StoredSummary) -> None:
         self._seal.write(self._env.info()["last_txnid"], held)
 
     @contextlib.contextmanager

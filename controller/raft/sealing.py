@@ -19,7 +19,7 @@ import msgspec
 from google_crc32c import value
 
 from controller.raft.errors import StorageDamaged, StorageFailed
-from controller.raft.lmdb_records import Held
+from controller.raft.lmdb_records import StoredSummary
 
 __all__ = ["SEAL", "SealFile"]
 
@@ -41,7 +41,7 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
     last_term: int
 
     @classmethod
-    def of(cls, transaction: int, held: Held) -> "Seal":
+    def of(cls, transaction: int, held: StoredSummary) -> "Seal":
         """The seal of what is held after a transaction."""
         hard, last = held.hard, (held.last_index, held.last_term)
         return cls(transaction, hard.term, hard.vote or 0, hard.commit, held.base_index, *last)
@@ -68,7 +68,7 @@ class SealFile:
         self.newest, slot = max(found, key=lambda one: one[0].transaction)
         self._slot = 1 - slot
 
-    def check(self, transaction: int, held: Held) -> None:
+    def check(self, transaction: int, held: StoredSummary) -> None:
         """Compare what LMDB has with what was sealed. Raises `StorageDamaged` where it is older, or another."""
         seal, hard = self.newest, held.hard
         if seal is None:
@@ -84,7 +84,7 @@ class SealFile:
         if lost:
             raise StorageDamaged(f"{self._path.parent} holds an older state than it had, or another: {now}, {seal}")
 
-    def write(self, transaction: int, held: Held) -> None:
+    def write(self, transaction: int, held: StoredSummary) -> None:
         """Seal what is held. Raises `StorageFailed`."""
         seal = Seal.of(transaction, held)
         data = _encode(seal)

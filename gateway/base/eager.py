@@ -1,19 +1,19 @@
-"""Coroutines that mostly have nothing to wait for: no task is made for those that indeed have not.
+"""The eager start of coroutines that mostly have nothing to wait for: those that never wait need no task.
 
-What is begun here runs up to its first wait outside of any task, so it must not ask for the task that it is in before
-that: `asyncio.timeout` and `asyncio.TaskGroup` do.
+Such a coroutine runs up to its first wait outside of any task, so it must not ask for its task before that, as
+`asyncio.timeout` and `asyncio.TaskGroup` do.
 """
 
 from collections.abc import Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Begun", "begin"]
+__all__ = ["EagerStart", "eager_start"]
 
 T = TypeVar("T")
 
 
-class Begun(Generic[T]):
-    """A coroutine that has been taken to its first wait, or to its end."""
+class EagerStart(Generic[T]):
+    """A coroutine that has run to its first wait, or to its end."""
 
     __slots__ = ("_value", "rest")
 
@@ -28,13 +28,13 @@ class Begun(Generic[T]):
         return self._value  # type: ignore[return-value]
 
 
-def begin(work: Coroutine[Any, Any, T]) -> Begun[T]:
-    """Begin a coroutine; what it raises before its first wait is raised here."""
+def eager_start(work: Coroutine[Any, Any, T]) -> EagerStart[T]:
+    """Runs a coroutine up to its first wait. Raises whatever the coroutine raises before that."""
     try:
         awaited = work.send(None)
     except StopIteration as end:
-        return Begun(end.value, None)
-    return Begun(None, _Rest(work, awaited))
+        return EagerStart(end.value, None)
+    return EagerStart(None, _Rest(work, awaited))
 
 
 class _Rest(Coroutine[Any, Any, T], Generator[Any, Any, T]):

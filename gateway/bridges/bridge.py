@@ -12,8 +12,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from gateway.bridges.link import Link, LinkError
 from gateway.bridges.settings import BridgeConfig
+from gateway.bridges.upstream_stream import UpstreamError, UpstreamStream
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.port.adapter import Outcome, Publish, Token
 from gateway.port.bridge import LOOPED, Upstream
@@ -59,7 +59,7 @@ class Bridge:
         config: BridgeConfig,
         upstream: Callable[[], Upstream],
         *,
-        dial: Callable[[], Awaitable[Link]],
+        dial: Callable[[], Awaitable[UpstreamStream]],
         store: Store,
         crowded: Callable[[], bool],
         now_ms: Callable[[], int],
@@ -75,7 +75,7 @@ class Bridge:
         self._now_ms = now_ms
         self._chance = chance
         self._upstream = upstream()
-        self._link: Link | None = None
+        self._link: UpstreamStream | None = None
         self._work: Final = asyncio.Event()  # there may be something to take
         self._room: Final = asyncio.Event()  # more may be read
         self._written: Final = asyncio.Lock()  # what is taken to be sent first is sent first
@@ -95,7 +95,7 @@ class Bridge:
                 began_s = time.monotonic()
                 try:
                     await self._connection()
-                except (LinkError, ProtocolError) as error:
+                except (UpstreamError, ProtocolError) as error:
                     self.figures.error = str(error)
                     if time.monotonic() - began_s >= STEADY_S:
                         backoff.reset()
@@ -107,7 +107,7 @@ class Bridge:
             self.figures.unacknowledged = 0
 
     async def _connection(self) -> None:
-        """One connection, from its beginning to its end, which it raises: `LinkError`, `ProtocolError`."""
+        """One connection, from its beginning to its end, which it raises: `UpstreamError`, `ProtocolError`."""
         upstream = self._upstream
         link = await self._dial()
         self._link = link
@@ -121,7 +121,7 @@ class Bridge:
             try:
                 await self._last_outcome()
                 upstream.leave()
-                with contextlib.suppress(LinkError, TimeoutError):
+                with contextlib.suppress(UpstreamError, TimeoutError):
                     async with asyncio.timeout(LAST_WORDS_S):
                         await self._flush()
             finally:
@@ -145,7 +145,7 @@ class Bridge:
 
     # ---- what goes on at once on a connection
 
-    async def _reading(self, link: Link) -> None:
+    async def _reading(self, link: UpstreamStream) -> None:
         upstream = self._upstream
         while True:
             await self._room.wait()
@@ -210,7 +210,7 @@ class Bridge:
                 async with asyncio.timeout(WRITE_S):
                     await self._link.write(data)
             except TimeoutError as error:
-                raise LinkError("the upstream does not read what we say") from error
+                raise UpstreamError("the upstream does not read what we say") from error
 
     # ---- storing
 

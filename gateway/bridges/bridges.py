@@ -17,8 +17,8 @@ from prometheus_client.registry import Collector
 
 from gateway.bridges.addresses import Places
 from gateway.bridges.bridge import Bridge, Store
-from gateway.bridges.link import dial
 from gateway.bridges.settings import BridgeConfig
+from gateway.bridges.upstream_stream import dial
 from gateway.domain.errors import ConfigError, Refusal
 from gateway.domain.session_user import SessionUser
 from gateway.ops.status import BridgeStatus
@@ -28,7 +28,7 @@ from gateway.port.bridge import BridgeFactory, Scheme, Terms, Upstream, Wanted
 from store.base import logs
 from store.base.errors import StoreError
 
-__all__ = ["Bridges", "Gate"]
+__all__ = ["BridgeHost", "Bridges"]
 
 PREFIX = "bridge/"  # of the names that are owned
 LOOK_S = 2.0  # between two looks whether a bridge is free, about
@@ -37,7 +37,7 @@ AGAIN_S = 5.0  # after a failure that is our own
 log = logs.get(__name__)
 
 
-class Gate(Protocol):
+class BridgeHost(Protocol):
     """The interface to the gateway that bridges need."""
 
     @property
@@ -59,7 +59,7 @@ class Bridges:
         self,
         configs: Mapping[str, BridgeConfig],
         adapters: Mapping[str, tuple[AdapterFactory, Any]],
-        gate: Gate,
+        gate: BridgeHost,
         *,
         store: Store,
         registry: CollectorRegistry,
@@ -69,7 +69,7 @@ class Bridges:
     ) -> None:
         """Raises `ConfigError` for a URL that no adapter speaks."""
         self._gate = gate
-        self._keepers: dict[str, _Keeper] = {}
+        self._keepers: dict[str, _BridgeRunner] = {}
         chance = random.SystemRandom()
         schemes: dict[str, Scheme] = {}
         factories: dict[str, tuple[BridgeFactory, Any]] = {}
@@ -91,7 +91,7 @@ class Bridges:
                 now_ms=now_ms,
                 chance=chance,
             )
-            self._keepers[name] = _Keeper(bridge, gate.owners, chance)
+            self._keepers[name] = _BridgeRunner(bridge, gate.owners, chance)
         if self._keepers:
             registry.register(_Figures([keeper.bridge for keeper in self._keepers.values()]))
 
@@ -131,11 +131,11 @@ class Bridges:
         for keeper in self._keepers.values():
             keeper.depose()
 
-    def _keeper(self, name: str) -> "_Keeper | None":
+    def _keeper(self, name: str) -> "_BridgeRunner | None":
         return self._keepers.get(name.removeprefix(PREFIX))
 
 
-class _Keeper:
+class _BridgeRunner:
     """Runs one bridge while this process owns its name, and looks again and again whether it could."""
 
     def __init__(self, bridge: Bridge, owners: Owners, chance: random.Random) -> None:

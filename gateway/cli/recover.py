@@ -3,7 +3,7 @@
 import typer
 
 from controller.api.client import ControllerError
-from controller.incarnations.recovery import Found, Survivor
+from controller.incarnations.recovery import DirectoryContent, Survivor
 from controller.node.run import ControllerFailed
 from gateway.config.cluster_settings import NodeAddress
 from gateway.config.config import Config
@@ -43,7 +43,7 @@ def _checked(address: str) -> str:
         raise ConfigError(f"--address: {error}") from error
 
 
-def _shown(found: Found, address: str) -> str:
+def _shown(found: DirectoryContent, address: str) -> str:
     others = ", ".join(str(id_) for id_ in found.controllers if id_ != found.id) or "none"
     return (
         f"controller {found.id} of cluster {found.cluster or '(without an id)'}: entries up to {found.last_index} of "

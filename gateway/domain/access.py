@@ -54,18 +54,18 @@ class Clause(NamedTuple):
     origin: str  # the rule, as its writer finds it again
 
 
-class Terms(NamedTuple):
+class ActionClauses(NamedTuple):
     """The clauses about one action."""
 
     denies: tuple[Clause, ...] = ()
     allows: tuple[Clause, ...] = ()  # none where the default is to allow, for which they change nothing
 
 
-class Saying(NamedTuple):
+class ActionRules(NamedTuple):
     """All that is said of one action to one client: what it shares with others, what is its own, and the default."""
 
-    shared: Terms
-    own: Terms
+    shared: ActionClauses
+    own: ActionClauses
     otherwise: bool
 
     @property
@@ -94,7 +94,7 @@ class Decision(NamedTuple):
     origin: str
 
 
-def decide(saying: Saying, address: str) -> Decision:
+def decide(saying: ActionRules, address: str) -> Decision:
     """Returns the decision about an address."""
     levels = address.split("/")
     for clause in saying.denies:
@@ -106,7 +106,7 @@ def decide(saying: Saying, address: str) -> Decision:
     return Decision(allowed=saying.otherwise, origin="")
 
 
-def _allowed(saying: Saying, address: str) -> bool:
+def _allowed(saying: ActionRules, address: str) -> bool:
     return decide(saying, address).allowed
 
 
@@ -115,7 +115,7 @@ class Access:
 
     __slots__ = ("__weakref__", "_answers", "_sayings")
 
-    def __init__(self, sayings: tuple[Saying, ...]) -> None:
+    def __init__(self, sayings: tuple[ActionRules, ...]) -> None:
         """`sayings` are those of `ACTIONS`, in their order."""
         self._sayings = sayings
         self._answers: dict[Action, _Answer] = {}  # made when they are first asked for: most clients ask for few
@@ -130,7 +130,7 @@ class Access:
         self._answers[action] = remembered
         return remembered
 
-    def _saying(self, action: Action) -> Saying:
+    def _saying(self, action: Action) -> ActionRules:
         return self._sayings[ACTIONS.index(action)]
 
     def reaches(self, action: Action, pattern: str) -> bool:
@@ -154,16 +154,16 @@ class Access:
         return decide(self._saying(action), address)
 
 
-_ALL_DENIED = Saying(Terms((Clause(EVERYTHING, "its user is gone"),)), Terms(), otherwise=False)
+_ALL_DENIED = ActionRules(ActionClauses((Clause(EVERYTHING, "its user is gone"),)), ActionClauses(), otherwise=False)
 NOTHING: Final = Access((_ALL_DENIED,) * len(ACTIONS))
-_NO_TERMS = (Terms(),) * len(ACTIONS)
+_NO_TERMS = (ActionClauses(),) * len(ACTIONS)
 
 
-class _Meant(NamedTuple):
+class _ClientRules(NamedTuple):
     """The configured rules for some clients: those that are the same for all of them, and those with placeholders."""
 
-    allowing: tuple[Terms, ...]  # of `ACTIONS`, where the default is to allow
-    denying: tuple[Terms, ...]  # and where it is to deny
+    allowing: tuple[ActionClauses, ...]  # of `ACTIONS`, where the default is to allow
+    denying: tuple[ActionClauses, ...]  # and where it is to deny
     placed: tuple[tuple[str, Permission], ...]
 
 
@@ -172,9 +172,11 @@ class Rules:
 
     def __init__(self, config: AccessConfig) -> None:
         self._config = config
-        self._meant: dict[tuple[int, ...], _Meant] = {}  # by the rules' numbers; as many as there are kinds of clients
+        self._meant: dict[
+            tuple[int, ...], _ClientRules
+        ] = {}  # by the rules' numbers; as many as there are kinds of clients
         self._numbers = lru_cache(MEANT_COUNT_MAX)(self._numbers_of)
-        self._same: WeakValueDictionary[tuple[Saying, ...], Access] = WeakValueDictionary()
+        self._same: WeakValueDictionary[tuple[ActionRules, ...], Access] = WeakValueDictionary()
 
     def access(self, identity: Identity, own: OwnAccess | None = None) -> Access | None:
         """Returns the rights of a client; None where nothing restricts it. Clients with equal rules share one."""
@@ -188,7 +190,7 @@ class Rules:
             placed += [(f"rule {i} of user {identity.name}", one) for i, one in enumerate(own.rules)]
         shared = meant.allowing if otherwise else meant.denying
         mine = _terms(placed, identity, otherwise=otherwise) if placed else _NO_TERMS
-        sayings = tuple([Saying(terms, more, otherwise) for terms, more in zip(shared, mine, strict=True)])
+        sayings = tuple([ActionRules(terms, more, otherwise) for terms, more in zip(shared, mine, strict=True)])
         if otherwise and not any(one.shared.denies or one.own.denies for one in sayings):
             return None
         access = self._same.get(sayings)
@@ -199,12 +201,14 @@ class Rules:
     def _numbers_of(self, name: str, protocol: str) -> tuple[int, ...]:
         return tuple([i for i, rule in enumerate(self._config.rules) if rule.is_meant_for(name, protocol)])
 
-    def _learn(self, numbers: tuple[int, ...]) -> _Meant:
+    def _learn(self, numbers: tuple[int, ...]) -> _ClientRules:
         said = [(f"access.rules[{i}]", self._config.rules[i]) for i in numbers]
         plain = [(origin, one) for origin, one in said if not _has_placeholders(one)]
         placed = [(origin, one) for origin, one in said if _has_placeholders(one)]
         nobody = Identity()
-        meant = _Meant(_terms(plain, nobody, otherwise=True), _terms(plain, nobody, otherwise=False), tuple(placed))
+        meant = _ClientRules(
+            _terms(plain, nobody, otherwise=True), _terms(plain, nobody, otherwise=False), tuple(placed)
+        )
         self._meant[numbers] = meant
         return meant
 
@@ -213,7 +217,7 @@ def _has_placeholders(permission: Permission) -> bool:
     return any(PLACEHOLDER.search(pattern) for pattern in permission.filters)
 
 
-def _terms(said: Sequence[tuple[str, Permission]], identity: Identity, *, otherwise: bool) -> tuple[Terms, ...]:
+def _terms(said: Sequence[tuple[str, Permission]], identity: Identity, *, otherwise: bool) -> tuple[ActionClauses, ...]:
     """Returns the terms of permissions for one client, of `ACTIONS` in their order."""
     clauses = [
         (one, Clause(levels, origin))
@@ -224,7 +228,7 @@ def _terms(said: Sequence[tuple[str, Permission]], identity: Identity, *, otherw
     ]
     return tuple(
         [
-            Terms(
+            ActionClauses(
                 tuple([clause for one, clause in clauses if one.effect == "deny" and one.names(action)]),
                 tuple([clause for one, clause in clauses if one.effect == "allow" and one.names(action)]),
             )

@@ -18,7 +18,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.groups.admin import delete, describe, list_groups, reset
 from gateway.groups.joining import check_asked, check_same, new_group
 from gateway.groups.lost_ends import LostEnds
-from gateway.groups.reader import QueueReader, Reading, Wanted
+from gateway.groups.reader import QueueReader, Reading, ReadLimits
 from gateway.groups.settings import GroupsConfig
 from gateway.groups.state import (
     Group,
@@ -83,14 +83,14 @@ class Connected(Protocol):
         """Returns whether the connection is gone, so that nobody can be answered."""
 
 
-class Asker(NamedTuple):
+class GroupClient(NamedTuple):
     """A client that asks, and its connection; one connection may carry the requests of several clients in turn."""
 
     connection: Connected
     principal: Principal
 
 
-class _Heard(NamedTuple):
+class _RenewedMember(NamedTuple):
     """A member that this process has renewed."""
 
     principal: str
@@ -131,7 +131,7 @@ class ConsumerGroups:
         self._reader = QueueReader(store, random=random)
         self._wakes = GroupWakes(store, spawn)
         self._lost_ends = LostEnds(controller, clock)
-        self._heard: dict[tuple[str, str], _Heard] = {}  # by group and member
+        self._heard: dict[tuple[str, str], _RenewedMember] = {}  # by group and member
         self._forget_from = FORGOTTEN_FROM_COUNT
         self._stopping = False
         controller.watch(self._wakes.wake_all)
@@ -146,11 +146,11 @@ class ConsumerGroups:
         group = getattr(request, "group", None)
         if group is not None:
             check_group_name(group)
-        return await _HANDLERS[type(request)](self, Asker(connection, who), request)
+        return await _HANDLERS[type(request)](self, GroupClient(connection, who), request)
 
     # ---- members
 
-    async def _join(self, asker: Asker, request: JoinGroup) -> Joined:
+    async def _join(self, asker: GroupClient, request: JoinGroup) -> Joined:
         self._check_join(asker, request)
         id_ = f"{self._random.getrandbits(64):016x}{self._random.getrandbits(64):016x}"
         member = MemberRecord(request.topic, asker.principal.name, request.ttl_s * 1_000)
@@ -173,7 +173,7 @@ class ConsumerGroups:
             return Joined(member=id_, topic=request.topic, strategy=request.strategy, ttl_s=request.ttl_s)
         raise _busy(request.group)
 
-    def _check_join(self, asker: Asker, request: JoinGroup) -> None:
+    def _check_join(self, asker: GroupClient, request: JoinGroup) -> None:
         """Raise `Refusal` for what can be no member of any group, or is one too many of this user."""
         self._check_topic(asker, request.group, request.topic)
         check_asked(self._controller, request, may_come=self._may_come)
@@ -182,7 +182,7 @@ class ConsumerGroups:
         if sum(1 for one in self._heard.values() if one.principal == name) >= limit:
             raise Refusal(Cause.QUOTA, f"one user has at most {limit} memberships here (groups.memberships_max)")
 
-    def _check_topic(self, asker: Asker, group: str, topic: str) -> None:
+    def _check_topic(self, asker: GroupClient, group: str, topic: str) -> None:
         """Raise `Refusal` (FORBIDDEN) unless all of a group's topic may be read. It does not name the topic.
 
         What a member may not read it could only pass over, for the whole group; and offsets count it.
@@ -195,13 +195,13 @@ class ConsumerGroups:
             except Refusal:
                 raise Refusal(Cause.FORBIDDEN, f"not allowed: to read what the group {group!r} reads") from None
 
-    def _check_reader(self, asker: Asker, group: Group, member: str) -> None:
+    def _check_reader(self, asker: GroupClient, group: Group, member: str) -> None:
         """Raise `Refusal` unless this is the asker's member of a group whose topic it may read."""
         if group.header is not None:
             self._check_topic(asker, group.name, group.header.record.topic)
         _check_member(asker, group, member)
 
-    async def _leave(self, asker: Asker, request: LeaveGroup) -> bool:
+    async def _leave(self, asker: GroupClient, request: LeaveGroup) -> bool:
         for _ in range(TRIES_COUNT_MAX):
             group = await load_group(self._store, request.group)
             if group.header is None or request.member not in group.members:
@@ -217,7 +217,7 @@ class ConsumerGroups:
             return True
         raise _busy(request.group)
 
-    async def _renew_member(self, asker: Asker, request: RenewMember) -> Renewed:
+    async def _renew_member(self, asker: GroupClient, request: RenewMember) -> Renewed:
         self._heard.pop((request.group, request.member), None)  # so that it is written
         group = await self._settle(asker, request.group, request.member, None)
         queues, revoked = owned(group, request.member)
@@ -241,7 +241,7 @@ class ConsumerGroups:
     def _note(self, group: str, id_: str, member: MemberRecord, asked_s: float) -> None:
         ttl_s = member.ttl_ms / 1_000
         until_s = asked_s + _kept_ms(member) / 1_000
-        self._heard[group, id_] = _Heard(member.principal, until_s, asked_s + ttl_s / RENEWALS)
+        self._heard[group, id_] = _RenewedMember(member.principal, until_s, asked_s + ttl_s / RENEWALS)
         if len(self._heard) > self._forget_from:
             self._forget()
             self._forget_from = max(FORGOTTEN_FROM_COUNT, 2 * len(self._heard))
@@ -257,7 +257,7 @@ class ConsumerGroups:
 
     # ---- who has which queues
 
-    async def _settle(self, asker: Asker, name: str, member: str, cursor: GroupCursor | None) -> Group:
+    async def _settle(self, asker: GroupClient, name: str, member: str, cursor: GroupCursor | None) -> Group:
         """The group once a member has let go of what it should not have, and has taken what it should and can."""
         for last in (False,) * TRIES_COUNT_MAX + (True,):
             group = await load_group(self._store, name)
@@ -281,7 +281,7 @@ class ConsumerGroups:
 
     # ---- messages
 
-    async def _poll(self, asker: Asker, request: PollGroup) -> Polled:
+    async def _poll(self, asker: GroupClient, request: PollGroup) -> Polled:
         name, member = request.group, request.member
         asked = cursor = request.after or GroupCursor(0, {})
         until_s = self._clock() + request.wait_ms / 1_000
@@ -314,10 +314,10 @@ class ConsumerGroups:
                 look_s = LOOK_S if len(positions) == len(own) else SOON_S
                 await self._reader.wait(read.positions, woken, min(left_s, ttl_s / RENEWALS, look_s))
 
-    def _wanted(self, asker: Asker, limit: int) -> Wanted:
+    def _wanted(self, asker: GroupClient, limit: int) -> ReadLimits:
         permissions = asker.principal.permissions
         reads = permissions.reads if permissions.access is not None else None
-        return Wanted(limit, self._config.response_bytes_max, self._now_ms(), reads)
+        return ReadLimits(limit, self._config.response_bytes_max, self._now_ms(), reads)
 
     async def _set_back(self, group: Group, member: str, read: Reading) -> None:
         """Sets a group back to the new end of a log that lost its end: earlier cursors and commits are void."""
@@ -335,7 +335,7 @@ class ConsumerGroups:
             return  # whoever reads next does it
         log.warning("a group is set back to the end of queues", group=group.name, queues=sorted(records))
 
-    async def _commit(self, asker: Asker, request: CommitOffsets) -> Mapping[int, int]:
+    async def _commit(self, asker: GroupClient, request: CommitOffsets) -> Mapping[int, int]:
         generation, offsets = request.cursor
         in_bounds = False
         for _ in range(TRIES_COUNT_MAX):
@@ -375,20 +375,20 @@ class ConsumerGroups:
 
     # ---- for operators
 
-    async def _list(self, _: Asker, request: ListGroups) -> Any:
+    async def _list(self, _: GroupClient, request: ListGroups) -> Any:
         return await list_groups(self._store, request)
 
-    async def _describe(self, asker: Asker, request: DescribeGroup) -> Any:
+    async def _describe(self, asker: GroupClient, request: DescribeGroup) -> Any:
         return await describe(self._store, self._controller, request, partial(self._check_topic, asker, request.group))
 
-    async def _reset(self, asker: Asker, request: ResetGroup) -> Any:
+    async def _reset(self, asker: GroupClient, request: ResetGroup) -> Any:
         return await reset(self._store, self._controller, request, partial(self._check_topic, asker, request.group))
 
-    async def _delete(self, _: Asker, request: DeleteGroup) -> bool:
+    async def _delete(self, _: GroupClient, request: DeleteGroup) -> bool:
         return await delete(self._store, request)
 
 
-def _check_member(asker: Asker, group: Group, member: str) -> None:
+def _check_member(asker: GroupClient, group: Group, member: str) -> None:
     """Raise `Refusal` where there is no such group or member, or it is another principal's."""
     if group.header is None:
         raise Refusal(Cause.NOT_FOUND, f"there is no group {group.name!r}")
@@ -412,7 +412,7 @@ def _busy(group: str) -> Refusal:
     return Refusal(Cause.OVERLOAD, f"the group {group!r} is changed too often by others", retry_after_ms=1_000)
 
 
-_HANDLERS: dict[type[Request], Callable[[ConsumerGroups, Asker, Any], Awaitable[Any]]] = {
+_HANDLERS: dict[type[Request], Callable[[ConsumerGroups, GroupClient, Any], Awaitable[Any]]] = {
     JoinGroup: ConsumerGroups._join,  # noqa: SLF001 - this class's own table
     RenewMember: ConsumerGroups._renew_member,  # noqa: SLF001
     LeaveGroup: ConsumerGroups._leave,  # noqa: SLF001

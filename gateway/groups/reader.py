@@ -16,7 +16,7 @@ from store.base import logs
 from store.base.errors import CorruptFrame, OffsetOutOfRange, StoreError
 from store.format.frame import Frame, Position, QueueNumber, QueueOffset
 
-__all__ = ["QueueReader", "Reading", "Wanted"]
+__all__ = ["QueueReader", "ReadLimits", "Reading"]
 
 FETCHES_AT_ONCE = 16
 FETCH_BYTES_MIN = 64 << 10
@@ -30,7 +30,7 @@ PAUSE_S = 0.25  # where a queue cannot be read
 log = logs.get(__name__)
 
 
-class Wanted(NamedTuple):
+class ReadLimits(NamedTuple):
     """The limits of a read: up to `limit` messages of about `max_bytes`, of those that have not expired at `now_ms`.
 
     Messages at an address for which `reads` returns False are passed over.
@@ -62,7 +62,7 @@ class QueueReader:
         self._fetches = asyncio.Semaphore(FETCHES_COUNT_MAX)
         self._waits = 0  # <= WAITS_COUNT_MAX
 
-    async def read(self, positions: Mapping[int, int], wanted: Wanted) -> Reading:
+    async def read(self, positions: Mapping[int, int], wanted: ReadLimits) -> Reading:
         """As many messages as there are and are wanted, at least one if there is any.
 
         At first each queue has an equal share. Queues that cannot be read now, or whose next messages are lost, are in
@@ -132,7 +132,7 @@ class QueueReader:
         return fetched.next > at
 
 
-def _took(found: Reading, queue: int, fetched: Fetched | StoreError, wanted: Wanted) -> bool:
+def _took(found: Reading, queue: int, fetched: Fetched | StoreError, wanted: ReadLimits) -> bool:
     """Add what was fetched of a queue; whether it may have more."""
     at = found.positions[queue]
     if isinstance(fetched, OffsetOutOfRange):
@@ -148,7 +148,7 @@ def _took(found: Reading, queue: int, fetched: Fetched | StoreError, wanted: Wan
     return found.positions[queue] > at
 
 
-def _take(found: Reading, queue: int, fetched: Fetched, wanted: Wanted) -> int:
+def _take(found: Reading, queue: int, fetched: Fetched, wanted: ReadLimits) -> int:
     """Add messages of a queue while there is room; the offset behind the last row that was looked at."""
     messages, size = found.messages, found.size_bytes
     limit, max_bytes, now_ms, reads = wanted

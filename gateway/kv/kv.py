@@ -41,7 +41,7 @@ from store.base.errors import (
     TransactionTooLarge,
 )
 
-__all__ = ["HOLDS_COUNT_MAX", "KV_REQUESTS", "WATCHES_COUNT_MAX", "Asker", "KeyValues"]
+__all__ = ["HOLDS_COUNT_MAX", "KV_REQUESTS", "WATCHES_COUNT_MAX", "KeyClient", "KeyValues"]
 
 WATCHES_COUNT_MAX = 64  # of one connection
 HOLDS_COUNT_MAX = 4  # likewise
@@ -58,7 +58,7 @@ _RESERVED = re.compile(r"|[$_].*", re.DOTALL)
 log = logs.get(__name__)
 
 
-class Asker(Protocol):
+class KeyClient(Protocol):
     """A connection."""
 
     id: int
@@ -85,7 +85,7 @@ class KeyValues:
         except StoreError as error:  # a full disk; what there is can still be read
             log.error("namespaces are not limited before the next start", error=str(error))
 
-    async def answer(self, asker: Asker, request: Request, permissions: Permissions = OPEN) -> Any:
+    async def answer(self, asker: KeyClient, request: Request, permissions: Permissions = OPEN) -> Any:
         """Answers a request of `gateway.port.kv`, as far as `permissions` allow. Raises `Refusal`, `StoreError`."""
         namespace = getattr(request, "namespace", None)
         if namespace is not None:
@@ -108,7 +108,7 @@ class KeyValues:
         if not self._config.open and namespace not in self._named:
             raise Refusal(Cause.FORBIDDEN, f"the namespace {namespace!r} is not one of those that are configured")
 
-    async def leave(self, asker: Asker) -> None:
+    async def leave(self, asker: KeyClient) -> None:
         """A connection has ended: so have its watches and holds."""
         for watch in self._watches.pop(asker.id, {}).values():
             await watch.close()
@@ -117,14 +117,14 @@ class KeyValues:
 
     # ---- single keys
 
-    async def _get(self, _: Asker, request: GetKey) -> Entry | None:
+    async def _get(self, _: KeyClient, request: GetKey) -> Entry | None:
         return await self._store.kv_get(request.key, namespace=request.namespace)
 
-    async def _put(self, _: Asker, request: StoreKey) -> Transacted:
+    async def _put(self, _: KeyClient, request: StoreKey) -> Transacted:
         operation = Put(request.key, request.value, ttl_ms=request.ttl_ms)
         return await self._change(operation, request.match, request.namespace)
 
-    async def _remove(self, _: Asker, request: RemoveKey) -> bool:
+    async def _remove(self, _: KeyClient, request: RemoveKey) -> bool:
         done = await self._change(Delete(request.key), request.match, request.namespace)
         return done.existed[0]
 
@@ -145,7 +145,7 @@ class KeyValues:
                 continue
         raise Refusal(Cause.OVERLOAD, f"{key!r} is changed too often by others", retry_after_ms=1_000)
 
-    async def _transact(self, _: Asker, request: TransactKeys) -> Transacted:
+    async def _transact(self, _: KeyClient, request: TransactKeys) -> Transacted:
         return await self._store.kv_transact(request.compares, request.operations, namespace=request.namespace)
 
     # ---- ranges
@@ -175,10 +175,10 @@ class KeyValues:
             request.start, request.end, namespace=request.namespace, after=after, limit=limit, at_revision=revision
         )
 
-    async def _count(self, _: Asker, request: CountKeys) -> int:
+    async def _count(self, _: KeyClient, request: CountKeys) -> int:
         return await self._store.kv_count(request.start, request.end, namespace=request.namespace)
 
-    async def _hold(self, asker: Asker, _: HoldKeys) -> int:
+    async def _hold(self, asker: KeyClient, _: HoldKeys) -> int:
         if len(self._holds.get(asker.id, ())) >= HOLDS_COUNT_MAX:
             raise Refusal(Cause.QUOTA, f"a connection holds at most {HOLDS_COUNT_MAX} states")
         revision = await self._store.kv_hold()
@@ -188,7 +188,7 @@ class KeyValues:
         self._holds.setdefault(asker.id, []).append(revision)
         return revision
 
-    async def _release(self, asker: Asker, request: ReleaseKeys) -> None:
+    async def _release(self, asker: KeyClient, request: ReleaseKeys) -> None:
         held = self._holds.get(asker.id, [])
         if request.revision not in held:
             raise Refusal(Cause.NOT_FOUND, f"this connection does not hold revision {request.revision}")
@@ -199,7 +199,7 @@ class KeyValues:
 
     # ---- watches
 
-    async def _watch(self, asker: Asker, request: WatchKeys, permissions: Permissions) -> None:
+    async def _watch(self, asker: KeyClient, request: WatchKeys, permissions: Permissions) -> None:
         watches = self._watches.get(asker.id, {})
         if len(watches) >= WATCHES_COUNT_MAX:
             raise Refusal(Cause.QUOTA, f"a connection has at most {WATCHES_COUNT_MAX} watches")
@@ -210,13 +210,13 @@ class KeyValues:
         )
         self._watches.setdefault(asker.id, watches)[request.watch] = _Watch(changes, request.namespace, permissions)
 
-    async def _next(self, asker: Asker, request: NextChanges) -> Changes:
+    async def _next(self, asker: KeyClient, request: NextChanges) -> Changes:
         watch = self._watches.get(asker.id, {}).get(request.watch)
         if watch is None:
             raise Refusal(Cause.NOT_FOUND, "there is no watch of this number")
         return await watch.next()
 
-    async def _unwatch(self, asker: Asker, request: UnwatchKeys) -> None:
+    async def _unwatch(self, asker: KeyClient, request: UnwatchKeys) -> None:
         watches = self._watches.get(asker.id, {})
         watch = watches.pop(request.watch, None)
         if not watches:
@@ -295,7 +295,7 @@ def _refusal(error: StoreError) -> Refusal:
             return refusal_of(error)
 
 
-_HANDLERS: dict[type[Request], Callable[[KeyValues, Asker, Any], Awaitable[Any]]] = {
+_HANDLERS: dict[type[Request], Callable[[KeyValues, KeyClient, Any], Awaitable[Any]]] = {
     GetKey: KeyValues._get,  # noqa: SLF001 - this class's own table
     StoreKey: KeyValues._put,  # noqa: SLF001
     RemoveKey: KeyValues._remove,  # noqa: SLF001

@@ -14,10 +14,10 @@ from controller.elections.registry import Route, RouteReplica
 from controller.remote.remote import RemoteController
 from controller.wire.status import ControllerStatus
 
-__all__ = ["Found", "document", "gathered", "show", "show_controllers", "troubles"]
+__all__ = ["ClusterReport", "document", "gathered", "show", "show_controllers", "troubles"]
 
 
-class Found(NamedTuple):
+class ClusterReport(NamedTuple):
     """A cluster as its controllers see it. A controller that does not answer has no status."""
 
     controllers: Mapping[str, ControllerStatus | None]
@@ -26,7 +26,7 @@ class Found(NamedTuple):
     topics: Sequence[Topic]
 
 
-async def gathered(controller: RemoteController) -> Found:
+async def gathered(controller: RemoteController) -> ClusterReport:
     """Ask every controller. Raises `ControllerUnreachable`: none answers."""
     answers = await controller.controllers()
     try:
@@ -34,15 +34,15 @@ async def gathered(controller: RemoteController) -> Found:
     except ControllerUnreachable:
         routes = {}
     statuses = {address: answers.get(address) for address in controller.addresses()}
-    return Found(statuses, controller.groups(), routes, controller.topics())
+    return ClusterReport(statuses, controller.groups(), routes, controller.topics())
 
 
-def document(found: Found) -> Any:
+def document(found: ClusterReport) -> Any:
     """The same as one JSON object."""
     return msgspec.to_builtins({**found._asdict(), "troubles": troubles(found)}, str_keys=True)
 
 
-def show(found: Found, console: Console | None = None) -> None:
+def show(found: ClusterReport, console: Console | None = None) -> None:
     """Print it for people."""
     console = console or _console()
     show_controllers(found, console)
@@ -59,7 +59,7 @@ def show(found: Found, console: Console | None = None) -> None:
     )
 
 
-def troubles(found: Found) -> Sequence[str]:
+def troubles(found: ClusterReport) -> Sequence[str]:
     """Returns the faults, a line each: controllers first, then what groups refuse, then single replicas."""
     silent = [address for address, status in found.controllers.items() if status is None]
     lost = [
@@ -76,7 +76,7 @@ def troubles(found: Found) -> Sequence[str]:
     ]
 
 
-def show_controllers(found: Found, console: Console | None = None) -> None:
+def show_controllers(found: ClusterReport, console: Console | None = None) -> None:
     """Print the controllers alone."""
     table = _table("controllers", "id", "address", "role", "term", "applied", "commit", "votes")
     votes = {
@@ -101,7 +101,7 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=200)
 
 
-def _groups(found: Found) -> Table:
+def _groups(found: ClusterReport) -> Table:
     table = _table("store groups", "group", "epoch", "replica", "node", "address", "role", "confirmed", "lag")
     for group in found.groups:
         route = found.routes.get(group.number)

@@ -20,7 +20,7 @@ from gateway.domain.batch import Batch
 from gateway.domain.cursor import Cursor
 from gateway.domain.errors import Refusal
 from gateway.domain.forwarding import Forwarding
-from gateway.domain.once import OnceKey
+from gateway.domain.idempotency import IdempotencyKey
 from gateway.domain.principal import Principal
 from gateway.port.marks import NO_MARKS, Marks, OpenedMarks
 from store.api.message import Message
@@ -113,7 +113,7 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
     once: int = 0  # stored once under this number, however often it is published, and by whichever process; 0: as ever
     who: Principal | None = None  # publishes; None: whom the connection has named last
     marks: Marks | None = None  # stored with the messages, in the same frames
-    key: OnceKey | None = None  # stored once under this key; refused with `KeyRepeated` when it was before
+    key: IdempotencyKey | None = None  # stored once under this key; refused with `KeyRepeated` when it was before
 
 
 class Subscribe(_Value, frozen=True, kw_only=True):
@@ -310,7 +310,7 @@ class EndSession(Request, frozen=True, kw_only=True):
 
 
 class RecallKey(Request, frozen=True, kw_only=True):
-    """Asks for what is stored under a key refused with `KeyRepeated`. Answer: `gateway.domain.once.Recalled`."""
+    """Asks for the request stored under a repeated key. Answer: `gateway.domain.idempotency.StoredRequest`."""
 
     group: int
     name: bytes

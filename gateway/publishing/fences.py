@@ -7,7 +7,7 @@ the logs have: frames of the owner before are refused from there on, whatever th
 
 import asyncio
 
-from gateway.domain.once import digest
+from gateway.domain.idempotency import digest
 from gateway.ownership.owners import Owned, OwnershipLost
 from gateway.port.marks import Fence
 from store.api.client import Appended, StoreClient

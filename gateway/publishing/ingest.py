@@ -25,7 +25,7 @@ from gateway.publishing.publishing import (
     Publisher,
     Receipt,
     SinglePublisher,
-    Waiting,
+    WaitingSingle,
     add_key,
     add_marks,
     refusal_of,
@@ -100,7 +100,7 @@ class Ingest:
         self._soon = soon
         self._create_topic = create_topic
         self._waiting: list[_Effect] = []
-        self._singles: list[Waiting] = []
+        self._singles: list[WaitingSingle] = []
         self.waiting_bytes = 0  # of the input that waits for a topic or for the next turn
         self._scheduled = False
         self._parked: str | None = None  # the topic being created, while everything waits for it
@@ -131,7 +131,7 @@ class Ingest:
 
         Nothing else that the publisher has published is under way. It has no guard, key or time to be delivered at.
         """
-        self._singles.append(Waiting(publisher, single, size_bytes))
+        self._singles.append(WaitingSingle(publisher, single, size_bytes))
         self.waiting_bytes += size_bytes
         if not self._scheduled:
             self._scheduled = True
@@ -191,7 +191,7 @@ class Ingest:
         router = self._router
         routes, hashes, groups, pack = router.routes, router.hashes, router.groups, ROW.pack
         singles, self._singles = self._singles, []
-        away, size_max, alone = bool(self._outgoing.away), self.message_bytes_max, self._outgoing.alone
+        away, size_max, alone = bool(self._outgoing.refusing), self.message_bytes_max, self._outgoing.alone
         others: list[_Effect] = []
         frame, into = _NOWHERE, SPREAD
         rows, records, topics, expected, pos = frame.rows, frame.records, frame.topics, frame.singles, 0
@@ -253,7 +253,7 @@ class Ingest:
         elsewhere: list[tuple[int, int, bytes]] = []  # timers in other groups: of which message, where, the record
         topic, began, refused_before = "", 0, 0  # the messages from `began` on belong to this topic
         # Of the whole `Publish`: asked for each message, it took 0.06 us of the 0.8 that routing one takes.
-        away = bool(self._outgoing.away) and not (receipt.marks is not None and receipt.marks.stored)
+        away = bool(self._outgoing.refusing) and not (receipt.marks is not None and receipt.marks.stored)
         pinned = receipt.pinned
         spread = durable = False  # of the topic: whether it lies in several groups, and has to be on disk at once
         frame, group, into = _NOWHERE, SPREAD, SPREAD
@@ -368,7 +368,7 @@ class Ingest:
         if not (route.extra or route.asking or message.retain):
             return None
         groups = {group, *(self._router.groups[queue] for queue in route.named(message))}
-        return self._outgoing.away.refusal(groups | {self._store.group} if message.retain else groups)
+        return self._outgoing.refusing.refusal(groups | {self._store.group} if message.retain else groups)
 
     def _begin(self, group: int) -> Building:
         frame = self._building[group] = Building(group)

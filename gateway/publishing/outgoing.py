@@ -6,8 +6,8 @@ from functools import partial
 
 from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Outcome
-from gateway.publishing.away import Away
 from gateway.publishing.publishing import Building, Producer, Publisher, Receipt, outcome_of, refusal_of, with_denied
+from gateway.publishing.refusing_groups import RefusingGroups
 from gateway.publishing.router import Router
 from store.api.client import Appended, StoreClient
 from store.base.errors import StoreError, StoreUnreachable
@@ -32,7 +32,7 @@ class Outgoing:
         drained: Callable[[], None],
         compress_bytes_min: int = 0,
     ) -> None:
-        self.away = Away(store)
+        self.refusing = RefusingGroups(store)
         self._store = store
         self._router = router
         self._metrics = metrics
@@ -102,8 +102,8 @@ class Outgoing:
         if failed and not frame.once:
             # Its sequence number stays unused, which the store takes for a lost frame: begin another sequence.
             self._producers[frame.group] = Producer(self._new_producer())
-        if failed or self.away:
-            self.away.note(frame.group, result)
+        if failed or self.refusing:
+            self.refusing.note(frame.group, result)
         if isinstance(result, Appended) and result.failed:
             _fail(frame, result.failed)
         if frame.singles:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from gateway.domain.errors import Cause, Refusal
-from gateway.domain.once import KeyRepeated, OnceKey, once_record
+from gateway.domain.idempotency import IdempotencyKey, KeyRepeated, once_record
 from gateway.ownership.owners import OwnershipLost
 from gateway.port.adapter import DONE, Outcome, Publish, Token
 from gateway.port.marks import Marks
@@ -58,7 +58,7 @@ class SinglePublisher(Publisher, Protocol):
         """Notes that the message is not stored."""
 
 
-class Waiting(NamedTuple):
+class WaitingSingle(NamedTuple):
     """A single message on its way, and how many bytes the read took that brought it."""
 
     publisher: SinglePublisher
@@ -103,7 +103,7 @@ class Building:
         self.records: list[bytes] = []
         self.pos = 0  # the payload's length so far
         self.receipts: list[Receipt] = []
-        self.singles: list[Waiting] = []
+        self.singles: list[WaitingSingle] = []
         self.topics: dict[tuple[str, str], int] = {}  # of the singles: how many by protocol and topic
         self.named: dict[int, None] = {}  # the named queues it has rows for
         self.once = 0  # what it is stored once by, if it is not by its producer's sequence
@@ -171,7 +171,7 @@ class Receipt:
         self.messages: Sequence[Message] = messages  # of which all indexes are, but those of `denied`
         self.denied = denied
         self.marks: Marks | None = effect.marks
-        self.key: OnceKey | None = effect.key
+        self.key: IdempotencyKey | None = effect.key
         # Sent again, by another proxy maybe, it has to find the same log.
         self.pinned = effect.key is not None or effect.once != 0
         self.failed: tuple[Building, ...] = ()  # the frames in which its guard has failed
@@ -229,7 +229,7 @@ def add_marks(receipt: Receipt, marks: Marks, runs: Sequence[tuple[int, Building
         frame.pos += len(change)
 
 
-def add_key(receipt: Receipt, key: OnceKey) -> None:
+def add_key(receipt: Receipt, key: IdempotencyKey) -> None:
     """Have every frame of a `Publish` stored only if its log does not know the key yet, and bring the key."""
     for frame, first in receipt.parts.items():
         change = once_record(key, row=len(frame.rows), first=first, deliver_at_ms=receipt.messages[0].deliver_at_ms)

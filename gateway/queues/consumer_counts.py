@@ -63,7 +63,7 @@ class LocalConsumerCounts:
         return 0
 
 
-class _Here:
+class _LocalCount:
     """The consumers of one queue at this proxy."""
 
     def __init__(self, owned: Owned, key: str) -> None:
@@ -78,7 +78,7 @@ class SharedConsumerCounts:
     def __init__(self, store: StoreClient, owners: Owners) -> None:
         self._store = store
         self._owners = owners
-        self._here: dict[str, _Here] = {}
+        self._here: dict[str, _LocalCount] = {}
         self._turns = Turns()  # by queue: one change at a time
 
     async def join(self, queue: str, *, exclusive: bool) -> None:
@@ -88,7 +88,7 @@ class SharedConsumerCounts:
             if here is None:
                 proxy = self._owners.id
                 owned = await self._owners.take(f"{PREFIX}{queue}/{proxy}", wait=False)
-                here = self._here[queue] = _Here(owned, kv_key(COUNTS, f"{queue}/{proxy}"))
+                here = self._here[queue] = _LocalCount(owned, kv_key(COUNTS, f"{queue}/{proxy}"))
             here.count += 1
             try:
                 await self._write(queue, here, exclusive=exclusive)
@@ -107,7 +107,7 @@ class SharedConsumerCounts:
                 await self._leave(queue, here)
             return sum([one.count for one in await self._others(queue)])
 
-    async def _leave(self, queue: str, here: _Here) -> None:
+    async def _leave(self, queue: str, here: _LocalCount) -> None:
         here.count -= 1
         if here.count > 0:
             await self._write(queue, here, exclusive=False)
@@ -119,7 +119,7 @@ class SharedConsumerCounts:
         """See `ConsumerCounts`."""
         return sum([one.count for one in await self._others(queue)])
 
-    async def _write(self, queue: str, here: _Here, *, exclusive: bool) -> None:
+    async def _write(self, queue: str, here: _LocalCount, *, exclusive: bool) -> None:
         record = CountRecord(queue, self._owners.id, here.count, exclusive)
         operations: Operations = [Put(here.key, msgspec.msgpack.encode(record))]
         await here.owned.write(operations)

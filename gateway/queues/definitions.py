@@ -18,7 +18,7 @@ from store.api.client import Change, Delete, Entry, Put, StoreClient
 from store.base import logs
 from store.base.errors import RevisionConflict
 
-__all__ = ["NOTHING", "Changed", "Definitions", "Found", "LocalDefinitions", "SharedDefinitions"]
+__all__ = ["NOTHING", "Changed", "Definitions", "LocalDefinitions", "SharedDefinitions", "StoredDefinition"]
 
 EXCHANGES, QUEUES = "amqp/exchanges", "amqp/queues"
 LIVE_EXCHANGES, LIVE_QUEUES = "amqp/live/exchanges", "amqp/live/queues"  # of several proxies, and not durable
@@ -40,7 +40,7 @@ class Changed(Exception):
         self.name = name
 
 
-class Found(NamedTuple):
+class StoredDefinition(NamedTuple):
     """A definition as it is stored. None: it is gone, as of that revision."""
 
     name: str
@@ -54,13 +54,13 @@ class Definitions(Protocol):
 
     shared: bool  # other processes change them, too
 
-    def load(self) -> AsyncIterator[Found]:
+    def load(self) -> AsyncIterator[StoredDefinition]:
         """All of them, exchanges first."""
 
     async def clear(self) -> None:
         """Forget what is not durable: no process that could know it is there."""
 
-    async def find(self, name: str, *, exchange: bool) -> Found | None:
+    async def find(self, name: str, *, exchange: bool) -> StoredDefinition | None:
         """One that is not known here, but perhaps elsewhere."""
 
     async def put(self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool) -> int:
@@ -86,7 +86,7 @@ class LocalDefinitions:
     def __init__(self, store: StoreClient) -> None:
         self._store = store
 
-    async def load(self) -> AsyncIterator[Found]:
+    async def load(self) -> AsyncIterator[StoredDefinition]:
         """See `Definitions`."""
         for place in (EXCHANGES, QUEUES):
             async for entry in stored_entries(self._store, place):
@@ -95,7 +95,7 @@ class LocalDefinitions:
     async def clear(self) -> None:
         """See `Definitions`: such are not kept."""
 
-    async def find(self, name: str, *, exchange: bool) -> Found | None:
+    async def find(self, name: str, *, exchange: bool) -> StoredDefinition | None:
         """See `Definitions`: what is not known here is not there."""
         return None
 
@@ -127,7 +127,7 @@ class SharedDefinitions:
         self._store = store
         self._names: dict[str, str] = {}  # by key: a key may be shortened, and one that is gone has no value
 
-    async def load(self) -> AsyncIterator[Found]:
+    async def load(self) -> AsyncIterator[StoredDefinition]:
         """See `Definitions`."""
         for place in (EXCHANGES, LIVE_EXCHANGES, QUEUES, LIVE_QUEUES):
             async for entry in stored_entries(self._store, place):
@@ -139,7 +139,7 @@ class SharedDefinitions:
             async for entry in stored_entries(self._store, place):
                 await self._store.kv_delete(entry.key)
 
-    async def find(self, name: str, *, exchange: bool) -> Found | None:
+    async def find(self, name: str, *, exchange: bool) -> StoredDefinition | None:
         """See `Definitions`."""
         for place in (EXCHANGES, LIVE_EXCHANGES) if exchange else (QUEUES, LIVE_QUEUES):
             entry = await self._store.kv_get(kv_key(place, name))
@@ -171,7 +171,9 @@ class SharedDefinitions:
             raise Changed(name) from conflict
 
     async def follow(
-        self, again: Callable[[], Coroutine[Any, Any, None]], found: Callable[[list[Found]], Coroutine[Any, Any, None]]
+        self,
+        again: Callable[[], Coroutine[Any, Any, None]],
+        found: Callable[[list[StoredDefinition]], Coroutine[Any, Any, None]],
     ) -> None:
         """Hear of what changes until the watch breaks; `again` is called first, to take stock. Raises `StoreError`."""
         changes = self._store.kv_watch(*WATCHED)
@@ -182,7 +184,7 @@ class SharedDefinitions:
         finally:
             await changes.aclose()
 
-    def _change(self, change: Change) -> Found | None:
+    def _change(self, change: Change) -> StoredDefinition | None:
         place = next(
             (p for p in (EXCHANGES, LIVE_EXCHANGES, QUEUES, LIVE_QUEUES) if change.key.startswith(f"{p}/")), ""
         )
@@ -191,19 +193,19 @@ class SharedDefinitions:
         exchange = place in (EXCHANGES, LIVE_EXCHANGES)
         if change.kind == "put":
             definition = (_exchange if exchange else _queue)(change.value)
-            return self._noted(change.key, Found(definition.name, definition, change.revision, exchange))
+            return self._noted(change.key, StoredDefinition(definition.name, definition, change.revision, exchange))
         name = self._names.pop(change.key, None)
-        return None if name is None else Found(name, None, change.revision, exchange)
+        return None if name is None else StoredDefinition(name, None, change.revision, exchange)
 
-    def _noted(self, key: str, found: Found) -> Found:
+    def _noted(self, key: str, found: StoredDefinition) -> StoredDefinition:
         self._names[key] = found.name
         return found
 
 
-def _found(entry: Entry) -> Found:
+def _found(entry: Entry) -> StoredDefinition:
     exchange = entry.key.startswith((f"{EXCHANGES}/", f"{LIVE_EXCHANGES}/"))
     definition = (_exchange if exchange else _queue)(entry.value)
-    return Found(definition.name, definition, entry.revision, exchange)
+    return StoredDefinition(definition.name, definition, entry.revision, exchange)
 
 
 def _place(definition: Exchange | QueueDefinition, *, lasting: bool) -> str:

@@ -51,7 +51,7 @@ _encode = msgspec.msgpack.encode
 _decode = msgspec.msgpack.Decoder(MemberRecord).decode
 
 
-class _Here:
+class _JoinedConnection:
     """A connection whose session has joined something."""
 
     __slots__ = ("queues", "session")
@@ -99,7 +99,7 @@ class SharedSubscriptions:
         self._spawn = spawn
         self._joining: Counter[str] = Counter()  # queues that somebody here is about to be a member of
         self._joined: dict[str, int] = {}  # sessions that have joined something here, and their connections
-        self._here: dict[int, _Here] = {}  # those connections
+        self._here: dict[int, _JoinedConnection] = {}  # those connections
 
     async def begin(self) -> None:
         """Clear away what a former run of this process has left behind, where no other could have."""
@@ -114,7 +114,7 @@ class SharedSubscriptions:
         session = self._session_of(conn)
         if not conn.gone:
             self._joined[session] = conn.id
-            self._here.setdefault(conn.id, _Here(session))
+            self._here.setdefault(conn.id, _JoinedConnection(session))
         answers = await asyncio.gather(*(self._join(conn, session, shared, permissions) for shared in request.names))
         if conn.gone and not await self._is_there(session):  # it has ended meanwhile, without this membership
             await self.ended(session)

@@ -21,7 +21,7 @@ from gateway.port.topology import (
     patterns,
 )
 from gateway.queues.consumer_counts import ConsumerCounts
-from gateway.queues.definitions import Changed, Definitions, Found, LocalDefinitions, SharedDefinitions
+from gateway.queues.definitions import Changed, Definitions, LocalDefinitions, SharedDefinitions, StoredDefinition
 from gateway.queues.pump import Connection, Pump
 from store.api.client import StoreClient
 from store.api.message import Message
@@ -167,12 +167,12 @@ class Topology:
         if isinstance(self._definitions, SharedDefinitions):
             await self._definitions.follow(self._take_stock, self._learn_all)
 
-    async def _learn_all(self, found: Iterable[Found]) -> None:
+    async def _learn_all(self, found: Iterable[StoredDefinition]) -> None:
         async with self._changing:
             for one in found:
                 await self._learn(one)
 
-    async def _learn(self, found: Found) -> None:
+    async def _learn(self, found: StoredDefinition) -> None:
         """Take over a definition, with the topology locked, if it is newer than what is known."""
         name, definition, revision, exchange = found
         queue = None if exchange else self.queues.get(name)

@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol, Endpoint):
             return
         if self._single is not None and not self.outstanding_count and self._published(self._single, data):
             return
-        if self.has_session and self.hub.awake.holds(self, data):
+        if self.has_session and self.hub.pauses.holds(self, data):
             if self._pause is None:
                 self._pause = self.hub.later(HELD_S, self._rested)
             self.flush()
@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol, Endpoint):
 
     def _published(self, adapter: SingleAdapter, data: bytes) -> bool:
         """Take the short way with a read that is one plain message; whether it was taken."""
-        if self.pace is not None or self._early_bytes or (self.has_session and self.hub.awake.slept):
+        if self.pace is not None or self._early_bytes or (self.has_session and self.hub.pauses.slept):
             return False
         try:
             single = adapter.single(data, now_ms=now_ms())
@@ -179,7 +179,7 @@ class Connection(asyncio.Protocol, Endpoint):
         self.published(self.publish_of(single).token, outcome, size_bytes)
 
     def wake(self, data: bytes) -> None:
-        """See `gateway.base.awake.Reader`."""
+        """See `gateway.base.pause_guard.Reader`."""
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
@@ -254,7 +254,7 @@ class Connection(asyncio.Protocol, Endpoint):
         """The connection is gone."""
         if not hasattr(self, "hub"):
             return  # never admitted
-        if self.has_session and not self.gone and (held := self.hub.awake.give_back(self)):
+        if self.has_session and not self.gone and (held := self.hub.pauses.give_back(self)):
             self._receive(held)
         if exc is not None and not self._secure and not self.gone:
             self._read_the_rest()

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from controller.api.client import ControllerClient, ControllerError, Topic, TopicLimit
 from controller.api.commands import ConfigureTopic, CreateTopic
-from gateway.base.awake import Awake
-from gateway.base.eager import begin
+from gateway.base.eager import eager_start
+from gateway.base.pause_guard import PauseGuard
 from gateway.config.config import Config
 from gateway.delivery.fanout import Fanout
 from gateway.delivery.find_waits import FindWaits
@@ -123,7 +123,7 @@ class Hub:
             config.access, controller, metrics, clock=time.monotonic, changed=self._access_has_changed
         )
         self.owners = owners or LocalOwners(store)
-        self.awake = Awake(self.owners.beat)
+        self.pauses = PauseGuard(self.owners.beat)
         self.limits, self.forwarding = config.limits, Forwarding.of(config.forwarding)
         self.reconnect_penalty = ReconnectPenalty()
         self.connection_limiter = ConnectionLimiter(config.limits, config.gateway.connections_max, now_ms=now_ms())
@@ -193,13 +193,13 @@ class Hub:
         self._waiting_wills.look()
         await self.owners.start(self.spawn)
         if not self.owners.alone:
-            self.spawn(self.awake.run())
+            self.spawn(self.pauses.run())
         self.spawn(self.queues.follow())
         self.spawn(self.queues.follow_members())
         self.spawn(self._every(SWEEP_SHARED_INTERVAL_MS, self.shared.sweep))
         self.spawn(self._every(SAMPLE_INTERVAL_MS, self.sys_topics.sample))
         if orphans:
-            self.spawn(self.sessions.bury(orphans))
+            self.spawn(self.sessions.end_orphans(orphans))
         self.spawn(self._every(TOPICS_INTERVAL_MS, self._follow_topics))
         self.spawn(self._every(COMMIT_INTERVAL_MS, self.sessions.commit))
         self.spawn(self._every(SWEEP_INTERVAL_MS, self.sessions.sweep))
@@ -245,7 +245,7 @@ class Hub:
         self._paused.pop(connection, None)
         self._releasing += 1
         if self.owners.alone and not self.calls_under_way(connection):  # which come first
-            rest = begin(_logged(self._release(connection))).rest
+            rest = eager_start(_logged(self._release(connection))).rest
             if rest is not None:
                 self.spawn(rest)
         else:
@@ -304,7 +304,7 @@ class Hub:
         if not self._begins_at_once(endpoint, call.request):
             self._ask(endpoint, call.token, work)
             return
-        begun = begin(outcome(work))
+        begun = eager_start(outcome(work))
         if begun.rest is not None:
             self._await(endpoint, call.token, begun.rest)
             return

@@ -12,7 +12,7 @@ from gateway.delivery.last_value import last_value, last_values
 from gateway.delivery.time_grid import on_grid
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.filters import is_sys
-from gateway.domain.once import Recalled, recall
+from gateway.domain.idempotency import StoredRequest, recall
 from gateway.groups.consumer_groups import GROUP_REQUESTS
 from gateway.kv.kv import KV_REQUESTS
 from gateway.port.adapter import (
@@ -140,7 +140,7 @@ async def _end_session(hub: "Hub", endpoint: Endpoint, request: EndSession) -> N
     await hub.sessions.end(endpoint)
 
 
-async def _recall_key(hub: "Hub", endpoint: Endpoint, request: RecallKey) -> Recalled:
+async def _recall_key(hub: "Hub", endpoint: Endpoint, request: RecallKey) -> StoredRequest:
     return await recall(hub.store, request.group, request.name)
 
 

@@ -18,7 +18,7 @@ from gateway.port.adapter import Authenticate, Challenge, Principal
 from gateway.security import scram
 from gateway.security.auth_settings import AuthConfig, TlsConfig
 from gateway.security.limits import network_of
-from gateway.security.passwords import Effort, Passwords, verifier_in
+from gateway.security.passwords import ComparisonCost, Passwords, verifier_in
 from gateway.security.throttle import Throttle
 from store.base import logs
 
@@ -41,7 +41,7 @@ class _Asker(NamedTuple):
     identity: str | None  # of the certificate
     loopback: bool
     network: str
-    effort: Effort
+    effort: ComparisonCost
 
 
 class Authenticator:
@@ -115,7 +115,7 @@ class Authenticator:
         if mechanism is None:
             raise Refusal(Cause.UNAUTHENTICATED, f"no mechanism {request.mechanism[:64]!r}")
         self._throttle.check(address, now_ms=self._now_ms())
-        effort, network = Effort(), network_of(address)
+        effort, network = ComparisonCost(), network_of(address)
         try:
             found = await mechanism(self, request, _Asker(identity, loopback, network, effort))
             if isinstance(found, Principal):

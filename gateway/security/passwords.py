@@ -27,7 +27,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from gateway.security import scram
 from gateway.security.fair_work import FairWork
 
-__all__ = ["Effort", "Passwords", "check_hash", "hash_password", "verifier_in"]
+__all__ = ["ComparisonCost", "Passwords", "check_hash", "hash_password", "verifier_in"]
 
 MEMORY_KIB, PASSES, LANES = 19 * 1024, 2, 1  # OWASP's least for argon2id
 THREADS = 2  # that compare
@@ -101,7 +101,7 @@ class _Compared(NamedTuple):
     took_s: float
 
 
-class Effort:
+class ComparisonCost:
     """The cost of a login attempt's password comparison."""
 
     __slots__ = ("kind", "took_s", "tried")
@@ -153,14 +153,16 @@ class Passwords:
         self._right: OrderedDict[bytes, None] = OrderedDict()  # digests of (hash, password)
         self._decoy = ""  # a hash that no password has
 
-    async def verify(self, hashed: str, password: bytes, *, network: str = "", effort: Effort | None = None) -> bool:
+    async def verify(
+        self, hashed: str, password: bytes, *, network: str = "", effort: ComparisonCost | None = None
+    ) -> bool:
         """Returns whether a password from a network matches a hash. Raises `Refusal` (OVERLOAD).
 
         A client that is refused has to wait as long as all others (`even_out`), once that is counted.
         """
         if len(password) > PASSWORD_BYTES_MAX:
             return False
-        effort = effort or Effort()
+        effort = effort or ComparisonCost()
         effort.tried = True
         digest = hmac.digest(self._key, hashed.encode() + b"\0" + password, hashlib.sha256)
         if digest in self._right:
@@ -173,17 +175,17 @@ class Passwords:
                 self._right.popitem(last=False)
         return right
 
-    async def pretend(self, password: bytes, *, network: str = "", effort: Effort | None = None) -> None:
+    async def pretend(self, password: bytes, *, network: str = "", effort: ComparisonCost | None = None) -> None:
         """Compare a password with the hash of nobody, so that nobody can tell by the time which names there are.
 
         Raises `Refusal` (OVERLOAD).
         """
         if len(password) <= PASSWORD_BYTES_MAX:
-            effort = effort or Effort()
+            effort = effort or ComparisonCost()
             effort.tried = True
             await self._compare(self._decoyed, password, network, effort)
 
-    async def even_out(self, effort: Effort, *, network: str = "") -> None:
+    async def even_out(self, effort: ComparisonCost, *, network: str = "") -> None:
         """Wait until a refusal has taken as long as all others. Raises `Refusal` (OVERLOAD)."""
         if not effort.tried:
             return
@@ -191,7 +193,7 @@ class Passwords:
         if effort.kind:
             refusals.note(effort.kind, effort.took_s)
         if not refusals.knows(OURS):  # how long names take that nobody has
-            ours = Effort()
+            ours = ComparisonCost()
             await self._compare(self._decoyed, b"", network, ours)
             refusals.note(OURS, ours.took_s)
             effort.took_s += ours.took_s
@@ -199,7 +201,9 @@ class Passwords:
         if left_s > 0:
             await self._sleep(left_s)
 
-    async def _compare(self, hashed: str | Callable[[], str], password: bytes, network: str, effort: Effort) -> bool:
+    async def _compare(
+        self, hashed: str | Callable[[], str], password: bytes, network: str, effort: ComparisonCost
+    ) -> bool:
         compared = await self.work(lambda: self._timed(hashed, password), network=network)
         effort.kind, effort.took_s = compared.kind, compared.took_s
         return compared.right

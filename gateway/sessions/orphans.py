@@ -7,7 +7,7 @@ from gateway.domain.errors import Refusal
 from store.base import logs
 from store.base.errors import StoreError
 
-__all__ = ["bury_all"]
+__all__ = ["end_all_orphans"]
 
 AT_ONCE_COUNT = 64
 AGAIN_S = 1.0
@@ -15,7 +15,7 @@ AGAIN_S = 1.0
 log = logs.get(__name__)
 
 
-async def bury_all(orphans: Sequence[str], see_to: Callable[[str], Awaitable[object]]) -> None:
+async def end_all_orphans(orphans: Sequence[str], see_to: Callable[[str], Awaitable[object]]) -> None:
     """See to all of them, some at once; what the store or the gateway refuses is tried again until it is done."""
     left = list(orphans)
     while left:

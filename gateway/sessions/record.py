@@ -17,8 +17,8 @@ from store.format.frame import LogOffset, Position, QueueNumber
 __all__ = [
     "SESSIONS",
     "Ended",
-    "Held",
     "Holder",
+    "LiveSession",
     "SessionRecord",
     "cursor_of_offsets",
     "distance",
@@ -65,7 +65,7 @@ class Holder(Protocol):
         """Wait until nothing that the connection has published is under way."""
 
 
-class Held:
+class LiveSession:
     """A session that a connection of this process holds."""
 
     __slots__ = (
@@ -174,7 +174,7 @@ def expired(record: SessionRecord, now_ms: int, *, or_left_ms: int | None) -> bo
     return record.expiry_s is not None and left_ms is not None and left_ms + record.expiry_s * 1000 <= now_ms
 
 
-def put_record(held: Held, *, left_ms: int | None) -> Put:
+def put_record(held: LiveSession, *, left_ms: int | None) -> Put:
     """Returns the change that stores a session, and marks the session as durable from then on."""
     held.durable = True
     record = SessionRecord(

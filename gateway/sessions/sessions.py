@@ -26,12 +26,12 @@ from gateway.ownership.owners import LocalOwners, Operations, Owned, Owners, Own
 from gateway.ownership.queue_garbage import stored_entries
 from gateway.port.adapter import OpenedSession, OpenSession, SaveSession
 from gateway.publishing.session_marks import forget_marks, open_marks
-from gateway.sessions.orphans import bury_all
+from gateway.sessions.orphans import end_all_orphans
 from gateway.sessions.record import (
     SESSIONS,
     Ended,
-    Held,
     Holder,
+    LiveSession,
     SessionRecord,
     cursor_of_offsets,
     exchanges_key,
@@ -74,9 +74,9 @@ class Sessions:
         self._wills = wills
         self._now_ms = now_ms
         self._owners = owners or LocalOwners(store)
-        self._held: dict[str, Held] = {}
-        self._by_holder: dict[Holder, Held] = {}
-        self._unclosed: dict[str, Held] = {}  # whose connection has ended, and whose last word the store refused
+        self._held: dict[str, LiveSession] = {}
+        self._by_holder: dict[Holder, LiveSession] = {}
+        self._unclosed: dict[str, LiveSession] = {}  # whose connection has ended, and whose last word the store refused
         self._turns = Turns()  # by key: one change at a time
         self._started_ms = now_ms()
         self._rounds = 0  # of `commit`
@@ -84,12 +84,12 @@ class Sessions:
         self._owners.serve(f"{SESSIONS}/", self)
 
     async def load(self) -> list[str]:
-        """Take stock before anybody connects; the sessions that `bury` is to be called with. Raises `StoreError`."""
+        """Returns, before anybody connects, the sessions for `end_orphans`. Raises `StoreError`."""
         return list(await self._wills.load()) if self._owners.alone else []
 
-    async def bury(self, orphans: list[str]) -> None:
+    async def end_orphans(self, orphans: list[str]) -> None:
         """See to the wills of connections that ended with a former run of this process."""
-        await bury_all(orphans, lambda key: self.on_owner_lost(key, lambda: self._owners.take(key)))
+        await end_all_orphans(orphans, lambda key: self.on_owner_lost(key, lambda: self._owners.take(key)))
 
     def key_of(self, holder: Holder) -> str | None:
         """The session that a connection holds, by its key."""
@@ -115,7 +115,7 @@ class Sessions:
         if holder.gone:
             await owned.release()
             return OpenedSession(present=False)  # nobody is left to hold it
-        held = Held(key, request.session_id, holder, owned, user)
+        held = LiveSession(key, request.session_id, holder, owned, user)
         self._held[key] = self._by_holder[holder] = held
         held.expiry_s = request.expiry_s
         try:
@@ -150,7 +150,9 @@ class Sessions:
         if record is not None and not self._expired(record):
             check_user(key, record.user, user)
 
-    async def _begin(self, held: Held, request: OpenSession, record: SessionRecord | UnsetType | None) -> OpenedSession:
+    async def _begin(
+        self, held: LiveSession, request: OpenSession, record: SessionRecord | UnsetType | None
+    ) -> OpenedSession:
         """Have the session remember what it does, or nothing, and write that its connection is there."""
         key, owned = held.key, held.owned
         if isinstance(record, UnsetType):
@@ -206,7 +208,7 @@ class Sessions:
                 if self._by_holder.get(holder) is held:
                     await self._save(held, whole=whole)
 
-    async def _save(self, held: Held, *, whole: bool) -> None:
+    async def _save(self, held: LiveSession, *, whole: bool) -> None:
         exchanges = held.exchanges
         operations: list[Put | Delete] = []
         if exchanges is not None:
@@ -250,7 +252,7 @@ class Sessions:
             async with self._turns.at(held.key):
                 await self._close(held)
 
-    async def _close(self, held: Held, *, keep: bool = False) -> None:
+    async def _close(self, held: LiveSession, *, keep: bool = False) -> None:
         """A session's connection has ended; with `keep` its next one is here."""
         if not self._release(held):
             return
@@ -274,7 +276,7 @@ class Sessions:
             return
         self._unclosed.pop(key, None)  # it is not there when this process was deposed meanwhile
 
-    async def _last_word(self, held: Held, *, keep: bool) -> None:
+    async def _last_word(self, held: LiveSession, *, keep: bool) -> None:
         key, owned, ends = held.key, held.owned, held.expiry_s == 0
         if held.marked:  # what is still under way to a log would be marked behind the back of whoever comes next
             await held.holder.answered()
@@ -299,7 +301,7 @@ class Sessions:
         if over:
             self._wills.forgotten(key)
 
-    def _lose(self, held: Held) -> None:
+    def _lose(self, held: LiveSession) -> None:
         """A session has gone on elsewhere: its connection here has nothing to say any more."""
         if self._release(held):
             held.holder.supersede()
@@ -369,7 +371,7 @@ class Sessions:
             if isinstance(error, BaseException):
                 log.warning("a session's cursor was not committed", error=repr(error))
 
-    async def _commit(self, held: Held) -> None:
+    async def _commit(self, held: LiveSession) -> None:
         if self._held.get(held.key) is not held:
             return
         cursor = held.settled
@@ -420,7 +422,7 @@ class Sessions:
 
     # ---- inside
 
-    def _release(self, held: Held) -> bool:
+    def _release(self, held: LiveSession) -> bool:
         """Take a session from its holder; False when somebody has done so already."""
         if self._by_holder.get(held.holder) is not held:
             return False

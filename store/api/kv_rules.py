@@ -26,8 +26,8 @@ __all__ = [
     "KV_RECORDS",
     "NAMESPACE_BYTES_MAX",
     "OPERATIONS_COUNT_MAX",
-    "Held",
     "KvRecord",
+    "SlotContent",
     "Space",
     "State",
     "Verdict",
@@ -53,7 +53,7 @@ _HELD = struct.Struct(">QQQQH")
 _SPACE = struct.Struct(">QQQQ")
 
 
-class Held(NamedTuple):
+class SlotContent(NamedTuple):
     """The content of a slot. `expires_at_ms` 0: never. Bytes: revision u64 | created u64 | expires u64 | version u64
     | ordinal u16 | value, big-endian.
     """
@@ -70,7 +70,7 @@ class Held(NamedTuple):
         return _HELD.pack(self.revision, self.created, self.expires_at_ms, self.version, self.ordinal) + self.value
 
     @classmethod
-    def unpack(cls, data: bytes) -> "Held":
+    def unpack(cls, data: bytes) -> "SlotContent":
         """Decodes what `pack` has encoded."""
         number, created, expires_at_ms, version, ordinal = _HELD.unpack_from(data)
         return cls(number, created, expires_at_ms, version, ordinal, data[_HELD.size :])
@@ -85,7 +85,7 @@ class Held(NamedTuple):
         return Entry(key, self.value, self.revision, self.created, self.version, self.expires_at_ms or None, namespace)
 
 
-GONE: Final = Held(0, 0, 0, 0, 0, b"")
+GONE: Final = SlotContent(0, 0, 0, 0, 0, b"")
 
 
 class Space(NamedTuple):
@@ -119,13 +119,13 @@ class Space(NamedTuple):
 class State(Protocol):
     """The state that records are applied to."""
 
-    def get(self, at: bytes) -> Held | None:
+    def get(self, at: bytes) -> SlotContent | None:
         """Returns what a slot holds, expired or not."""
 
-    def put(self, at: bytes, held: Held, before: Held | None) -> None:
+    def put(self, at: bytes, held: SlotContent, before: SlotContent | None) -> None:
         """A slot that held `before` holds this from now on."""
 
-    def remove(self, at: bytes, before: Held) -> None:
+    def remove(self, at: bytes, before: SlotContent) -> None:
         """A slot is empty from now on."""
 
     def space(self, namespace: str) -> Space:
@@ -222,7 +222,7 @@ def apply(state: State, at: int, record: KvRecord, now_ms: int) -> Verdict:
     return _RULES[type(record)](state, at, record, now_ms)
 
 
-def _live_revision(held: Held | None, now_ms: int) -> int:
+def _live_revision(held: SlotContent | None, now_ms: int) -> int:
     return held.revision if held is not None and held.live(now_ms) else 0
 
 
@@ -289,7 +289,7 @@ def _transact(state: State, at: int, record: KvTransaction, now_ms: int) -> Verd
     if None in slots or len(set(slots)) < len(slots):
         return _NOTHING
     space = grown = state.space(record.namespace)
-    steps: list[tuple[bytes, Held | None, bool]] = []
+    steps: list[tuple[bytes, SlotContent | None, bool]] = []
     for where, (_, value, _) in zip(slots, record.operations, strict=True):
         assert where is not None
         before = state.get(where)
@@ -330,7 +330,7 @@ _RULES: dict[type, Callable[[State, int, Any, int], Verdict]] = {
 def _store(
     state: State,
     where: bytes,
-    before: Held | None,
+    before: SlotContent | None,
     value: bytes,
     expires_at_ms: int,
     *,
@@ -340,13 +340,13 @@ def _store(
 ) -> None:
     """Put a value; a key that was not there, or whose time is over, begins again at version 1."""
     if before is not None and before.live(now_ms):
-        held = Held(at, before.created, expires_at_ms, before.version + 1, ordinal, value)
+        held = SlotContent(at, before.created, expires_at_ms, before.version + 1, ordinal, value)
     else:
-        held = Held(at, at, expires_at_ms, 1, ordinal, value)
+        held = SlotContent(at, at, expires_at_ms, 1, ordinal, value)
     state.put(where, held, before)
 
 
-def _growth(where: bytes, value: bytes | None, before: Held | None) -> tuple[int, int]:
+def _growth(where: bytes, value: bytes | None, before: SlotContent | None) -> tuple[int, int]:
     """Returns how many keys and bytes a namespace gains when a slot's content changes (negative: it loses them)."""
     size = len(where) - 1 - where[0]
     keys, size_bytes = (0, 0) if value is None else (1, size + len(value))

@@ -81,7 +81,7 @@ class Dispatcher:
         """Returns the bytes that the views will take, at most, for the runs they lack."""
         return self._given_bytes - self._applied_bytes
 
-    def hurry(self, until: LogOffset) -> None:
+    def apply_views(self, until: LogOffset) -> None:
         """Brings the views soon to what lies before a log offset, as somebody waits for it."""
         self._wanted = max(self._wanted, until)
         self._kick.set()
@@ -90,7 +90,7 @@ class Dispatcher:
         """Block while the views are too far behind, but not when that is no use, which `wake` lets ask again."""
         lag = self._ahead() - self._views.dispatched
         if lag > EAGER_BYTES:
-            self.hurry(self._ahead())
+            self.apply_views(self._ahead())
         while lag > LAG_BYTES_MAX and not unless():
             self._progress.wait()
             self._progress.clear()
@@ -104,7 +104,7 @@ class Dispatcher:
         """Apply what was given, as far as there is room for it. Again does nothing."""
         self._ending.set()
         self._given.put(None)
-        self.hurry(self._ahead())
+        self.apply_views(self._ahead())
         self._thread.join()
 
     # ---- the thread

@@ -14,11 +14,11 @@ from threading import Event, Lock
 from typing import Literal, TypeAlias
 
 from store.api.client import OnAppended
-from store.api.kv_rules import Held
+from store.api.kv_rules import SlotContent
 from store.api.kv_rules import Space as KeySpace
 from store.base.errors import NotMaster, ReplicaIncomplete, StoreError, StoreFailed, StoreFull, ViewsDamaged
 from store.disk.files import Files, OsFiles
-from store.disk.keeper import Chore, Keeper
+from store.disk.housekeeper import Chore, Housekeeper
 from store.disk.presence import PRESENCE_LOOK_S, Presence
 from store.disk.space import DISK_RESERVE_BYTES, LOOK_S, Space, no_room_is_full
 from store.engine.commit import FLUSH_INTERVAL_MS, Committed, Committer, Late
@@ -29,7 +29,7 @@ from store.engine.receiver import Receiver
 from store.engine.recovery import OnProgress, cut_off, give_up, recover, settle
 from store.engine.trimming import RETENTION_INTERVAL_S, Trimmer
 from store.format.frame import LogOffset, QueueNumber, UnplacedFrame
-from store.guards.table import GuardTable, Kept
+from store.guards.table import GuardTable, ViewQueries
 from store.log.log import SEGMENT_SIZE_BYTES, Placed
 from store.log.producers import ProducerTable
 from store.log.retention import UNLIMITED, Limits
@@ -134,7 +134,7 @@ class Engine:
             with self.views.reading() as txn:
                 self.views.producers.restore(txn, producers)
             inherited = [placed for run in self._inherited for placed in run.placed]
-            guards = GuardTable(Kept(self._held, self._key_space, lambda: self.views.dispatched))
+            guards = GuardTable(ViewQueries(self._held, self._key_space, lambda: self.views.dispatched))
             for at in inherited:
                 guards.follow(at.frame, at.start)
                 if at.frame.producer_id:
@@ -197,13 +197,13 @@ class Engine:
             default=retention,
             now_ms=now_ms,
             append=self.append_own,
-            hurry=self.hurry,
+            apply_views=self.apply_views,
             gone=lambda: self._keeper.stopped or self._error is not None,
             lost=lost,
         )
         self._presence = Presence(files, data_dir, lambda: self.log.segments[-1].path)
         self.sealer = Sealer(self.log, self.seals)
-        self._keeper = Keeper(
+        self._keeper = Housekeeper(
             [
                 Chore(LOOK_S, self._space.look),
                 Chore(STEP_S, self.sealer.step),
@@ -311,9 +311,9 @@ class Engine:
         """Let the views have the run of a `Committed`, in order: so they are never ahead of whoever was told of it."""
         self._dispatcher.give(run)
 
-    def hurry(self, until: LogOffset) -> None:
+    def apply_views(self, until: LogOffset) -> None:
         """Brings the views soon to what lies before a log offset, as somebody waits for it."""
-        self._dispatcher.hurry(until)
+        self._dispatcher.apply_views(until)
 
     def end_appends(self) -> None:
         """Store what was appended and report it. Again does nothing."""
@@ -337,7 +337,7 @@ class Engine:
         with self.views.reading() as txn:
             return self.views.queues.end(txn, queue)
 
-    def _held(self, slot: bytes) -> Held | None:
+    def _held(self, slot: bytes) -> SlotContent | None:
         with self.views.reading() as txn:
             return self.views.kv.held(txn, slot)
 

@@ -22,7 +22,7 @@ from store.engine.compaction import Compaction, RowWatch, copies_frame
 from store.format.frame import FIRST_QUEUE, ROW, LogOffset, QueueNumber, QueueOffset, UnplacedFrame
 from store.format.records import LogTrimmed, encode, queue_of
 from store.log.log import CommitLog
-from store.log.retention import Kept, Limits, limits_of
+from store.log.retention import Limits, ReadableRange, limits_of
 from store.views import Views
 
 __all__ = ["RETENTION_INTERVAL_S", "Trimmer"]
@@ -33,7 +33,7 @@ RETENTION_INTERVAL_S = 30.0
 _POLL_S = 0.01
 
 
-class _Hurry(Protocol):
+class _ApplyViews(Protocol):
     def __call__(self, until: LogOffset) -> None: ...
 
 
@@ -44,9 +44,9 @@ class _Abandoned(Exception):
 class Trimmer:
     """Decides where the log should begin, and brings it there. `run` is for one thread; it may take long.
 
-    `append` stores a frame that is made when its place is certain, `watch` sees rows as they are placed, `hurry` makes
-    the views follow at once, `gone` says that waiting makes no sense any more, `lost` that no replica has what is
-    damaged at a log offset.
+    `append` stores a frame that is made when its place is certain, `watch` sees rows as they are placed,
+    `apply_views` makes the views follow at once, `gone` says that waiting makes no sense any more, `lost` that no
+    replica has what is damaged at a log offset.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Trimmer:
         default: Limits,
         now_ms: Callable[[], int],
         append: Callable[[Late, OnAppended], None],
-        hurry: _Hurry,
+        apply_views: _ApplyViews,
         gone: Callable[[], bool],
         lost: Callable[[LogOffset], bool],
     ) -> None:
@@ -68,7 +68,7 @@ class Trimmer:
         self._default = default
         self._now_ms = now_ms
         self._append = append
-        self._hurry = hurry
+        self._apply_views = apply_views
         self._gone = gone
         self._lost = lost
         self._tried = LogOffset(0), LogOffset(0)  # the ends of log and segments when compaction was not worth while
@@ -129,7 +129,7 @@ class Trimmer:
         if limits.age_ms < 0 and limits.size_bytes < 0:
             return oldest
         since_ms = 0 if limits.age_ms < 0 else max(now_ms - limits.age_ms, 0)
-        kept = Kept(LogOffset(0), since_ms, limits.size_bytes).test(queues.end(txn, queue).size_bytes)
+        kept = ReadableRange(LogOffset(0), since_ms, limits.size_bytes).test(queues.end(txn, queue).size_bytes)
         found = next(queues.chunks(txn, queue, queues.search(txn, queue, kept)), None)
         return self._log.end if found is None else max(found.frame, oldest)
 
@@ -181,7 +181,7 @@ class Trimmer:
     def _until(self, end: LogOffset) -> None:
         """Wait until the views hold what lies before a log offset."""
         while self._views.dispatched < min(end, self._log.end):  # which goes back when a write is taken back
-            self._hurry(end)
+            self._apply_views(end)
             sleep(_POLL_S)
             if self._gone():
                 raise _Abandoned

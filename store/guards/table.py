@@ -4,20 +4,20 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from store.api.kv_rules import Held, Space, slot
+from store.api.kv_rules import SlotContent, Space, slot
 from store.format.frame import FRAME_GUARDED, LogOffset, UnplacedFrame
 from store.guards.rows import ONCES, Guard, epoch_in, guards_of, without
 
-__all__ = ["FENCES_SEEN_MAX", "ONCE_KEYS_MAX", "Admitted", "GuardTable", "Kept"]
+__all__ = ["FENCES_SEEN_MAX", "ONCE_KEYS_MAX", "Admitted", "GuardTable", "ViewQueries"]
 
 ONCE_KEYS_MAX = 1_000_000  # keys of requests that one log remembers; beyond, requests with new ones are not stored
 FENCES_SEEN_MAX = 8_192  # epochs kept at hand: a look into the views takes 5 us
 
 
-class Kept(NamedTuple):
+class ViewQueries(NamedTuple):
     """The functions that query the views."""
 
-    held: Callable[[bytes], Held | None]  # what a slot of the key-value view holds
+    held: Callable[[bytes], SlotContent | None]  # what a slot of the key-value view holds
     space: Callable[[str], Space]
     dispatched: Callable[[], LogOffset]  # how far they have come
 
@@ -30,7 +30,7 @@ class Admitted(NamedTuple):
     holding: Sequence[Guard]
 
 
-class _Ahead(NamedTuple):
+class _UnviewedStatement(NamedTuple):
     """A frame's statement on a name. The views have it once they have come to the frame's end."""
 
     frame: LogOffset
@@ -44,11 +44,13 @@ class GuardTable:
     The log's own order decides: what a guard depends on is what frames in front of it have said.
     """
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: ViewQueries) -> None:
         self._kept = kept
-        self._ahead: OrderedDict[tuple[bool, bytes], _Ahead] = OrderedDict()  # in the order of frames
+        self._ahead: OrderedDict[tuple[bool, bytes], _UnviewedStatement] = OrderedDict()  # in the order of frames
         self._seen: dict[bytes, int] = {}  # epochs as the views have them; at most FENCES_SEEN_MAX
-        self._added: list[tuple[tuple[bool, bytes], _Ahead | None]] = []  # since `keep`, and what they replaced
+        self._added: list[
+            tuple[tuple[bool, bytes], _UnviewedStatement | None]
+        ] = []  # since `keep`, and what they replaced
 
     def admit(self, frame: UnplacedFrame, now_ms: int) -> Admitted:
         """Returns a new frame as it is to be stored, and which of its guards hold."""
@@ -88,7 +90,7 @@ class GuardTable:
             if guard.once or guard.epoch > self._epoch(guard.name):
                 key = guard.once, guard.name
                 self._added.append((key, self._ahead.pop(key, None)))
-                self._ahead[key] = _Ahead(start, guard.row, guard.epoch)
+                self._ahead[key] = _UnviewedStatement(start, guard.row, guard.epoch)
 
     def follow(self, frame: UnplacedFrame, start: LogOffset) -> None:
         """Note what a frame says that is in the log already."""
@@ -140,7 +142,7 @@ class GuardTable:
             return None
         return (held.revision - 1 - guard.row, guard.row)  # its frame, if it is that of the same row
 
-    def _held(self, guard: Guard) -> Held | None:
+    def _held(self, guard: Guard) -> SlotContent | None:
         return self._kept.held(slot(*guard.slot))
 
     @property

@@ -1,7 +1,7 @@
 """Leases: which messages of a queue are lent to whom. Soft state; what is settled, and the policies, are in the log.
 
 Every offset of a queue is, for each group, in one of six states: lendable; held by an owner; kept back until a time;
-given up; on its way to be settled, or to where dead letters go, or being looked at (`store.leases.transit`); settled.
+given up; on its way to be settled, or to where dead letters go, or being looked at (`store.leases.in_flight`); settled.
 Where a group keeps the order of keys, what `store.leases.ordering` knows of is lendable only when it says so.
 """
 
@@ -18,8 +18,8 @@ from store.format.frame import QueueNumber
 from store.format.policy import DEFAULT, LeasePolicy
 from store.format.ranges import Range, RangeSet, ranges_of
 from store.format.records import DeadLettered, GroupDeleted, LeasePolicySet, QueueDeleted, Settled
+from store.leases.in_flight import InFlight
 from store.leases.ordering import KeyOrder
-from store.leases.transit import Transit
 
 __all__ = ["Claim", "LeaseQueue", "LeaseTable"]
 
@@ -35,7 +35,7 @@ class Claim(Enum):
 
     TAKEN = "taken"  # it is the asker's to settle or give back
     SETTLED = "settled"  # it was settled before
-    PENDING = "pending"  # it is being settled: ask again when `transit.settled` ends
+    PENDING = "pending"  # it is being settled: ask again when `in_flight.settled` ends
     LOST = "lost"  # it is somebody else's, is kept back, or is on its way to where dead letters go
 
 
@@ -56,12 +56,12 @@ class LeaseQueue:
         "deleted_at",
         "gone",
         "group",
+        "in_flight",
         "kept",
         "looking",
         "order",
         "policy",
         "queue",
-        "transit",
     )
 
     def __init__(
@@ -88,7 +88,7 @@ class LeaseQueue:
         self._grants: dict[int, Grant] = {}  # of those held that end by themselves
         self._kept_back: dict[int, int] = {}  # when they may be lent again
         self._given_up: list[int] = []  # and not yet fetched by `take_given_up`
-        self.transit = Transit()
+        self.in_flight = InFlight()
         self.gone = False  # the queue or the group was deleted, and others keep what it has since
         self._was_blocked = False  # and nobody was told that it is over
         self._unmet = RangeSet()  # out since before there was an order, which does not know their keys
@@ -106,7 +106,7 @@ class LeaseQueue:
         self.policy = policy
         if policy.ordered and self.order is None:
             self.order = KeyOrder()
-            for start, end in [*self._out(), *self.transit]:
+            for start, end in [*self._out(), *self.in_flight]:
                 self._unmet.add(start, end)
             self._was_blocked = len(self._unmet) > 0
         elif not policy.ordered and self.order is not None:
@@ -140,7 +140,7 @@ class LeaseQueue:
             not (self.kept or self._held or self._kept_back or self._given_up or self._deliveries)
             and self.policy is DEFAULT
             and not self.looking.locked()
-            and not self.transit.busy
+            and not self.in_flight.busy
             and list(self._lendable) == [(0, _OFFSET_MAX)]
         )
 
@@ -150,7 +150,7 @@ class LeaseQueue:
         self._lendable, self._unmet, self.order = RangeSet(), RangeSet(), None
         for kept in (self._held, self._grants, self._kept_back, self._given_up, self._deliveries):
             kept.clear()
-        self.transit.end_all()
+        self.in_flight.end_all()
 
     # ---- lending
 
@@ -170,12 +170,12 @@ class LeaseQueue:
     def look_at(self, count: int, below: int) -> list[Range]:
         """The lowest offsets under `below` whose keys are not known. They are nobody's until `hold` or `look_away`."""
         taken = self._lendable.take(count, below)
-        self.transit.take_aside(taken)
+        self.in_flight.set_apart(taken)
         return taken
 
     def look_away(self, ranges: Sequence[Range]) -> None:
         """These are lendable as before."""
-        self.transit.end(ranges)
+        self.in_flight.end(ranges)
         if not self.gone:
             for start, end in ranges:
                 self._lendable.add(start, end)
@@ -276,7 +276,7 @@ class LeaseQueue:
     def take_given_up(self) -> list[Range]:
         """Takes what has come back too often. It is nobody's until `settle` or `restore`."""
         given_up, self._given_up = ranges_of(self._given_up), []
-        self.transit.take_aside(given_up)
+        self.in_flight.set_apart(given_up)
         return given_up
 
     # ---- settling
@@ -284,13 +284,13 @@ class LeaseQueue:
     def begin_settling(self, owner: int, offsets: Iterable[int]) -> list[Range]:
         """Takes what an owner holds of some offsets. It is nobody's until `settle`, or `restore` when that fails."""
         ranges = ranges_of(self._drop(owner, offsets))
-        self.transit.settle(ranges)
+        self.in_flight.settle(ranges)
         return ranges
 
-    def take_aside(self, owner: int, offsets: Iterable[int]) -> list[Range]:
+    def set_apart(self, owner: int, offsets: Iterable[int]) -> list[Range]:
         """The same for what is given up: who asks for it meanwhile has lost it."""
         ranges = ranges_of(self._drop(owner, offsets))
-        self.transit.take_aside(ranges)
+        self.in_flight.set_apart(ranges)
         return ranges
 
     def begin_purge(self, below: int) -> list[Range]:
@@ -300,7 +300,7 @@ class LeaseQueue:
         self._kept_back.clear()
         for offset in others:
             taken.add(offset, offset + 1)
-        self.transit.settle(taken)
+        self.in_flight.settle(taken)
         return list(taken)
 
     def claim(self, offset: int, lease: int) -> Claim:
@@ -310,14 +310,14 @@ class LeaseQueue:
         """
         found = self._claim(offset, lease)
         if found is Claim.TAKEN:
-            self.transit.settling.add(offset, offset + 1)
+            self.in_flight.settling.add(offset, offset + 1)
         return found
 
     def _claim(self, offset: int, lease: int) -> Claim:
-        transit = self.transit
-        if offset in transit.settling:
+        in_flight = self.in_flight
+        if offset in in_flight.settling:
             return Claim.PENDING
-        if self.gone or offset in transit.aside or offset in transit.unreadable or offset in self._given_up:
+        if self.gone or offset in in_flight.apart or offset in in_flight.unreadable or offset in self._given_up:
             return Claim.LOST
         grant = self._grants.get(offset)
         if grant is not None:
@@ -334,7 +334,7 @@ class LeaseQueue:
 
     def abandon(self, ranges: Sequence[Range]) -> None:
         """These were taken aside and cannot be read: nobody gets them before the next start, no key waits for them."""
-        self.transit.abandon(ranges)
+        self.in_flight.abandon(ranges)
         for start, end in ranges:
             self._unmet.remove(start, end)
             for offset in range(start, end):
@@ -346,7 +346,7 @@ class LeaseQueue:
         """Make offsets lendable again; `delivered` says whether the attempt counts."""
         if self.gone:
             return
-        self.transit.end(ranges)
+        self.in_flight.end(ranges)
         for start, end in ranges:
             self._make_lendable(range(start, end))
             if delivered:
@@ -356,7 +356,7 @@ class LeaseQueue:
     def settle(self, ranges: Sequence[Range]) -> None:
         """These are settled in the log."""
         counts = self._deliveries
-        self.transit.end(ranges)
+        self.in_flight.end(ranges)
         for start, end in ranges:
             self._lendable.remove(start, end)
             self._unmet.remove(start, end)

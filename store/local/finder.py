@@ -6,7 +6,7 @@ from itertools import islice
 from store.engine.engine import Engine
 from store.format.frame import Position
 from store.log.run import Run
-from store.views.index import Wanted, find_in_run
+from store.views.index import IndexQuery, find_in_run
 
 __all__ = ["FIND_MAX", "Finder"]
 
@@ -19,7 +19,7 @@ class Finder:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def find(self, wanted: Wanted, recent: Sequence[Run], limit: int) -> list[Position]:
+    def find(self, wanted: IndexQuery, recent: Sequence[Run], limit: int) -> list[Position]:
         """Positions, newest first."""
         limit = max(min(limit, FIND_MAX), 0)
         found: list[Position] = []

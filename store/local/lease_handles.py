@@ -63,7 +63,7 @@ class LeaseHandles:
                     taken.setdefault(leases, []).append(handle.offset)
                 case Claim.PENDING:
                     pending[n] = handle
-                    endings.append(leases.transit.settled(handle.offset))
+                    endings.append(leases.in_flight.settled(handle.offset))
                 case Claim.LOST:
                     answers[n] = _lost(handle)
         for leases, offsets in taken.items():

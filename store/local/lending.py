@@ -151,7 +151,7 @@ class Lending:
             for offset, frame, row in located.records
             if offset in held
         ]
-        leases.abandon(leases.take_aside(owner, _offsets(located.unreadable)))
+        leases.abandon(leases.set_apart(owner, _offsets(located.unreadable)))
         if len(found) < sum(end - start for start, end in lent):
             given = {lease.offset for lease in found}
             leases.requeue(owner, [o for o in _offsets(lent) if o not in given], delivered=False)
@@ -221,7 +221,7 @@ class Lending:
             if leases.order is None or leases.order.meet(offset, int(frame.rows["key_hash"][row])):
                 leases.hold(owner, ((offset, offset + 1),), grant)
                 found.append(Lease(QueueOffset(offset), leases.deliveries(offset), frame, row, grant))
-        leases.transit.end(ranges_of(seen))
+        leases.in_flight.end(ranges_of(seen))
         leases.abandon(located.unreadable)
         done = {*seen, *_offsets(located.unreadable)}
         leases.look_away(ranges_of(offset for offset in _offsets(ranges) if offset not in done))
@@ -347,7 +347,7 @@ class Lending:
         """See `StoreClient.reject`. When it raises, the messages will be lent again."""
         leases = self._recent.leases.get(queue, group)
         if leases is not None:
-            ranges = leases.take_aside(owner, offsets)
+            ranges = leases.set_apart(owner, offsets)
             if ranges:
                 await self._bury(leases, ranges, reason)
 

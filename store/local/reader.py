@@ -17,7 +17,7 @@ from store.format.frame import Frame, LogOffset, QueueNumber, QueueOffset
 from store.format.ranges import Range
 from store.local.cache import FrameCache
 from store.log.log import CommitLog
-from store.log.retention import ALL, Kept
+from store.log.retention import ALL, ReadableRange
 from store.log.run import Chunk
 from store.log.segment import SCAN_BYTES
 from store.views import Views
@@ -25,7 +25,7 @@ from store.views import Views
 __all__ = ["Located", "NotInMemory", "Reader"]
 
 logger = logging.getLogger(__name__)
-NONE_GONE: Mapping[QueueNumber, Kept] = {}
+NONE_GONE: Mapping[QueueNumber, ReadableRange] = {}
 WORK_S, PAUSE_S = 100e-6, 100e-6  # of reading from disk while writes wait
 IDLE_S = 10e-3  # who has not read for so long has rested
 READ_BYTES_MIN = 64 << 10  # of the log at once, however little is asked for
@@ -134,7 +134,9 @@ class Reader:
             if chunk.next > offset:
                 yield chunk
 
-    def _readable(self, txn: Any, queue: QueueNumber, recent: Sequence[Chunk], kept: Kept) -> Callable[[Chunk], bool]:
+    def _readable(
+        self, txn: Any, queue: QueueNumber, recent: Sequence[Chunk], kept: ReadableRange
+    ) -> Callable[[Chunk], bool]:
         """Returns a test of whether a chunk of a queue can be read.
 
         A transaction is needed only where a size counts and not `recent`.
@@ -153,7 +155,7 @@ class Reader:
         *,
         max_bytes: int,
         max_rows: int,
-        kept: Kept = ALL,
+        kept: ReadableRange = ALL,
         in_memory: bool = False,
     ) -> Fetched:
         """See `StoreClient.fetch`."""
@@ -183,7 +185,7 @@ class Reader:
         bounds = self.bounds(queue, recent, kept=kept, in_memory=in_memory)  # deleted meanwhile
         raise OffsetOutOfRange(offset, bounds.first, bounds.next)
 
-    def _gone(self, queue: QueueNumber, chunk: Chunk, recent: Sequence[Chunk], kept: Kept) -> bool:
+    def _gone(self, queue: QueueNumber, chunk: Chunk, recent: Sequence[Chunk], kept: ReadableRange) -> bool:
         """Returns whether a chunk cannot be read any more."""
         if kept.size_bytes < 0 or recent:
             return not self._readable(None, queue, recent, kept)(chunk)
@@ -212,7 +214,7 @@ class Reader:
         return Fetched(frames, rows, offset, QueueOffset(at))
 
     def bounds(
-        self, queue: QueueNumber, recent: Sequence[Chunk], *, kept: Kept = ALL, in_memory: bool = False
+        self, queue: QueueNumber, recent: Sequence[Chunk], *, kept: ReadableRange = ALL, in_memory: bool = False
     ) -> Bounds:
         """See `StoreClient.bounds`."""
         if in_memory:
@@ -239,7 +241,7 @@ class Reader:
         return min(found, recent[0].first) if recent else found
 
     def offset_at_time(
-        self, queue: QueueNumber, time_ms: int, recent: Sequence[Chunk], *, kept: Kept = ALL
+        self, queue: QueueNumber, time_ms: int, recent: Sequence[Chunk], *, kept: ReadableRange = ALL
     ) -> QueueOffset:
         """See `StoreClient.offset_at_time`."""
         with self._views.reading() as txn:
@@ -345,7 +347,7 @@ class Reader:
         recent_start: LogOffset,
         *,
         max_bytes: int,
-        kept: Mapping[QueueNumber, Kept] = NONE_GONE,
+        kept: Mapping[QueueNumber, ReadableRange] = NONE_GONE,
         in_memory: bool = False,
     ) -> tuple[list[Frame], LogOffset]:
         """The frames that hold a row of one of the queues, in log order, by merging the queues' chunks.
@@ -388,7 +390,7 @@ class Reader:
         start: LogOffset,
         recent: Mapping[QueueNumber, Sequence[Chunk]],
         recent_start: LogOffset,
-        kept: Mapping[QueueNumber, Kept],
+        kept: Mapping[QueueNumber, ReadableRange],
         *,
         in_memory: bool,
     ) -> Iterator[Chunk]:

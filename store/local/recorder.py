@@ -15,7 +15,7 @@ __all__ = ["Recorder"]
 FRAME_BYTES = 1 << 20  # of records gathered in one frame; a larger record has its own
 
 
-class _Waiting(NamedTuple):
+class _UnwrittenRecord(NamedTuple):
     queue: QueueNumber
     data: bytes
     outcome: asyncio.Future[Outcome]
@@ -33,7 +33,7 @@ class Recorder:
         self._append = append
         self._loop = loop
         self._now_ms = now_ms
-        self._gathered: list[_Waiting] = []  # in this turn of the loop
+        self._gathered: list[_UnwrittenRecord] = []  # in this turn of the loop
         self._outcomes: Mapping[Position, Outcome] = {}
 
     def record(self, record: Record) -> asyncio.Future[Outcome]:
@@ -50,7 +50,7 @@ class Recorder:
             return outcome
         if not self._gathered:
             self._loop.call_soon(self.flush)
-        self._gathered.append(_Waiting(queue_of(record), data, outcome))
+        self._gathered.append(_UnwrittenRecord(queue_of(record), data, outcome))
         return outcome
 
     def report(self, outcomes: Mapping[Position, Outcome]) -> None:
@@ -60,7 +60,7 @@ class Recorder:
     def flush(self) -> None:
         """Append what was gathered."""
         gathered, self._gathered = self._gathered, []
-        frame: list[_Waiting] = []
+        frame: list[_UnwrittenRecord] = []
         size = 0
         for waiting in gathered:
             if frame and size + len(waiting.data) > FRAME_BYTES:
@@ -71,7 +71,7 @@ class Recorder:
         if frame:
             self._send(frame)
 
-    def _send(self, frame: list[_Waiting]) -> None:
+    def _send(self, frame: list[_UnwrittenRecord]) -> None:
         rows, at, now_ms = [], 0, self._now_ms()
         for queue, data, _ in frame:
             rows.append(ROW.pack(queue, at, len(data), 0, 0, 0, 0, now_ms))

@@ -11,7 +11,7 @@ from store.format.frame import FIRST_QUEUE, LogOffset, QueueNumber
 from store.format.queue_config import FOREVER, QueueConfig
 from store.log.run import Chunk
 
-__all__ = ["ALL", "UNLIMITED", "Kept", "Limits", "LimitsTable", "limits_of"]
+__all__ = ["ALL", "UNLIMITED", "Limits", "LimitsTable", "ReadableRange", "limits_of"]
 
 
 class Limits(NamedTuple):
@@ -23,7 +23,7 @@ class Limits(NamedTuple):
     until_settled: bool = False  # nor as long as nobody has settled it
 
 
-class Kept(NamedTuple):
+class ReadableRange(NamedTuple):
     """The readable chunks of a queue: all from some chunk on, as log offset, time and size grow together."""
 
     frame: LogOffset = LogOffset(0)  # where the log begins
@@ -37,7 +37,7 @@ class Kept(NamedTuple):
         return lambda chunk: chunk.frame >= frame and chunk.stored_at_ms >= since_ms and chunk.bytes_end > above
 
 
-ALL = Kept()
+ALL = ReadableRange()
 UNLIMITED = Limits()
 
 
@@ -81,11 +81,11 @@ class LimitsTable:
         """A queue's own configuration."""
         return self._configs.get(queue)
 
-    def kept(self, queue: QueueNumber, log_first: LogOffset, now_ms: int) -> Kept:
+    def kept(self, queue: QueueNumber, log_first: LogOffset, now_ms: int) -> ReadableRange:
         """Returns what can be read of a queue at a time. The store's own queues have no limits but the log's."""
         if queue < FIRST_QUEUE:
-            return Kept(log_first)
+            return ReadableRange(log_first)
         limits = limits_of(self._configs.get(queue), self._default)
         if limits.compact:  # readers see the newest of each key wherever it is, and history until it is compacted
-            return Kept(log_first)
-        return Kept(log_first, 0 if limits.age_ms < 0 else max(now_ms - limits.age_ms, 0), limits.size_bytes)
+            return ReadableRange(log_first)
+        return ReadableRange(log_first, 0 if limits.age_ms < 0 else max(now_ms - limits.age_ms, 0), limits.size_bytes)

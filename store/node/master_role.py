@@ -189,7 +189,7 @@ class MasterRole:
         ticking = self._loop.create_task(self._tick(), name="time of a master")
         try:
             store = await self._begin()
-            context.front.leading = self
+            context.services.leading = self
             await asyncio.wait([ticking, self._over, self._known], return_when=asyncio.FIRST_COMPLETED)
             if self._known.done() and core.ended is None:
                 self._serve(store)
@@ -198,7 +198,7 @@ class MasterRole:
                 ticking.result()
             self._over.result()
         finally:
-            context.front.leading = None
+            context.services.leading = None
             await self._end([ticking])
 
     async def _begin(self) -> MasterStore:
@@ -214,7 +214,7 @@ class MasterRole:
 
     def _serve(self, store: MasterStore) -> None:
         context = self._context
-        context.front.serve(store, master=True)
+        context.services.serve(store, master=True)
         self.serving = True
         logger.info("this is the master of store group %d in epoch %d", context.group, self._core.epoch)
         context.speak()
@@ -232,7 +232,7 @@ class MasterRole:
         gone = NotMaster(f"this node is not the master of store group {context.group} any more", hint)
         self._rounds.end(gone)
         settled = self._core.confirmed == self._core.end  # as after handing over: all that was taken is answered
-        await context.front.stand_down(hint, grace_s=GRACE_S if settled else FENCED_GRACE_S)
+        await context.services.stand_down(hint, grace_s=GRACE_S if settled else FENCED_GRACE_S)
         for stream in list(self._streams.values()):
             stream.end()
         await context.disk.close(at_once=True)

@@ -25,7 +25,7 @@ from store.node.master_role import MasterRole
 from store.node.repair.repairer import Repairer
 from store.node.repair.serving import RangeServer
 from store.node.replacing import give_up, install
-from store.node.replica_context import Front, ReplicaContext
+from store.node.replica_context import ReplicaContext, RoleServices
 from store.node.replication_service import ReplicationService
 from store.node.settings import NodeSettings
 from store.node.slave_role import Ending, SlaveRole
@@ -82,7 +82,7 @@ class StoreNode:
         self._controller = controller
         self._credentials = credentials
         self._node = NodeService(settings.group)
-        self.front = Front(self._node, settings.options.get("timer_limits") or TimerLimits())
+        self.services = RoleServices(self._node, settings.options.get("timer_limits") or TimerLimits())
         self._incarnation = secrets.randbits(62)
         self.repairer: Repairer | None = None  # once it is registered
         self._now_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000
@@ -123,8 +123,8 @@ class StoreNode:
     async def _open(self) -> None:
         settings = self.settings
         await self.disk.open_usable()
-        replication = ReplicationService(settings.group, self.front, lambda: self.disk.promised)
-        self.front.rpc = await StoreService.start(
+        replication = ReplicationService(settings.group, self.services, lambda: self.disk.promised)
+        self.services.rpc = await StoreService.start(
             self.disk.store,
             self._controller,
             settings.listen,
@@ -133,7 +133,7 @@ class StoreNode:
             more={wire.SERVICE: replication.handlers()},
         )
         host = settings.listen.rpartition(":")[0]
-        self.address = settings.advertise or f"{host}:{self.front.rpc.port}"
+        self.address = settings.advertise or f"{host}:{self.services.rpc.port}"
 
     async def _register(self) -> None:
         """Be known to the controllers."""
@@ -173,7 +173,7 @@ class StoreNode:
             group=self.settings.group,
             identity=self.identity,
             disk=self.disk,
-            front=self.front,
+            services=self.services,
             controller=self._controller,
             speak=self._speak,
             known=self._known,
@@ -187,7 +187,7 @@ class StoreNode:
             pace=self.settings.pace,
             since=self.group.master_epoch,
         )
-        self.front.ranges = RangeServer(context)
+        self.services.ranges = RangeServer(context)
         repairer.begin(context)
         self._beats = connect(self._said, self._heard)
         self._unwatch = self._controller.watch(self._look)
@@ -213,8 +213,8 @@ class StoreNode:
             await self.repairer.close()
         if self._beats is not None:
             await self._beats.close()
-        if self.front.rpc is not None:
-            await self.front.rpc.stop(0.5)
+        if self.services.rpc is not None:
+            await self.services.rpc.stop(0.5)
         await self.disk.close()
 
     async def switch_over(self, target: int | None = None) -> int:

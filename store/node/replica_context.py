@@ -15,12 +15,12 @@ from store.serving.rpc import StoreService
 from store.serving.service import GRACE_S, NodeService
 from store.timers.timers import TimerLimits
 
-__all__ = ["Front", "Leading", "Ranges", "Repairing", "ReplicaContext"]
+__all__ = ["MasterServices", "RepairServices", "Repairing", "ReplicaContext", "RoleServices"]
 
 TICK_S = 0.05  # how often the cores are told the time
 
 
-class Leading(Protocol):
+class MasterServices(Protocol):
     """The services of a node to slaves and operators while it is master."""
 
     async def attend(self, context: Any, hello: bytes) -> None:
@@ -33,7 +33,7 @@ class Leading(Protocol):
         """Hand over; who is master then. Raises `CannotSwitchOver`, `ControllerError`."""
 
 
-class Ranges(Protocol):
+class RepairServices(Protocol):
     """The services of a node to replicas with damaged logs, in either role."""
 
     async def send(self, request: bytes, context: Any) -> None:
@@ -59,13 +59,13 @@ class Repairing(Protocol):
         """Returns whether the log is damaged at a log offset."""
 
 
-class Front:
+class RoleServices:
     """The services on a node's port, in the role that it has: none while it has no role."""
 
     def __init__(self, node: NodeService, timers: TimerLimits) -> None:
         self.rpc: StoreService | None = None  # once it listens
-        self.leading: Leading | None = None
-        self.ranges: Ranges | None = None  # once it is registered
+        self.leading: MasterServices | None = None
+        self.ranges: RepairServices | None = None  # once it is registered
         self._node = node
         self._timers = timers
 
@@ -103,7 +103,7 @@ class ReplicaContext:
     group: int
     identity: ReplicaIdentity
     disk: Disk
-    front: Front
+    services: RoleServices
     controller: ControllerClient
     speak: Callable[[], None]
     known: Callable[[], Group]

@@ -11,7 +11,7 @@ from store.base.errors import NotMaster, StoreClosed, StoreError
 from store.base.listening import admit
 from store.local.local import LocalStore
 from store.node import wire
-from store.node.replica_context import Front
+from store.node.replica_context import RoleServices
 from store.node.wire import SwitchRequest, Verified, VerifyRequest
 from store.replication.errors import BadMessage
 from store.replication.messages import Hello, Refused, Why, decode, encode
@@ -25,11 +25,11 @@ STREAMS_MAX = 64  # of slaves at the same time; a group has 16 replicas at most
 
 
 class ReplicationService:
-    """The handlers. `front.leading` is asked while this node is master; `epoch` says the newest epoch heard of."""
+    """The handlers. `services.leading` is asked while this node is master; `epoch` says the newest epoch heard of."""
 
-    def __init__(self, group: int, front: Front, epoch: Callable[[], int]) -> None:
+    def __init__(self, group: int, services: RoleServices, epoch: Callable[[], int]) -> None:
         self._group = group
-        self._front = front
+        self._services = services
         self._epoch = epoch
         self._streams = 0  # <= STREAMS_MAX
 
@@ -55,7 +55,7 @@ class ReplicationService:
             hello = decode(message)
             if not isinstance(hello, Hello):
                 raise BadMessage("a stream begins with a Hello")
-            leading = self._front.leading
+            leading = self._services.leading
             if hello.group != self._group:
                 why = Refused(session=hello.session, epoch=0, why=Why.WRONG_GROUP, text=f"this is group {self._group}")
                 await context.write(encode(why))
@@ -72,9 +72,9 @@ class ReplicationService:
 
     async def _snapshot(self, request: bytes, context: Any) -> None:
         try:
-            if self._front.leading is None:
+            if self._services.leading is None:
                 raise NotMaster(f"this node is not the master of store group {self._group}")
-            await self._front.leading.send_snapshot(context, request)
+            await self._services.leading.send_snapshot(context, request)
         except StoreError as error:
             await _refuse(context, error)
         except OSError as error:
@@ -83,10 +83,10 @@ class ReplicationService:
 
     async def _fetch_range(self, request: bytes, context: Any) -> None:
         try:
-            if self._front.ranges is None:
+            if self._services.ranges is None:
                 raise StoreClosed(f"this node has no replica of store group {self._group} open")
             admit(context)
-            await self._front.ranges.send(request, context)
+            await self._services.ranges.send(request, context)
         except StoreError as error:
             await _refuse(context, error)
         except OSError as error:
@@ -95,10 +95,10 @@ class ReplicationService:
 
     async def _seals(self, request: bytes, context: Any) -> None:
         try:
-            if self._front.ranges is None:
+            if self._services.ranges is None:
                 raise StoreClosed(f"this node has no replica of store group {self._group} open")
             admit(context)
-            await context.write(self._front.ranges.seals(request))
+            await context.write(self._services.ranges.seals(request))
         except StoreError as error:
             await _refuse(context, error)
 
@@ -106,9 +106,9 @@ class ReplicationService:
         try:
             asked = wire.decode(request, SwitchRequest)
             admit(context)
-            if asked.group != self._group or self._front.leading is None:
+            if asked.group != self._group or self._services.leading is None:
                 raise NotMaster(f"this node is not the master of store group {asked.group}")
-            return wire.encode(await self._front.leading.switch_over(asked.target))
+            return wire.encode(await self._services.leading.switch_over(asked.target))
         except (StoreError, ControllerError) as error:
             await _refuse(context, error)
 
@@ -116,7 +116,7 @@ class ReplicationService:
         try:
             asked = wire.decode(request, VerifyRequest)
             admit(context)
-            store = None if self._front.rpc is None else self._front.rpc.store
+            store = None if self._services.rpc is None else self._services.rpc.store
             if asked.group != self._group or not isinstance(store, LocalStore):
                 raise StoreClosed(f"this node has no replica of store group {asked.group} open")
             if asked.begin:

@@ -25,8 +25,8 @@ from store.node.replica_context import TICK_S, ReplicaContext
 from store.node.snapshots import fetch_snapshot
 from store.node.streams import MasterStream
 from store.node.syncs import Syncs
-from store.reach.reach import Reach
-from store.replication.effects import Close, Effect, GiveUp, Prepare, SaveEpochs, Send, TakeSnapshot, Write
+from store.reach.reachability import MasterReachability
+from store.replication.effects import AcceptLoss, Close, Effect, Prepare, SaveEpochs, Send, TakeSnapshot, Write
 from store.replication.messages import FromMaster, FromSlave, Hello, Refused
 from store.replication.slave import Slave, Stage
 
@@ -88,7 +88,7 @@ class SlaveRole:
         self._broken = False  # something that the core counts as done was not: no ending but ANEW is possible
         self._error: Exception | None = None  # the first failure of the disk, whenever it came
         self._wishing: asyncio.Task[None] | None = None
-        self._reach = Reach(context.answers, probe_ms=HINT_MS, complain_ms=COMPLAIN_MS)
+        self._reach = MasterReachability(context.answers, probe_ms=HINT_MS, complain_ms=COMPLAIN_MS)
         self._syncs = Syncs()
         self._refusal = ""  # by a master of something else, as it was logged last
 
@@ -124,7 +124,7 @@ class SlaveRole:
             self._elected(group)
         elif core.stage is Stage.DIVERGED and self._lossy != (group.config.unclean_election, group.unclean_epoch):
             self._end(Ending.ANEW)
-        context.front.point_to(context.address_of_master(group))
+        context.services.point_to(context.address_of_master(group))
         self._dial_wanted.set()
 
     def _elected(self, group: Group) -> None:
@@ -185,7 +185,7 @@ class SlaveRole:
         context = self._context
         assert context.disk.store is not None
         context.disk.listener = self
-        context.front.serve(context.disk.store, master=False, hint=context.address_of_master(self._group))
+        context.services.serve(context.disk.store, master=False, hint=context.address_of_master(self._group))
         parts: list[asyncio.Task[None]] = [
             asyncio.create_task(self._follow(), name="stream to the master"),
             asyncio.create_task(self._tick(), name="time of a slave"),
@@ -212,7 +212,7 @@ class SlaveRole:
             await self._part([*parts, *filter(None, (self._fetching, self._wishing)), working])
             await self._reach.close()
             context.disk.listener = None
-            await context.front.stand_down(context.address_of_master(self._group))
+            await context.services.stand_down(context.address_of_master(self._group))
 
     async def _part(self, tasks: "list[asyncio.Task[None]]") -> None:
         for task in tasks:
@@ -406,8 +406,8 @@ class SlaveRole:
             case Write(_, _, _, frames):
                 assert context.disk.store is not None
                 context.disk.store.receive(frames)
-            case GiveUp(cut_to, at, unclean):
-                await context.front.stand_down(context.address_of_master(self._group))
+            case AcceptLoss(cut_to, at, unclean):
+                await context.services.stand_down(context.address_of_master(self._group))
                 await give_up(context, at, unclean, cut_to=cut_to)
                 self._end(Ending.ANEW)
             case TakeSnapshot(epoch):
@@ -423,12 +423,12 @@ class SlaveRole:
     async def _cut(self, end: LogOffset) -> None:
         context = self._context
         hint = context.address_of_master(self._group)
-        await context.front.stand_down(hint)
+        await context.services.stand_down(hint)
         await context.disk.close()
         store = await context.disk.open_slave(end)
         self._confirmed = self._core.confirmed  # its views may not have come so far before it was closed
         store.confirm(self._confirmed)
-        context.front.serve(store, master=False, hint=hint)
+        context.services.serve(store, master=False, hint=hint)
 
     async def _fetch(self, epoch: int) -> None:
         context = self._context

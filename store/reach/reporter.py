@@ -16,7 +16,7 @@ from controller.complaints.messages import (
 )
 from store.api.client import StoreClient
 from store.reach.probe import answers
-from store.reach.reach import Reach
+from store.reach.reachability import MasterReachability
 from store.remoting import RemoteStore
 
 __all__ = ["Reporter"]
@@ -49,7 +49,7 @@ class Reporter:
         self._now_ms = now_ms
         self._credentials = credentials
         self._name = secrets.token_hex(NAME_BYTES)
-        self._reaches: dict[int, Reach] = {}  # by group
+        self._reaches: dict[int, MasterReachability] = {}  # by group
         self._heard_s: dict[int, float] = {}  # group -> when its client had last heard something, as of the last look
         self._sooner = asyncio.Event()  # there is a complaint that is new
 
@@ -82,7 +82,7 @@ class Reporter:
         for number, log in logs.items():
             reach = self._reaches.get(number)
             if reach is None:
-                reach = self._reaches[number] = Reach(
+                reach = self._reaches[number] = MasterReachability(
                     self._probe_of(number), probe_ms=PROBE_MS, complain_ms=PROXY_COMPLAIN_MS
                 )
             group = self._controller.group(number)

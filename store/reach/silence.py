@@ -1,11 +1,11 @@
 """The time for which a peer has said nothing while this process was listening."""
 
-__all__ = ["Silence"]
+__all__ = ["PeerSilence"]
 
 STEP_MS_MAX = 500  # that counts between two ticks: a process that stood still was not listening
 
 
-class Silence:
+class PeerSilence:
     """The silence of one peer. `met`: it has said something since `begin`."""
 
     def __init__(self) -> None:

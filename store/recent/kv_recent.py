@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Protocol
 
-from store.api.kv_rules import GONE, Held, KvRecord, Space, Verdict, apply, changes_of, revision
+from store.api.kv_rules import GONE, KvRecord, SlotContent, Space, Verdict, apply, changes_of, revision
 from store.format.frame import LogOffset, Position
 from store.recent.kv_feed import Feeds
 from store.recent.pending import Pending
@@ -17,7 +17,7 @@ __all__ = ["KvRecent", "Lookups", "Stored"]
 class Stored(Protocol):
     """The content of the view."""
 
-    def get(self, at: bytes) -> Held | None:
+    def get(self, at: bytes) -> SlotContent | None:
         """Returns what a slot holds."""
 
     def space(self, namespace: str) -> Space:
@@ -45,7 +45,7 @@ class Lookups:
         self._state = state
         return state
 
-    def get(self, at: bytes) -> Held | None:
+    def get(self, at: bytes) -> SlotContent | None:
         """See `Stored.get`."""
         return (self._state or self._begin()).get(at)
 
@@ -60,7 +60,7 @@ class KvRecent:
     def __init__(self) -> None:
         self.feeds = Feeds()
         self.on_expiry: Callable[[int], Any] = lambda _: None  # told when a key that was put expires
-        self._slots: Pending[bytes, Held] = Pending()
+        self._slots: Pending[bytes, SlotContent] = Pending()
         self._spaces: Pending[str, Space] = Pending()
         self._voids: Pending[int, bytes] = Pending()
         self._stored: Stored  # while a record is applied
@@ -87,20 +87,20 @@ class KvRecent:
 
     # ---- State
 
-    def get(self, at: bytes) -> Held | None:
+    def get(self, at: bytes) -> SlotContent | None:
         """Returns what a slot holds."""
         held = self._slots.get(at)
         if held is None:
             return self._stored.get(at)
         return held if held.revision else None
 
-    def put(self, at: bytes, held: Held, before: Held | None) -> None:
+    def put(self, at: bytes, held: SlotContent, before: SlotContent | None) -> None:
         """Replace it."""
         self._slots.put(self._frame, at, held)
         if held.expires_at_ms:
             self.on_expiry(held.expires_at_ms)
 
-    def remove(self, at: bytes, before: Held) -> None:
+    def remove(self, at: bytes, before: SlotContent) -> None:
         """Remove it."""
         self._slots.put(self._frame, at, GONE)
 
@@ -115,11 +115,11 @@ class KvRecent:
 
     # ---- reading
 
-    def slot(self, at: bytes) -> Held | None:
+    def slot(self, at: bytes) -> SlotContent | None:
         """Returns what a slot has become: `GONE` when it was emptied, None when the view has it."""
         return self._slots.get(at)
 
-    def all_slots(self) -> dict[bytes, Held]:
+    def all_slots(self) -> dict[bytes, SlotContent]:
         """Returns what all slots have become that the view may not have, `GONE` included."""
         return dict(self._slots.items())
 

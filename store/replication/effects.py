@@ -8,7 +8,7 @@ from store.log.log import Placed
 from store.replication.epochs import EpochList
 from store.replication.messages import FromSlave
 
-__all__ = ["Close", "Effect", "GiveUp", "GivenUp", "Prepare", "SaveEpochs", "Send", "TakeSnapshot", "Write"]
+__all__ = ["AcceptLoss", "AcceptedLoss", "Close", "Effect", "Prepare", "SaveEpochs", "Send", "TakeSnapshot", "Write"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Prepare:
     unclean: int = 0
 
 
-class GivenUp(NamedTuple):
+class AcceptedLoss(NamedTuple):
     """A log offset, and the epoch of the unclean election in which a log gives up what it has lost from there on."""
 
     at: LogOffset
@@ -47,7 +47,7 @@ class GivenUp(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class AcceptLoss:
     """The log has lost its end, and the group goes on without: an unclean election was accepted.
 
     Cut the log to `cut_to` (None: leave it), and let it be whole as soon as it has what lies before `at`. Views that
@@ -89,4 +89,4 @@ class Close:
     why: str
 
 
-Effect: TypeAlias = Send | SaveEpochs | Prepare | Write | GiveUp | TakeSnapshot | Close
+Effect: TypeAlias = Send | SaveEpochs | Prepare | Write | AcceptLoss | TakeSnapshot | Close

@@ -25,7 +25,7 @@ from google_crc32c import value
 from store.format.frame import Header, LogOffset
 from store.replication.errors import BadEpochs
 
-__all__ = ["EPOCHS_MAX", "Common", "Epoch", "EpochList", "Standing", "decode_epochs", "encode_epochs"]
+__all__ = ["EPOCHS_MAX", "Common", "Epoch", "EpochList", "LogRank", "decode_epochs", "encode_epochs"]
 
 EPOCHS_MAX = 1 << 16  # the newest are kept: elections, within what retention leaves, that were written in
 OFFSET_MAX = (1 << 63) - 1
@@ -50,7 +50,7 @@ class Common(NamedTuple):
     at: LogOffset
 
 
-class Standing(NamedTuple):
+class LogRank(NamedTuple):
     """A replica's log on disk, as an election compares it: the newest epoch first, then the log's end."""
 
     epoch: int

@@ -34,7 +34,7 @@ from typing import NamedTuple
 from store.base.errors import NotMaster, StoreError
 from store.format.frame import LogOffset
 from store.replication.agreement import Acknowledge, agreed, needed
-from store.replication.epochs import EpochList, Standing
+from store.replication.epochs import EpochList, LogRank
 from store.replication.errors import BadMessage, CannotSwitchOver, NotEnoughInSync, SwitchingOver
 from store.replication.messages import Ack, Confirmed, Data, FromMaster, FromSlave, Hello, Refused, Welcome, Why, listed
 from store.replication.pace import Pace
@@ -158,9 +158,9 @@ class Master:
         return self._set.members
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> LogRank:
         """Returns what an election compares; `fenced` has told this master of the election before."""
-        return Standing(self.epoch, self.flushed)
+        return LogRank(self.epoch, self.flushed)
 
     def is_damaged(self, replica: int) -> bool:
         """Returns whether another replica has reported that its log is damaged."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from store.format.frame import LogOffset
 
-__all__ = ["LOST_AGAIN_MS", "RETRY_MAX_MS", "RETRY_MIN_MS", "Ask", "Found", "Range", "Repairs"]
+__all__ = ["LOST_AGAIN_MS", "RETRY_MAX_MS", "RETRY_MIN_MS", "Ask", "Range", "RangeOutcome", "Repairs"]
 
 RETRY_MIN_MS, RETRY_MAX_MS = 200, 2_000  # between two rounds through the replicas for a range
 LOST_AGAIN_MS = 10_000  # for one that none of them has
@@ -38,7 +38,7 @@ class Ask(NamedTuple):
     end: LogOffset
 
 
-class Found(Enum):
+class RangeOutcome(Enum):
     """The outcome of a request."""
 
     ANSWERED = "answered"  # it has sent all that it has of the range, perhaps nothing
@@ -46,12 +46,12 @@ class Found(Enum):
 
 
 @dataclass(slots=True)
-class _Hole:
+class _MissingRange:
     """A damaged range. `asked` are the replicas that were asked in this round."""
 
     range: Range
     since_ms: int
-    asked: dict[int, Found] = field(default_factory=dict)
+    asked: dict[int, RangeOutcome] = field(default_factory=dict)
     rounds: int = 0  # that have ended without all of it
     due_ms: int = 0
     lost: bool = False  # every other replica has answered, and none has it
@@ -61,7 +61,7 @@ class Repairs:
     """The repairs of one log. Damages come and go by `look` alone."""
 
     def __init__(self) -> None:
-        self._holes: list[_Hole] = []  # by log offset, disjoint
+        self._holes: list[_MissingRange] = []  # by log offset, disjoint
         self._peers: tuple[int, ...] = ()
 
     def look(self, damages: Iterable[tuple[LogOffset, LogOffset]], peers: Sequence[int], *, now_ms: int) -> None:
@@ -77,14 +77,14 @@ class Repairs:
         for hole in self._holes:
             self._judge(hole, now_ms)
 
-    def _hole(self, one: Range, now_ms: int) -> _Hole:
+    def _hole(self, one: Range, now_ms: int) -> _MissingRange:
         """A range that is part of a known one inherits what is known of that; any other one is new."""
         for hole in self._holes:
             if hole.range == one:
                 return hole
             if hole.range.start <= one.start and one.end <= hole.range.end:
-                return _Hole(one, hole.since_ms, dict(hole.asked), due_ms=hole.due_ms, lost=hole.lost)
-        return _Hole(one, now_ms, due_ms=now_ms)
+                return _MissingRange(one, hole.since_ms, dict(hole.asked), due_ms=hole.due_ms, lost=hole.lost)
+        return _MissingRange(one, now_ms, due_ms=now_ms)
 
     def ask(self, *, now_ms: int) -> Ask | None:
         """The next request: for the first range that is due, to the first replica not asked in this round."""
@@ -95,18 +95,18 @@ class Repairs:
                         return Ask(replica, *hole.range)
         return None
 
-    def answered(self, ask: Ask, found: Found, *, now_ms: int) -> None:
+    def answered(self, ask: Ask, found: RangeOutcome, *, now_ms: int) -> None:
         """A request has come to its end, and `look` has been told of what is left since."""
         for hole in self._holes:
             if ask.start <= hole.range.start and hole.range.end <= ask.end:
                 hole.asked[ask.replica] = found
                 self._judge(hole, now_ms)
 
-    def _judge(self, hole: _Hole, now_ms: int) -> None:
+    def _judge(self, hole: _MissingRange, now_ms: int) -> None:
         """End a round in which everybody was asked."""
         if not all(replica in hole.asked for replica in self._peers):
             return
-        hole.lost = all(hole.asked[replica] is Found.ANSWERED for replica in self._peers)
+        hole.lost = all(hole.asked[replica] is RangeOutcome.ANSWERED for replica in self._peers)
         pause_ms = LOST_AGAIN_MS if hole.lost else min(RETRY_MIN_MS << min(hole.rounds, 8), RETRY_MAX_MS)
         hole.rounds += 1
         hole.due_ms = now_ms + pause_ms

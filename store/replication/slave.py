@@ -13,7 +13,7 @@ in the order given, each finished before the next is begun:
     SaveEpochs      `EpochFile.save`
     Prepare         cut the log durably, then `EpochFile.save`, then call `prepared`
     Write           append the frames to the log as they are; when they are synced, call `flushed_to`, once for many
-    GiveUp          cut the log, give up what it has lost, and begin anew: with another `Slave`
+    AcceptLoss      cut the log, give up what it has lost, and begin anew: with another `Slave`
     TakeSnapshot    fetch the master's views and begin anew: with another log, and another `Slave`
     Close           end the stream; `connect` again when the controller names a master
 
@@ -25,8 +25,18 @@ from enum import Enum, auto
 from store.base.errors import CorruptFrame
 from store.format.frame import LogOffset
 from store.log.log import Placed
-from store.replication.effects import Close, Effect, GivenUp, GiveUp, Prepare, SaveEpochs, Send, TakeSnapshot, Write
-from store.replication.epochs import Common, EpochList, Standing
+from store.replication.effects import (
+    AcceptedLoss,
+    AcceptLoss,
+    Close,
+    Effect,
+    Prepare,
+    SaveEpochs,
+    Send,
+    TakeSnapshot,
+    Write,
+)
+from store.replication.epochs import Common, EpochList, LogRank
 from store.replication.errors import BadEpochs, BadMessage
 from store.replication.messages import (
     DATA_BYTES_MAX,
@@ -43,9 +53,9 @@ from store.replication.messages import (
 from store.replication.pace import Pace
 
 __all__ = [
+    "AcceptLoss",
     "Close",
     "Effect",
-    "GiveUp",
     "Prepare",
     "SaveEpochs",
     "Send",
@@ -120,7 +130,7 @@ class Slave:
         self._rebuildable = rebuildable
         self._guessed = guessed
         self._unclean = unclean
-        self.given_up: GivenUp | None = None  # with the snapshot that was asked for
+        self.given_up: AcceptedLoss | None = None  # with the snapshot that was asked for
         self.starting_over = False  # the snapshot takes the place of a log that is part of the group's
         self._elected_uncleanly = 0  # the group's newest epoch of that kind
         self._pace = pace if pace is not None else Pace()
@@ -140,9 +150,9 @@ class Slave:
         return effects
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> LogRank:
         """Returns what an election compares: only what is on disk counts."""
-        return Standing(self.epochs.cut(self.flushed).newest, self.flushed)
+        return LogRank(self.epochs.cut(self.flushed).newest, self.flushed)
 
     # ---- the stream
 
@@ -181,7 +191,7 @@ class Slave:
             self.stage = Stage.IDLE
         self._session = 0
 
-    def promise(self, epoch: int) -> Standing:
+    def promise(self, epoch: int) -> LogRank:
         """Take nothing any more from masters older than an epoch that is being elected; what this replica has.
 
         To be answered to the controller when the effects of this call are done. An election by quorum rests on it.
@@ -324,7 +334,7 @@ class Slave:
             self._snapshot(epoch)
             return True
         self.stage = Stage.GIVING_UP
-        self._effects.append(GiveUp(at if at < self.end else None, start, self._elected_uncleanly))
+        self._effects.append(AcceptLoss(at if at < self.end else None, start, self._elected_uncleanly))
         return True
 
     def _loss_start(self) -> LogOffset:
@@ -361,7 +371,7 @@ class Slave:
     def _snapshot(self, epoch: int, *, starting_over: bool = False) -> None:
         self.starting_over = starting_over
         if self._gives_up:
-            self.given_up = GivenUp(self._loss_start(), self._elected_uncleanly)
+            self.given_up = AcceptedLoss(self._loss_start(), self._elected_uncleanly)
         self.stage = Stage.SNAPSHOT
         self._effects.append(TakeSnapshot(epoch))
 

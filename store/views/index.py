@@ -23,7 +23,7 @@ from store.log.run import Run
 from store.views.columns import Columns
 from store.views.sealed import PUTS
 
-__all__ = ["IndexView", "Wanted", "find_in_run"]
+__all__ = ["IndexQuery", "IndexView", "find_in_run"]
 
 PART_BITS = 28
 PART_BYTES = 1 << PART_BITS
@@ -44,7 +44,7 @@ _COLUMN = {IndexKind.KEY: "key_hash", IndexKind.ADDRESS: "address_hash", IndexKi
 _FLAG = {IndexKind.KEY: ROW_INDEX_KEY, IndexKind.ADDRESS: ROW_INDEX_ADDRESS, IndexKind.ID: 0}  # 0: every record
 
 
-class Wanted(NamedTuple):
+class IndexQuery(NamedTuple):
     """A question to the index: records stored at `from_ms` or later, before `until_ms`, and in front of `below`."""
 
     kind: IndexKind
@@ -54,12 +54,12 @@ class Wanted(NamedTuple):
     below: Position = Position(LogOffset(1 << 63), 0)
 
     @classmethod
-    def of(cls, kind: IndexKind, hash_: int, *, from_ms: int, until_ms: int, below: Position | None) -> "Wanted":
+    def of(cls, kind: IndexKind, hash_: int, *, from_ms: int, until_ms: int, below: Position | None) -> "IndexQuery":
         """The question, with no `below` meaning the newest."""
         wanted = cls(kind, hash_, from_ms, until_ms)
         return wanted if below is None else wanted._replace(below=below)
 
-    def in_front_of(self, frame: LogOffset) -> "Wanted":
+    def in_front_of(self, frame: LogOffset) -> "IndexQuery":
         """The same of what lies in front of a frame too."""
         return self._replace(below=min(self.below, Position(frame, 0)))
 
@@ -72,7 +72,7 @@ def _indexed(rows: npt.NDArray[np.void], kind: IndexKind) -> npt.NDArray[np.bool
     return mask & (flags & flag != 0) if flag else mask
 
 
-def find_in_run(run: Run, wanted: Wanted) -> Iterator[Position]:
+def find_in_run(run: Run, wanted: IndexQuery) -> Iterator[Position]:
     """The positions in a run that the view may lack, newest first."""
     rows = run.rows
     hit = rows[_COLUMN[wanted.kind]] == wanted.hash
@@ -175,7 +175,7 @@ class IndexView:
 
     # ---- reading
 
-    def find(self, txn: Any, wanted: Wanted, first: LogOffset) -> Iterator[Position]:
+    def find(self, txn: Any, wanted: IndexQuery, first: LogOffset) -> Iterator[Position]:
         """Positions from `first` on, newest first. Costs two searches for each part that is passed."""
         with txn.cursor(db=self._db) as cursor:
             newest = max(wanted.below.frame - self._origin, 0) >> PART_BITS
@@ -192,7 +192,7 @@ class IndexView:
                 found = cursor.prev() if cursor.set_range(_HEAD.pack(part, 0)) else cursor.last()
                 part = int.from_bytes(cursor.key()[:4], "big") if found else None
 
-    def _in_part(self, cursor: Any, part: int, wanted: Wanted, first: LogOffset) -> Iterator[Position]:
+    def _in_part(self, cursor: Any, part: int, wanted: IndexQuery, first: LogOffset) -> Iterator[Position]:
         prefix = _PREFIX.pack(part, wanted.kind, wanted.hash)
         begin = self._origin + (part << PART_BITS)
         most = min(max(wanted.below.frame - begin, 0), _LOW)

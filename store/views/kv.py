@@ -1,6 +1,6 @@
 """The key-value view, in four sub-databases; all numbers big-endian.
 
-    kv         slot (`store.api.kv_rules`)                              -> what it holds (`Held`)
+    kv         slot (`store.api.kv_rules`)                              -> what it holds (`SlotContent`)
     kv_expiry  expires_at_ms u64 | revision u64 | ordinal u16       -> slot
     kv_spaces  b"n" + namespace                                     -> what it holds and may hold (`Space`)
     kv_void    revision u64 -> which operations of the record changed nothing (`Verdict.void`)
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from store.api.client import Entry
-from store.api.kv_rules import KEY_BYTES_MAX, KV_RECORDS, Held, Space, apply, check_key, revision, slot
+from store.api.kv_rules import KEY_BYTES_MAX, KV_RECORDS, SlotContent, Space, apply, check_key, revision, slot
 from store.format.records import LogTrimmed
 from store.log.run import Run
 
@@ -52,10 +52,10 @@ class KvView:
         """Returns what is stored, for looking up."""
         return StoredState(txn, self._entries, self._expiry, self._spaces)
 
-    def held(self, txn: Any, at: bytes) -> Held | None:
+    def held(self, txn: Any, at: bytes) -> SlotContent | None:
         """Returns what a slot holds."""
         data = txn.get(at, db=self._entries)
-        return None if data is None else Held.unpack(data)
+        return None if data is None else SlotContent.unpack(data)
 
     def get(self, txn: Any, key: str, namespace: str = "") -> Entry | None:
         """One entry, expired or not."""
@@ -63,12 +63,12 @@ class KvView:
         held = self.held(txn, at)
         return None if held is None else held.entry(at)
 
-    def slots(self, txn: Any, first: bytes, end: bytes) -> Iterator[tuple[bytes, Held]]:
+    def slots(self, txn: Any, first: bytes, end: bytes) -> Iterator[tuple[bytes, SlotContent]]:
         """Yields what the slots from `first` to `end` (exclusive) hold, in order."""
         with txn.cursor(db=self._entries) as cursor:
             found = cursor.set_range(first)
             while found and (at := cursor.key()) < end:
-                yield at, Held.unpack(cursor.value())
+                yield at, SlotContent.unpack(cursor.value())
                 found = cursor.next()
 
     def due(self, txn: Any, now_ms: int) -> Iterator[tuple[bytes, int]]:
@@ -119,12 +119,12 @@ class StoredState:
         self._spaces = spaces
         self._changed: dict[str, Space] = {}
 
-    def get(self, at: bytes) -> Held | None:
+    def get(self, at: bytes) -> SlotContent | None:
         """Returns what a slot holds."""
         data = self._txn.get(at, db=self._entries)
-        return None if data is None else Held.unpack(data)
+        return None if data is None else SlotContent.unpack(data)
 
-    def put(self, at: bytes, held: Held, before: Held | None) -> None:
+    def put(self, at: bytes, held: SlotContent, before: SlotContent | None) -> None:
         """Replace it."""
         if before is not None:
             self._forget_expiry(before)
@@ -132,12 +132,12 @@ class StoredState:
         if held.expires_at_ms:
             self._txn.put(_expiry_key(held), at, db=self._expiry)
 
-    def remove(self, at: bytes, before: Held) -> None:
+    def remove(self, at: bytes, before: SlotContent) -> None:
         """Remove it."""
         self._forget_expiry(before)
         self._txn.delete(at, db=self._entries)
 
-    def _forget_expiry(self, before: Held) -> None:
+    def _forget_expiry(self, before: SlotContent) -> None:
         if before.expires_at_ms:
             self._txn.delete(_expiry_key(before), db=self._expiry)
 
@@ -166,7 +166,7 @@ def _u64(number: int) -> bytes:
     return number.to_bytes(8, "big")
 
 
-def _expiry_key(held: Held) -> bytes:
+def _expiry_key(held: SlotContent) -> bytes:
     key = _u64(held.expires_at_ms) + _u64(held.revision) + held.ordinal.to_bytes(2, "big")
     assert len(key) == _EXPIRY_BYTES
     return key

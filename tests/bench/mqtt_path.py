@@ -201,7 +201,7 @@ class Pipeline:
     def gather(self) -> None:
         """Let the views follow."""
         end = self.engine.log.end
-        self.engine.hurry(end)
+        self.engine.apply_views(end)
         self.loop.run_until(lambda: self.engine.views.dispatched >= end)
 
 

@@ -16,7 +16,7 @@ from joint_log import CountedLog, Views, header_of
 from joint_loop import HERE
 
 from store.api.client import Appended, Entry, TimersHeld
-from store.api.kv_rules import Held, Space, split
+from store.api.kv_rules import SlotContent, Space, split
 from store.base.errors import (
     CorruptFrame,
     NotMaster,
@@ -29,7 +29,7 @@ from store.base.errors import (
 from store.engine.commit import Committed
 from store.engine.gate import Gate
 from store.format.frame import FRAME_GUARDED, HEADER, ROW, Frame, LogOffset, Position, UnplacedFrame, origin_of
-from store.guards.table import GuardTable, Kept
+from store.guards.table import GuardTable, ViewQueries
 from store.log.producers import ProducerTable
 from store.node.disk import Disk
 from store.replication.epochs import EpochList
@@ -162,7 +162,7 @@ class SimStore:
             self._apply(confirmed)
             self._gate = Gate(confirmed, self._let_through)
             self._producers = ProducerTable()
-            self._guards = GuardTable(Kept(self._held_key, lambda _: Space(), lambda: self._views.applied))
+            self._guards = GuardTable(ViewQueries(self._held_key, lambda _: Space(), lambda: self._views.applied))
             for (producer, sequence), (start, _) in self._views.stored.items():
                 self._remember(producer, sequence, start)
             for frame in self._log.between(self._views.applied, self._log.end):
@@ -176,9 +176,9 @@ class SimStore:
         if producer:
             self._producers.follow(producer, sequence, at)
 
-    def _held_key(self, at: bytes) -> Held | None:
+    def _held_key(self, at: bytes) -> SlotContent | None:
         found = self._views.keys.get(split(at)[1])
-        return None if found is None else Held(found[1], found[1], 0, 1, 0, found[0])
+        return None if found is None else SlotContent(found[1], found[1], 0, 1, 0, found[0])
 
     # ---- where it is
 

@@ -47,7 +47,7 @@ def test_a_master_that_nobody_repairs_hands_over_to_a_sound_replica():
     with steady(13) as history:
         master, slaves = replicas(history)
         for one in slaves:
-            one.node.front.ranges = None
+            one.node.services.ranges = None
         assert history.spoil(master, 3)
         assert history.cluster.run(15, lambda: history.cluster.master(0) in slaves)
         history.cluster.run(1)
@@ -70,8 +70,8 @@ def test_replicas_with_different_damages_repair_each_other():
 def test_a_damaged_replica_is_not_elected_when_the_master_dies():
     with steady(15, acknowledge="all_in_sync") as history:
         master, (hurt, sound) = replicas(history)
-        sound.node.front.ranges = None
-        master.node.front.ranges = None
+        sound.node.services.ranges = None
+        master.node.services.ranges = None
         assert history.spoil(hurt, 2)
         assert history.cluster.run(PATIENCE_S, lambda: hurt.id not in set_of(history))
         master.crash(End.KILLED)

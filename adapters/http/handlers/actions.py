@@ -10,14 +10,14 @@ from adapters.http.wire.request import Request
 from adapters.http.wire.response import Response
 from gateway.domain.cursor import Cursor
 from gateway.domain.errors import Refusal
-from gateway.domain.once import OnceKey
+from gateway.domain.idempotency import IdempotencyKey
 from gateway.port.adapter import Outcome, Principal
 from gateway.port.adapter import Request as GatewayRequest
 from gateway.port.kv import WatchKeys
 from store.api.message import Message
 from store.format.frame import Position
 
-__all__ = ["Action", "Answer", "Ask", "Context", "Handler", "Store", "Stored", "Stream", "Watch"]
+__all__ = ["Action", "Ask", "Context", "Handler", "Respond", "Store", "Stored", "Stream", "Watch"]
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     below: str = ""  # what the path names below /topics/, /timers/ or /kv/
 
 
-class Answer(NamedTuple):
+class Respond(NamedTuple):
     """Say this."""
 
     response: Response
@@ -43,7 +43,7 @@ class Store(NamedTuple):
 
     messages: Sequence[Message]
     reply: Callable[["Stored"], Response]
-    key: OnceKey | None = None
+    key: IdempotencyKey | None = None
 
 
 class Ask(NamedTuple):
@@ -67,7 +67,7 @@ class Watch(NamedTuple):
     request: WatchKeys
 
 
-Action: TypeAlias = Answer | Store | Ask | Stream | Watch
+Action: TypeAlias = Respond | Store | Ask | Stream | Watch
 Handler: TypeAlias = Callable[[Request, Context], Action]
 
 

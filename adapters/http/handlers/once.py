@@ -13,7 +13,7 @@ from adapters.http.handlers.messages import idempotency_key
 from adapters.http.wire.request import HttpError, Request
 from adapters.http.wire.response import Response, refused
 from adapters.http.wire.transport import Exchange
-from gateway.domain.once import KeyRepeated, OnceKey, Recalled, digest
+from gateway.domain.idempotency import IdempotencyKey, KeyRepeated, StoredRequest, digest
 from gateway.port.adapter import Outcome, RecallKey
 
 if TYPE_CHECKING:
@@ -25,24 +25,24 @@ __all__ = ["once_key", "repeated"]
 _HEADERS: Final = frozenset({b"content-type", b"content-encoding", b"x-reply-to", b"x-correlation-data"})
 
 
-def once_key(request: Request, context: Context) -> OnceKey | None:
+def once_key(request: Request, context: Context) -> IdempotencyKey | None:
     """Returns the key of a request that stores messages; None when it has none."""
     key = idempotency_key(request)
     if not key:
         return None
     path, query = request.split_target()
     said = [name + b":" + value for name, value in request.headers if name in _HEADERS or name.startswith(b"ce-")]
-    return OnceKey(
+    return IdempotencyKey(
         name=digest("http", context.principal.name, path, key),
         fingerprint=digest(query, request.body, *sorted(said)),
         expires_at_ms=context.now_ms + 1_000 * context.options.idempotency_window_s,
     )
 
 
-def repeated(part: "Part", key: OnceKey, error: KeyRepeated) -> tuple[Exchange, Request, Ask]:
+def repeated(part: "Part", key: IdempotencyKey, error: KeyRepeated) -> tuple[Exchange, Request, Ask]:
     """Returns a request whose key was used before, and the question of what was stored: its answer is the request's."""
 
-    def reply(recalled: Recalled) -> Response:
+    def reply(recalled: StoredRequest) -> Response:
         if recalled.fingerprint != key.fingerprint:
             return refused(HttpError(422, "idempotency-key: this key was used for another request"))
         stored = Stored.of(Outcome(first=recalled.first, refused=error.refused), part.start, part.size)

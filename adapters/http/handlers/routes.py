@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from adapters.cloudevents import STRUCTURED_JSON, AttributeRefusal, BatchRefusal
 from adapters.http.handlers import groups, keys
-from adapters.http.handlers.actions import Action, Answer, Ask, Context, Handler, Store, Stored, Stream
+from adapters.http.handlers.actions import Action, Ask, Context, Handler, Respond, Store, Stored, Stream
 from adapters.http.handlers.finding import condition, finding, last_values, last_values_response, messages_response
 from adapters.http.handlers.messages import event_response, message_response, read_events, read_message
 from adapters.http.handlers.once import once_key
@@ -39,7 +39,7 @@ from gateway.port.adapter import CancelTimer, LastValue, ListAddresses, Principa
 from gateway.port.tickets import timer_ticket
 from store.api.message import Message, encode
 
-__all__ = ["Found", "resolve"]
+__all__ = ["RouteMatch", "resolve"]
 
 LIST_MAX: Final = 1_000  # addresses listed at most
 
@@ -53,9 +53,9 @@ def post_events(request: Request, context: Context) -> Action:
         messages, batch = read_events(request, context.principal, context.options, now_ms=context.now_ms)
     except BatchRefusal as refusal:
         errors = [_index_error(index, error) for index, error in refusal.refused.items()]
-        return Answer(refused(refusal, errors=errors))
+        return Respond(refused(refusal, errors=errors))
     if not messages:
-        return Answer(json_response(200, []))
+        return Respond(json_response(200, []))
     return Store(
         messages,
         lambda stored: _events_stored(messages, stored, context.principal, batch=batch),
@@ -235,7 +235,7 @@ def _unknown_parameter(name: str, known: str) -> HttpError:
 # ---- the table
 
 
-class Found(NamedTuple):
+class RouteMatch(NamedTuple):
     """A handler for a request, and what its path names: an address, a timer, a key."""
 
     handler: Handler
@@ -266,7 +266,7 @@ def _allowed(methods: Mapping[str, Handler]) -> str:
     return ", ".join(sorted(names))
 
 
-def resolve(request: Request) -> Found | Response:
+def resolve(request: Request) -> RouteMatch | Response:
     """The handler for a request, or the answer where there is none. HEAD is served as GET, its body left out."""
     path, _ = request.split_target()
     root = next((root for root in BELOW if path.startswith(root) and path != root), "")
@@ -285,4 +285,4 @@ def resolve(request: Request) -> Found | Response:
     if handler is None:
         allow = _allowed(methods)
         raise HttpError(405, f"{request.method} is not for this; {allow} are", headers=((b"allow", allow.encode()),))
-    return Found(handler, percent_decode(path[len(root) :]) if root else "")
+    return RouteMatch(handler, percent_decode(path[len(root) :]) if root else "")

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 from adapters.http.handlers.actions import Stored
 from adapters.http.handlers.credentials import Credentials
-from adapters.http.handlers.routes import Found
+from adapters.http.handlers.routes import RouteMatch
 from adapters.http.wire.request import Request
 from adapters.http.wire.response import Response
 from adapters.http.wire.transport import Exchange
 
-__all__ = ["Asked", "Part", "Pending", "Requests"]
+__all__ = ["Part", "Pending", "PendingQuestion", "Requests"]
 
 
 class Pending(NamedTuple):
@@ -19,7 +19,7 @@ class Pending(NamedTuple):
 
     exchange: Exchange
     request: Request
-    found: Found
+    found: RouteMatch
     credentials: Credentials
 
 
@@ -33,7 +33,7 @@ class Part(NamedTuple):
     reply: Callable[[Stored], Response]
 
 
-class Asked(NamedTuple):
+class PendingQuestion(NamedTuple):
     """A question that the gateway has been asked for a request."""
 
     exchange: Exchange

@@ -16,7 +16,7 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-__all__ = ["CONTROL_FRAMES_MAX", "PREFACE", "RESETS_MAX", "STREAM_ID_MAX", "Calm", "FrameHeaders"]
+__all__ = ["CONTROL_FRAMES_MAX", "PREFACE", "RESETS_MAX", "STREAM_ID_MAX", "AbuseLimiter", "FrameHeaders"]
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # RFC 9113, 3.4
 FRAME_HEADER_BYTES: Final = 9
@@ -113,7 +113,7 @@ class FrameHeaders:
         return None
 
 
-class Calm:
+class AbuseLimiter:
     """Counts what a peer may do only so often; both questions answer False when it was too often (RFC 9113, 10.5)."""
 
     __slots__ = ("_control_frames", "_resets", "_since_ms")

@@ -6,8 +6,8 @@ from typing import Final
 
 import httptools
 
-from adapters.http.wire.arriving import CROWDED
 from adapters.http.wire.options import HttpOptions
+from adapters.http.wire.receive_budget import CROWDED
 from adapters.http.wire.request import Request
 from adapters.http.wire.response import EMPTY_STATUSES, Response, date_header, problem, reason_phrase
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Upgrade

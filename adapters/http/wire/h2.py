@@ -13,10 +13,10 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.exceptions import HyperframeError
 from hyperframe.frame import GoAwayFrame
 
-from adapters.http.wire.arriving import CROWDED
-from adapters.http.wire.guard import STREAM_ID_MAX, Calm, FrameHeaders
+from adapters.http.wire.guard import STREAM_ID_MAX, AbuseLimiter, FrameHeaders
 from adapters.http.wire.h2_stream import Stream
 from adapters.http.wire.options import HttpOptions
+from adapters.http.wire.receive_budget import CROWDED
 from adapters.http.wire.request import Request
 from adapters.http.wire.response import EMPTY_STATUSES, Response, date_header, problem
 from adapters.http.wire.strict import StrictConnection
@@ -53,7 +53,7 @@ class Http2:
         self._held_out_bytes = 0
         self._unwritten_bytes = 0  # of bodies, in h2's output
         self._now_ms = 0
-        self._calm = Calm()
+        self._abuse = AbuseLimiter()
         self._leaving = False  # we have sent GOAWAY
         self._deserted = False  # the peer has
         self._failed = False
@@ -251,7 +251,7 @@ class Http2:
             with suppress(StreamClosedError):  # the connection's window is given back; the stream's is of no use
                 self._h2.acknowledge_received_data(event.flow_controlled_length, exchange)
         if not event.data and event.stream_ended is None:
-            self._check(calm=self._calm.control(self._now_ms))
+            self._check(allowed=self._abuse.control(self._now_ms))
         if stream is None:
             return
         stream.body_bytes += len(event.data)
@@ -280,7 +280,7 @@ class Http2:
         if stream.length_bytes not in {None, stream.body_bytes}:
             stream.arrived = False
             self._reset(exchange, ErrorCodes.PROTOCOL_ERROR)  # malformed (RFC 9113, 8.1.1): h2 looks at DATA alone
-            self._check(calm=self._calm.reset(self._now_ms))
+            self._check(allowed=self._abuse.reset(self._now_ms))
             return
         self._held_in_bytes -= stream.body_bytes
         body = stream.body[0] if len(stream.body) == 1 else b"".join(stream.body)
@@ -292,10 +292,10 @@ class Http2:
         exchange = Exchange(event.stream_id)
         if self._forget(exchange):
             self._events.append(Gone(exchange))
-        self._check(calm=self._calm.reset(self._now_ms))
+        self._check(allowed=self._abuse.reset(self._now_ms))
 
     def _on_window(self, event: h2.events.WindowUpdated) -> None:
-        self._check(calm=self._calm.control(self._now_ms))
+        self._check(allowed=self._abuse.control(self._now_ms))
         if not event.stream_id:
             self._pump(list(self._blocked))
         elif Exchange(event.stream_id) in self._blocked:
@@ -307,11 +307,11 @@ class Http2:
         if request is not None and first is not None and not first.answered:
             first.arrived = True
             self._events.append(Arrived(Exchange(1), request))
-        self._check(calm=self._calm.control(self._now_ms))
+        self._check(allowed=self._abuse.control(self._now_ms))
         self._pump(list(self._blocked))
 
     def _on_nothing(self, _event: h2.events.Event) -> None:
-        self._check(calm=self._calm.control(self._now_ms))
+        self._check(allowed=self._abuse.control(self._now_ms))
 
     def _on_goaway(self, event: h2.events.ConnectionTerminated) -> None:
         """The peer waits for responses to what it has begun, and may begin more until none is left (RFC 9113, 6.8)."""
@@ -381,7 +381,7 @@ class Http2:
             self._forget(exchange)
             return False
         if size > 0:
-            self._calm.progress()
+            self._abuse.progress()
             del out[:size]
             self._held_out_bytes -= size
             self._unwritten_bytes += size
@@ -434,8 +434,8 @@ class Http2:
 
     # ---- faults
 
-    def _check(self, *, calm: bool) -> None:
-        if not calm:
+    def _check(self, *, allowed: bool) -> None:
+        if not allowed:
             self._fail(ErrorCodes.ENHANCE_YOUR_CALM)
 
     def _fail(self, code: ErrorCodes) -> None:

@@ -65,7 +65,7 @@ class Calls:
             return
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._dispatch_waiters.append((until, waiter))
-        self._engine.hurry(until)
+        self._engine.apply_views(until)
         await waiter
 
     def _fail_waiters(self) -> None:

@@ -10,9 +10,9 @@ from store.format.queue_config import QueueConfig
 from store.format.records import AddressesSeen, QueueDeleted
 from store.local.calls.core import Calls, check_messages_queue
 from store.local.finder import Finder
-from store.log.retention import Kept
+from store.log.retention import ReadableRange
 from store.recent.arrivals import WAIT_MS_MAX, Arrivals
-from store.views.index import Wanted
+from store.views.index import IndexQuery
 
 __all__ = ["ReadCalls"]
 
@@ -106,7 +106,7 @@ class ReadCalls(Calls):
         await self._queue(queue)
         return await self._read(self._reader.bounds, queue, self._recent.chunks(queue), kept=self._kept(queue))
 
-    def _kept(self, queue: QueueNumber) -> Kept:
+    def _kept(self, queue: QueueNumber) -> ReadableRange:
         """Returns the limits within which a queue can be read now."""
         return self._recent.limits.kept(queue, self._recent.first, self._now_ms())
 
@@ -139,7 +139,7 @@ class ReadCalls(Calls):
     ) -> Sequence[Position]:
         """See `StoreClient.find`."""
         _check_hash(hash_)
-        wanted = Wanted.of(kind, hash_, from_ms=from_ms, until_ms=until_ms, below=below)
+        wanted = IndexQuery.of(kind, hash_, from_ms=from_ms, until_ms=until_ms, below=below)
         return await self._blocking(self._finder.find, wanted, self._recent.runs(), limit)
 
     async def addresses(self, prefix: str = "", *, after: str = "", limit: int = 1000) -> Sequence[str]:

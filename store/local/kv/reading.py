@@ -6,7 +6,7 @@ from itertools import filterfalse
 from typing import Final, NamedTuple
 
 from store.api.client import Entry, Page
-from store.api.kv_rules import Held
+from store.api.kv_rules import SlotContent
 from store.base.errors import RevisionCompacted, TooManyHolds
 from store.views import Views
 from store.views.snapshots import Snapshot
@@ -23,11 +23,11 @@ class State(NamedTuple):
 
     snapshot: Snapshot
     views: Views
-    over: Mapping[bytes, Held]
+    over: Mapping[bytes, SlotContent]
     revision: int
     now_ms: int
 
-    def slots(self, txn: object, first: bytes, end: bytes) -> Iterator[tuple[bytes, Held]]:
+    def slots(self, txn: object, first: bytes, end: bytes) -> Iterator[tuple[bytes, SlotContent]]:
         """Yields the slots from one to another that hold something and have not expired."""
         over, now_ms = self.over, self.now_ms
         stored = filterfalse(lambda item: item[0] in over, self.views.kv.slots(txn, first, end))

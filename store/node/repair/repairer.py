@@ -16,7 +16,7 @@ from store.node.repair.agreement import Agreement
 from store.node.repair.fetching import fetch_range
 from store.node.replica_context import ReplicaContext
 from store.replication.errors import BadMessage
-from store.replication.repairs import Ask, Found, Range, Repairs
+from store.replication.repairs import Ask, Range, RangeOutcome, Repairs
 
 __all__ = ["DamageStatus", "Repairer"]
 
@@ -214,7 +214,7 @@ class Repairer:
             return
         self._asking = ask
         self.look()
-        found = Found.FAILED
+        found = RangeOutcome.FAILED
         try:
             found = await self._fetch(context, store, ask, replica.address)
         finally:
@@ -223,22 +223,22 @@ class Repairer:
             self._core.answered(ask, found, now_ms=context.now_ms())
             self.look()
 
-    async def _fetch(self, context: ReplicaContext, store: LocalStore, ask: Ask, address: str) -> Found:
+    async def _fetch(self, context: ReplicaContext, store: LocalStore, ask: Ask, address: str) -> RangeOutcome:
         repaired = 0
         try:
             async with aclosing(fetch_range(context, address, ask.start, ask.end, log_end=store.end)) as parts:
                 async for part in parts:
                     if not await self._mend(store, LogOffset(part.start), part.frames):
-                        return Found.FAILED
+                        return RangeOutcome.FAILED
                     repaired += len(part.frames)
         except StoreClosed:  # this one, between two roles
-            return Found.FAILED
+            return RangeOutcome.FAILED
         except (BadMessage, CorruptFrame) as error:
             self._complain(ask.replica, f"what it sends is of no use: {error}", logging.ERROR)
-            return Found.FAILED
+            return RangeOutcome.FAILED
         except StoreError as error:
             self._complain(ask.replica, str(error), logging.INFO)
-            return Found.FAILED
+            return RangeOutcome.FAILED
         if repaired:
             self._refused.pop(ask.replica, None)
             logger.info(
@@ -248,7 +248,7 @@ class Repairer:
                 ask.end,
                 ask.replica,
             )
-        return Found.ANSWERED
+        return RangeOutcome.ANSWERED
 
     async def _mend(self, store: LocalStore, at: LogOffset, frames: bytes) -> bool:
         """Writes frames into a damaged range; returns whether they were written.

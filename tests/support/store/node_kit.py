@@ -66,7 +66,7 @@ class StoreGroup:
             return Heartbeats([GROUP], controller.addresses, said, changed, interval_s=0.2)
 
         node = self.nodes[name] = await StoreNode.start(settings, controller, connect)
-        self.ports[name] = node.front.rpc.port
+        self.ports[name] = node.services.rpc.port
 
     async def stop(self, name):
         """Politely."""
@@ -77,8 +77,8 @@ class StoreGroup:
         node = self.nodes.pop(name)
         await node._beats.close()
         node._beats = None
-        await node.front.rpc._server.stop(0)
-        node.front.rpc = None
+        await node.services.rpc._server.stop(0)
+        node.services.rpc = None
         node._task.cancel()
         await asyncio.gather(node._task, return_exceptions=True)
         await node.close()

@@ -37,7 +37,7 @@ async def ready(controllers):
         lambda: all(
             len(node.membership.voters) == len(controllers.nodes)
             and node.is_member
-            and not node.standing.reasons
+            and not node.memory.reasons
             and len(node.members()) == len(controllers.nodes)
             for node in controllers.nodes.values()
         )
@@ -78,7 +78,7 @@ async def test_two_of_three_of_which_one_forgot_elect_nobody_and_lose_nothing(th
     await three.start(2, 3)
     empty = words.EMPTY.format(cluster=three.nodes[2].cluster)
     lost = words.LOST.format(id=3, address=three.addresses[3])
-    await until(lambda: [three.nodes[id_].standing.reasons for id_ in (3, 2)] == [(empty,), (lost,)])
+    await until(lambda: [three.nodes[id_].memory.reasons for id_ in (3, 2)] == [(empty,), (lost,)])
     until_term = three.nodes[2].term
     await asyncio.sleep(0)
     assert not any(node.has_leader for node in three.nodes.values())
@@ -118,7 +118,7 @@ async def test_a_new_cluster_begins_when_all_its_first_members_are_there(tmp_pat
         await late.start(2)
         await late.start(1)
         missing = words.MISSING.format(missing=f"3 at {late.addresses[3]}")
-        await until(lambda: late.nodes[1].standing.reasons == (missing,))
+        await until(lambda: late.nodes[1].memory.reasons == (missing,))
         assert all(node.membership.members == () for node in late.nodes.values())
         await late.start(3)
         await ready(late)
@@ -171,7 +171,7 @@ async def test_an_old_copy_and_one_that_lags_elect_nobody_without_the_third(thre
     wipe(three, 3)
     shutil.copytree(tmp_path / "backup", tmp_path / "3")
     await three.start(2, 3)
-    await until(lambda: three.nodes[3].standing.reasons == (words.COPIED,))
+    await until(lambda: three.nodes[3].memory.reasons == (words.COPIED,))
     assert not any(node.has_leader for node in three.nodes.values())
     await three.start(1)
     await ready(three)

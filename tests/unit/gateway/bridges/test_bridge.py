@@ -9,8 +9,8 @@ from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Connack, Puback, Publish, Pubrec, Suback
 from gateway.bridges import bridge as module
 from gateway.bridges.bridge import Bridge
-from gateway.bridges.link import LinkError
 from gateway.bridges.settings import BridgeConfig
+from gateway.bridges.upstream_stream import UpstreamError
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Outcome
 from store.base.clock import now_ms
@@ -34,7 +34,7 @@ class Wire:
         self.reads += 1
         data = await self.incoming.get()
         if not data:
-            raise LinkError("cut")
+            raise UpstreamError("cut")
         return data
 
     async def write(self, data):
@@ -83,7 +83,7 @@ class Rig:
     async def dial(self):
         if self.refuse_dials:
             self.refuse_dials -= 1
-            raise LinkError("refused")
+            raise UpstreamError("refused")
         wire = Wire(self.broker)
         self.wires.append(wire)
         wire.say(Connack(session_present=self.present), Suback(packet_id=1, codes=(2,)))

@@ -9,8 +9,8 @@ import websockets.asyncio.server
 from cryptography.x509 import DNSName
 
 from adapters.mqtt import FACTORY
-from gateway.bridges.link import LinkError, dial
 from gateway.bridges.settings import BridgeConfig, BridgeTls
+from gateway.bridges.upstream_stream import UpstreamError, dial
 from tests.support.process.certificates import Authority
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +50,7 @@ async def test_bytes_go_both_ways_and_the_end_is_said():
         await link.write(b"hello")
         assert await link.read() == b"hello"
         link._writer.write_eof()
-        with pytest.raises(LinkError, match="closed"):
+        with pytest.raises(UpstreamError, match="closed"):
             await link.read()
         await link.close()
 
@@ -65,20 +65,20 @@ async def test_over_tls(authority):
 
 async def test_a_certificate_that_nobody_vouches_for(authority):
     async with echo(server_tls(authority)) as port:
-        with pytest.raises(LinkError, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(UpstreamError, match="CERTIFICATE_VERIFY_FAILED"):
             await dial(config(f"mqtts://localhost:{port}"), FACTORY.schemes)
 
 
 async def test_a_certificate_of_another_name(authority):
     async with echo(server_tls(authority, "elsewhere.example")) as port:
-        with pytest.raises(LinkError, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(UpstreamError, match="CERTIFICATE_VERIFY_FAILED"):
             await dial(config(f"mqtts://localhost:{port}", ca_file=authority.file), FACTORY.schemes)
 
 
 async def test_nobody_is_there():
     async with echo() as port:
         pass
-    with pytest.raises(LinkError, match=f"127.0.0.1:{port} is not reached"):
+    with pytest.raises(UpstreamError, match=f"127.0.0.1:{port} is not reached"):
         await dial(config(f"mqtt://127.0.0.1:{port}"), FACTORY.schemes)
 
 
@@ -93,7 +93,7 @@ async def test_over_websocket():
         await link.write(b"hello")
         assert await link.read() == b"hello"
         server.close()
-        with pytest.raises(LinkError):
+        with pytest.raises(UpstreamError):
             await link.read()
         await link.close()
 
@@ -101,13 +101,13 @@ async def test_over_websocket():
 async def test_a_websocket_that_speaks_something_else():
     async with websockets.asyncio.server.serve(lambda _: asyncio.sleep(0), "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        with pytest.raises(LinkError, match="does not speak mqtt"):
+        with pytest.raises(UpstreamError, match="does not speak mqtt"):
             await dial(config(f"ws://127.0.0.1:{port}/mqtt"), FACTORY.schemes)
 
 
 async def test_a_port_that_speaks_no_websocket():
     async with echo() as port:
-        with pytest.raises(LinkError, match="no WebSocket"):
+        with pytest.raises(UpstreamError, match="no WebSocket"):
             await dial(config(f"ws://127.0.0.1:{port}/mqtt"), FACTORY.schemes)
 
 
@@ -125,6 +125,6 @@ async def test_an_upstream_does_not_send_us_elsewhere():
             return answer
 
         async with websockets.asyncio.server.serve(other, "127.0.0.1", 0, process_request=redirect) as server:
-            with pytest.raises(LinkError, match="302"):
+            with pytest.raises(UpstreamError, match="302"):
                 await dial(config(f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/mqtt"), FACTORY.schemes)
     assert led == []

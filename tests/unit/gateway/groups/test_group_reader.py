@@ -6,14 +6,14 @@ import random
 import pytest
 
 from gateway.groups import reader as group_reader
-from gateway.groups.reader import QueueReader, Wanted
+from gateway.groups.reader import QueueReader, ReadLimits
 from store.api.message import Message
 from store.base.errors import CorruptFrame, StoreUnreachable
 from tests.support.store.fake_store import FakeStore
 
 pytestmark = pytest.mark.anyio
 
-WANTED = Wanted(limit=100, max_bytes=1 << 20, now_ms=0)
+WANTED = ReadLimits(limit=100, max_bytes=1 << 20, now_ms=0)
 
 
 class Troubled(FakeStore):

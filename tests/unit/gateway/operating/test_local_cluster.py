@@ -14,7 +14,7 @@ from controller.complaints.messages import Trouble
 from controller.elections.registry import Route, RouteReplica
 from gateway.config.config import load
 from gateway.operating.local_cluster import LocalCluster, Plan, nodes
-from gateway.operating.report import Found, document, show
+from gateway.operating.report import ClusterReport, document, show
 
 PLAN = Plan(Path("/somewhere"), controllers=3, groups=8, replicas=5, proxies=8, port_offset=50_000 - 10_000)
 
@@ -86,7 +86,7 @@ HEARD = Route(
 
 def test_what_is_shown_has_masters_sets_epochs_and_lags() -> None:
     topic = Topic(name="t", queues=(16, 17), groups=(1, 1), closed=(17,))
-    found = Found({"10.0.0.9:8082": None}, [GROUP, Group(number=2)], {1: HEARD}, [topic])
+    found = ClusterReport({"10.0.0.9:8082": None}, [GROUP, Group(number=2)], {1: HEARD}, [topic])
     stream = StringIO()
     show(found, Console(file=stream, width=160))
     text = stream.getvalue()
@@ -108,7 +108,7 @@ def test_a_damaged_replica_is_shown_with_what_is_repaired_from_whom() -> None:
     replicas = [msgspec.structs.replace(one, **(hurt if one.id == 3 else {})) for one in HEARD.replicas]
     route = msgspec.structs.replace(HEARD, replicas=tuple(replicas))
     stream = StringIO()
-    show(Found({}, [GROUP], {1: route}, []), Console(file=stream, width=240))
+    show(ClusterReport({}, [GROUP], {1: route}, []), Console(file=stream, width=240))
     said = "in sync damaged: 2 ranges, 700 bytes, 100 of them on no replica, repairing from replica 2"
     [line] = [line for line in stream.getvalue().splitlines() if "10.0.0.3" in line]
     assert said in line
@@ -120,7 +120,7 @@ def test_a_master_that_is_heard_and_not_reached_is_not_shown_as_if_all_were_well
         replicas=2, replicas_heard=2, proxies=1, proxies_heard=2, silent_ms=3_400, slow=True, stays="nobody else can"
     )
     stream = StringIO()
-    found = Found({}, [GROUP], {1: msgspec.structs.replace(HEARD, trouble=trouble)}, [])
+    found = ClusterReport({}, [GROUP], {1: msgspec.structs.replace(HEARD, trouble=trouble)}, [])
     show(found, Console(file=stream, width=300))
     [line] = [line for line in stream.getvalue().splitlines() if "10.0.0.2" in line]
     said = "master unreachable for 2 of 2 replicas, 1 of 2 proxies since 3 s its disk is slow stays: nobody else can"

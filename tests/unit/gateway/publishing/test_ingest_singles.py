@@ -239,7 +239,7 @@ async def test_while_a_group_is_away_singles_go_the_way_of_all(two):
     two.turn()
     two.store.logs[1].end_next(StoreUnreachable("gone"))
     assert first.answers == [(Cause.UNAVAILABLE, 10)]
-    assert two.ingest._outgoing.away
+    assert two.ingest._outgoing.refusing
     two.single(then, message(device=here))
     two.turn()
     two.store.logs[0].end_next()

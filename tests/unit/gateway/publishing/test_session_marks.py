@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gateway.delivery.fanout import Fanout, Subscriber
-from gateway.domain.once import digest
+from gateway.domain.idempotency import digest
 from gateway.ownership.owners import OwnershipLost
 from gateway.port.adapter import OpenSession, SaveSession
 from gateway.port.marks import Fence, Mark, Marks

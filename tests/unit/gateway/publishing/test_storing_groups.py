@@ -4,7 +4,7 @@ import pytest
 from test_ingest_groups import Publisher, Rig, controller, message, publish_marked  # noqa: F401 - a fixture
 
 from gateway.domain.errors import Cause
-from gateway.domain.once import KeyRepeated, OnceKey
+from gateway.domain.idempotency import IdempotencyKey, KeyRepeated
 from gateway.ownership.owners import OwnershipLost
 from gateway.port.adapter import Publish, Token
 from gateway.port.marks import Fence, Marks
@@ -17,7 +17,7 @@ from tests.support.store.store_kit import placed
 pytestmark = pytest.mark.anyio
 
 MARKS = Marks("session-marks/s/", 0, {0: b"m"}, fence=Fence(b"n" * 16, 7))
-KEY = OnceKey(name=b"k" * 16, fingerprint=b"f", expires_at_ms=5)
+KEY = IdempotencyKey(name=b"k" * 16, fingerprint=b"f", expires_at_ms=5)
 
 
 def publish_keyed(rig, who, *messages):

@@ -53,7 +53,7 @@ class MqttHub(Hub):
     def __init__(self):
         super().__init__()
         self.random = Random(1)
-        self.awake = Awake()
+        self.pauses = Awake()
         self.singles = []
         self.principal = Principal(name="")
         self.reconnect_penalty = SimpleNamespace(note=lambda *_, **__: None)
@@ -273,10 +273,10 @@ def test_a_message_behind_a_goodbye_is_not_published():
 
 def test_a_process_that_has_slept_holds_it():
     peer = Peer()
-    peer.hub.awake.slept = True
+    peer.hub.pauses.slept = True
     peer.publish()
     assert not peer.hub.singles
-    assert len(peer.hub.awake.held) == 1
+    assert len(peer.hub.pauses.held) == 1
 
 
 def test_a_connection_with_a_pace_takes_the_way_of_all():

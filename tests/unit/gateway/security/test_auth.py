@@ -11,7 +11,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Authenticate, Principal
 from gateway.security import passwords
 from gateway.security.auth import TRUSTED_GATEWAY, Authenticator
-from gateway.security.passwords import PASSWORD_BYTES_MAX, WAITING_COUNT_MAX, Effort, Passwords, hash_password
+from gateway.security.passwords import PASSWORD_BYTES_MAX, WAITING_COUNT_MAX, ComparisonCost, Passwords, hash_password
 from gateway.security.scram import derive
 
 CONFIG = AuthConfig(users={"bridge": UserConfig(password=Secret("s3cret"), trusted_gateway=True)})
@@ -134,7 +134,7 @@ def timed(monkeypatch):
         now_s += wait_s
 
     async def refuse(hashed):
-        began_s, effort = now_s, Effort()
+        began_s, effort = now_s, ComparisonCost()
         if hashed is None:
             await subject.pretend(b"wrong", effort=effort)
         else:

@@ -480,7 +480,7 @@ async def test_wills_of_a_former_run_are_published(later, expiry_s):
     await later.open("none", expiry_s=expiry_s)
     rig = Rig(later.store, later.clock)
     orphans = await rig.sessions.load()
-    await rig.sessions.bury(orphans)
+    await rig.sessions.end_orphans(orphans)
     assert len(rig.published) == 2
     assert len(await rig.store.timers()) == (1 if expiry_s else 0)
     again = Rig(later.store, later.clock)

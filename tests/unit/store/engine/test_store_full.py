@@ -119,7 +119,7 @@ async def test_a_transaction_holds_a_bounded_part_of_the_log(lmdb_disk, tmp_path
         for _ in range(9):
             await append(store, frame((16, b"x" * 300)))
         lmdb_disk.error = FULL
-        store._engine.hurry(store.end)
+        store._engine.apply_views(store.end)
         while len(lmdb_disk.sizes) < 3:
             await store.bounds(16)
         lmdb_disk.error = None

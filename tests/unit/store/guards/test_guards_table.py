@@ -2,12 +2,12 @@
 
 import pytest
 
-from store.api.kv_rules import Held, Space, slot
+from store.api.kv_rules import SlotContent, Space, slot
 from store.format.frame import FRAME_GUARDED, ROW, LogOffset, UnplacedFrame
 from store.format.records import VOID_QUEUE
 from store.guards import table as table_module
 from store.guards.rows import FENCES, fence_record, guard_row, guards_of
-from store.guards.table import GuardTable, Kept
+from store.guards.table import GuardTable, ViewQueries
 
 QUEUE = 16
 NAME, OTHER = b"n" * 16, b"o" * 16
@@ -27,11 +27,11 @@ class Views:
 
     def fence(self, name, epoch):
         value = fence_record(name, epoch)
-        self.slots[slot(FENCES, name.hex())] = Held(1, 1, 0, 1, 0, epoch.to_bytes(8, "big"))
+        self.slots[slot(FENCES, name.hex())] = SlotContent(1, 1, 0, 1, 0, epoch.to_bytes(8, "big"))
         return value
 
     def key(self, name, frame, row, expires_at_ms=0):
-        self.slots[slot("$once", name.hex())] = Held(frame + row + 1, 1, expires_at_ms, 1, 0, b"")
+        self.slots[slot("$once", name.hex())] = SlotContent(frame + row + 1, 1, expires_at_ms, 1, 0, b"")
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def views():
 
 @pytest.fixture
 def table(views):
-    return GuardTable(Kept(views.held, lambda _: Space(views.keys), lambda: views.dispatched))
+    return GuardTable(ViewQueries(views.held, lambda _: Space(views.keys), lambda: views.dispatched))
 
 
 def message(body=b"m"):

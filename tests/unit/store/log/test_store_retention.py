@@ -13,7 +13,7 @@ from store.format.frame import Position
 from store.format.queue_config import FOREVER, QueueConfig
 from store.format.records import LogTrimmed
 from store.local.local import LocalStore
-from store.log.retention import Kept, Limits, LimitsTable, limits_of
+from store.log.retention import Limits, LimitsTable, ReadableRange, limits_of
 from store.log.run import Chunk
 from store.views import Views
 from tests.support.process.clock import Clock
@@ -84,21 +84,21 @@ def test_a_configuration_goes_before_the_default(config, default, limits):
 
 def test_a_chunk_is_kept_while_it_is_within_all_limits():
     chunk = Chunk(0, 1, 500, 100, 2000, 700)
-    assert Kept().test(10_000)(chunk)
-    assert Kept(500, 2000).test(10_000)(chunk)
-    assert not Kept(501).test(10_000)(chunk)
-    assert not Kept(0, 2001).test(10_000)(chunk)
-    assert Kept(0, 0, 1000).test(1699)(chunk)
-    assert not Kept(0, 0, 1000).test(1700)(chunk)
+    assert ReadableRange().test(10_000)(chunk)
+    assert ReadableRange(500, 2000).test(10_000)(chunk)
+    assert not ReadableRange(501).test(10_000)(chunk)
+    assert not ReadableRange(0, 2001).test(10_000)(chunk)
+    assert ReadableRange(0, 0, 1000).test(1699)(chunk)
+    assert not ReadableRange(0, 0, 1000).test(1700)(chunk)
 
 
 def test_the_stores_own_queues_have_no_limits():
     table = LimitsTable(Limits(1, 1), [QueueConfig(17, 2, 3)])
-    assert table.kept(1, 7, 100) == Kept(7)
-    assert table.kept(16, 7, 100) == Kept(7, 99, 1)
-    assert table.kept(17, 7, 100) == Kept(7, 98, 3)
+    assert table.kept(1, 7, 100) == ReadableRange(7)
+    assert table.kept(16, 7, 100) == ReadableRange(7, 99, 1)
+    assert table.kept(17, 7, 100) == ReadableRange(7, 98, 3)
     table.forget(17)
-    assert table.kept(17, 7, 100) == Kept(7, 99, 1)
+    assert table.kept(17, 7, 100) == ReadableRange(7, 99, 1)
 
 
 # ---- at read

@@ -6,9 +6,9 @@ import pytest
 
 from controller.api.client import Group, Replica
 from controller.complaints.messages import COMPLAIN_MS, HINT_MS, PROXY_COMPLAIN_MS
-from store.reach.reach import Reach
+from store.reach.reachability import MasterReachability
 from store.reach.reporter import Reporter
-from store.reach.silence import STEP_MS_MAX, Silence
+from store.reach.silence import STEP_MS_MAX, PeerSilence
 from store.remoting import RemoteStore
 from tests.support.controller.controllers import until
 
@@ -31,7 +31,7 @@ class Listener:
         self.me = me
         self.now_ms = 0
         self.group = group_of()
-        self.reach = Reach(self._answers, probe_ms=HINT_MS, complain_ms=COMPLAIN_MS)
+        self.reach = MasterReachability(self._answers, probe_ms=HINT_MS, complain_ms=COMPLAIN_MS)
         self.reach.look(self.group, 0, me=me)
 
     async def _answers(self, address):
@@ -92,7 +92,7 @@ async def test_a_new_master_has_the_whole_time_again_and_was_never_met():
 
 
 def test_the_time_in_which_a_process_stood_still_is_no_silence():
-    silence = Silence()
+    silence = PeerSilence()
     silence.tick(0)
     silence.tick(60_000)
     assert silence.ms == STEP_MS_MAX

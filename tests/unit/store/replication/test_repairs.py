@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from store.replication.repairs import LOST_AGAIN_MS, RETRY_MAX_MS, RETRY_MIN_MS, Ask, Found, Range, Repairs
+from store.replication.repairs import LOST_AGAIN_MS, RETRY_MAX_MS, RETRY_MIN_MS, Ask, Range, RangeOutcome, Repairs
 
 ONE = [(100, 200)]
 
@@ -22,8 +22,8 @@ def asked(repairs, now_ms, found, left=None):
 def test_replicas_are_asked_in_order_and_each_once_in_a_round():
     repairs = Repairs()
     repairs.look(ONE, [2, 3], now_ms=0)
-    assert asked(repairs, 0, Found.FAILED) == Ask(2, 100, 200)
-    assert asked(repairs, 0, Found.FAILED) == Ask(3, 100, 200)
+    assert asked(repairs, 0, RangeOutcome.FAILED) == Ask(2, 100, 200)
+    assert asked(repairs, 0, RangeOutcome.FAILED) == Ask(3, 100, 200)
     assert repairs.ask(now_ms=0) is None
     assert repairs.due_ms == RETRY_MIN_MS
     assert repairs.repairable
@@ -33,7 +33,7 @@ def test_pauses_between_rounds_grow_up_to_a_bound():
     repairs, now_ms, pauses = Repairs(), 0, []
     repairs.look(ONE, [2], now_ms=0)
     for _ in range(12):
-        assert asked(repairs, now_ms, Found.FAILED) is not None
+        assert asked(repairs, now_ms, RangeOutcome.FAILED) is not None
         pauses.append(repairs.due_ms - now_ms)
         now_ms = repairs.due_ms
     assert pauses == sorted(pauses)
@@ -43,13 +43,13 @@ def test_pauses_between_rounds_grow_up_to_a_bound():
 def test_what_all_have_answered_for_is_lost_until_one_has_it():
     repairs = Repairs()
     repairs.look(ONE, [2, 3], now_ms=0)
-    asked(repairs, 0, Found.ANSWERED)
+    asked(repairs, 0, RangeOutcome.ANSWERED)
     assert repairs.repairable
-    asked(repairs, 0, Found.ANSWERED)
+    asked(repairs, 0, RangeOutcome.ANSWERED)
     assert repairs.lost == [Range(100, 200)]
     assert not repairs.repairable
     assert repairs.due_ms == LOST_AGAIN_MS
-    asked(repairs, LOST_AGAIN_MS, Found.ANSWERED, left=[])
+    asked(repairs, LOST_AGAIN_MS, RangeOutcome.ANSWERED, left=[])
     assert repairs.lost == []
     assert repairs.due_ms is None
 
@@ -57,24 +57,24 @@ def test_what_all_have_answered_for_is_lost_until_one_has_it():
 def test_one_that_was_not_reached_may_have_it():
     repairs = Repairs()
     repairs.look(ONE, [2, 3], now_ms=0)
-    asked(repairs, 0, Found.ANSWERED)
-    asked(repairs, 0, Found.FAILED)
+    asked(repairs, 0, RangeOutcome.ANSWERED)
+    asked(repairs, 0, RangeOutcome.FAILED)
     assert repairs.lost == []
 
 
 def test_what_is_left_of_a_range_is_asked_of_the_next_one():
     repairs = Repairs()
     repairs.look(ONE, [2, 3], now_ms=0)
-    asked(repairs, 0, Found.ANSWERED, left=[(100, 120), (150, 160)])
-    assert asked(repairs, 0, Found.ANSWERED, left=[(150, 160)]) == Ask(3, 100, 120)
-    assert asked(repairs, 0, Found.ANSWERED) == Ask(3, 150, 160)
+    asked(repairs, 0, RangeOutcome.ANSWERED, left=[(100, 120), (150, 160)])
+    assert asked(repairs, 0, RangeOutcome.ANSWERED, left=[(150, 160)]) == Ask(3, 100, 120)
+    assert asked(repairs, 0, RangeOutcome.ANSWERED) == Ask(3, 150, 160)
     assert repairs.lost == [Range(150, 160)]
 
 
 def test_a_replica_that_is_new_may_have_what_was_lost():
     repairs = Repairs()
     repairs.look(ONE, [2], now_ms=0)
-    asked(repairs, 0, Found.ANSWERED)
+    asked(repairs, 0, RangeOutcome.ANSWERED)
     assert repairs.lost
     repairs.look(ONE, [2, 4], now_ms=5)
     assert not repairs.lost
@@ -120,7 +120,7 @@ def test_whatever_replicas_have_all_is_repaired_that_any_of_them_has(seed):
         inside = {n for n in damaged if ask.start <= n * 10 < ask.end}
         damaged -= {n for n in inside & have[ask.replica] if not fails or chance.random() < 0.5}
         repairs.look(ranges(), sorted(have), now_ms=now_ms)
-        repairs.answered(ask, Found.FAILED if fails else Found.ANSWERED, now_ms=now_ms)
+        repairs.answered(ask, RangeOutcome.FAILED if fails else RangeOutcome.ANSWERED, now_ms=now_ms)
     assert damaged == lost
     assert repairs.repairable is False
     assert asks < 1_000

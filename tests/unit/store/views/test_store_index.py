@@ -13,7 +13,7 @@ from store.log.run import QueueEnd, RunBuilder
 from store.views import Views
 from store.views import index as index_module
 from store.views.addresses import listable
-from store.views.index import IndexView, Wanted
+from store.views.index import IndexQuery, IndexView
 from tests.support.store.store_kit import append, records_frame
 
 pytestmark = pytest.mark.anyio
@@ -53,7 +53,7 @@ def apply(views, placed, runs=1):
 
 
 def find(views, kind, hash_, *, first=0, limit=None, **bounds):
-    wanted = Wanted.of(
+    wanted = IndexQuery.of(
         kind,
         hash_,
         from_ms=bounds.get("from_ms", 0),

@@ -7,7 +7,7 @@ import pytest
 
 from adapters.http import HttpOptions
 from gateway.domain.errors import Cause, Refusal
-from gateway.domain.once import KeyRepeated, OnceKey, Recalled
+from gateway.domain.idempotency import IdempotencyKey, KeyRepeated, StoredRequest
 from gateway.port.adapter import Call, Outcome, Publish, RecallKey
 from tests.support.http.http_driver import NOW_MS, Gateway, Http1Client, Http2Client
 
@@ -18,7 +18,7 @@ class Remembering(Gateway):
     """A gateway that stores once under a key."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self.keys: dict[bytes, Recalled] = {}
+        self.keys: dict[bytes, StoredRequest] = {}
         super().__init__(*arguments, **options)
 
     def act(self, effects: Any) -> None:
@@ -34,13 +34,13 @@ class Remembering(Gateway):
             else:
                 super().act([effect])
 
-    def _store_once(self, effect: Publish, key: OnceKey) -> Outcome:
+    def _store_once(self, effect: Publish, key: IdempotencyKey) -> Outcome:
         if key.name in self.keys or key.name == b"full":
             return Outcome(error=KeyRepeated(3, {}))
         outcome = self._store(effect.messages)
         if outcome.first is not None:
             at = effect.messages[0].deliver_at_ms
-            self.keys[key.name] = Recalled(fingerprint=key.fingerprint, first=outcome.first, deliver_at_ms=at)
+            self.keys[key.name] = StoredRequest(fingerprint=key.fingerprint, first=outcome.first, deliver_at_ms=at)
         return outcome
 
     @property

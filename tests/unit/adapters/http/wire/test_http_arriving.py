@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from adapters.http import HttpFactory, HttpOptions
-from adapters.http.wire.arriving import FREE_BYTES
+from adapters.http.wire.receive_budget import FREE_BYTES
 from tests.support.http.http_driver import Gateway, Http2Client, parse_responses, request
 
 KiB = 1024

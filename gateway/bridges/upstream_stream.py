@@ -14,31 +14,31 @@ import websockets.typing
 from gateway.bridges.settings import BridgeConfig, BridgeTls
 from gateway.port.bridge import Scheme
 
-__all__ = ["Link", "LinkError", "dial"]
+__all__ = ["UpstreamError", "UpstreamStream", "dial"]
 
 READ_BYTES = 64 << 10
 CLOSE_S = 2.0  # that a polite end may take
 
 
-class LinkError(Exception):
+class UpstreamError(Exception):
     """The upstream is not reached, or its connection has ended."""
 
 
-class Link(Protocol):
+class UpstreamStream(Protocol):
     """A stream of bytes, both ways."""
 
     async def read(self) -> bytes:
-        """Returns the bytes that have arrived. Raises `LinkError` at the end."""
+        """Returns the bytes that have arrived. Raises `UpstreamError` at the end."""
 
     async def write(self, data: bytes) -> None:
-        """Send; it waits while the other end does not read. Raises `LinkError`."""
+        """Send; it waits while the other end does not read. Raises `UpstreamError`."""
 
     async def close(self) -> None:
         """End it."""
 
 
-async def dial(config: BridgeConfig, schemes: Mapping[str, Scheme]) -> Link:
-    """A connection to a bridge's upstream. Raises `LinkError`."""
+async def dial(config: BridgeConfig, schemes: Mapping[str, Scheme]) -> UpstreamStream:
+    """A connection to a bridge's upstream. Raises `UpstreamError`."""
     url = urlsplit(config.url)
     scheme = schemes[url.scheme]
     host, port = url.hostname or "", url.port or scheme.port
@@ -49,7 +49,7 @@ async def dial(config: BridgeConfig, schemes: Mapping[str, Scheme]) -> Link:
                 return await _WebSocket.open(config, scheme.subprotocol, tls)
             return _Stream(*await asyncio.open_connection(host, port, ssl=tls, limit=READ_BYTES))
     except (OSError, ValueError, ssl.SSLError) as error:
-        raise LinkError(f"{host}:{port} is not reached: {_text_of(error)}") from error
+        raise UpstreamError(f"{host}:{port} is not reached: {_text_of(error)}") from error
 
 
 def _context(tls: BridgeTls) -> ssl.SSLContext:
@@ -75,9 +75,9 @@ class _Stream:
         try:
             data = await self._reader.read(READ_BYTES)
         except OSError as error:
-            raise LinkError(_text_of(error)) from error
+            raise UpstreamError(_text_of(error)) from error
         if not data:
-            raise LinkError("the upstream has closed the connection")
+            raise UpstreamError("the upstream has closed the connection")
         return data
 
     async def write(self, data: bytes) -> None:
@@ -85,7 +85,7 @@ class _Stream:
             self._writer.write(data)
             await self._writer.drain()
         except OSError as error:
-            raise LinkError(_text_of(error)) from error
+            raise UpstreamError(_text_of(error)) from error
 
     async def close(self) -> None:
         self._writer.close()
@@ -112,7 +112,7 @@ class _WebSocket:
 
     @classmethod
     async def open(cls, config: BridgeConfig, subprotocol: str, tls: ssl.SSLContext | None) -> "_WebSocket":
-        """Raises OSError, `LinkError`."""
+        """Raises OSError, `UpstreamError`."""
         try:
             connection = await _Connect(
                 config.url,
@@ -126,24 +126,24 @@ class _WebSocket:
                 close_timeout=CLOSE_S,
             )
         except websockets.exceptions.WebSocketException as error:
-            raise LinkError(f"no WebSocket at {config.url}: {error}") from error
+            raise UpstreamError(f"no WebSocket at {config.url}: {error}") from error
         if connection.subprotocol != subprotocol:
             await connection.close()
-            raise LinkError(f"the WebSocket at {config.url} does not speak {subprotocol}")
+            raise UpstreamError(f"the WebSocket at {config.url} does not speak {subprotocol}")
         return cls(connection)
 
     async def read(self) -> bytes:
         try:
             data = await self._connection.recv(decode=False)
         except (websockets.exceptions.ConnectionClosed, OSError) as error:
-            raise LinkError(_text_of(error)) from error
+            raise UpstreamError(_text_of(error)) from error
         return bytes(data)
 
     async def write(self, data: bytes) -> None:
         try:
             await self._connection.send(data)
         except (websockets.exceptions.ConnectionClosed, OSError) as error:
-            raise LinkError(_text_of(error)) from error
+            raise UpstreamError(_text_of(error)) from error
 
     async def close(self) -> None:
         with contextlib.suppress(OSError, websockets.exceptions.WebSocketException):

@@ -12,7 +12,7 @@ from typing import Final
 
 from adapters.amqp.options import AmqpOptions
 
-__all__ = ["FREE_BYTES", "RETRY_MS", "Arriving", "Credit", "Share"]
+__all__ = ["FREE_BYTES", "RETRY_MS", "ConnectionBudget", "Credit", "ReceiveBudget"]
 
 FREE_BYTES: Final = 128 << 10  # a body that needs no credit: about a frame, which a read may hold anyhow
 RETRY_MS: Final = 50  # until credit is asked for again
@@ -20,7 +20,7 @@ BODY_TIME_MS: Final = 30_000  # that a body may take while others wait, and
 BODY_BYTES_PER_MS: Final = 64  # of its bytes within each ms more
 
 
-class Arriving:
+class ReceiveBudget:
     """All connections of a process."""
 
     __slots__ = ("reserved_bytes", "waiting_count")
@@ -38,12 +38,12 @@ class Credit:
     REFUSED: Final = "refused"  # the connection holds some, and there is no more
 
 
-class Share:
+class ConnectionBudget:
     """One connection's."""
 
     __slots__ = ("_all", "_max_bytes", "_until_ms", "_waiting", "reserved_bytes", "retry_ms")
 
-    def __init__(self, together: Arriving, options: AmqpOptions) -> None:
+    def __init__(self, together: ReceiveBudget, options: AmqpOptions) -> None:
         self._all = together
         self._max_bytes = options.arriving_bytes_max
         self._until_ms = 0  # when what is reserved should have come

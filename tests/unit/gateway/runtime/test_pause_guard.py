@@ -6,8 +6,8 @@ import pytest
 from test_connection import Factory as ConnectionFactory
 from test_connection import Hub, ListenerContext, Shown, Transport
 
-from gateway.base import awake as awake_module
-from gateway.base.awake import SLEPT_S, Awake
+from gateway.base import pause_guard
+from gateway.base.pause_guard import SLEPT_S, PauseGuard
 
 pytestmark = pytest.mark.anyio
 
@@ -18,8 +18,8 @@ class Rig:
         self.asked = asyncio.Event()
         self.heard = asyncio.Event()
         self.woken = []
-        self.awake = Awake(self._confirm, clock=lambda: self.now_s)
-        self.task = asyncio.ensure_future(self.awake.run())
+        self.pauses = PauseGuard(self._confirm, clock=lambda: self.now_s)
+        self.task = asyncio.ensure_future(self.pauses.run())
 
     async def _confirm(self):
         self.asked.set()
@@ -31,7 +31,7 @@ class Rig:
 
 @pytest.fixture
 async def rig(monkeypatch):
-    monkeypatch.setattr(awake_module, "LOOK_S", 0.001)
+    monkeypatch.setattr(pause_guard, "LOOK_S", 0.001)
     rig = Rig()
     await asyncio.sleep(0)
     yield rig
@@ -41,43 +41,43 @@ async def rig(monkeypatch):
 
 async def test_who_is_awake_holds_nothing(rig):
     rig.now_s += SLEPT_S
-    assert not rig.awake.slept
-    assert not rig.awake.holds(rig, b"a")
+    assert not rig.pauses.slept
+    assert not rig.pauses.holds(rig, b"a")
 
 
 async def test_a_process_alone_holds_nothing():
-    awake = Awake(asyncio.Event().wait, clock=iter([0.0, 1e9]).__next__)
-    assert not awake.slept
+    guard = PauseGuard(asyncio.Event().wait, clock=iter([0.0, 1e9]).__next__)
+    assert not guard.slept
 
 
 async def test_input_waits_from_the_pause_until_the_others_have_heard(rig):
     rig.now_s += SLEPT_S + 1
-    assert rig.awake.holds(rig, b"a")  # before anybody has looked at the clock
+    assert rig.pauses.holds(rig, b"a")  # before anybody has looked at the clock
     await rig.asked.wait()
-    assert rig.awake.holds(rig, b"b")
+    assert rig.pauses.holds(rig, b"b")
     assert rig.woken == []
     rig.heard.set()
     while not rig.woken:
         await asyncio.sleep(0)
     assert rig.woken == [b"ab"]
-    assert not rig.awake.slept
-    assert not rig.awake.holds(rig, b"c")
+    assert not rig.pauses.slept
+    assert not rig.pauses.holds(rig, b"c")
 
 
 async def test_what_is_held_is_bounded_and_given_back(rig, monkeypatch):
-    monkeypatch.setattr(awake_module, "HELD_BYTES_MAX", 3)
+    monkeypatch.setattr(pause_guard, "HELD_BYTES_MAX", 3)
     rig.now_s += SLEPT_S + 1
-    assert rig.awake.holds(rig, b"abc")
-    assert not rig.awake.holds(Rig, b"d")
-    assert rig.awake.give_back(rig) == b"abc"
-    assert rig.awake.give_back(rig) == b""
-    assert rig.awake.holds(rig, b"e")
+    assert rig.pauses.holds(rig, b"abc")
+    assert not rig.pauses.holds(Rig, b"d")
+    assert rig.pauses.give_back(rig) == b"abc"
+    assert rig.pauses.give_back(rig) == b""
+    assert rig.pauses.holds(rig, b"e")
 
 
 @pytest.fixture
 def connection(rig):
     hub = Hub()
-    hub.awake = rig.awake
+    hub.pauses = rig.pauses
     connection = Shown(hub, ListenerContext("test", "test", ConnectionFactory(), None))
     connection.transport = Transport()
     connection.connection_made(connection.transport)

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from adapters.amqp.arriving import Share
 from adapters.amqp.options import AmqpOptions
+from adapters.amqp.receive_budget import ConnectionBudget
 from gateway.domain.errors import Refusal
 from gateway.port.adapter import (
     Call,
@@ -24,7 +24,7 @@ from store.format.frame import QueueOffset
 if TYPE_CHECKING:
     from adapters.amqp.channel import Channel, Consumer
 
-__all__ = ["Answered", "Link"]
+__all__ = ["Answered", "ConnectionOutput"]
 
 OUTPUT_BYTES_MAX: Final = 1 << 20  # waiting to be written; beyond, nothing more is fetched for basic.get
 FETCHING_COUNT_MAX: Final = 8  # basic.get under way, on all channels
@@ -32,10 +32,10 @@ FETCHING_COUNT_MAX: Final = 8  # basic.get under way, on all channels
 Answered: TypeAlias = Callable[[Outcome, int], None]  # (outcome, now_ms)
 
 
-class Link:
+class ConnectionOutput:
     """Frames and effects on their way out, and who waits for which answer."""
 
-    def __init__(self, options: AmqpOptions, share: Share, random: Random) -> None:
+    def __init__(self, options: AmqpOptions, share: ConnectionBudget, random: Random) -> None:
         self.options = options
         self.share = share
         self.random = random

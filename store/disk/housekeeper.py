@@ -6,7 +6,7 @@ from threading import Event, Thread
 from time import monotonic
 from typing import NamedTuple
 
-__all__ = ["Chore", "Keeper"]
+__all__ = ["Chore", "Housekeeper"]
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ class Chore(NamedTuple):
     work: Callable[[], None]
 
 
-class Keeper:
+class Housekeeper:
     """Does chores one after the other until it is stopped. A chore that fails is logged and done again when due."""
 
     def __init__(self, chores: Sequence[Chore]) -> None:

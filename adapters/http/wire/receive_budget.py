@@ -8,13 +8,13 @@ from typing import Final
 
 from adapters.http.wire.options import HttpOptions
 
-__all__ = ["CROWDED", "FREE_BYTES", "Arriving", "Share"]
+__all__ = ["CROWDED", "FREE_BYTES", "ConnectionBudget", "ReceiveBudget"]
 
 FREE_BYTES: Final = 64 * 1024  # of one connection: as much as a single read may bring
 CROWDED: Final = "too many bodies arrive at once"  # why one of them is refused
 
 
-class Arriving:
+class ReceiveBudget:
     """All connections of a process."""
 
     __slots__ = ("held_bytes",)
@@ -23,12 +23,12 @@ class Arriving:
         self.held_bytes = 0
 
 
-class Share:
+class ConnectionBudget:
     """One connection's."""
 
     __slots__ = ("_all", "_max_bytes", "held_bytes")
 
-    def __init__(self, together: Arriving, options: HttpOptions) -> None:
+    def __init__(self, together: ReceiveBudget, options: HttpOptions) -> None:
         self.held_bytes = 0
         self._all = together
         self._max_bytes = options.arriving_bytes_max

@@ -6,16 +6,16 @@ from collections.abc import Awaitable, Callable
 
 from controller.api.client import Group, Replica
 from controller.complaints.messages import HINT_MS, Complaint
-from store.reach.silence import Silence
+from store.reach.silence import PeerSilence
 
-__all__ = ["Reach"]
+__all__ = ["MasterReachability"]
 
 logger = logging.getLogger(__name__)
 
 PROBE_AGAIN_MS = 1_000  # between two probes of the other replicas, while the master is silent
 
 
-class Reach:
+class MasterReachability:
     """`look` is called several times a second, `heard` whenever the master has said something.
 
     `answers` says whether a replica answers at an address; the others are asked after `probe_ms` of silence, so that
@@ -25,7 +25,7 @@ class Reach:
     def __init__(self, answers: Callable[[str], Awaitable[bool]], *, probe_ms: int, complain_ms: int) -> None:
         self._answers = answers
         self._probe_ms, self._complain_ms = probe_ms, complain_ms
-        self._silence = Silence()
+        self._silence = PeerSilence()
         self._group: Group | None = None  # whose master is listened for
         self._reaches: dict[int, None] = {}  # replicas that answered the newest probe; no more than the group has
         self._probing: asyncio.Task[None] | None = None

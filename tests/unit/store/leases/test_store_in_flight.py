@@ -102,7 +102,7 @@ async def test_what_is_being_looked_at_is_nobodys():
     leases.settle([(1, 2)])
     assert leases.claim(1, 7) is Claim.SETTLED
     leases.lend(1, 1, 1)
-    leases.abandon(leases.take_aside(1, [0]))
+    leases.abandon(leases.set_apart(1, [0]))
     assert leases.claim(0, 7) is Claim.LOST
 
 
@@ -117,8 +117,8 @@ async def test_who_goes_away_while_settling_leaves_nothing_behind(store, clock, 
         await asyncio.sleep(0)
     settling.cancel()
     await asyncio.wait([settling])
-    if 0 in (transit := store._recent.leases.get(16).transit).settling:  # it was recorded
-        await asyncio.wait_for(transit.settled(0), 10)
+    if 0 in (in_flight := store._recent.leases.get(16).in_flight).settling:  # it was recorded
+        await asyncio.wait_for(in_flight.settled(0), 10)
     clock.ms += 1_000
     await store.tick()
     left = await store.waiting(16)
@@ -135,10 +135,10 @@ async def test_who_goes_away_while_purging_leaves_nothing_behind(store):
     await asyncio.sleep(0)
     purging.cancel()
     await asyncio.wait([purging])
-    assert store._recent.leases.get(16).transit.settling
+    assert store._recent.leases.get(16).in_flight.settling
     await store.purge(16)
     await put(store, b"c")
-    assert not store._recent.leases.get(16).transit.settling
+    assert not store._recent.leases.get(16).in_flight.settling
 
 
 # ---- order, from now on
@@ -180,7 +180,7 @@ async def test_order_begins_when_what_is_being_settled_has_failed(store, monkeyp
 async def test_what_cannot_be_read_does_not_keep_order_from_beginning():
     leases = LeaseQueue()
     leases.lend(1, 1, 9)
-    leases.abandon(leases.take_aside(1, [0]))
+    leases.abandon(leases.set_apart(1, [0]))
     leases.set_policy(LeasePolicy(ordered=True))
     assert not leases.blocked
 

@@ -35,7 +35,7 @@ from controller.raft import Member as RaftMember
 from controller.raft.lmdb_storage import new_incarnation
 from controller.wire.wire import Acquaintance, Introduction
 
-__all__ = ["Home", "Standing"]
+__all__ = ["CheckedController", "MemoryCheck"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ LOOK_S = 1.0  # between two looks at whether anything is to be done
 STRANGERS_MAX = 64  # controllers remembered that are not who the membership says
 
 
-class Doubt(Enum):
+class MemoryDoubt(Enum):
     """The reasons why a memory may not be the newest."""
 
     NONE = auto()
@@ -53,7 +53,7 @@ class Doubt(Enum):
     WAITS = auto()  # a copy that counts, but is not known to have caught up
 
 
-class Home(Protocol):
+class CheckedController(Protocol):
     """The controller that this is about."""
 
     id: int
@@ -88,11 +88,18 @@ class Home(Protocol):
         """Ask the leader, whoever that is. Raises `ControllerError`."""
 
 
-class Standing:
+class MemoryCheck:
     """Of one controller. `first` are the first members of a new cluster, with this one; nobody: it is to be added."""
 
     def __init__(
-        self, home: Home, driver: Driver, members: Members, first: Mapping[int, str], *, copied: bool, credentials: Any
+        self,
+        home: CheckedController,
+        driver: Driver,
+        members: Members,
+        first: Mapping[int, str],
+        *,
+        copied: bool,
+        credentials: Any,
     ) -> None:
         self._home = home
         self._driver = driver
@@ -108,9 +115,11 @@ class Standing:
         self.reason = ""  # why this controller does not count
         status = driver.status
         alone = status.membership.voters == (status.id,) and status.votes
-        self._doubt = Doubt.WAITS if alone and copied else Doubt.NONE  # nobody knows better than who is alone
+        self._doubt = (
+            MemoryDoubt.WAITS if alone and copied else MemoryDoubt.NONE
+        )  # nobody knows better than who is alone
         if status.incarnation and not status.fresh and not alone:
-            self._doubt = Doubt.COPIED if copied else Doubt.STARTED
+            self._doubt = MemoryDoubt.COPIED if copied else MemoryDoubt.STARTED
             driver.prove(proven=False)
 
     @property
@@ -181,10 +190,10 @@ class Standing:
                 if self._driver.status.fresh and self._driver.status.incarnation:
                     await self._form()
                     pause_s = ASK_S
-                elif self._doubt in {Doubt.STARTED, Doubt.COPIED}:
+                elif self._doubt in {MemoryDoubt.STARTED, MemoryDoubt.COPIED}:
                     await self._prove()
-                    pause_s = ASK_S if self._doubt in {Doubt.STARTED, Doubt.COPIED} else LOOK_S
-                elif self._doubt is Doubt.WAITS:
+                    pause_s = ASK_S if self._doubt in {MemoryDoubt.STARTED, MemoryDoubt.COPIED} else LOOK_S
+                elif self._doubt is MemoryDoubt.WAITS:
                     await self._settle()
                 else:
                     self._say("")
@@ -253,8 +262,8 @@ class Standing:
             self._say(words.RECOVERED)
         elif lacks is not None:
             await self.went_back(lacks)
-        elif self._doubt is Doubt.STARTED:
-            self._doubt = Doubt.NONE
+        elif self._doubt is MemoryDoubt.STARTED:
+            self._doubt = MemoryDoubt.NONE
             self._driver.prove(proven=True)
         elif any(one.led for one in there):
             await self.went_back("the directory is a copy, or was restored from a backup")
@@ -262,7 +271,7 @@ class Standing:
             term = max([self._driver.status.term, *(one.term for one in there)])
             floor = max((one.last_term, one.last_index) for one in there)
             self._driver.prove(proven=True, term=term, floor=floor)
-            self._floor, self._doubt = floor[1], Doubt.WAITS
+            self._floor, self._doubt = floor[1], MemoryDoubt.WAITS
             logger.warning("the directory is a copy; all others have answered, and none knows more: it counts again")
             self._say("")
         else:
@@ -288,14 +297,14 @@ class Standing:
         status = self._driver.status
         if status.leader is not None and status.commit >= self._floor:
             await self._driver.keep()
-            self._doubt = Doubt.NONE
+            self._doubt = MemoryDoubt.NONE
 
     async def went_back(self, why: str) -> None:
         """Be another incarnation, with what the directory has, and ask for membership. Raises `StorageFailed`."""
         if self._renewing:
             return
         logger.critical("this controller has forgotten what it knew, and joins the cluster anew: %s", why)
-        self._doubt, self._renewing = Doubt.NONE, True
+        self._doubt, self._renewing = MemoryDoubt.NONE, True
         try:
             await self._driver.renew(new_incarnation())
         finally:

@@ -2,12 +2,12 @@
 
 from typing import Final
 
-__all__ = ["CLOSE_TIMEOUT_MS", "Pulse"]
+__all__ = ["CLOSE_TIMEOUT_MS", "Keepalive"]
 
 CLOSE_TIMEOUT_MS: Final = 5_000  # for the peer to answer connection.close
 
 
-class Pulse:
+class Keepalive:
     """The clock of one connection. All times are ms of the clock that is passed in."""
 
     def __init__(self, handshake_timeout_s: int) -> None:

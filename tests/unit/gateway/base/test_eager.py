@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from gateway.base.eager import begin
+from gateway.base.eager import eager_start
 
 pytestmark = pytest.mark.anyio
 
@@ -11,7 +11,7 @@ async def test_what_does_not_wait_needs_no_task():
     async def work():
         return 7
 
-    begun = begin(work())
+    begun = eager_start(work())
     assert begun.rest is None
     assert begun.value == 7
 
@@ -21,7 +21,7 @@ async def test_what_is_raised_at_once_is_raised_at_once():
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        begin(work())
+        eager_start(work())
 
 
 async def test_what_waits_goes_on_in_a_task():
@@ -38,7 +38,7 @@ async def test_what_waits_goes_on_in_a_task():
             await asyncio.sleep(0)
         return "done"
 
-    begun = begin(work())
+    begun = eager_start(work())
     assert steps == [1]
     assert begun.rest is not None
     first.set()
@@ -55,7 +55,7 @@ async def test_what_it_waits_for_may_be_done_before_the_task_begins():
     async def work():
         return await future
 
-    begun = begin(work())
+    begun = eager_start(work())
     future.set_exception(KeyError("k"))
     with pytest.raises(KeyError):
         await begun.rest
@@ -71,7 +71,7 @@ async def test_it_is_cancelled_like_any_other(started):
         finally:
             ended.append(True)
 
-    begun = begin(work())
+    begun = eager_start(work())
     task = asyncio.create_task(begun.rest)
     if started:
         await asyncio.sleep(0)

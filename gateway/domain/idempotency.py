@@ -17,14 +17,14 @@ from store.format.frame import LogOffset, Position
 from store.format.records import KvPut, encode
 from store.guards.rows import NAME_BYTES, ONCES
 
-__all__ = ["KeyRepeated", "OnceKey", "Recalled", "digest", "once_record", "recall"]
+__all__ = ["IdempotencyKey", "KeyRepeated", "StoredRequest", "digest", "once_record", "recall"]
 
 
 RETRY_AFTER_MS = 60_000
 _SAID = struct.Struct(">IIQ")  # the key's row, the first message's, when that is due (0: at once)
 
 
-class OnceKey(msgspec.Struct, frozen=True, kw_only=True):
+class IdempotencyKey(msgspec.Struct, frozen=True, kw_only=True):
     """The key of one `Publish`."""
 
     name: bytes  # of whose request it is, what for, and its key: `digest` of all that
@@ -44,7 +44,7 @@ class KeyRepeated(Refusal):
         self.refused = refused
 
 
-class Recalled(msgspec.Struct, frozen=True, kw_only=True):
+class StoredRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The stored state of a key."""
 
     fingerprint: bytes
@@ -61,13 +61,13 @@ def digest(*parts: str | bytes) -> bytes:
     return made.digest()
 
 
-def once_record(key: OnceKey, *, row: int, first: int, deliver_at_ms: int | None) -> bytes:
+def once_record(key: IdempotencyKey, *, row: int, first: int, deliver_at_ms: int | None) -> bytes:
     """Returns the record by which a log remembers a key; `row` is its own, `first` that of the first message."""
     value = _SAID.pack(row, first, deliver_at_ms or 0) + key.fingerprint
     return encode(KvPut(key.name.hex(), value, namespace=ONCES, expires_at_ms=key.expires_at_ms))
 
 
-async def recall(store: StoreClient, group: int, name: bytes) -> Recalled:
+async def recall(store: StoreClient, group: int, name: bytes) -> StoredRequest:
     """Returns what a key stands for. Raises `Refusal` when the group does not remember it, `StoreError`."""
     log = store.logs.get(group)
     entry = None if log is None else await log.kv_get(name.hex(), namespace=ONCES)
@@ -75,6 +75,6 @@ async def recall(store: StoreClient, group: int, name: bytes) -> Recalled:
         raise Refusal(Cause.OVERLOAD, "as many keys are remembered as there may be", retry_after_ms=RETRY_AFTER_MS)
     row, first, deliver_at_ms = _SAID.unpack_from(entry.value)
     frame = LogOffset(entry.revision - 1 - row)
-    return Recalled(
+    return StoredRequest(
         fingerprint=entry.value[_SAID.size :], first=Position(frame, first), deliver_at_ms=deliver_at_ms or None
     )

@@ -16,7 +16,7 @@ from store.base.errors import StoreError
 from store.format.frame import ROW, UnplacedFrame
 from store.format.records import ADDRESSES_QUEUE, AddressesSeen, encode
 
-__all__ = ["Away"]
+__all__ = ["RefusingGroups"]
 
 RETRY_AFTER_MS = 5_000
 _PASSING = frozenset(
@@ -25,7 +25,7 @@ _PASSING = frozenset(
 _NOTHING = encode(AddressesSeen(()))
 
 
-class Away:
+class RefusingGroups:
     """The groups that have refused the last frame that they were sent."""
 
     def __init__(self, store: StoreClient) -> None:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from store.base import logs
 
-__all__ = ["HELD_BYTES_MAX", "LOOK_S", "SLEPT_S", "Awake", "Reader"]
+__all__ = ["HELD_BYTES_MAX", "LOOK_S", "SLEPT_S", "PauseGuard", "Reader"]
 
 LOOK_S = 0.25  # between two looks
 SLEPT_S = 1.5  # without a look: half of what another proxy waits until it takes a session by force
@@ -23,7 +23,7 @@ class Reader(Protocol):
         """Read what has waited, and go on reading."""
 
 
-class Awake:
+class PauseGuard:
     """Holds input from when this process has slept until it was heard of again.
 
     `confirm` has it heard of, or told that it owns nothing any more; it ends soon, whatever it has come to.
