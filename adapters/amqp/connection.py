@@ -52,8 +52,6 @@ from gateway.port.adapter import Close, ConnectionInfo, Deliveries, Effect, Leas
 from gateway.port.queues import ConsumerCancelled
 from store.api.message import Message
 
-__all__ = ["AmqpConnection"]
-
 BLOCKED_MS: Final = 1_000  # how long connection.blocked lasts unless the gateway hints otherwise
 _CHANNEL_CODES: Final = frozenset({ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED})
 
@@ -162,9 +160,8 @@ class AmqpConnection(ConnectionOutput):
         """Returns when `tick` is due next."""
         if self.waits_for_room and not self._out:
             return 0  # there is room now
-        return min(
-            (due for due in (self._keepalive.deadline_ms(), self.share.retry_ms) if due is not None), default=None
-        )
+        dues = (self._keepalive.deadline_ms(), self.share.retry_ms)
+        return min((due for due in dues if due is not None), default=None)
 
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:
         """AMQP has no sessions that could be taken over."""

@@ -47,8 +47,6 @@ from gateway.sessions.wills import Wills
 from store.api.client import Delete, Entry, Put, StoreClient
 from store.base import logs
 
-__all__ = ["COMMIT_INTERVAL_MS", "Holder", "Sessions"]
-
 COMMIT_INTERVAL_MS = 1_000
 SWEEP_INTERVAL_MS = 60_000
 IDLE_COMMIT_BYTES = 16 << 20  # an idle session's cursor is moved once it is this far behind the log's end

@@ -52,19 +52,6 @@ from store.replication.messages import (
 )
 from store.replication.pace import Pace
 
-__all__ = [
-    "AcceptLoss",
-    "Close",
-    "Effect",
-    "Prepare",
-    "SaveEpochs",
-    "Send",
-    "Slave",
-    "Stage",
-    "TakeSnapshot",
-    "Write",
-]
-
 
 class Stage(Enum):
     """The stage of a slave's work."""

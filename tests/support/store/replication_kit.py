@@ -1,10 +1,11 @@
 """A master and its slaves with logs in memory, and nothing between them: what a test sends arrives when it says so."""
 
 from store.format.frame import HEADER, ROW, Header, LogOffset, UnplacedFrame
+from store.replication.effects import Close, Prepare, SaveEpochs, Send, TakeSnapshot, Write
 from store.replication.epochs import EpochList
 from store.replication.master import Master
 from store.replication.messages import decode, encode
-from store.replication.slave import Close, Prepare, SaveEpochs, Send, Slave, TakeSnapshot, Write
+from store.replication.slave import Slave
 
 FRAME_BYTES = 200
 

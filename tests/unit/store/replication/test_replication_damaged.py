@@ -6,9 +6,9 @@ import pytest
 from test_replication_master import group
 
 from store.replication.agreement import Acknowledge
+from store.replication.effects import Send
 from store.replication.errors import CannotSwitchOver, NotEnoughInSync
 from store.replication.messages import Welcome
-from store.replication.slave import Send
 from tests.support.store.replication_kit import Following, Log
 
 

@@ -8,11 +8,12 @@ import pytest
 from store.base.errors import NotMaster
 from store.format.frame import LogOffset
 from store.replication.agreement import Acknowledge
+from store.replication.effects import Send
 from store.replication.epochs import EpochList
 from store.replication.errors import NotEnoughInSync
 from store.replication.messages import Hello, Welcome, decode, encode
 from store.replication.pace import Pace
-from store.replication.slave import Send, Stage
+from store.replication.slave import Stage
 from tests.support.store.replication_kit import Following, Leading, Log
 
 

@@ -2,9 +2,10 @@ import msgspec
 import pytest
 
 from store.format.frame import HEADER
+from store.replication.effects import Prepare, SaveEpochs, Send, Write
 from store.replication.messages import Ack, Confirmed, Data, Hello, Refused, Welcome, Why
 from store.replication.pace import Pace
-from store.replication.slave import Prepare, SaveEpochs, Send, Stage, Write
+from store.replication.slave import Stage
 from tests.support.store.replication_kit import Following, Leading, Log, frame_at
 
 SESSION = 102
