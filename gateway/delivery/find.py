@@ -59,7 +59,7 @@ async def find_messages(
     kind, text = _asked(request)
     where = compile_where(request.where) if request.where is not None else None
     below = None if request.after is None else cursors.open(request.after)
-    given = await _by_position(store, text) if kind is IndexKind.ID else None
+    given = await _by_position(store, text, certain=readable is None) if kind is IndexKind.ID else None
     if given is not None and (readable is None or readable(given.address)):
         return FoundMessages(messages=_passing([given], where, now_ms), after=None)
     if not indexed(kind, text):
@@ -125,8 +125,11 @@ def _is(kind: IndexKind, text: str, message: Message) -> bool:
     return text == (message.address if kind is IndexKind.ADDRESS else message.id)
 
 
-async def _by_position(store: StoreClient, text: str) -> Message | None:
-    """The message whose id is its position, which the index does not have."""
+async def _by_position(store: StoreClient, text: str, *, certain: bool) -> Message | None:
+    """The message whose id is its position, which the index does not have.
+
+    Raises `Refusal` (DAMAGED) where it is lost and it is `certain` that the asker may read it.
+    """
     try:
         position = Position.parse(text)
     except ValueError:
@@ -134,6 +137,8 @@ async def _by_position(store: StoreClient, text: str) -> Message | None:
     try:
         message = await _read(store, position)
     except CorruptFrame as error:
+        if certain:
+            raise Refusal(Cause.DAMAGED, f"the message at {position} is lost: {error}") from error
         log.error("a damaged message is left out", position=str(position), error=str(error))
         return None
     return None if message is None or message.id else _with_id(message, position)

@@ -5,15 +5,16 @@ value of its own and is in no list.
 """
 
 from collections.abc import Callable
+from urllib.parse import quote
 
 import msgspec
 
 from gateway.domain.address import address_hash
+from gateway.domain.errors import Cause, Refusal
 from gateway.domain.filters import FilterTrie, check_filter
 from gateway.port.adapter import LastValues, LastValuesPage
 from store.api.client import StoreClient
 from store.api.message import Message, decode
-from store.base import logs
 from store.base.errors import CorruptFrame
 
 __all__ = ["LOOKED_MAX", "last_value", "last_values"]
@@ -21,8 +22,6 @@ __all__ = ["LOOKED_MAX", "last_value", "last_values"]
 PAGE = 500  # addresses asked of the store at a time
 LOOKED_MAX = 5_000  # addresses looked at for one answer: where few of them match, it may be short or empty
 PAGE_BYTES = 4 << 20  # of bodies in one answer, about
-
-log = logs.get(__name__)
 
 
 async def last_value(store: StoreClient, address: str, *, now_ms: int) -> Message | None:
@@ -40,9 +39,10 @@ async def last_value(store: StoreClient, address: str, *, now_ms: int) -> Messag
 async def last_values(
     store: StoreClient, request: LastValues, *, now_ms: int, readable: Callable[[str], bool] = lambda _address: True
 ) -> LastValuesPage:
-    """The answer to a request. Raises `Refusal` (MALFORMED). What expired or is damaged is left out.
+    """The answer to a request. What expired is left out. Raises `Refusal` (MALFORMED).
 
-    Nothing is said of addresses that are not `readable`, not even where a page ends.
+    A page ends in front of a last value that is lost to damage; a page that would begin with one is refused (DAMAGED)
+    by a text that names the address. Nothing is said of addresses that are not `readable`, not even where a page ends.
     """
     pattern = check_filter(request.pattern)
     wanted: FilterTrie[None] = FilterTrie()
@@ -57,8 +57,17 @@ async def last_values(
             at = address
             if not readable(address):
                 continue
-            after, looked = address, looked + 1
-            if wanted.match(address) and (message := await _sound(store, address, now_ms)) is not None:
+            before, after, looked = after, address, looked + 1
+            if not wanted.match(address):
+                message = None
+            else:
+                try:
+                    message = await last_value(store, address, now_ms=now_ms)
+                except CorruptFrame as error:
+                    if found:  # they come first, and the next page begins with the error
+                        return LastValuesPage(messages=found, after=before)
+                    raise _lost(address, error) from error
+            if message is not None:
                 found.append(message)
                 size += len(message.body)
             if len(found) == request.limit or size >= PAGE_BYTES or looked == LOOKED_MAX:
@@ -79,9 +88,7 @@ def _fixed_part(pattern: str) -> str:
     return pattern
 
 
-async def _sound(store: StoreClient, address: str, now_ms: int) -> Message | None:
-    try:
-        return await last_value(store, address, now_ms=now_ms)
-    except CorruptFrame as error:
-        log.error("a damaged last value is left out", address=address, error=str(error))
-        return None
+def _lost(address: str, error: CorruptFrame) -> Refusal:
+    """Returns the refusal of a page that begins with a last value that is lost."""
+    detail = f"the last value of {address} is lost: {error}; reading can go on with after={quote(address, safe='')}"
+    return Refusal(Cause.DAMAGED, detail)

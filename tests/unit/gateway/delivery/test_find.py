@@ -155,6 +155,9 @@ async def test_what_is_lost_is_an_error_that_says_how_to_go_on(store, monkeypatc
     assert caught.value.cause is Cause.DAMAGED
     behind = str(caught.value).rpartition("after=")[2]
     assert said(await find(store, key="d", after=behind)) == []
+    with pytest.raises(Refusal, match=f"the message at {Position(hurt.frame, 0)} is lost") as caught:
+        await find(store, id=str(Position(hurt.frame, 0)))
+    assert caught.value.cause is Cause.DAMAGED
     # Who may not read everything is not told of what may be somebody else's.
     seen = await find_messages(
         store,

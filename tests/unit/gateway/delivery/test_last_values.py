@@ -72,12 +72,26 @@ async def test_a_page_is_bounded_by_messages_bytes_and_addresses(store, monkeypa
     assert (await pages(store, "s/+/x"))[0] == []
 
 
-async def test_what_is_damaged_is_left_out(store, tmp_path):
-    hurt = await publish(store, Message("s/1", b"1"))
-    await publish(store, Message("s/2", b"2"))
+async def test_a_last_value_that_is_lost_is_an_error_that_says_how_to_go_on(store, tmp_path):
+    """What is left out of a list looks as if it had never been there."""
+    await publish(store, Message("s/1", b"1"))
+    hurt = await publish(store, Message("s/2/+", b"2"))
+    await publish(store, Message("s/3", b"3"))
     path = next((tmp_path / "log").iterdir())
     data = bytearray(path.read_bytes())
     data[hurt.frame + HEADER.size] ^= 1
     path.write_bytes(data)
-    assert await pages(store, "s/+") == [[b"2"]]
+    first = await last_values(store, LastValues(pattern="s/#"), now_ms=0)
+    assert ([one.body for one in first.messages], first.after) == ([b"1"], "s/1")
+    with pytest.raises(Refusal, match=r"the last value of s/2/\+ is lost.*after=s%2F2%2F%2B$") as caught:
+        await last_values(store, LastValues(pattern="s/#", after=first.after), now_ms=0)
+    assert caught.value.cause is Cause.DAMAGED
+    rest = await last_values(store, LastValues(pattern="s/#", after="s/2/+"), now_ms=0)
+    assert ([one.body for one in rest.messages], rest.after) == ([b"3"], None)
+    # Whoever may not read that address is told nothing of it.
+    others = await last_values(store, LastValues(pattern="s/#"), now_ms=0, readable=lambda one: one != "s/2/+")
+    assert [one.body for one in others.messages] == [b"1", b"3"]
+
+
+async def test_an_address_without_a_message_has_no_last_value(store):
     assert await last_value(store, "s/3", now_ms=0) is None
