@@ -43,10 +43,7 @@ def open_storage(directory: Path, node_id: int, members: Mapping[int, str]) -> L
     if list(members) == [node_id]:  # several have to meet before there is a cluster
         member = Member(id=node_id, address=members[node_id], incarnation=incarnation)
         first = first_snapshot(Membership.of(member), b"" if old is None else old.snapshot())
-    try:
-        storage = LmdbStorage.open(path, node_id, first=first, incarnation=incarnation)
-    except ControllerDamaged as error:
-        raise ControllerDamaged(f"{error}: restore the directory from a backup") from error
+    storage = LmdbStorage.open(path, node_id, first=first, incarnation=incarnation)
     if old is not None:
         (directory / OLD).rename(directory / KEPT)
         (directory / "lock.mdb").unlink(missing_ok=True)

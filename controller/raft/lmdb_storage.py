@@ -25,7 +25,8 @@ MAP_SIZE_BYTES = 4 << 30  # of address space, not of disk
 LOCK = "raft.lock"
 ADVICE = (
     "This controller takes no part, as it might vote twice: start it with an empty directory, and the others take it "
-    'in again and send it all (docs/cluster.md, "When controllers are lost")'
+    'in again and send it all (docs/cluster.md, "When controllers are lost"); if it is the only one, put a copy of the '
+    "directory in its place"
 )
 INCARNATION_BYTES = 16  # by chance
 

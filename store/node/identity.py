@@ -123,8 +123,8 @@ def _log_of(files: Files, data_dir: Path, group: Group | None, found: ReplicaIde
     known = group.replica(found.id) if found is not None else None
     if group.sync_set and (known is None or found is None or known.check != found.check):
         raise ForeignLog(
-            f"{data_dir} has a log that store group {group.number} knows nothing of: it is another cluster's, or its "
-            f"replica was forgotten; {_INSTEAD}"
+            f"{data_dir} has a log that store group {group.number} knows nothing of: it is another cluster's, its "
+            f"replica was forgotten, or its file {_GIVEN!r} is damaged or gone; {_INSTEAD}"
         )
     if not log:
         log = group.log or new_log_id()

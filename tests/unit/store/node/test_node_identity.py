@@ -218,6 +218,16 @@ async def test_a_log_of_elsewhere_does_not_join_others(controller, home, tmp_pat
     assert [one.id for one in controller.group(GROUP).replicas] == [1]
 
 
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"nonsense"), lambda path: path.unlink()])
+async def test_a_log_whose_file_of_identity_is_damaged_is_refused_by_that_name(controller, home, damage):
+    await register(controller, home, GROUP, about())
+    give_log(home)
+    await controller.elect(GROUP, 1)
+    damage(home / "replica")
+    with pytest.raises(ForeignLog, match="or its file 'replica' is damaged or gone; name an empty directory"):
+        await register(controller, home, GROUP, about())
+
+
 async def test_a_log_without_a_frame_is_none(controller, home, tmp_path):
     first = tmp_path / "first"
     first.mkdir()
