@@ -73,7 +73,7 @@ async def test_a_page_is_bounded_by_messages_bytes_and_addresses(store, monkeypa
 
 
 async def test_a_last_value_that_is_lost_is_an_error_that_says_how_to_go_on(store, tmp_path):
-    """What is left out of a list looks as if it had never been there."""
+    """A value that is left out of a list looks as if it had never been there."""
     await publish(store, Message("s/1", b"1"))
     hurt = await publish(store, Message("s/2/+", b"2"))
     await publish(store, Message("s/3", b"3"))

@@ -222,7 +222,7 @@ async def test_a_log_of_elsewhere_does_not_join_others(controller, home, tmp_pat
 async def test_a_log_whose_file_of_identity_is_damaged_is_refused_by_that_name(controller, home, damage):
     await register(controller, home, GROUP, about())
     give_log(home)
-    await controller.elect(GROUP, 1)
+    await controller.do(Elect(group=GROUP, candidate=1))
     damage(home / "replica")
     with pytest.raises(ForeignLog, match="or its file 'replica' is damaged or gone; name an empty directory"):
         await register(controller, home, GROUP, about())
