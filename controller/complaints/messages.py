@@ -18,7 +18,7 @@ __all__ = [
     "Trouble",
 ]
 
-HINT_MS = 400  # of silence before it is said at all: two heartbeats of a master to its slaves
+HINT_MS = 400  # of silence before it is said at all: two heartbeats of a master to its replicas
 COMPLAIN_MS = 2_000  # before it counts as a complaint: ten of them
 PROXY_COMPLAIN_MS = 3_000  # likewise of a proxy: three pings
 REPORT_S = 1.0  # between two reports of a proxy

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 LONE_PROXY_MS = 10_000  # that the only proxy has to complain of a master which all replicas reach
 SLOW_MS = 5_000  # that a master with a slow disk has for handing over by itself
-KEEP_MS = 5_000  # that slaves which do not hear their master stay in its set, if most of them do not
+KEEP_MS = 5_000  # that replicas which do not hear their master stay in its set, if most of them do not
 SETTLE_MS = 4_000  # of a new leader, in which all proxies report: a few do not speak for the others
 _NOBODY = "no other replica in sync is within reach of those that complain, with room on its disk"
 
@@ -133,7 +133,7 @@ class Complaints:
         return tuple(able)
 
     def keeps(self, group: Group, removed: Collection[int], said: Mapping[int, ReplicaReport]) -> bool:
-        """Returns whether slaves stay in the set for now, because it may be the master that is cut off.
+        """Returns whether replicas stay in the set for now, because it may be the master that is cut off.
 
         With a set of the master and few others nobody could be elected in its place.
         """
@@ -172,7 +172,7 @@ class Complaints:
     def _by_replicas(self, found: _CurrentComplaints, master: ReplicaReport) -> bool:
         """Returns whether most replicas complain, and neither the master nor the proxies contradict.
 
-        A master that confirms writes without its slaves serves those proxies that reach it.
+        A master that confirms writes without its replicas serves those proxies that reach it.
         """
         contradicted = 2 * len(found.proxies) <= found.proxies_heard and found.proxies_heard > 0
         return 2 * len(found.replicas) > len(found.others) and (master.stalled or not contradicted)

@@ -60,7 +60,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     repair, so it is elected only where nobody else can be; `cut_short`: some of that is the end of its log, which it
     has acknowledged once, so it is not elected at all. `damages` are the ranges, of `damaged_bytes` in all, not yet
     repaired; `lost_bytes` of them no replica has; `repairing_from` is the replica that is asked now, 0 for none.
-    `complaint`: this slave cannot reach its master. `slow`: the disk of this replica takes far longer to sync than it
+    `complaint`: this replica cannot reach its master. `slow`: the disk of this replica takes far longer to sync than it
     should.
     """
 

@@ -367,7 +367,7 @@ class ConsumerGroups:
         bounds = await asyncio.gather(*(self._store.bounds(QueueNumber(queue)) for queue in offsets))
         for (queue, at), found in zip(offsets.items(), bounds, strict=True):
             if at > found.next:
-                try:  # a slave near by may know less than who was asked for the messages; the master knows
+                try:  # a replica near by may know less than who was asked for the messages; the master knows
                     await self._store.fetch(QueueNumber(queue), QueueOffset(at), max_bytes=1, max_rows=1)
                 except OffsetOutOfRange as error:
                     refusal = f"offsets: queue {queue} ends at {error.next}, in front of {at}"

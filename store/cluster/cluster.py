@@ -41,7 +41,7 @@ __all__ = ["ClusterStore", "Connect", "connect_remote"]
 def connect_remote(controller: ControllerClient, *, zone: str | None = None, **options: Any) -> Connect:
     """Makes the clients of groups: over the network to whoever the controller says is master.
 
-    With `zone` reads are answered by a slave in that zone that is in sync, if there is one. Options are those of
+    With `zone` reads are answered by a replica in that zone that is in sync, if there is one. Options are those of
     `RemoteStore`.
     """
 
@@ -67,7 +67,7 @@ def connect_remote(controller: ControllerClient, *, zone: str | None = None, **o
 
 
 def _near(group: Group, zone: str | None) -> Replica | None:
-    """A slave in a zone that has all that was acknowledged; None when the master is there itself, or nobody is."""
+    """A replica in a zone that has all that was acknowledged; None when the master is there itself, or nobody is."""
     there = [one for one in group.replicas if one.zone == zone and one.id in group.sync_set]
     if any(one.id == group.master for one in there):
         return None

@@ -1,6 +1,6 @@
 """The engine: the threads around the log and the views.
 
-On a master the committer's threads write, sync and report what is appended (`store.engine.commit`), on a slave the
+On a master the committer's threads write, sync and report what is appended (`store.engine.commit`), on a replica the
 receiver's what comes from the master (`store.engine.receiver`). The dispatcher's follows behind with the views
 (`store.engine.dispatcher`). Readers use the log and the views directly.
 """
@@ -43,7 +43,7 @@ __all__ = ["Committed", "Engine", "Role"]
 
 logger = logging.getLogger(__name__)
 
-Role: TypeAlias = Literal["master", "slave"]
+Role: TypeAlias = Literal["master", "replica"]
 
 
 class Engine:
@@ -54,7 +54,7 @@ class Engine:
     once, when `error` has been set. None of them may block or raise.
 
     With `on_written` there are other replicas. A master tells how far the log is written, and what is on its disk is
-    confirmed by nobody but the owner. A slave tells how far its log is on disk, by `on_flushed`.
+    confirmed by nobody but the owner. A replica tells how far its log is on disk, by `on_flushed`.
 
     `on_damaged` is called when the log, or a view, is damaged where that was not known before, and once where it is
     when opened, `on_repaired` when a range was repaired; `lost` says whether no replica has what is damaged at a log
@@ -94,15 +94,15 @@ class Engine:
         """Open and recover a data directory; takes as long as the views are behind.
 
         What a master with other replicas has behind `confirmed` (None: nothing) is for the owner to `inherit`. A
-        slave's log is cut at `truncate_to`, and gives up what it has lost from `give_up_from` on. Raises
+        replica's log is cut at `truncate_to`, and gives up what it has lost from `give_up_from` on. Raises
         `DataDirLocked`, `WrongGroup`, `NotRebuildable`, `ReplicaIncomplete`, `TruncationRefused`, `StoreFull`, OSError.
         """
-        assert (truncate_to is None and give_up_from is None) or role == "slave"
+        assert (truncate_to is None and give_up_from is None) or role == "replica"
         assert confirmed is None or on_written is not None
         files = files if files is not None else OsFiles()
         self.group = group
         self.role = role
-        self.refusal: StoreError | None = NotMaster("this replica is a slave") if role == "slave" else None
+        self.refusal: StoreError | None = NotMaster("this replica is not the master") if role == "replica" else None
         self._on_failed = on_failed
         self._error: Exception | None = None  # set once; from then on nothing more is stored
         self._failing = Lock()
@@ -210,7 +210,7 @@ class Engine:
                 Chore(PRESENCE_LOOK_S, self._look_for_files),
                 Chore(STEP_S, self.scrub.step),
                 *([Chore(STEP_S, lambda: self.views.walk.step(now_ms()))] if scrub_bytes_per_s else []),
-                # What a slave trims off is what its master's records say.
+                # What a replica trims off is what its master's records say.
                 Chore(retention_interval_s, self.trimmer.run if role == "master" else self.trimmer.delete),
             ]
         )
@@ -233,7 +233,7 @@ class Engine:
         give_up_from: LogOffset | None,
         on_progress: OnProgress,
     ) -> Sequence[Run]:
-        if self.role == "slave":
+        if self.role == "replica":
             if give_up_from is not None:
                 give_up(self.log, self.views, directory.seals, give_up_from, truncate_to)
             elif truncate_to is not None:
@@ -263,22 +263,22 @@ class Engine:
 
     @property
     def filling(self) -> ReplicaIncomplete | None:
-        """Returns why nothing can be read yet on a slave that began with a snapshot.
+        """Returns why nothing can be read yet on a replica that began with a snapshot.
 
         None as soon as its log has caught up.
         """
         at, whole_at = self.log.confirmed, self._directory.whole_at
-        if self.role == "slave":
+        if self.role == "replica":
             whole_at = max(whole_at, self._views_at)  # a log that has lost its end
         return None if at >= whole_at else ReplicaIncomplete(f"the log has come to {at} on its way to {whole_at}")
 
     @property
     def dropped(self) -> StoreFull | None:
-        """Returns why a slave has dropped what its master sent, and takes nothing until it is opened again; or None."""
-        return self._receiver.dropped if self.role == "slave" else None
+        """Returns why a replica has dropped what its master sent, and takes nothing until it is reopened; or None."""
+        return self._receiver.dropped if self.role == "replica" else None
 
     def _repaired(self, on_repaired: Callable[[], None]) -> None:
-        if self.role == "slave":
+        if self.role == "replica":
             self._receiver.repaired()
         on_repaired()
 
@@ -288,11 +288,11 @@ class Engine:
         self._dispatcher.wake()
 
     def receive(self, placed: Sequence[Placed]) -> None:
-        """Store frames of a slave's master, verified, the first of which is the log's next."""
+        """Store frames of a replica's master, verified, the first of which is the log's next."""
         self._receiver.receive(placed)
 
     def confirm(self, end: LogOffset) -> None:
-        """On a slave: the master has confirmed what lies before a log offset."""
+        """On a replica: the master has confirmed what lies before a log offset."""
         self._receiver.confirm(end)
 
     def look_for_space(self) -> None:
@@ -353,14 +353,14 @@ class Engine:
     def _cannot_wait(self) -> bool:
         if self._error is not None:
             return True
-        if self.role == "slave":
+        if self.role == "replica":
             return self._ending.is_set()
         return self.refusal is not None or self._space.refusal is not None  # nothing is written anyway
 
     @property
     def _ahead(self) -> LogOffset:
-        """Returns how far the views could have come, or will: on a slave what is not confirmed does not count."""
-        return self.log.confirmed if self.role == "slave" else self.log.end
+        """Returns how far the views could have come, or will: on a replica what is not confirmed does not count."""
+        return self.log.confirmed if self.role == "replica" else self.log.end
 
     def _look_for_files(self) -> None:
         """See that what is written has a name: of files that were removed nothing is left after a restart."""

@@ -1,4 +1,4 @@
-"""The write path of a slave: what its master sends is written and synced as it is, and applied when it is confirmed.
+"""The write path of a replica: what its master sends is written and synced as it is, and applied when it is confirmed.
 
 One thread writes whatever has arrived since its last sync, and syncs it; the next frames arrive meanwhile. Another one
 follows with what the master has confirmed, as far as it is on this disk: it builds the runs that readers and views see.

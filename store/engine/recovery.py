@@ -1,7 +1,7 @@
 """Recovery: the views follow the log from where they are to its end.
 
 They commit as they go, so a recovery that is interrupted goes on where it was, and it reads no more than what the views
-have not applied. Those of a slave stay where they are: only its master knows how much of the rest is confirmed.
+have not applied. Those of a replica stay where they are: only its master knows how much of the rest is confirmed.
 """
 
 import logging
@@ -114,7 +114,7 @@ def _pieces(placed: Iterable[Placed]) -> Iterator[list[Placed]]:
 
 
 def settle(log: CommitLog, views: Views, whole_at: LogOffset) -> None:
-    """Cut a torn tail off the log of a slave, and let readers see what its views hold of it.
+    """Cut a torn tail off the log of a replica, and let readers see what its views hold of it.
 
     The views may be ahead of it: its master sends that. A log on its way to `whole_at`, where a snapshot of the views
     was taken, is filling up; any other one has lost its end, also where a power failure has taken the floor. Raises
@@ -126,14 +126,14 @@ def settle(log: CommitLog, views: Views, whole_at: LogOffset) -> None:
     durable = LogOffset(max(_durable(log, old), followed))
     for _ in log.recover(start, replica=True, confirmed=views.dispatched, durable=durable):
         pass
-    if old is not None and not old.dispatched:  # it knows nothing, and a slave stops at damage anyway
+    if old is not None and not old.dispatched:  # it knows nothing, and a replica stops at damage anyway
         old.discard()
     if views.first > log.first:
         log.trim(views.first)
 
 
 def cut_off(log: CommitLog, views: Views, seals: SealFile, at: LogOffset) -> None:
-    """Cut what a slave's log has at and behind a log offset, before it is settled.
+    """Cut what a replica's log has at and behind a log offset, before it is settled.
 
     Raises `TruncationRefused`, also where views hold some of it: then they have followed what was never confirmed.
     """

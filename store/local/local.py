@@ -186,8 +186,8 @@ class LocalStore(ReplicaCalls, ReadCalls, TimerCalls):
 
         Options: `now_ms`, `pending_bytes_max`, `cache_bytes_max`, `timer_limits`, and those of `Engine`, which says
         what is raised: which `group`'s it is, its `role`, as master the `epoch` and what of the log is known to be
-        `confirmed`, as slave where to cut the log first (`truncate_to`). With `replication` a master answers, and lets
-        be read, what `confirm` says.
+        `confirmed`, as replica where to cut the log first (`truncate_to`). With `replication` a master answers, and
+        lets be read, what `confirm` says.
         """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, partial(cls, data_dir, loop=loop, **options))

@@ -55,15 +55,15 @@ class Disk:
 
     # ---- opening and closing
 
-    async def open_slave(
+    async def open_replica(
         self, truncate_to: LogOffset | None = None, *, give_up_from: LogOffset | None = None
     ) -> LocalStore:
-        """Open as a slave, having cut the log, or given up what it has lost; then the epochs are known.
+        """Open as a replica, having cut the log, or given up what it has lost; then the epochs are known.
 
         Raises what `LocalStore.open` raises, `NotRebuildable` also where nothing tells the epochs.
         """
         ends = {"truncate_to": truncate_to, "give_up_from": give_up_from}
-        store: LocalStore = await self._open(LocalStore, role="slave", **ends)
+        store: LocalStore = await self._open(LocalStore, role="replica", **ends)
         self.store = store
         self.unclean = await asyncio.to_thread(load_unclean, self.files, self.data_dir)
         try:
@@ -85,13 +85,13 @@ class Disk:
         return store
 
     async def open_usable(self) -> None:
-        """Open as a slave; where damage keeps the store from being opened, `unusable` says why, and it stays closed.
+        """Open as a replica; where damage keeps the store from being opened, `unusable` says why, and it stays closed.
 
         Raises what else `LocalStore.open` raises.
         """
         for _ in range(2):  # views that are damaged are made anew by the second attempt, where the log can
             try:
-                await self.open_slave()
+                await self.open_replica()
             except (NotRebuildable, ViewsDamaged) as error:
                 self.unusable = error
             else:
@@ -198,7 +198,7 @@ class Disk:
         store = self.store
         if self.listener is not None:
             self.listener.damaged()
-            if store is not None and store.role == "slave" and store.view_damages and store.views_rebuildable:
+            if store is not None and store.role == "replica" and store.view_damages and store.views_rebuildable:
                 self.listener.failed(
                     ViewsDamaged(f"views are damaged: {store.view_damages[0]}")
                 )  # made anew when opened

@@ -45,8 +45,8 @@ class MasterHealth:
         self.cut_off = False  # the newest round was not answered in time
         self.relieving: asyncio.Task[None] | None = None
 
-    def look(self, store: LocalStore | None, *, slaves: Collection[int]) -> None:
-        """See how it is now; `slaves` are the replicas that are connected."""
+    def look(self, store: LocalStore | None, *, replicas: Collection[int]) -> None:
+        """See how it is now; `replicas` are the replicas that are connected."""
         core, now_ms = self._core, self._context.now_ms()
         late = now_ms - self._asked_ms >= ROUND_MS
         self.cut_off = (self.cut_off or late) and self._round > core.round_agreed
@@ -62,35 +62,35 @@ class MasterHealth:
         if self.relieving is not None or now_ms < self._context.relief_ms:
             return
         if self._full_ms is not None and now_ms - self._full_ms >= FULL_MS:
-            self._relieve(self._with_room, slaves, "its disk is full", "with room")
+            self._relieve(self._with_room, replicas, "its disk is full", "with room")
         elif self.slow:
-            self._relieve(self._with_room, slaves, "its disk is slow", "and a disk that is not")
+            self._relieve(self._with_room, replicas, "its disk is slow", "and a disk that is not")
         elif self._damaged_ms is not None and now_ms - self._damaged_ms >= DAMAGED_MS:
             why = f"its log is not repaired after {DAMAGED_MS / 1000:g} s"
-            self._relieve(self._without_damage, slaves, why, "and without damage")
+            self._relieve(self._without_damage, replicas, why, "and without damage")
 
     @property
     def slow(self) -> bool:
         """Returns whether the disk takes far too long to sync."""
         return self._syncs.slow
 
-    def _relieve(self, able: _Able, slaves: Collection[int], why: str, what: str) -> None:
+    def _relieve(self, able: _Able, replicas: Collection[int], why: str, what: str) -> None:
         self._context.relief_ms = self._context.now_ms() + RELIEF_AGAIN_MS
-        self.relieving = asyncio.create_task(self._hand_over(able, slaves, why, what), name="relief of a master")
+        self.relieving = asyncio.create_task(self._hand_over(able, replicas, why, what), name="relief of a master")
 
-    async def _with_room(self, slaves: Collection[int]) -> Sequence[int]:
+    async def _with_room(self, replicas: Collection[int]) -> Sequence[int]:
         """Raises `ControllerError`."""
         room = (await self._context.controller.do(AskService(group=self._context.group))).room
-        return [one for one in await self._without_damage(slaves) if one in room]
+        return [one for one in await self._without_damage(replicas) if one in room]
 
-    async def _without_damage(self, slaves: Collection[int]) -> Sequence[int]:
-        return [one for one in self._core.sync_set if one in slaves and not self._core.is_damaged(one)]
+    async def _without_damage(self, replicas: Collection[int]) -> Sequence[int]:
+        return [one for one in self._core.sync_set if one in replicas and not self._core.is_damaged(one)]
 
-    async def _hand_over(self, able: _Able, slaves: Collection[int], why: str, what: str) -> None:
+    async def _hand_over(self, able: _Able, replicas: Collection[int], why: str, what: str) -> None:
         """Hand over to the replica in sync that has most of those that are better off."""
         group, positions = self._context.group, self._core.positions()
         try:
-            target = max(await able(slaves), key=lambda one: (positions.get(one, LogOffset(0)), -one), default=None)
+            target = max(await able(replicas), key=lambda one: (positions.get(one, LogOffset(0)), -one), default=None)
             if target is None:
                 logger.warning(
                     "the master of group %d stays, although %s: no other replica is in sync %s", group, why, what

@@ -1,8 +1,8 @@
 """A replica as the master of one epoch: from being elected until there is a newer epoch.
 
 What happens is told to the core (`store.replication.master`); after each turn of the loop in which something did, what
-follows from it is done at once for all: readers and senders are answered, slaves are sent what is new, the controller
-is asked. Frames go to the slaves from the memory in which they were written, without waiting for the disk.
+follows from it is done at once for all: readers and senders are answered, replicas are sent what is new, the controller
+is asked. Frames go to the replicas from the memory in which they were written, without waiting for the disk.
 """
 
 import asyncio
@@ -29,19 +29,19 @@ from store.node.replica_auth import stranger
 from store.node.replica_context import TICK_S, ReplicaContext
 from store.node.rounds import Rounds
 from store.node.snapshots import SnapshotSender
-from store.node.streams import SlaveStream
+from store.node.streams import ReplicaStream
 from store.node.wire import SnapshotRequest
 from store.node.wire import decode as decode_request
 from store.replication.agreement import Acknowledge
 from store.replication.errors import BadMessage, CannotSwitchOver
 from store.replication.master import AlterSet, Master
-from store.replication.messages import FromSlave, Hello, decode, encode
+from store.replication.messages import FromReplica, Hello, decode, encode
 
 __all__ = ["MasterRole"]
 
 logger = logging.getLogger(__name__)
 
-PROBE_MS = 1_000  # how often the controller is asked for nothing, while a slave wants to be in sync
+PROBE_MS = 1_000  # how often the controller is asked for nothing, while a replica wants to be in sync
 ELECTED_MS = 6_000  # that the controllers may take from naming no master to naming the next one
 GRACE_S = 2.0  # for answers that are on their way to clients, when all that was taken is confirmed
 FENCED_GRACE_S = 0.05  # where it is not, and never will be here
@@ -79,7 +79,7 @@ class MasterRole:
         )
         self.serving = False
         self.health = MasterHealth(context, self._core, self.switch_over)
-        self._streams: dict[int, SlaveStream] = {}  # by replica
+        self._streams: dict[int, ReplicaStream] = {}  # by replica
         self._snapshots = SnapshotSender(context.disk.data_dir)
         self._told = (store.confirmed, store.confirmed)  # to the store: confirmed, acknowledged
         self._refused: str | None = None  # why the store refuses appends, as it was told
@@ -90,7 +90,7 @@ class MasterRole:
         self._handing_over: asyncio.Task[None] | None = None
         self._probed_ms = context.now_ms() - PROBE_MS
         # What the master before had confirmed is confirmed here: before, readers would go back. By quorum it takes a
-        # majority of slaves.
+        # majority of replicas.
         self._known: asyncio.Future[None] = self._loop.create_future()
         self._over: asyncio.Future[None] = self._loop.create_future()
 
@@ -107,7 +107,7 @@ class MasterRole:
         return self.health.slow
 
     @property
-    def slaves(self) -> list[int]:
+    def replicas(self) -> list[int]:
         """The replicas that are connected."""
         return sorted(self._streams)
 
@@ -247,7 +247,7 @@ class MasterRole:
             if self._store is not None and self._store.first > core.first:
                 core.trimmed(self._store.first)
             self._probe()
-            self.health.look(self._store, slaves=self._streams)
+            self.health.look(self._store, replicas=self._streams)
             self._pump()
 
     # ---- after whatever happened
@@ -306,7 +306,7 @@ class MasterRole:
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
         return self._loop.create_task(work, name=name)
 
-    # ---- slaves
+    # ---- replicas
 
     async def attend(self, context: Any, hello: bytes) -> None:
         """See `Leading`."""
@@ -317,7 +317,7 @@ class MasterRole:
         if refused is not None:
             await context.write(encode(refused))
             return
-        stream = SlaveStream(
+        stream = ReplicaStream(
             first,
             context,
             received=partial(self._received, replica),
@@ -337,12 +337,12 @@ class MasterRole:
                 self._core.left(replica)
                 self._pump_soon()
 
-    def _received(self, replica: int, message: FromSlave) -> None:
+    def _received(self, replica: int, message: FromReplica) -> None:
         self._core.receive(replica, message, now_ms=self._context.now_ms())
         self._pump_soon()
 
-    async def _data(self, stream: SlaveStream) -> bytes | None:
-        """The next frames for a slave, as a message; None for now where they wait for a repair of this log."""
+    async def _data(self, stream: ReplicaStream) -> bytes | None:
+        """The next frames for a replica, as a message; None for now where they wait for a repair of this log."""
         core, replica, repairing = self._core, stream.replica, self._context.repairing
         while (store := self._store) is not None and (batch := core.batch(replica)) is not None:
             limit = core.epochs.end_at(batch.start, core.end)
@@ -365,7 +365,7 @@ class MasterRole:
                 return None
             except StoreClosed:
                 return None
-            except BadMessage:  # the slave has said Hello again meanwhile
+            except BadMessage:  # the replica has said Hello again meanwhile
                 continue
         return None
 

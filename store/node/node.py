@@ -1,6 +1,6 @@
 """A store node: a replica with its port, its heartbeats, and the roles that the controllers give it, one after another.
 
-It begins as slave, whatever it was before. A change of role closes the store and opens it again in the other role, in
+It begins as replica, whatever it was before. A change of role closes the store and opens it again in the other role, in
 this process (docs/decisions/0011). When the disk fails it gives up its role for good, and says so: only a restart, with
 another disk perhaps, helps then.
 """
@@ -26,9 +26,9 @@ from store.node.repair.repairer import Repairer
 from store.node.repair.serving import RangeServer
 from store.node.replacing import give_up, install
 from store.node.replica_context import ReplicaContext, RoleServices
+from store.node.replica_role import Ending, ReplicaRole
 from store.node.replication_service import ReplicationService
 from store.node.settings import NodeSettings
-from store.node.slave_role import Ending, SlaveRole
 from store.node.unusable import check_not_last, open_or_start_over
 from store.reach.probe import answers
 from store.replication.errors import CannotSwitchOver
@@ -75,7 +75,7 @@ class StoreNode:
         self.address = ""
         self.identity: ReplicaIdentity | None = None
         self.group: Group | None = None  # the newest known
-        self.role: SlaveRole | MasterRole | None = None  # None: between two of them
+        self.role: ReplicaRole | MasterRole | None = None  # None: between two of them
         self.disk = Disk(settings.data_dir, settings.group, settings.options)
         self.failed: asyncio.Future[StoreError] = asyncio.get_running_loop().create_future()
         self.aside = ""  # why it takes no part for now: another node is this replica
@@ -255,12 +255,12 @@ class StoreNode:
         self._speak()
 
     async def _one_time(self, context: ReplicaContext) -> None:
-        """Be a slave, and then perhaps the master."""
+        """Be a replica, and then perhaps the master."""
         if self.disk.store is None and not await open_or_start_over(context):
             return
         assert self.group is not None
         context.repairing.look()
-        role = self.role = SlaveRole(context, self.group)
+        role = self.role = ReplicaRole(context, self.group)
         self._speak()
         ending = await role.run()
         self._remember()
@@ -444,7 +444,7 @@ class StoreNode:
                 damaged_bytes=repairer.damaged_bytes,
                 lost_bytes=repairer.lost_bytes,
                 repairing_from=repairer.repairing_from or 0,
-                complaint=self.role.complaint if isinstance(self.role, SlaveRole) else None,
+                complaint=self.role.complaint if isinstance(self.role, ReplicaRole) else None,
                 slow=self.role is not None and self.role.slow,
             )
         ]

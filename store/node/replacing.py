@@ -6,7 +6,7 @@ from store.base.errors import SnapshotUnusable
 from store.format.frame import LogOffset
 from store.node.replica_context import ReplicaContext
 from store.node.snapshots import install_fetched
-from store.replication.slave import Slave
+from store.replication.replica_core import ReplicaCore
 
 __all__ = ["START_OVER_AGAIN_MS", "give_up", "install", "start_over"]
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 START_OVER_AGAIN_MS = 30_000  # from one attempt to the next: for each the master may copy all of its views
 
 
-def start_over(context: ReplicaContext, core: Slave) -> None:
+def start_over(context: ReplicaContext, core: ReplicaCore) -> None:
     """Have a snapshot of the master taken in place of damaged views that the log cannot make anew, if it is time."""
     store, now_ms = context.disk.store, context.now_ms()
     if store is None or not store.view_damages or store.views_rebuildable or now_ms < context.start_over_ms:
@@ -31,7 +31,7 @@ def start_over(context: ReplicaContext, core: Slave) -> None:
         )
 
 
-async def install(context: ReplicaContext, core: Slave) -> None:
+async def install(context: ReplicaContext, core: ReplicaCore) -> None:
     """Put the snapshot that was fetched in the place of log and views, and open that. Raises `StoreError`, OSError."""
     store, given_up = context.disk.store, core.given_up
     lost_end = None if store is None else store.lost_end  # a member of the set may have confirmed what it has lost
@@ -59,7 +59,7 @@ async def install(context: ReplicaContext, core: Slave) -> None:
         if not core.starting_over:
             raise
         logger.error("this replica keeps its log, as the snapshot that came is of no use: %s", error)
-    await context.disk.open_slave()
+    await context.disk.open_replica()
     if given_up is not None:
         await context.disk.follow_unclean(given_up.unclean)
 
@@ -73,5 +73,5 @@ async def give_up(
     `NotRebuildable`, other `StoreError`, OSError.
     """
     await context.disk.close()
-    await context.disk.open_slave(cut_to, give_up_from=at)
+    await context.disk.open_replica(cut_to, give_up_from=at)
     await context.disk.follow_unclean(unclean_epoch)

@@ -15,14 +15,14 @@ STRANGE = frozenset({Why.WRONG_GROUP, Why.WRONG_CLUSTER, Why.WRONG_LOG, Why.WRON
 
 
 def sign(hello: Hello, identity: ReplicaIdentity, log: str) -> Hello:
-    """Returns a slave's first message with the ids that authenticate it."""
+    """Returns a replica's first message with the ids that authenticate it."""
     return msgspec.structs.replace(hello, cluster=identity.cluster, log=log, check=identity.check)
 
 
 def stranger(hello: Hello, identity: ReplicaIdentity, log: str, group: Group) -> Refused | None:
-    """Returns why a slave is not one of the group of this master, which has that log; None: it is.
+    """Returns why a replica is not one of the group of this master, which has that log; None: it is.
 
-    A slave of an older version leaves fields out; that is not held against it.
+    A replica of an older version leaves fields out; that is not held against it.
     """
     known = group.replica(hello.replica)
     if identity.cluster and hello.cluster not in {"", identity.cluster}:

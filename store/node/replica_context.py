@@ -21,10 +21,10 @@ TICK_S = 0.05  # how often the cores are told the time
 
 
 class MasterServices(Protocol):
-    """The services of a node to slaves and operators while it is master."""
+    """The services of a node to replicas and operators while it is master."""
 
     async def attend(self, context: Any, hello: bytes) -> None:
-        """Serve a slave's stream whose first message is given, until it ends. Raises `StoreError`."""
+        """Serve a replica's stream whose first message is given, until it ends. Raises `StoreError`."""
 
     async def send_snapshot(self, context: Any, request: bytes) -> None:
         """Send the views. Raises `StoreError`."""

@@ -21,7 +21,7 @@ __all__ = ["ReplicationService"]
 
 logger = logging.getLogger(__name__)
 
-STREAMS_MAX = 64  # of slaves at the same time; a group has 16 replicas at most
+STREAMS_MAX = 64  # of replicas at the same time; a group has 16 replicas at most
 
 
 class ReplicationService:
@@ -46,7 +46,7 @@ class ReplicationService:
 
     async def _replicate(self, _requests: object, context: Any) -> None:
         if self._streams >= STREAMS_MAX:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{STREAMS_MAX} slaves are served")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{STREAMS_MAX} replicas are served")
         self._streams += 1
         try:
             message = await context.read()

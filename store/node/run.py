@@ -33,13 +33,14 @@ from store.integrity.figures import DamageFigures
 from store.node.master_role import MasterRole
 from store.node.node import Credentials, NodeSettings, StoreNode
 from store.node.repair.repairer import DamageStatus
-from store.node.slave_role import SlaveRole
+from store.node.replica_role import ReplicaRole
 
 __all__ = ["StoreNodeFailed", "StoreRun", "StoreStatus", "run", "serve"]
 
 SWITCH_INTERVAL_S = 0.0005  # how long the loop may keep the interpreter from the store's threads
 CONFIGURED_S = 10.0  # until controllers are looked for that the configuration does not name
 _OF_PORTS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})  # errors that no file has
+REPLICA = "slave"  # the role of a replica that is not master in `/status` and in a metric's name: monitoring reads it
 GC_THRESHOLD = 50_000  # new containers between two looks for cycles: frames make none, so looks are mostly in vain
 
 log = logs.get(__name__)
@@ -50,7 +51,7 @@ class StoreNodeFailed(HeadgateError):
 
 
 class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A store node's status. `lag_bytes`: how much of a master's log each replica does not have; empty on a slave."""
+    """A store node's status. `lag_bytes`: how much of a master's log each replica does not have; empty on a replica."""
 
     version: str
     ready: bool
@@ -63,8 +64,8 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     log: str
     group: int
     replica: int | None
-    role: str  # "master", "slave", "changing", "failed"
-    stage: str  # of a slave: what it is doing
+    role: str  # "master", `REPLICA`, "changing", "failed"
+    stage: str  # of a replica: what it is doing
     master: int | None
     master_epoch: int
     promised_epoch: int
@@ -242,7 +243,7 @@ class _Process:
             group=store.group,
             replica=None if node is None or node.identity is None else node.identity.id,
             role=_role(node),
-            stage=role.core.stage.name.lower() if isinstance(role, SlaveRole) else "",
+            stage=role.core.stage.name.lower() if isinstance(role, ReplicaRole) else "",
             master=None if group is None else group.master,
             master_epoch=0 if group is None else group.master_epoch,
             promised_epoch=0 if disk is None else disk.promised,
@@ -261,7 +262,7 @@ class _Process:
         )
 
     def lags(self) -> Mapping[int, int]:
-        """Returns the bytes of the log that each replica does not have, as the master knows; none on a slave."""
+        """Returns the bytes of the log that each replica does not have, as the master knows; none on a replica."""
         role = None if self._node is None else self._node.role
         if isinstance(role, MasterRole):
             end = role.core.end
@@ -310,15 +311,15 @@ def _role_reason(node: StoreNode) -> str:
         if not role.serving:
             return "about to be the master"
         return "" if role.core.refusal is None else f"writes are refused: {role.core.refusal}"
-    if isinstance(role, SlaveRole) and role.core.diverged_at is not None:
+    if isinstance(role, ReplicaRole) and role.core.diverged_at is not None:
         return f"the group lacks what this replica has as confirmed from {role.core.diverged_at} on"
-    if not isinstance(role, SlaveRole) or not role.streaming:
+    if not isinstance(role, ReplicaRole) or not role.streaming:
         return "not connected to a master"
     return "not in sync yet: catching up with the master" if _is_behind(node) else ""
 
 
 def _is_behind(node: StoreNode) -> bool:
-    """Returns whether a slave is to be in the SyncStateSet and is not."""
+    """Returns whether a replica is to be in the SyncStateSet and is not."""
     group, identity = node.group, node.identity
     if group is None or identity is None:
         return True
@@ -340,7 +341,7 @@ def _role(node: StoreNode | None) -> str:
         return "failed"
     if node is None or node.role is None:
         return "changing"
-    return "master" if node.role.master else "slave"
+    return "master" if node.role.master else REPLICA
 
 
 _FIGURES = {
@@ -364,8 +365,8 @@ def _metrics(process: _Process) -> CollectorRegistry:
     GCCollector(registry=registry)
     for name, what in _FIGURES.items():
         Gauge(f"headgate_store_{name}", what, registry=registry).set_function(lambda name=name: process.value(name))  # type: ignore[misc]
-    for role in ("master", "slave"):
-        gauge = Gauge(f"headgate_store_{role}", f"Whether this node is {role} of its group", registry=registry)
+    for role, what in (("master", "master"), (REPLICA, "a replica that is not master")):
+        gauge = Gauge(f"headgate_store_{role}", f"Whether this node is {what} of its group", registry=registry)
         gauge.set_function(lambda role=role: float(process.status().role == role))  # type: ignore[misc]
     for name, what, value in (
         ("headgate_log_damages", "Ranges of the log that hold no valid frame", process.damages),
@@ -375,7 +376,9 @@ def _metrics(process: _Process) -> CollectorRegistry:
     ):
         Gauge(name, what, registry=registry).set_function(value)
     registry.register(DamageFigures(process.repaired, process.lost))
-    lag = Gauge("headgate_store_lag_bytes", "Bytes of the log that the slave furthest behind lacks", registry=registry)
+    lag = Gauge(
+        "headgate_store_lag_bytes", "Bytes of the log that the replica furthest behind lacks", registry=registry
+    )
     lag.set_function(lambda: float(max(process.lags().values(), default=0)))
     return registry
 

@@ -1,4 +1,4 @@
-"""Both ends of the stream between a slave and its master."""
+"""Both ends of the stream between a replica and its master."""
 
 import asyncio
 import logging
@@ -12,20 +12,21 @@ import grpc.aio
 from store.base.errors import StoreUnreachable
 from store.node import wire
 from store.replication.errors import BadMessage
-from store.replication.messages import Ack, Confirmed, FromMaster, FromSlave, Hello, Refused, decode, encode
+from store.replication.messages import Ack, Confirmed, FromMaster, FromReplica, Hello, Refused, decode, encode
 
-__all__ = ["MasterStream", "SlaveStream"]
+__all__ = ["MasterStream", "ReplicaStream"]
 
 logger = logging.getLogger(__name__)
 
 _BROKEN = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 
 
-class SlaveStream:
-    """A slave's stream, at the master: messages in, as they come; messages and data out, in order.
+class ReplicaStream:
+    """A replica's stream, at the master: messages in, as they come; messages and data out, in order.
 
-    `hello` was its first message. `received` takes what the slave says. `data` gives the next message with frames, None
-    when there is none for now; it is asked whenever `news` is set. A slave that says nothing for `silence_s` is gone.
+    `hello` was its first message. `received` takes what the replica says. `data` gives the next message with frames,
+    None when there is none for now; it is asked whenever `news` is set. A replica that says nothing for `silence_s` is
+    gone.
     """
 
     def __init__(
@@ -33,8 +34,8 @@ class SlaveStream:
         hello: Hello,
         context: Any,
         *,
-        received: Callable[[FromSlave], None],
-        data: "Callable[[SlaveStream], Awaitable[bytes | None]]",
+        received: Callable[[FromReplica], None],
+        data: "Callable[[ReplicaStream], Awaitable[bytes | None]]",
         silence_s: float,
     ) -> None:
         self.replica = hello.replica
@@ -68,7 +69,7 @@ class SlaveStream:
             for part in parts:
                 if part.done():
                     part.result()
-        except _BROKEN:  # the slave went away while something was sent to it
+        except _BROKEN:  # the replica went away while something was sent to it
             logger.debug("a stream to replica %d has broken", self.replica, exc_info=True)
         finally:
             for part in parts:
@@ -80,7 +81,7 @@ class SlaveStream:
             self._heard = True
             parsed = decode(message)
             if not isinstance(parsed, Hello | Ack | Refused):
-                raise BadMessage("a master speaks where a slave is expected")
+                raise BadMessage("a master speaks where a replica is expected")
             self._received(parsed)
 
     async def _silence(self) -> None:
@@ -109,17 +110,17 @@ class SlaveStream:
 
 
 class MasterStream:
-    """The stream to the master, at a slave. `received` takes what the master says."""
+    """The stream to the master, at a replica. `received` takes what the master says."""
 
     def __init__(self, call: Any, session: int, received: Callable[[FromMaster], None]) -> None:
         self.session = session
         self._call = call
         self._received = received
-        self._out: deque[FromSlave] = deque()
+        self._out: deque[FromReplica] = deque()
         self._news = asyncio.Event()
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def put(self, message: FromSlave) -> None:
+    def put(self, message: FromReplica) -> None:
         """Send a message; of acknowledgements that wait only the newest is sent."""
         if self._out and isinstance(message, Ack) and isinstance(self._out[-1], Ack):
             self._out.pop()
@@ -152,7 +153,7 @@ class MasterStream:
         while True:
             message = decode(await wire.read(self._call))
             if isinstance(message, Hello | Ack):
-                raise BadMessage("a slave speaks where the master is expected")
+                raise BadMessage("a replica speaks where the master is expected")
             self._received(message)
 
     async def _write(self) -> None:

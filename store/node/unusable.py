@@ -77,7 +77,7 @@ async def open_or_start_over(context: ReplicaContext) -> bool:
         if isinstance(error, StoreUnreachable):  # so nothing was copied for it, or not all
             context.start_over_ms = now_ms + UNREACHABLE_MS
         return False
-    await disk.open_slave()
+    await disk.open_replica()
     return True
 
 

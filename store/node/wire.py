@@ -1,7 +1,7 @@
 """The messages between nodes of a store group beside those of replication, as MessagePack.
 
-Replicate   slave -> master      messages of `store.replication.messages`, both ways; a Hello comes first
-Snapshot    slave -> master      a `SnapshotRequest`; back come a `SnapshotHead` and the views in parts
+Replicate   replica -> master      messages of `store.replication.messages`, both ways; a Hello comes first
+Snapshot    replica -> master      a `SnapshotRequest`; back come a `SnapshotHead` and the views in parts
 FetchRange  replica -> replica   a `RangeRequest`; back come `RangePart`s and a `RangeEnd`
 Seals       replica -> replica   a `SealsRequest`; back comes a `SealsAnswer`, unary
 SwitchOver  operator -> master   a `SwitchRequest`, unary, over gRPC

@@ -22,7 +22,7 @@ from store.format.frame import FRAME_BYTES_MAX
 __all__ = ["MESSAGE_BYTES_MAX", "OPENING", "End", "Pipe", "broken"]
 
 OPENING = b"\x01"  # TLS begins with 0x16, HTTP/2 with "P"
-MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + (16 << 20)  # frames to slaves go several in a message, a largest one among them
+MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + (16 << 20)  # frames to replicas go several in a message, a largest one among them
 BUFFER_BYTES = 256 << 10  # read at once; more while a larger message comes, as fast as it does
 OPENING_BUFFER_BYTES = 4 << 10  # until the first message is here
 BUFFER_KEPT_BYTES = 2 << 20

@@ -1,4 +1,4 @@
-"""The complaint of one slave, or of one proxy, about the master of one group."""
+"""The complaint of one replica, or of one proxy, about the master of one group."""
 
 import asyncio
 import logging

@@ -48,7 +48,7 @@ class RemoteStore(RemoteKeys, RemoteReads, RemoteLeases):
 
     `resolve` says where the group's master is thought to be ("host:port", None: nobody knows). It is asked before each
     attempt to connect; call `moved` when its answer has changed. `credentials` are `grpc.ChannelCredentials`
-    (`store.rpc.credentials`). With `reading` a slave will do, and only what a slave answers can be asked. `cluster`
+    (`store.rpc.credentials`). With `reading` a replica will do, and only what a replica answers can be asked. `cluster`
     says of which cluster the store has to be, if that is known.
     """
 

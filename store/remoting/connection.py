@@ -43,8 +43,8 @@ class _Listener:
 class Connection:
     """Keeps a client connected. Belongs to the thread of the event loop, which has to be running.
 
-    `resolve` says where the master is thought to be, host and port, or None. With `reading` a slave will do. `lost` is
-    told that the session is over, and says which queues have something to lend again.
+    `resolve` says where the master is thought to be, host and port, or None. With `reading` a replica will do. `lost`
+    is told that the session is over, and says which queues have something to lend again.
     """
 
     def __init__(
@@ -267,7 +267,7 @@ class Connection:
         """A session begins."""
         greeting = link.greeting
         if self.sessions and greeting.confirmed < self.confirmed:
-            if not self._reading:  # a slave may be a little behind another one
+            if not self._reading:  # a replica may be a little behind another one
                 logger.error("store group %d has lost what was confirmed from %d on", self._group, greeting.confirmed)
             self.confirmed = LogOffset(greeting.confirmed)
             self._tailed = None if self._tailed is None else min(self._tailed, self.confirmed)

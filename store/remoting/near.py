@@ -1,4 +1,4 @@
-"""A store group of which reads are answered by a slave near by, as far as that has what is asked for."""
+"""A store group of which reads are answered by a replica near by, as far as that has what is asked for."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,15 +11,15 @@ from store.remoting.connection import Resolve
 
 __all__ = ["NearStore"]
 
-NEAR_BUDGET_S = 0.5  # that a read waits for a slave that has gone away, before the master is asked
+NEAR_BUDGET_S = 0.5  # that a read waits for a replica that has gone away, before the master is asked
 
 
 class NearStore(RemoteStore):
-    """A `RemoteStore` whose `scan`, `fetch`, `read` and `bounds` are answered by a slave where that cannot be seen.
+    """A `RemoteStore` whose `scan`, `fetch`, `read` and `bounds` are answered by a replica where that cannot be seen.
 
-    `near` says where the slave is; with None, or while it is away or behind, the master is asked. What the slave has
-    confirmed the master has too, so a record that is found is right; that there is none, only the master can say, and
-    the slave while it is not behind anything this client has heard of.
+    `near` says where the replica is; with None, or while it is away or behind, the master is asked. What the replica
+    has confirmed the master has too, so a record that is found is right; that there is none, only the master can say,
+    and the replica while it is not behind anything this client has heard of.
     """
 
     def __init__(self, group: int, resolve: Resolve, *, near: Resolve, **options: Any) -> None:
@@ -37,7 +37,7 @@ class NearStore(RemoteStore):
         self._near.moved()
 
     def _has(self, at: LogOffset) -> bool:
-        """Returns whether the slave has what lies in front of an offset of the log."""
+        """Returns whether the replica has what lies in front of an offset of the log."""
         return self._near.is_connected and self._near.confirmed >= at
 
     async def scan(

@@ -1,4 +1,4 @@
-"""The effects of a slave: what is to be done for it, outside of the core."""
+"""The effects of a replica: what is to be done for it, outside of the core."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 from store.format.frame import LogOffset
 from store.log.log import Placed
 from store.replication.epochs import EpochList
-from store.replication.messages import FromSlave
+from store.replication.messages import FromReplica
 
 __all__ = ["AcceptLoss", "AcceptedLoss", "Close", "Effect", "Prepare", "SaveEpochs", "Send", "TakeSnapshot", "Write"]
 
@@ -15,7 +15,7 @@ __all__ = ["AcceptLoss", "AcceptedLoss", "Close", "Effect", "Prepare", "SaveEpoc
 class Send:
     """A message to the master."""
 
-    message: FromSlave
+    message: FromReplica
 
 
 @dataclass(frozen=True, slots=True)

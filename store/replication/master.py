@@ -4,7 +4,7 @@ How to drive it. When the controller has named this replica master of an epoch: 
 `epochs` (`EpochFile.save(master.epochs, master.epoch)`), and only then take appends, each after a look at `refusal`.
 Whoever was master of an epoch before a restart is not any more: it asks the controller to be elected anew.
 
-    in      receive, left           from the slaves' streams, by replica
+    in      receive, left           from the replicas' streams, by replica
             written, flushed_to     how far the log is handed to the operating system, and on disk
             trimmed                 retention has deleted its front
             damaged                 its own log has damage, or none any more
@@ -20,7 +20,7 @@ Whoever was master of an epoch before a restart is not any more: it asks the con
             ask                     the change of the SyncStateSet to ask the controller for
             round_agreed            which linearizable reads may be answered
             handover                whom to have elected, when a switch-over is ready
-            ended                   the newer epoch that is known to supersede this one: close, open again as slave
+            ended                   the newer epoch that is known to supersede this one: close, open again as replica
 
 After whatever came in: first `batch` and `sent` for each replica until there is nothing more, then `take`, then `ask`;
 messages for one replica go on its stream in that order. A repeated append that was found in the log is treated like a
@@ -36,7 +36,18 @@ from store.format.frame import LogOffset
 from store.replication.agreement import Acknowledge, agreed, needed
 from store.replication.epochs import EpochList, LogRank
 from store.replication.errors import BadMessage, CannotSwitchOver, NotEnoughInSync, SwitchingOver
-from store.replication.messages import Ack, Confirmed, Data, FromMaster, FromSlave, Hello, Refused, Welcome, Why, listed
+from store.replication.messages import (
+    Ack,
+    Confirmed,
+    Data,
+    FromMaster,
+    FromReplica,
+    Hello,
+    Refused,
+    Welcome,
+    Why,
+    listed,
+)
 from store.replication.pace import Pace
 from store.replication.peer import NEVER_MS, Peer, Stream
 from store.replication.sync_set import AlterSet, SyncSet
@@ -45,7 +56,7 @@ __all__ = ["AlterSet", "Batch", "Master"]
 
 
 class Batch(NamedTuple):
-    """The frames to send to a slave: all that begin from `start` on and before `end`, all of one epoch."""
+    """The frames to send to a replica: all that begin from `start` on and before `end`, all of one epoch."""
 
     start: LogOffset
     end: LogOffset
@@ -196,9 +207,9 @@ class Master:
         """This replica's log has damage for which it would stand aside, or has none any more."""
         self._damaged = damaged
 
-    # ---- the slaves
+    # ---- the replicas
 
-    def receive(self, replica: int, message: FromSlave, *, now_ms: int) -> None:
+    def receive(self, replica: int, message: FromReplica, *, now_ms: int) -> None:
         """A message from the stream of a replica, whose identity the caller has checked."""
         self._now_ms = max(now_ms, self._now_ms)
         peer = self._peers.get(replica)
@@ -238,7 +249,7 @@ class Master:
                 self._welcome(peer, message)
 
     def _welcome(self, peer: Peer, message: Hello) -> None:
-        """Say where both logs are the same, and go on from there when the slave is ready."""
+        """Say where both logs are the same, and go on from there when the replica is ready."""
         common = listed(message).common(LogOffset(message.end), self.epochs, self.end)
         if common is not None:
             at, snapshot = common.at, common.at < self.first
@@ -278,7 +289,7 @@ class Master:
         return out
 
     def _tell(self, peer: Peer, stream: Stream) -> None:
-        """Let a slave know what is confirmed: with data where there are some; alone when it is quiet, or time is up."""
+        """Tells a replica what is confirmed: with data where there are some; alone when it is quiet, or time is up."""
         idle = stream.sent == self.end == peer.acked and self._now_ms - stream.sent_ms >= self._pace.quiet_ms
         due = self._now_ms - stream.told_ms >= self._pace.heartbeat_ms
         if not (due or stream.told_round < self._round or (idle and stream.told < self.confirmed)):
@@ -498,7 +509,7 @@ class Master:
         return more or [members - {replica} for replica in sorted(members - wanted)]
 
     def _joining(self) -> set[int]:
-        """Slaves that can join: they have what is confirmed, and have reached this epoch.
+        """Replicas that can join: they have what is confirmed, and have reached this epoch.
 
         Under load they are always a little behind. So confirming waits for those that are near, for a moment.
         """

@@ -1,6 +1,6 @@
-"""The messages between master and slave, as MessagePack; frames travel as the bytes they are on disk.
+"""The messages between master and replica, as MessagePack; frames travel as the bytes they are on disk.
 
-    slave                                   master
+    replica                                   master
       Hello      ------------------------->            my epochs, my log: what do we have in common?
                  <-------------------------  Welcome   cut your log there / Refused
       Ack        ------------------------->            cut and on disk: send
@@ -9,9 +9,9 @@
                  <-------------------------  Confirmed readers may see up to here; also the heartbeat, which is answered
       Ack        ------------------------->
 
-A slave dials. `session` is a number by chance, chosen anew for every Hello: what belongs to an older stream between the
-same two is ignored. `epoch` is that of the master, also in the messages of its slave. Whoever hears of a newer epoch
-than its own is superseded. Offsets have 63 bits and are never narrowed.
+A replica dials. `session` is a number by chance, chosen anew for every Hello: what belongs to an older stream between
+the same two is ignored. `epoch` is that of the master, also in the messages of its replica. Whoever hears of a newer
+epoch than its own is superseded. Offsets have 63 bits and are never narrowed.
 """
 
 from enum import Enum
@@ -29,7 +29,7 @@ __all__ = [
     "Confirmed",
     "Data",
     "FromMaster",
-    "FromSlave",
+    "FromReplica",
     "Hello",
     "Message",
     "Refused",
@@ -58,7 +58,7 @@ class Why(Enum):
     NOT_MASTER = "not_master"  # the replica dialled is no master
     WRONG_GROUP = "wrong_group"
     UNKNOWN_REPLICA = "unknown_replica"  # the controller has not told the master of it
-    TRIMMED = "trimmed"  # retention took what the slave has still to read: say Hello again
+    TRIMMED = "trimmed"  # retention took what the replica has still to read: say Hello again
     MALFORMED = "malformed"
     WRONG_CLUSTER = "wrong_cluster"
     WRONG_LOG = "wrong_log"  # of the same number, and another one
@@ -66,15 +66,15 @@ class Why(Enum):
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1, kw_only=True):
-    """A slave's log: `epochs` from oldest to newest, `first` and `end` of what it has, synced or not.
+    """A replica's log: `epochs` from oldest to newest, `first` and `end` of what it has, synced or not.
 
-    Whoever owns the stream authenticates the slave: the ids of its cluster and its log, and the check code of its id.
+    Whoever owns the stream authenticates the replica: the ids of its cluster and its log, and the check code of its id.
     """
 
     group: Group
     replica: Number
     session: Number
-    epoch: Number  # the newest that the slave has heard of
+    epoch: Number  # the newest that the replica has heard of
     epochs: Epochs
     first: Offset
     end: Offset
@@ -84,9 +84,9 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1, kw_only=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=2, kw_only=True):
-    """The master's log, and from where on it goes on at the slave, who cuts off what lies behind.
+    """The master's log, and from where on it goes on at the replica, who cuts off what lies behind.
 
-    With `needs_snapshot` the master does not have what the slave lacks: it has to take the views at some offset
+    With `needs_snapshot` the master does not have what the replica lacks: it has to take the views at some offset
     between `first` and what is confirmed, begin its log there, and say Hello again.
     """
 
@@ -113,7 +113,7 @@ class Data(msgspec.Struct, frozen=True, array_like=True, tag=3, kw_only=True):
 class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag=4, kw_only=True):
     """The offset up to which readers may see, how much was `sent` on this stream, and the newest `round` of questions.
 
-    The answer is an `Ack` with that round: the slave still follows this epoch and no newer one.
+    The answer is an `Ack` with that round: the replica still follows this epoch and no newer one.
     """
 
     session: Number
@@ -124,7 +124,7 @@ class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag=4, kw_only=Tru
 
 
 class Ack(msgspec.Struct, frozen=True, array_like=True, tag=5, kw_only=True):
-    """The offset up to which the slave has the log on disk, and the newest `round` that it was asked.
+    """The offset up to which the replica has the log on disk, and the newest `round` that it was asked.
 
     `damaged`: its log has damage in front of `flushed` that is not repaired yet, so it stands aside.
     """
@@ -145,7 +145,7 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag=6, kw_only=True)
     text: Annotated[str, msgspec.Meta(max_length=TEXT_MAX)] = ""
 
 
-FromSlave: TypeAlias = Hello | Ack | Refused
+FromReplica: TypeAlias = Hello | Ack | Refused
 FromMaster: TypeAlias = Welcome | Data | Confirmed | Refused
 Message: TypeAlias = Hello | Welcome | Data | Confirmed | Ack | Refused
 

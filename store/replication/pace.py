@@ -9,24 +9,24 @@ __all__ = ["Pace"]
 class Pace:
     """Named limits of both cores; the defaults suit one data centre.
 
-    A slave that fails stops acknowledgements until it is out of the SyncStateSet, so `lag_ms` is how long senders wait
-    then: Kafka's 30 s and RocketMQ's 15 s are longer than most of them do. It may be short, because leaving the set
-    costs one command of the controller and no data, never makes the set smaller than `min_in_sync`, and is undone a
-    moment after the slave has caught up. A slave whose connection broke, which a killed process's does at once, is let
-    go after `gone_ms` already.
+    A replica that fails stops acknowledgements until it is out of the SyncStateSet, so `lag_ms` is how long senders
+    wait then: Kafka's 30 s and RocketMQ's 15 s are longer than most of them do. It may be short, because leaving the
+    set costs one command of the controller and no data, never makes the set smaller than `min_in_sync`, and is undone a
+    moment after the replica has caught up. A replica whose connection broke, which a killed process's does at once, is
+    let go after `gone_ms` already.
     """
 
-    heartbeat_ms: int = 200  # a slave hears from its master at least that often, and answers
+    heartbeat_ms: int = 200  # a replica hears from its master at least that often, and answers
     quiet_ms: int = 20  # what is confirmed is said with the next data, and by itself when there were none for so long
-    lag_ms: int = 2_000  # a slave that has not had for so long what the master had leaves the set
+    lag_ms: int = 2_000  # a replica that has not had for so long what the master had leaves the set
     gone_ms: int = 500  # likewise one that is not connected
     stall_ms: int = 4_000  # as long as that without enough replicas, appends are refused rather than left waiting
     silent_ms: int = 3_000  # a peer that says nothing for so long is given up
     retry_ms: int = 500  # an unanswered question to the controller is put again
     refused_ms: int = 2_000  # a refused one is not, for so long
     fresh_ms: int = 2_000  # growing the set is asked of a controller that has answered since
-    hold_ms: int = 100  # confirming waits for a slave that is about to join, under load always a little behind
+    hold_ms: int = 100  # confirming waits for a replica that is about to join, under load always a little behind
     hold_again_ms: int = 2_000  # and not again before this
     drain_ms: int = 5_000  # a switch-over that takes longer is called off
     batch_bytes: int = 1 << 20  # frames in one message, about
-    window_bytes: int = 32 << 20  # sent to a slave and not acknowledged
+    window_bytes: int = 32 << 20  # sent to a replica and not acknowledged

@@ -32,10 +32,10 @@ class _Mark(NamedTuple):
 
 
 class Peer:
-    """A slave or learner. What it has acknowledged stays true when its stream ends.
+    """A replica or learner. What it has acknowledged stays true when its stream ends.
 
-    How far behind it is is told as a time: it last had all there was at `caught_up_ms`. A slave that always has a batch
-    to go never has all there is now; so a mark is set, and when it is passed there was nothing more at its time.
+    How far behind it is is told as a time: it last had all there was at `caught_up_ms`. A replica that always has a
+    batch to go never has all there is now; so a mark is set, and when it is passed there was nothing more at its time.
     """
 
     def __init__(self, replica: int, *, learner: bool, now_ms: int) -> None:

@@ -28,7 +28,7 @@ class Arguments(msgspec.Struct, array_like=True):
 
 
 class Hello(Arguments):
-    """The first call of a session, of group `group` of a cluster; with `reading` a slave will do."""
+    """The first call of a session, of group `group` of a cluster; with `reading` a replica will do."""
 
     group: int
     reading: bool = False

@@ -47,7 +47,7 @@ class Method(NamedTuple):
 
     decode: Callable[[msgspec.Raw], Any]
     run: _Run
-    anywhere: bool  # whether a slave may answer it
+    anywhere: bool  # whether a replica may answer it
     waits: bool  # whether it changes nothing, and may take for ever
 
 
@@ -107,7 +107,7 @@ _READS: Mapping[str, _Run] = {
     "last": _simple(lambda store, a: store.last(a.address_hash)),
     "find": _simple(_find),
     "addresses": _simple(lambda store, a: store.addresses(a.prefix, after=a.after, limit=a.limit), reads=True),
-}  # what a slave may answer
+}  # what a replica may answer
 
 _MASTERS: Mapping[str, _Run] = {
     "configure_queues": lambda session, asked, _n, _s: session.configure_queues(asked),

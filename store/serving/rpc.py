@@ -32,7 +32,7 @@ __all__ = ["STREAMS_MAX", "StoreService"]
 
 STREAMS_MAX = 64  # fetches served at the same time; each holds at most one chunk
 CALLS_MAX = 1_024  # of all kinds at the same time: beyond, gRPC answers RESOURCE_EXHAUSTED by itself
-SENT_BYTES_MAX = MESSAGE_BYTES_MAX + (16 << 20)  # frames to slaves go several in a message, a largest one among them
+SENT_BYTES_MAX = MESSAGE_BYTES_MAX + (16 << 20)  # frames to replicas go several in a message, a largest one among them
 KEEPALIVE_MIN_MS = 5_000  # clients may ping this often to find a dead connection
 
 Unary = Callable[[bytes], Awaitable[bytes]]

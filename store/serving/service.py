@@ -4,8 +4,8 @@
     Append   frames to the store, acknowledgements back (store.rpc.frames)
     Tail     the log as it is confirmed (store.rpc.frames)
 
-`serve` names the store and whether the node is its group's master; a slave answers reads, from what is confirmed. When
-a role ends, `stand_down` refuses what comes with `NotMaster`, lets the appends under way be answered and ends all
+`serve` names the store and whether the node is its group's master; a replica answers reads, from what is confirmed.
+When a role ends, `stand_down` refuses what comes with `NotMaster`, lets the appends under way be answered and ends all
 streams: leases, held states and watches end with them.
 """
 
@@ -125,7 +125,7 @@ class NodeService:
     def serve(
         self, store: StoreClient, *, master: bool = True, hint: str | None = None, timers: TimerLimits | None = None
     ) -> None:
-        """Serve a store from now on; `hint` is the master's address where this node is a slave.
+        """Serve a store from now on; `hint` is the master's address where this node is a replica.
 
         `timers` are the store's limits on timers, so that clients can refuse one without asking.
         """
@@ -160,7 +160,7 @@ class NodeService:
             await asyncio.sleep(0.005)
 
     def point_to(self, hint: str | None) -> None:
-        """The master is another one, while this node is a slave: clients that come now are sent there."""
+        """The master is another one, while this node is a replica: clients that come now are sent there."""
         self._hint = hint
         if self._term is not None and not self._term.terms.master:
             self._term.terms = self._term.terms._replace(hint=hint)

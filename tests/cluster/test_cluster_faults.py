@@ -18,6 +18,7 @@ from controller.api.client import GroupConfig, NotElectable, StaleEpoch
 from controller.api.commands import AddGroup, CreateTopic
 from controller.api.requests import Elect
 from gateway.operating.local_cluster import Plan, nodes
+from store.node.run import REPLICA
 from tests.support.cluster.fault_run import FaultRun
 from tests.support.cluster.faults import Faults, masters, small_disk, status
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, started
@@ -245,7 +246,7 @@ async def test_a_master_whose_disk_is_full_hands_over(setting):
         assert await run.keep_going(until=lambda: status(cluster, name).get("role") == "master")
         try:
             await asyncio.to_thread(disk.fill, leave=100 << 20)  # less than it keeps in reserve
-            assert await run.keep_going(until=lambda: status(cluster, name).get("role") == "slave")
+            assert await run.keep_going(until=lambda: status(cluster, name).get("role") == REPLICA)
             assert not await run.all_going(), run.report()
         finally:
             disk.free()

@@ -7,7 +7,7 @@ import pytest
 from store.replication.epochs import decode_epochs
 from store.replication.errors import BadEpochs, BadMessage
 from store.replication.messages import Ack, Confirmed, Data, Hello, Refused, Welcome, Why, decode, encode
-from store.replication.slave import Stage
+from store.replication.replica_core import Stage
 from tests.support.store.replication_kit import Following, Leading, Log, frame_at
 
 ROUNDS = 2_000
@@ -70,24 +70,24 @@ def test_bytes(seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_slave_keeps_what_is_confirmed_whatever_a_master_says(seed):
+def test_a_replica_keeps_what_is_confirmed_whatever_a_master_says(seed):
     chance = random.Random(seed)
     for _ in range(ROUNDS // 10):
         follower = Following(2, Log().fill(1, 3), [(1, 0)], promised=1, confirmed=400)
         for _ in range(20):
-            if follower.slave.stage is Stage.IDLE:
-                follower.slave.connect(chance.randint(1, 3), session=102, now_ms=0)
+            if follower.core.stage is Stage.IDLE:
+                follower.core.connect(chance.randint(1, 3), session=102, now_ms=0)
             data = encode(any_message(chance))
             message = parsed(damaged(chance, data) if chance.random() < 0.3 else data)
             if message is not None and not isinstance(message, Hello | Ack):
-                follower.slave.receive(message, now_ms=0)
+                follower.core.receive(message, now_ms=0)
             follower.work()
-            assert follower.log.end >= follower.slave.confirmed >= 400
-            assert follower.slave.flushed == follower.slave.end == follower.log.end
+            assert follower.log.end >= follower.core.confirmed >= 400
+            assert follower.core.flushed == follower.core.end == follower.log.end
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_master_confirms_no_more_than_it_has_whatever_a_slave_says(seed):
+def test_a_master_confirms_no_more_than_it_has_whatever_a_replica_says(seed):
     chance = random.Random(seed)
     for _ in range(ROUNDS // 10):
         leading = Leading(2, Log().fill(1, 2), [(1, 0)], followers=[Following(2)], min_in_sync=2)

@@ -140,13 +140,13 @@ class Cluster:
     def write(self, store):
         store.log.append((store.epoch, next(self.values)))
 
-    def replicate(self, master, slave):
-        if slave is master or not slave.up or {master.id, slave.id} in [set(pair) for pair in self.cut]:
+    def replicate(self, master, replica):
+        if replica is master or not replica.up or {master.id, replica.id} in [set(pair) for pair in self.cut]:
             return
-        if slave.known > master.epoch:
-            master.learn(slave.known)
+        if replica.known > master.epoch:
+            master.learn(replica.known)
             return
-        master.acks[slave.id] = slave.follow(master, self.chance.choice((0, 1, 1, 3, 50)))
+        master.acks[replica.id] = replica.follow(master, self.chance.choice((0, 1, 1, 3, 50)))
         self.confirm(master)
 
     def confirm(self, master):

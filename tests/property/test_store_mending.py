@@ -14,7 +14,7 @@ from store.format.frame import Frame
 from store.integrity.seals import SEALS_FILE
 from store.local.local import LocalStore
 from store.log.sealer import Sealer
-from tests.support.store.replica_kit import log_bytes, open_slave
+from tests.support.store.replica_kit import log_bytes, open_replica
 from tests.support.store.store_kit import append, frame
 
 pytestmark = pytest.mark.anyio
@@ -86,32 +86,32 @@ async def test_a_log_mended_from_its_twin_is_its_twin(twin, harms, sealed, resta
         hurt(copy, harms)
         if not sealed:
             (copy / SEALS_FILE).unlink()
-        slave = await open_slave(copy, **OPTIONS)
-        slave._engine.scrub.step()
+        replica = await open_replica(copy, **OPTIONS)
+        replica._engine.scrub.step()
         if restart:  # what is damaged is known at once the next time
-            before = slave.damages
-            await slave.close()
-            slave = await open_slave(copy, **{**OPTIONS, "scrub_bytes_per_s": 0})
-            assert slave.damages == before
-        assert all(read_back(slave, one) for one in frames if one.end <= slave.end)
-        for damage in slave.damages:
-            some = [one.data for one in frames if damage.start <= one.start and one.end <= min(damage.end, slave.end)]
+            before = replica.damages
+            await replica.close()
+            replica = await open_replica(copy, **{**OPTIONS, "scrub_bytes_per_s": 0})
+            assert replica.damages == before
+        assert all(read_back(replica, one) for one in frames if one.end <= replica.end)
+        for damage in replica.damages:
+            some = [one.data for one in frames if damage.start <= one.start and one.end <= min(damage.end, replica.end)]
             if some:
-                await slave.mend(damage.start, b"".join(some))
-        rest = b"".join(one.data for one in frames if one.start >= slave.end)
+                await replica.mend(damage.start, b"".join(some))
+        rest = b"".join(one.data for one in frames if one.start >= replica.end)
         if rest:
-            slave.receive(rest)
-        await slave.close()
+            replica.receive(rest)
+        await replica.close()
         assert log_bytes(copy) == log_bytes(directory)
-        again = await open_slave(copy, **OPTIONS)
+        again = await open_replica(copy, **OPTIONS)
         again._engine.scrub.step()
         assert (again.is_damaged, again.end) == (False, frames[-1].end)
         await again.close()
 
 
-def read_back(slave, one):
+def read_back(replica, one):
     """Returns whether a frame is as it was, or known to be damaged."""
-    log = slave._engine.log
+    log = replica._engine.log
     if log.damages.overlapping(one.start, one.end):
         return True
     found = next(iter(log.scan(one.start, one.end)))

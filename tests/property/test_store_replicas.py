@@ -1,4 +1,4 @@
-"""A slave fed in any pieces, confirmed in any steps, closed at any time, is its master; a log that was cut is too."""
+"""A replica fed in any pieces, confirmed in any steps, closed at any time, is its master; a log that was cut is too."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ from store.format.records import (
 )
 from store.log.tail import LogTail
 from store.views import Views
-from tests.support.store.replica_kit import feed, log_bytes, open_master, open_slave, stored, until
+from tests.support.store.replica_kit import feed, log_bytes, open_master, open_replica, stored, until
 from tests.support.store.store_kit import begin, frame, records_frame
 
 QUEUES = (16, 17, 300)
@@ -85,7 +85,7 @@ def entries(path: Path, origin: int):
 
 
 class Pair:
-    """A master and a slave that is opened and closed, fed and confirmed as chance will have it."""
+    """A master and a replica that is opened and closed, fed and confirmed as chance will have it."""
 
     def __init__(self, directory: Path, seed: int):
         self.chance = random.Random(seed)
@@ -104,9 +104,9 @@ class Pair:
         await store.close()
         return end
 
-    async def open_slave(self, **options):
-        self.slave = await open_slave(
-            self.directory / "slave",
+    async def open_replica(self, **options):
+        self.replica = await open_replica(
+            self.directory / "replica",
             linger_s=self.chance.choice([0.0005, 3600]),
             cache_bytes_max=self.chance.choice([0, 1 << 20]),
             **self.options,
@@ -116,49 +116,49 @@ class Pair:
     async def follow(self, data: bytes, confirmed_to: int) -> None:
         """Take the log in, in pieces of whole frames; confirm here and there, as far as that."""
         ends = ends_of(data, self.origin)
-        while self.slave.receive(b"") < ends[-1] or self.slave.confirmed < confirmed_to:
+        while self.replica.receive(b"") < ends[-1] or self.replica.confirmed < confirmed_to:
             step = self.chance.randrange(6)
             if step < 3:
-                at = self.slave.receive(b"")
+                at = self.replica.receive(b"")
                 piece = self.chance.choice([e for e in ends if e > at][:8] or [at])
-                self.slave.receive(data[at - self.origin : piece - self.origin])
+                self.replica.receive(data[at - self.origin : piece - self.origin])
             elif step == 3:
-                self.slave.confirm(min(self.chance.choice(ends), confirmed_to))
+                self.replica.confirm(min(self.chance.choice(ends), confirmed_to))
             elif step == 4:
                 await asyncio.sleep(self.chance.choice([0, 0.001]))
             elif self.chance.random() < 0.1:
-                await self.slave.close()
-                await self.open_slave()
+                await self.replica.close()
+                await self.open_replica()
             else:
-                self.slave.confirm(confirmed_to)
-        await until(lambda: self.slave.flushed == ends[-1])
+                self.replica.confirm(confirmed_to)
+        await until(lambda: self.replica.flushed == ends[-1])
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(1, 25), st.sampled_from([0, 400, 1 << 20]), st.sampled_from([1, 600]))
-def test_a_slave_is_its_master(seed, count, remembered, run_bytes):
+def test_a_replica_is_its_master(seed, count, remembered, run_bytes):
     async def main(pair: Pair, directory: Path):
         end = await pair.fill(directory / "master", count)
         data = log_bytes(directory / "master")
         confirmed = pair.chance.choice([pair.origin, *ends_of(data, pair.origin)])
-        await pair.open_slave()
+        await pair.open_replica()
         await pair.follow(data, confirmed)
-        assert pair.slave.confirmed == confirmed
-        await pair.slave.close()
-        assert log_bytes(directory / "slave") == data
+        assert pair.replica.confirmed == confirmed
+        await pair.replica.close()
+        assert log_bytes(directory / "replica") == data
         # What the views hold is what a master has that stopped there.
         cut = directory / "cut"
-        shutil.copytree(directory / "slave", cut)
+        shutil.copytree(directory / "replica", cut)
         shutil.rmtree(cut / "views")
-        stopped = await open_slave(cut, truncate_to=confirmed, **pair.options)
+        stopped = await open_replica(cut, truncate_to=confirmed, **pair.options)
         await stopped.close()
         rebuilt = await open_master(cut, alone=True, now_ms=lambda: 1000, **pair.options)
         await rebuilt.step_down()
-        assert entries(directory / "slave", pair.origin) == entries(cut, pair.origin)
+        assert entries(directory / "replica", pair.origin) == entries(cut, pair.origin)
         # And as a new master it has all of it.
-        await (await open_master(directory / "slave", now_ms=lambda: 1000, **pair.options)).step_down()
-        assert entries(directory / "slave", pair.origin) == entries(directory / "master", pair.origin)
-        assert entries(directory / "slave", pair.origin)[0] == end
+        await (await open_master(directory / "replica", now_ms=lambda: 1000, **pair.options)).step_down()
+        assert entries(directory / "replica", pair.origin) == entries(directory / "master", pair.origin)
+        assert entries(directory / "replica", pair.origin)[0] == end
 
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr("store.engine.engine.LogTail", lambda: LogTail(remembered))
@@ -170,7 +170,7 @@ def test_a_slave_is_its_master(seed, count, remembered, run_bytes):
 @given(st.integers(0, 1 << 32), st.integers(1, 12), st.integers(1, 8), st.integers(1, 12))
 def test_a_log_that_was_cut_is_one_that_never_had_what_was_cut(seed, common, lost, more):
     async def main(pair: Pair, directory: Path):
-        master, other = directory / "master", directory / "slave"
+        master, other = directory / "master", directory / "replica"
         at = await pair.fill(master, common)
         shutil.copytree(master, other)
         await pair.fill(other, lost, epoch=2)  # nobody has confirmed that:
@@ -178,11 +178,11 @@ def test_a_log_that_was_cut_is_one_that_never_had_what_was_cut(seed, common, los
         shutil.copytree(master / "views", other / "views")
         await pair.fill(master, more, epoch=3)
         data = log_bytes(master)
-        await pair.open_slave(truncate_to=at)
-        assert pair.slave.end == at == pair.slave.confirmed
+        await pair.open_replica(truncate_to=at)
+        assert pair.replica.end == at == pair.replica.confirmed
         await pair.follow(data, pair.origin + len(data))
-        await pair.slave._until_dispatched(pair.slave.confirmed)
-        await pair.slave.close()
+        await pair.replica._until_dispatched(pair.replica.confirmed)
+        await pair.replica.close()
         assert log_bytes(other) == data
         assert entries(other, pair.origin) == entries(master, pair.origin)
 
@@ -190,22 +190,22 @@ def test_a_log_that_was_cut_is_one_that_never_had_what_was_cut(seed, common, los
         asyncio.run(main(Pair(Path(name), seed), Path(name)))
 
 
-async def epoch_of(master, slaves, chance: random.Random, number: int, answered: list[bytes]) -> int:
-    """Some appends, of which not every slave gets each at once; in the end all have all."""
+async def epoch_of(master, replicas, chance: random.Random, number: int, answered: list[bytes]) -> int:
+    """Some appends, of which not every replica gets each at once; in the end all have all."""
     for _ in range(chance.randrange(1, 5)):
         number += 1
         (future,) = await stored(master, frame((16, b"%d" % number)))
-        for slave in slaves:
+        for replica in replicas:
             if chance.random() < 0.8:
-                await feed(master, slave)
-        least = min(store.flushed for store in (master, *slaves))
-        for store in (master, *slaves):
+                await feed(master, replica)
+        least = min(store.flushed for store in (master, *replicas))
+        for store in (master, *replicas):
             store.confirm(least)
         assert future.done() == (least == master.end)
         if future.done():
             answered.append(b"%d" % number)
-    for slave in slaves:
-        await feed(master, slave)
+    for replica in replicas:
+        await feed(master, replica)
     return number
 
 
@@ -218,12 +218,12 @@ def test_what_was_answered_stays_whoever_is_master_next(tmp_path):
         for epoch in range(1, 9):
             leader = chance.randrange(3)
             stores = [
-                await open_master(home, epoch=epoch) if n == leader else await open_slave(home, truncate_to=common)
+                await open_master(home, epoch=epoch) if n == leader else await open_replica(home, truncate_to=common)
                 for n, home in enumerate(homes)
             ]
             master = stores[leader]
-            slaves = [store for store in stores if store is not master]
-            number = await epoch_of(master, slaves, chance, number, answered)
+            replicas = [store for store in stores if store is not master]
+            number = await epoch_of(master, replicas, chance, number, answered)
             common = master.end
             await asyncio.gather(*(store.step_down() for store in stores))
         found = [log_bytes(home) for home in homes]

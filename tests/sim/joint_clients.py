@@ -117,15 +117,15 @@ class Producer(_Client):
 
 
 class Reader(_Client):
-    """Follows a group's log with a cursor; of the master, or of a slave that is in sync."""
+    """Follows a group's log with a cursor; of the master, or of a replica that is in sync."""
 
     def __init__(self, watch, proxy, name: str, group: int, *, near: bool) -> None:
         super().__init__(watch, proxy, name)
         self.group = group
         self.at = origin_of(group)
-        self._near = RemoteStore(group, self._slave, budget_s=1e9, reading=True) if near else None
+        self._near = RemoteStore(group, self._replica, budget_s=1e9, reading=True) if near else None
 
-    def _slave(self) -> str | None:
+    def _replica(self) -> str | None:
         group = self.proxy.controller.group(self.group)
         others = [group.replica(id_) for id_ in group.sync_set if id_ != group.master] if group is not None else []
         return others[self.loop.steps % len(others)].address if others else None

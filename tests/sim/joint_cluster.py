@@ -313,7 +313,7 @@ class Replica(Machine):
 
     @property
     def core(self):
-        """The Master or Slave that it is now."""
+        """The Master or Replica that it is now."""
         role = None if self.node is None else self.node.role
         return None if role is None else role.core
 

@@ -308,7 +308,7 @@ class History:
         return found
 
     def lose_end(self, replica: Replica) -> None:
-        """A slave's machine stops for a while; then it has lost some of its log's end."""
+        """A replica's machine stops for a while; then it has lost some of its log's end."""
         if replica.up and self._may_lose(replica):
             replica.crash(End.DARK)
             self.later(self.chance.uniform(*LOST_S), self._start_short, replica)
@@ -342,12 +342,12 @@ class History:
         )
 
     def behead(self, group: int, lasts_s: float, how: End) -> None:
-        """A master is apart from its slaves, or one, for a moment in which it goes on writing, and dies of it."""
+        """A master is apart from its replicas, or one, for a moment in which it goes on writing, and dies of it."""
         master = self.cluster.master(group)
         if master is not None:
-            slaves = [one for one in self.cluster.replicas if one.group == group and one is not master]
-            slaves = slaves if not slaves or self.chance.random() < 0.5 else [self.chance.choice(slaves)]
-            self.cut([master], slaves, lasts_s, both=self.chance.random() < 0.7)
+            replicas = [one for one in self.cluster.replicas if one.group == group and one is not master]
+            replicas = replicas if not replicas or self.chance.random() < 0.5 else [self.chance.choice(replicas)]
+            self.cut([master], replicas, lasts_s, both=self.chance.random() < 0.7)
             self.later(self.chance.uniform(0.05, 0.5), self._die, master, lasts_s, how)
 
     def _die(self, machine: Machine, lasts_s: float, how: End) -> None:
@@ -378,11 +378,11 @@ class History:
         if master is None:
             return []
         sides = {
-            "slaves": [one for one in cluster.replicas if one.group == group and one is not master],
+            "replicas": [one for one in cluster.replicas if one.group == group and one is not master],
             "proxies": list(cluster.proxies),
         }
-        others = [*sides["slaves"], *sides["proxies"]]
-        others = sides.get(whom or chance.choice(["all", "all", "slaves", "proxies"]), others)
+        others = [*sides["replicas"], *sides["proxies"]]
+        others = sides.get(whom or chance.choice(["all", "all", "replicas", "proxies"]), others)
         way = way or chance.choice(["both", "from", "to"])
         some, others = (others, [master]) if way == "to" else ([master], others)
         links = [(one.name, other.name) for one in some for other in others]

@@ -9,7 +9,7 @@ from google_crc32c import value
 
 from store.base.errors import SnapshotUnusable
 from store.format.frame import LogOffset
-from store.node import master_role, replacing, slave_role, wire
+from store.node import master_role, replacing, replica_role, wire
 from store.node.wire import SnapshotHead, SnapshotPart, SnapshotRequest
 from store.replication.epochs import EpochList
 
@@ -34,7 +34,7 @@ class _Sender:
 
 
 async def _fetch(context, address: str, epoch: int, *, starts_over: bool = False) -> None:
-    """The slave's side: whole, beside the log, with the crash's permission."""
+    """The replica's side: whole, beside the log, with the crash's permission."""
     channel = context.dial(address)
     try:
         request = wire.encode(SnapshotRequest(context.group, context.replica, epoch, starts_over))
@@ -59,6 +59,6 @@ def in_place() -> Iterator[None]:
     """Nodes take these."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(master_role, "SnapshotSender", _Sender)
-        patch.setattr(slave_role, "fetch_snapshot", _fetch)
+        patch.setattr(replica_role, "fetch_snapshot", _fetch)
         patch.setattr(replacing, "install_fetched", _install)
         yield

@@ -358,7 +358,7 @@ class SimStore:
         self._follow()
         self._sync()
 
-    # ---- as slave
+    # ---- as replica
 
     def receive(self, frames) -> None:
         for frame in frames:
@@ -375,8 +375,8 @@ class SimStore:
             self._follow()
 
     def _follow(self) -> None:
-        """Of a slave: readers and views get what is confirmed and on this disk."""
-        if self.role == "slave" and self._closing is None:
+        """Of a replica: readers and views get what is confirmed and on this disk."""
+        if self.role == "replica" and self._closing is None:
             self._apply(min(self._goal, self._log.durable))
 
     def _let_through(self, committed: Committed) -> None:

@@ -9,7 +9,7 @@ from joint_log import header_of
 from controller.api.client import GroupConfig
 from store.format.frame import LogOffset, origin_of
 from store.replication.master import Master
-from store.replication.slave import Slave, Stage
+from store.replication.replica_core import ReplicaCore, Stage
 from tests.support.histories.linearizability import Operation
 
 __all__ = ["Log", "Watch"]
@@ -127,7 +127,7 @@ class Watch:
         if core is not None:
             confirmed = max(confirmed, core.confirmed)
             assert core.confirmed <= log.durable, f"{replica.name} confirms what is not on its disk"
-            diverged = isinstance(core, Slave) and core.stage is Stage.DIVERGED
+            diverged = isinstance(core, ReplicaCore) and core.stage is Stage.DIVERGED
             assert not diverged, f"{replica.name} is left with a log that nobody else has"
             before, said = self._said[replica]
             assert core is not before or core.confirmed >= said, f"what {replica.name} has confirmed goes back"

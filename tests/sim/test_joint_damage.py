@@ -10,7 +10,7 @@ PATIENCE_S = 10.0
 
 
 def replicas(history, group=0):
-    """The master of a group, and its slaves."""
+    """The master of a group, and its replicas."""
     master = history.cluster.master(group)
     return master, [one for one in history.cluster.replicas if one.group == group and one is not master]
 
@@ -24,11 +24,11 @@ def set_of(history, group=0):
 
 
 @pytest.mark.parametrize("acknowledge", ["all_in_sync", "quorum"])
-def test_a_damaged_slave_is_repaired_and_in_the_set_again(acknowledge):
+def test_a_damaged_replica_is_repaired_and_in_the_set_again(acknowledge):
     with steady(11, acknowledge=acknowledge) as history:
-        _, (slave, _) = replicas(history)
-        assert history.spoil(slave, 3)
-        assert history.cluster.run(PATIENCE_S, is_repaired(slave))
+        _, (replica, _) = replicas(history)
+        assert history.spoil(replica, 3)
+        assert history.cluster.run(PATIENCE_S, is_repaired(replica))
         assert history.cluster.run(PATIENCE_S, lambda: len(set_of(history)) == REPLICA_COUNT)
         history.heal()
 
@@ -45,13 +45,13 @@ def test_a_damaged_master_is_repaired_while_it_serves():
 
 def test_a_master_that_nobody_repairs_hands_over_to_a_sound_replica():
     with steady(13) as history:
-        master, slaves = replicas(history)
-        for one in slaves:
+        master, others = replicas(history)
+        for one in others:
             one.node.services.ranges = None
         assert history.spoil(master, 3)
-        assert history.cluster.run(15, lambda: history.cluster.master(0) in slaves)
+        assert history.cluster.run(15, lambda: history.cluster.master(0) in others)
         history.cluster.run(1)
-        for one in slaves:  # started again, they answer
+        for one in others:  # started again, they answer
             one.crash(End.KILLED)
             one.start()
         assert history.cluster.run(PATIENCE_S, is_repaired(master))
@@ -60,8 +60,8 @@ def test_a_master_that_nobody_repairs_hands_over_to_a_sound_replica():
 
 def test_replicas_with_different_damages_repair_each_other():
     with steady(14) as history:
-        master, slaves = replicas(history)
-        hurt = [one for one in (master, *slaves) if history.spoil(one, 2)]
+        master, others = replicas(history)
+        hurt = [one for one in (master, *others) if history.spoil(one, 2)]
         assert len(hurt) == REPLICA_COUNT
         assert history.cluster.run(PATIENCE_S, is_repaired(*hurt))
         history.heal()

@@ -45,7 +45,7 @@ def test_a_master_that_only_the_controllers_reach_is_succeeded(acknowledge, way)
         history.heal()
 
 
-def test_a_master_that_its_slaves_reach_and_no_proxy_is_succeeded():
+def test_a_master_that_its_replicas_reach_and_no_proxy_is_succeeded():
     with steady(22, acknowledge="all_in_sync") as history:
         cluster = history.cluster
         old = cluster.master(0)
@@ -57,12 +57,12 @@ def test_a_master_that_its_slaves_reach_and_no_proxy_is_succeeded():
 
 
 @pytest.mark.parametrize("min_in_sync", [1, 2])
-def test_a_master_that_proxies_reach_and_no_slave_is_succeeded(min_in_sync):
-    """Also where the set could become the master alone: it does not while slaves that live hear nothing from it."""
+def test_a_master_that_proxies_reach_and_no_replica_is_succeeded(min_in_sync):
+    """Also where the set could become the master alone: it does not while replicas that live hear nothing from it."""
     with steady(23, acknowledge="all_in_sync", min_in_sync=min_in_sync) as history:
         cluster = history.cluster
         old = cluster.master(0)
-        history.grey(0, way="both", whom="slaves")
+        history.grey(0, way="both", whom="replicas")
         goes_on(history, 0, old)
         cluster.run(REST_S)
         assert epoch(history) == 2

@@ -14,7 +14,7 @@ PATIENCE_S = 10.0
 
 
 def replicas(history, group=0):
-    """The master of a group, and its slaves."""
+    """The master of a group, and its replicas."""
     master = history.cluster.master(group)
     return master, [one for one in history.cluster.replicas if one.group == group and one is not master]
 
@@ -23,7 +23,7 @@ def set_of(history, group=0):
     return set(history.watch.newest[group].sync_set)
 
 
-def test_a_master_that_a_slave_still_follows_does_not_answer_for_the_newest_keys():
+def test_a_master_that_a_replica_still_follows_does_not_answer_for_the_newest_keys():
     """Half of the group does not know of the new master yet, which takes writes alone: reads of keys wait."""
     with steady(2, acknowledge="all_in_sync", min_in_sync=1) as history:
         cluster = history.cluster
@@ -82,7 +82,7 @@ def test_a_send_without_an_answer_is_stored_once_however_often_it_is_repeated(se
 
 @pytest.mark.parametrize("seed", range(2))
 def test_readers_stop_at_what_is_confirmed(seed):
-    """A reader of the faster slave would have seen what a failover to the slower one takes away."""
+    """A reader of the faster replica would have seen what a failover to the slower one takes away."""
     with steady(seed, acknowledge="all_in_sync") as history:
         cluster = history.cluster
         for end in End:
@@ -96,29 +96,29 @@ def test_readers_stop_at_what_is_confirmed(seed):
         history.heal()
 
 
-def test_a_slave_behind_the_beginning_of_the_log_starts_from_a_snapshot():
+def test_a_replica_behind_the_beginning_of_the_log_starts_from_a_snapshot():
     with steady(4, acknowledge="all_in_sync") as history:
-        master, (slave, _) = replicas(history)
-        slave.crash(End.KILLED)
-        behind = slave.platter.log.end
-        assert history.cluster.run(PATIENCE_S, lambda: slave.id not in set_of(history))
+        master, (replica, _) = replicas(history)
+        replica.crash(End.KILLED)
+        behind = replica.platter.log.end
+        assert history.cluster.run(PATIENCE_S, lambda: replica.id not in set_of(history))
         while master.platter.log.first <= behind:
             history.cluster.run(0.2)
             master.platter.trim()
-        slave.start()
-        assert history.cluster.run(PATIENCE_S, lambda: slave.id in set_of(history))
-        assert slave.platter.log.first > behind
+        replica.start()
+        assert history.cluster.run(PATIENCE_S, lambda: replica.id in set_of(history))
+        assert replica.platter.log.first > behind
         history.heal()
 
 
-def test_without_controllers_nobody_lets_a_dead_slave_go():
+def test_without_controllers_nobody_lets_a_dead_replica_go():
     """A frame that the replica would need is not acknowledged, so it is not missing where it may be elected."""
     with steady(1, acknowledge="all_in_sync") as history:
         cluster = history.cluster
-        master, (slave, _) = replicas(history)
+        master, (replica, _) = replicas(history)
         for controller in cluster.controllers:
             controller.crash(End.KILLED)
-        slave.crash(End.KILLED)
+        replica.crash(End.KILLED)
         cluster.run(0.5)
         confirmed = master.core.confirmed
         cluster.run(3)
@@ -131,17 +131,17 @@ def test_a_frame_is_acknowledged_again_only_when_enough_have_it():
     """A repetition that the new master finds in its log is not safe because it is there."""
     with steady(5, acknowledge="all_in_sync") as history:
         cluster = history.cluster
-        old, slaves = replicas(history)
-        for one in slaves:
+        old, others = replicas(history)
+        for one in others:
             one.disk_s = (0.03, 0.06)
 
         def is_ahead() -> bool:
-            return min(one.platter.log.end for one in slaves) > old.core.confirmed
+            return min(one.platter.log.end for one in others) > old.core.confirmed
 
         assert cluster.run(PATIENCE_S, is_ahead)
         old.crash(End.DARK)
         cluster.run(3)  # on how many disks each answer's frame is, is looked at in every step
-        assert cluster.master(0) in slaves
+        assert cluster.master(0) in others
         old.start()
         history.heal()
 

@@ -102,29 +102,29 @@ def test_a_planned_switch_over_fails_no_write():
     with steady(3) as history:
         cluster = history.cluster
         old = cluster.master(0)
-        slave = next(one for one in cluster.replicas if one.group == 0 and one is not old)
-        asked = old.process.run(old.node.switch_over(slave.id))
-        assert cluster.run(2, lambda: cluster.master(0) is slave)
-        assert asked.result() == slave.id
+        replica = next(one for one in cluster.replicas if one.group == 0 and one is not old)
+        asked = old.process.run(old.node.switch_over(replica.id))
+        assert cluster.run(2, lambda: cluster.master(0) is replica)
+        assert asked.result() == replica.id
         history.heal()
 
 
 @pytest.mark.parametrize("acknowledge", ["all_in_sync", "quorum"])
 def test_who_follows_live_gets_every_frame_once_whoever_is_master(acknowledge):
-    """Slaves do not know yet what their master has confirmed and told to clients when one of them is its successor. By
-    quorum it cannot know before others have come, so it serves nobody before: clients would take it for a loss."""
+    """Replicas do not know yet what their master has confirmed and told to clients when one of them is its successor.
+    By quorum it cannot know before others have come, so it serves nobody before: clients would take it for a loss."""
     with steady(7, acknowledge=acknowledge) as history:
         cluster = history.cluster
         cluster.net.delay_s = (0.04, 0.05)
         for group in range(GROUP_COUNT):
             old = cluster.master(group)
-            slaves = [one for one in cluster.replicas if one.group == group and one is not old]
+            replicas = [one for one in cluster.replicas if one.group == group and one is not old]
 
-            def ahead(old=old, slaves=slaves) -> bool:
-                return old.core.confirmed > max(one.core.confirmed for one in slaves)
+            def ahead(old=old, replicas=replicas) -> bool:
+                return old.core.confirmed > max(one.core.confirmed for one in replicas)
 
             assert cluster.run(20, ahead)
-            links = history.cut([old], slaves)
+            links = history.cut([old], replicas)
             cluster.run(0.1)  # clients hear of it
             old.crash(End.KILLED)
             assert cluster.run(ELECTED_S, lambda group=group: cluster.master(group) is not None)

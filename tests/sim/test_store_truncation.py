@@ -1,4 +1,4 @@
-"""Cutting what a slave's log has too much of, with the power failing before, in or after each operation on the disk."""
+"""Cutting the surplus of a replica's log, with the power failing before, in or after each operation on the disk."""
 
 import errno
 import random

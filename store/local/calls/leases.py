@@ -102,9 +102,9 @@ class LeaseCalls(KeyCalls):
         group: str = "",
         invisible_ms: int | None = None,
     ) -> Sequence[Lease]:
-        """See `StoreClient.take`. Raises `NotMaster` on a slave."""
-        if self._engine.role == "slave":
-            raise NotMaster("a slave lends nothing")
+        """See `StoreClient.take`. Raises `NotMaster` on a replica."""
+        if self._engine.role == "replica":
+            raise NotMaster("a replica lends nothing")
         check_messages_queue(queue)
         await self._queue(queue)
         return await self._lending.take(

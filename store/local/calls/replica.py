@@ -1,4 +1,4 @@
-"""The calls that replication's driver makes to a store: a master streams its log, a slave takes one in."""
+"""The calls that replication's driver makes to a store: a master streams its log, a replica takes one in."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,11 +25,11 @@ class ReplicaCalls(Calls):
 
     _gate: Gate | None  # on a master with other replicas
     _hooks: ReplicationHooks | None
-    _received: LogOffset  # how far a slave has taken the log from its master
+    _received: LogOffset  # how far a replica has taken the log from its master
 
     @property
     def role(self) -> Role:
-        """Master or slave; changed by closing and opening again."""
+        """Master or replica; changed by closing and opening again."""
         return self._engine.role
 
     @property
@@ -80,10 +80,10 @@ class ReplicaCalls(Calls):
         """Records that what lies before a log offset, at the end of a frame, is on all disks that must have it.
 
         It can be read from then on. Of a master: this one's disk has it too; appends are answered as far as
-        `acknowledged`, if that is further. Of a slave: its master says so, perhaps of more than it has; it can be read
-        when it is on this disk. Never goes back.
+        `acknowledged`, if that is further. Of a replica: its master says so, perhaps of more than it has; it can be
+        read when it is on this disk. Never goes back.
         """
-        if self._engine.role == "slave":
+        if self._engine.role == "replica":
             self._engine.confirm(end)
         elif self._gate is not None:
             self._gate.confirm(end, end if acknowledged is None else acknowledged)
@@ -113,7 +113,7 @@ class ReplicaCalls(Calls):
         """See `LocalStore.close`."""
         raise NotImplementedError
 
-    # ---- as slave
+    # ---- as replica
 
     def receive(self, frames: bytes | Sequence[Placed]) -> LogOffset:
         """Take whole frames from the master, the first of which is this log's next; how far it is taken now.
@@ -122,7 +122,7 @@ class ReplicaCalls(Calls):
         with how far. Bytes are verified; nothing of them is taken when it raises: `CorruptFrame`, also for a frame that
         is not the next, `StoreOverloaded`, `StoreFull` and the store's `error`.
         """
-        assert self._engine.role == "slave"
+        assert self._engine.role == "replica"
         self._check_receiving()
         found = _parse(frames, self._received) if isinstance(frames, bytes) else frames
         if found:
@@ -134,7 +134,7 @@ class ReplicaCalls(Calls):
 
     @property
     def dropped(self) -> StoreFull | None:
-        """Returns why a slave has dropped some of what it took, for want of room; then it has to be opened again.
+        """Returns why a replica has dropped some of what it took, for want of room; then it has to be opened again.
 
         `flushed` is called when that happens.
         """

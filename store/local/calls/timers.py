@@ -35,9 +35,9 @@ class TimerCalls(LeaseCalls):
     async def _tick(self, now_ms: int) -> int | None:
         """Do what is due; when to come again. Leases first, as they wait for no disk; neither stops the other.
 
-        On a slave nothing is: that is its master's to do.
+        On a replica nothing is: that is its master's to do.
         """
-        if self._engine.role == "slave":
+        if self._engine.role == "replica":
             return None
         times: list[int | None] = []
         timers_left = False

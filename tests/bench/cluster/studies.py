@@ -15,10 +15,10 @@ _COST = {
     "puback_p99_ms": "p99",
     "proxy_cpu_us": "CPU us a message: proxy",
     "master_cpu_us": "master",
-    "slaves_cpu_us": "slaves",
+    "replicas_cpu_us": "replicas",
     "frames_mb_per_s": "frames MB/s",
     "frames_master_us": "CPU us a frame: master",
-    "frames_slaves_us": "slaves",
+    "frames_replicas_us": "replicas",
     "append_p50_ms": "append p50 ms",
 }
 
@@ -53,7 +53,7 @@ CLUSTER_STUDIES: Mapping[str, Study] = {
             title="A group of three whose nodes are far from each other",
             about="As above, with a network of namespaces and a switch between the nodes, a process that takes part of "
             "the machine too; it holds each packet for so long. What is under way bounds what can be done in that "
-            "time: from the proxy to its master, from there to the slaves, and back, it is 8 ms with 2 each way.",
+            "time: from the proxy to its master, from there to the replicas, and back, it is 8 ms with 2 each way.",
             program=_GROUP,
             cases=[{"what": "cost", "replicas": 3, "seconds": 3.0, "delay_ms": delay} for delay in (0.0, 2.0)],
             columns=_COST,

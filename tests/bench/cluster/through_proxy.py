@@ -51,7 +51,7 @@ async def _cost(directory: Path, *, replicas: int, seconds: float, delay_ms: flo
         flat_out = await throughput(store, frames, seconds)
         cpu, count = _cpu(rig, master), flat_out["frames_per_s"] * seconds
         found |= {"frames_per_s": flat_out["frames_per_s"], "frames_mb_per_s": flat_out["mb_per_s"]}
-        found |= {f"frames_{role}_us": (cpu[role] - before[role]) / count * 1e6 for role in ("master", "slaves")}
+        found |= {f"frames_{role}_us": (cpu[role] - before[role]) / count * 1e6 for role in ("master", "replicas")}
         taken = await append_times(store, frames[0], seconds)
         found["append_p50_ms"] = taken[len(taken) // 2] * 1e3
         await store.close()
@@ -84,9 +84,9 @@ async def _mqtt(rig: Rig, proxies: Sequence[Node], seconds: float) -> dict[str, 
 
 
 def _cpu(rig: Rig, master: str) -> dict[str, float]:
-    found = {"proxy": 0.0, "master": 0.0, "slaves": 0.0}
+    found = {"proxy": 0.0, "master": 0.0, "replicas": 0.0}
     for node in [*rig.proxies, *rig.stores]:
-        role = "proxy" if node.role == "proxy" else "master" if node.name == master else "slaves"
+        role = "proxy" if node.role == "proxy" else "master" if node.name == master else "replicas"
         found[role] += cpu_s(rig.cluster.pid(node.name))
     return found
 

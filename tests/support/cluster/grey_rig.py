@@ -9,8 +9,8 @@ from tests.support.controller.elections_rig import Rig
 
 __all__ = ["GreyRig"]
 
-JOIN_MS = 500  # that a slave needs to be in sync again
-LEAVE_MS = 2_000  # until a slave that is not reached leaves the set
+JOIN_MS = 500  # that a replica needs to be in sync again
+LEAVE_MS = 2_000  # until a replica that is not reached leaves the set
 
 
 class GreyRig(Rig):
@@ -20,7 +20,7 @@ class GreyRig(Rig):
         self.cut = set()
         self.proxies = [f"p{n}" for n in range(1, proxies + 1)]
         self.silence = {}  # who complains -> (epoch, ms, met)
-        self.in_touch = {}  # slave -> for how long it reaches the master; negative: does not
+        self.in_touch = {}  # replica -> for how long it reaches the master; negative: does not
         super().__init__(replicas, in_sync=replicas, **more)
         self.run(6_000)
         self.commands.clear()
@@ -78,7 +78,7 @@ class GreyRig(Rig):
         super().tick()
 
     def _follow(self):
-        """The master takes slaves into the set, and lets them go."""
+        """The master takes replicas into the set, and lets them go."""
         master = self.group.master
         if master is None or master not in self.said:
             return

@@ -9,7 +9,7 @@ from controller.remote.heartbeats import Heartbeats
 from controller.remote.remote import RemoteController
 from store.node.master_role import MasterRole
 from store.node.node import NodeSettings, StoreNode
-from store.node.slave_role import SlaveRole
+from store.node.replica_role import ReplicaRole
 from store.remoting import RemoteStore
 from store.replication.pace import Pace
 from tests.support.controller.controllers import until
@@ -143,7 +143,7 @@ class StoreGroup:
 
     def is_streaming(self, name):
         role = self.role(name)
-        return isinstance(role, SlaveRole) and role.streaming
+        return isinstance(role, ReplicaRole) and role.streaming
 
     async def in_sync(self, *names):
         """Wait until these, by name, are the SyncStateSet."""

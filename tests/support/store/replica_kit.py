@@ -47,9 +47,9 @@ async def open_master(path: Path, *, alone=False, **options) -> LocalStore:
     return store
 
 
-async def open_slave(path: Path, **options) -> LocalStore:
+async def open_replica(path: Path, **options) -> LocalStore:
     hooks = Hooks()
-    store = await LocalStore.open(path, **{"role": "slave", "replication": hooks, **options})
+    store = await LocalStore.open(path, **{"role": "replica", "replication": hooks, **options})
     store.hooks = hooks
     return store
 
@@ -71,11 +71,11 @@ async def stored(master, *frames):
     return futures
 
 
-async def feed(master, slave, *, max_bytes=1 << 20):
-    """Bring a slave's log to where the master's is written."""
-    while frames := await master.read_log(slave.receive(b""), max_bytes):
-        slave.receive(frames)
-    await until(lambda: slave.flushed == slave.receive(b""))
+async def feed(master, replica, *, max_bytes=1 << 20):
+    """Bring a replica's log to where the master's is written."""
+    while frames := await master.read_log(replica.receive(b""), max_bytes):
+        replica.receive(frames)
+    await until(lambda: replica.flushed == replica.receive(b""))
 
 
 def log_bytes(path: Path) -> bytes:

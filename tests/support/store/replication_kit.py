@@ -1,11 +1,11 @@
-"""A master and its slaves with logs in memory, and nothing between them: what a test sends arrives when it says so."""
+"""A master and its replicas with logs in memory, and no network: what a test sends arrives when it says so."""
 
 from store.format.frame import HEADER, ROW, Header, LogOffset, UnplacedFrame
 from store.replication.effects import Close, Prepare, SaveEpochs, Send, TakeSnapshot, Write
 from store.replication.epochs import EpochList
 from store.replication.master import Master
 from store.replication.messages import decode, encode
-from store.replication.slave import Slave
+from store.replication.replica_core import ReplicaCore
 
 FRAME_BYTES = 200
 
@@ -43,7 +43,7 @@ class Log:
 
 
 class Following:
-    """A slave, its log, and what it has asked for. Everything is synced at once unless `lazy`."""
+    """A replica, its log, and what it has asked for. Everything is synced at once unless `lazy`."""
 
     def __init__(self, number: int, log: Log | None = None, epochs=(), *, promised: int = 0, confirmed=None, **kinds):
         self.number = number
@@ -54,7 +54,7 @@ class Following:
         self.closed: list[str] = []
         self.snapshots: list[int] = []
         self.writes: list[Write] = []
-        self.slave = Slave(
+        self.core = ReplicaCore(
             group=kinds.pop("group", 0),
             replica=number,
             epochs=self.saved[0],
@@ -66,8 +66,8 @@ class Following:
         )
 
     def work(self) -> None:
-        """Do what the slave wants done."""
-        while effects := self.slave.take():
+        """Do what the replica wants done."""
+        while effects := self.core.take():
             for effect in effects:
                 match effect:
                     case Send(message):
@@ -78,13 +78,13 @@ class Following:
                         if cut_to is not None:
                             self.log.cut(cut_to)
                         self.saved = (epochs, promised)
-                        self.slave.prepared()
+                        self.core.prepared()
                     case Write(_, end, _, frames) as write:
                         self.writes.append(write)
                         for frame in frames:
                             self.log.append(frame.data)
                         if not self.lazy:
-                            self.slave.flushed_to(end)
+                            self.core.flushed_to(end)
                     case TakeSnapshot(epoch):
                         self.snapshots.append(epoch)
                     case Close(why):
@@ -92,7 +92,7 @@ class Following:
 
 
 class Leading:
-    """A master, its log, and its slaves."""
+    """A master, its log, and its replicas."""
 
     def __init__(self, epoch: int = 1, log: Log | None = None, epochs=(), *, followers=(), **kinds):
         self.log = log if log is not None else Log()
@@ -119,7 +119,7 @@ class Leading:
 
     def connect(self, *numbers: int) -> "Leading":
         for number in numbers:
-            self.followers[number].slave.connect(self.master.epoch, session=number + 100, now_ms=self.now)
+            self.followers[number].core.connect(self.master.epoch, session=number + 100, now_ms=self.now)
         return self.settle()
 
     def append(self, count: int = 1, *, flush: bool = True, size: int = FRAME_BYTES) -> "Leading":
@@ -151,7 +151,7 @@ class Leading:
             self.mailbox += said
             for number, message in said:
                 if number in self.followers:
-                    self.followers[number].slave.receive(decode(encode(message)), now_ms=self.now)
+                    self.followers[number].core.receive(decode(encode(message)), now_ms=self.now)
                     self.followers[number].work()
             ask = self.master.ask()
             if ask is not None:

@@ -37,7 +37,7 @@ def test_a_master_that_only_the_controllers_reach_is_succeeded(acknowledge):
 
 
 @pytest.mark.parametrize("both", [True, False])
-def test_slaves_that_are_cut_off_from_a_master_that_proxies_reach_replace_it_when_it_cannot_write(both):
+def test_replicas_that_are_cut_off_from_a_master_that_proxies_reach_replace_it_when_it_cannot_write(both):
     rig = GreyRig()
     for id_ in (2, 3):
         rig.cut |= {(1, id_), (id_, 1)} if both else {(1, id_)}
@@ -46,28 +46,28 @@ def test_slaves_that_are_cut_off_from_a_master_that_proxies_reach_replace_it_whe
     assert rig.reached()
 
 
-def test_slaves_alone_do_not_replace_a_master_that_goes_on_writing_for_the_proxies():
+def test_replicas_alone_do_not_replace_a_master_that_goes_on_writing_for_the_proxies():
     rig = GreyRig(min_in_sync=1)
     rig.isolate(1, others=[2, 3])
     rig.run(20_000)
     assert rig.group.master == 1
 
 
-def test_one_slave_of_two_does_not_replace_its_master():
+def test_one_replica_of_two_does_not_replace_its_master():
     rig = GreyRig()
     rig.isolate(1, others=[2])
     rig.run(20_000)
     assert not rig.commands
 
 
-def test_a_slave_that_reaches_nobody_is_cut_off_itself():
+def test_a_replica_that_reaches_nobody_is_cut_off_itself():
     rig = GreyRig(2)
     rig.isolate(2)
     rig.run(20_000)
     assert not rig.commands
 
 
-def test_proxies_that_reach_a_slave_and_not_the_master_replace_it_although_slaves_reach_it():
+def test_proxies_that_reach_a_replica_and_not_the_master_replace_it_although_replicas_reach_it():
     rig = GreyRig(proxies=3)
     rig.isolate(1, others=["p1", "p2"])
     rig.run(SOON_MS)
@@ -82,7 +82,7 @@ def test_a_minority_of_the_proxies_replaces_nobody():
     assert not rig.commands
 
 
-def test_the_only_proxy_is_believed_later_when_slaves_contradict():
+def test_the_only_proxy_is_believed_later_when_replicas_contradict():
     rig = GreyRig(proxies=1)
     rig.isolate(1, others=["p1"])
     rig.run(LONE_PROXY_MS - 1_000)
@@ -179,7 +179,7 @@ def test_a_group_whose_master_nobody_reaches_is_not_said_to_be_served():
     assert not serving.ask(0, rig.group, rig.now).served
 
 
-def test_slaves_that_live_stay_in_the_set_while_the_master_may_be_cut_off_itself():
+def test_replicas_that_live_stay_in_the_set_while_the_master_may_be_cut_off_itself():
     """With a set of the master alone nobody could be elected in its place."""
     rig = GreyRig(min_in_sync=1)
     rig.isolate(1)

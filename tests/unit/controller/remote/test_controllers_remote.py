@@ -293,7 +293,7 @@ async def test_replicas_are_heard_elected_and_told_at_once(three):
     await replicas.register(1, 2)
     await until(lambda: client.group(0).master is not None)
     master = client.group(0).master
-    slave = 3 - master
+    replica = 3 - master
     await until(lambda: all(replicas.groups[id_].master == master for id_ in (1, 2)))
     assert all(beats.connected == 3 for beats in replicas.beats.values())
     group = client.group(0)
@@ -302,21 +302,21 @@ async def test_replicas_are_heard_elected_and_told_at_once(three):
             group=0, master=master, master_epoch=group.master_epoch, sync_epoch=group.sync_epoch, new_set=(1, 2)
         )
     )
-    await until(lambda: replicas.groups[slave].sync_set == (1, 2))
+    await until(lambda: replicas.groups[replica].sync_set == (1, 2))
     (route,) = await client.routes()
     assert (route.master, [one.alive for one in route.replicas]) == (master, [True, True])
     # A planned switch-over and back, asked of whoever leads.
     await until(lambda: all(n.registry.last(0, master).master for n in three.nodes.values()))
-    assert (await client.do(Elect(group=0, candidate=slave))).master == slave
-    await until(lambda: replicas.groups[slave].master == slave)
+    assert (await client.do(Elect(group=0, candidate=replica))).master == replica
+    await until(lambda: replicas.groups[replica].master == replica)
     # The master's connections end: it is succeeded.
     group = client.group(0)
     await client.do(
         AlterSyncSet(
-            group=0, master=slave, master_epoch=group.master_epoch, sync_epoch=group.sync_epoch, new_set=(1, 2)
+            group=0, master=replica, master_epoch=group.master_epoch, sync_epoch=group.sync_epoch, new_set=(1, 2)
         )
     )
-    await replicas.close(slave)
+    await replicas.close(replica)
     await until(lambda: replicas.groups[master].master == master)
     await replicas.close()
 

@@ -20,7 +20,7 @@ from gateway.sessions.record import offsets_of
 from store.base.errors import QueueDropped
 from store.format.frame import LogOffset, Position
 from store.local.local import LocalStore
-from store.node.slave_role import SlaveRole
+from store.node.replica_role import ReplicaRole
 from tests.support.controller.controllers import Controllers, now_ms, until
 from tests.support.store.node_kit import GROUP, StoreGroup
 from tests.support.store.store_kit import append, bodies, frame
@@ -119,9 +119,9 @@ async def test_a_group_is_configured_while_it_runs(group, headgate):
     core = group.role(master).core
     said = await headgate("groups", "configure", GROUP, "--min-in-sync", 3)
     assert said.output.startswith(f"group {GROUP}: min_in_sync is 3, as soon as the master hears of it")
-    slave = next(name for name in group.names if name != master)
+    replica = next(name for name in group.names if name != master)
     await until(lambda: core._min_in_sync == 3)
-    await group.kill(slave)
+    await group.kill(replica)
     await until(lambda: core.refusal is not None)
     assert "3 are needed" in str(core.refusal)
     await headgate("groups", "configure", GROUP, "--min-in-sync", 1, "--acknowledge", "quorum", "--unclean-election")
@@ -183,7 +183,7 @@ async def test_a_replica_that_lives_is_retired_and_writing_goes_on(group, headga
     await until(lambda: id_ not in group.role(master).core.sync_set)
     await append(store, frame((16, b"b")))
     assert await bodies(store, 16) == [b"a", b"b"]
-    assert isinstance(group.role(gone), SlaveRole)
+    assert isinstance(group.role(gone), ReplicaRole)
     assert group.group.next_replica > id_  # and is not given again
     await headgate("replicas", "retire", GROUP, id_)  # the answer was lost
     rest = next(name for name in group.names if name not in {gone, master})

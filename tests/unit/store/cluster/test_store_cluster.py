@@ -280,13 +280,13 @@ async def test_nobody_at_home_is_said(controller):
         await ClusterStore.open(controller, connect_remote(controller, budget_s=0.2))
 
 
-async def test_a_slave_near_by_answers_reads(controller, tmp_path):
-    """Two stores stand for the master and a slave that is behind it, so that it shows who was asked."""
+async def test_a_replica_near_by_answers_reads(controller, tmp_path):
+    """Two stores stand for the master and a replica that is behind it, so that it shows who was asked."""
     async with (
         await LocalStore.open(tmp_path / "a") as first,
         await LocalStore.open(tmp_path / "b") as second,
     ):
-        for store, body in ((first, b"master"), (second, b"slave!")):
+        for store, body in ((first, b"master"), (second, b"replica!")):
             await append(store, frame((16, body)))
         await append(first, frame((16, b"only the master has it")))
         one, two = await Node().start(first), await Node().start(second, master=False)
@@ -296,10 +296,10 @@ async def test_a_slave_near_by_answers_reads(controller, tmp_path):
             log = cluster.logs[0]
             assert isinstance(log, RemoteStore)
             await until(lambda: log._near.is_connected)
-            assert await cluster.read(Position(0, 0)) == b"slave!"
-            assert await bodies(cluster, 16) == [b"slave!", b"only the master has it"]
+            assert await cluster.read(Position(0, 0)) == b"replica!"
+            assert await bodies(cluster, 16) == [b"replica!", b"only the master has it"]
             (found,), following = await cluster.scan(Position(0, 0), None, max_bytes=1 << 20)
-            assert (found.record(0), following) == (b"slave!", second.confirmed)
+            assert (found.record(0), following) == (b"replica!", second.confirmed)
             (found,), _ = await cluster.scan(Position(following, 0), None, max_bytes=1 << 20)
             assert found.record(0) == b"only the master has it"
             assert await cluster.bounds(16) == (0, 2)

@@ -12,7 +12,7 @@ from store.log.log import CommitLog
 from store.log.scrub import START_FACTOR, Scrub
 from store.log.sealer import Sealer
 from store.log.segment import BadRange
-from tests.support.store.replica_kit import open_slave, until
+from tests.support.store.replica_kit import open_replica, until
 from tests.support.store.store_kit import append, frame
 
 pytestmark = pytest.mark.anyio
@@ -145,10 +145,10 @@ def test_a_sound_frame_that_is_not_the_one_that_was_sealed_is_damage(tmp_path):
 async def test_what_the_scrub_finds_reaches_the_hooks(tmp_path):
     placed = write(tmp_path)
     flip(tmp_path, placed[13], HEADER.size + 3)
-    slave = await open_slave(tmp_path, segment_size_bytes=SEGMENT_BYTES)
-    await until(lambda: ("damaged", 0) in slave.hooks.told)
-    assert [(one.start, one.found_by) for one in slave.damages] == [(placed[13].start, "scrub")]
-    await slave.close()
+    replica = await open_replica(tmp_path, segment_size_bytes=SEGMENT_BYTES)
+    await until(lambda: ("damaged", 0) in replica.hooks.told)
+    assert [(one.start, one.found_by) for one in replica.damages] == [(placed[13].start, "scrub")]
+    await replica.close()
 
 
 async def test_a_sound_store_says_when_it_is_verified(tmp_path):

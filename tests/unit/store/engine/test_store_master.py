@@ -205,10 +205,10 @@ async def test_stepping_down_answers_and_forgets_what_is_not_confirmed(tmp_path)
         await append(store, frame((16, b"c")))
     assert not store.writable
     await store.step_down()
-    slave = await LocalStore.open(tmp_path, role="slave")
-    assert slave.end > slave.confirmed == frame((16, b"a")).size_bytes
-    assert await bodies(slave, 16) == [b"a"]
-    await slave.close()
+    replica = await LocalStore.open(tmp_path, role="replica")
+    assert replica.end > replica.confirmed == frame((16, b"a")).size_bytes
+    assert await bodies(replica, 16) == [b"a"]
+    await replica.close()
     async with await open_master(tmp_path, alone=True) as store:  # a new master has all of its log
         assert await bodies(store, 16) == [b"a", b"b"]
 
@@ -290,9 +290,9 @@ async def test_views_never_follow_what_is_not_confirmed(tmp_path):
     await asyncio.sleep(0.02)
     assert store._engine.views.dispatched == at
     await store.step_down()
-    slave = await LocalStore.open(tmp_path, role="slave")
-    assert slave.confirmed == at < slave.end
-    await slave.close()
+    replica = await LocalStore.open(tmp_path, role="replica")
+    assert replica.confirmed == at < replica.end
+    await replica.close()
 
 
 async def inherited(tmp_path, *frames, confirmed):
@@ -334,9 +334,9 @@ async def test_stepping_down_again_before_that(tmp_path):
     size = frame((16, b"0")).size_bytes
     store = await inherited(tmp_path, *(frame((16, b"%d" % n)) for n in range(4)), confirmed=2 * size)
     await store.step_down()
-    slave = await LocalStore.open(tmp_path, role="slave", truncate_to=2 * size)
-    assert await bodies(slave, 16) == [b"0", b"1"]
-    await slave.close()
+    replica = await LocalStore.open(tmp_path, role="replica", truncate_to=2 * size)
+    assert await bodies(replica, 16) == [b"0", b"1"]
+    await replica.close()
 
 
 async def test_timers_wait_until_it_is_known_which_have_fired(tmp_path):

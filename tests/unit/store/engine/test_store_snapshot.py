@@ -25,7 +25,7 @@ from store.format.frame import origin_of
 from store.local.local import LocalStore
 from store.log.retention import Limits
 from store.views import Views
-from tests.support.store.replica_kit import feed, open_master, open_slave, until
+from tests.support.store.replica_kit import feed, open_master, open_replica, until
 from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
@@ -60,51 +60,51 @@ def entries(store):
     return list(store._engine.views.entries())
 
 
-async def caught_up(master, slave):
-    await feed(master, slave)
-    slave.confirm(master.end)
-    await until(lambda: slave.confirmed == master.end)
-    for store in (master, slave):
+async def caught_up(master, replica):
+    await feed(master, replica)
+    replica.confirm(master.end)
+    await until(lambda: replica.confirmed == master.end)
+    for store in (master, replica):
         await store._until_dispatched(store.confirmed)
 
 
 async def test_a_replica_that_is_too_far_behind_begins_anew(master, tmp_path):
-    slave = await open_slave(tmp_path / "slave", **OPTIONS)
+    replica = await open_replica(tmp_path / "replica", **OPTIONS)
     with pytest.raises(OffsetOutOfRange):
-        await master.read_log(slave.end, 1 << 20)
-    await slave.close()
-    info = await master.snapshot(tmp_path / "slave" / "coming")
-    assert info == snapshot_info(tmp_path / "slave" / "coming")
+        await master.read_log(replica.end, 1 << 20)
+    await replica.close()
+    info = await master.snapshot(tmp_path / "replica" / "coming")
+    assert info == snapshot_info(tmp_path / "replica" / "coming")
     assert (info.group, info.first, info.dispatched) == (GROUP, master.first, master._engine.views.dispatched)
     await fill(master, range(40, 43))
-    install_snapshot(tmp_path / "slave", tmp_path / "slave" / "coming")
-    assert sorted(path.name for path in (tmp_path / "slave").iterdir()) == ["LOCK", "filling", "group", "views"]
-    slave = await open_slave(tmp_path / "slave", **OPTIONS)
-    assert slave.first == slave.end == slave.confirmed == info.first
+    install_snapshot(tmp_path / "replica", tmp_path / "replica" / "coming")
+    assert sorted(path.name for path in (tmp_path / "replica").iterdir()) == ["LOCK", "filling", "group", "views"]
+    replica = await open_replica(tmp_path / "replica", **OPTIONS)
+    assert replica.first == replica.end == replica.confirmed == info.first
 
     # Until its log has come to where the snapshot was taken it can be neither read nor master.
-    for refused in (slave.fetch(16, 0, max_bytes=1), slave.kv_get("old"), slave.last(5), slave.addresses()):
+    for refused in (replica.fetch(16, 0, max_bytes=1), replica.kv_get("old"), replica.last(5), replica.addresses()):
         with pytest.raises(ReplicaIncomplete):
             await refused
-    at = slave.receive(await master.read_log(slave.end, 500))
-    slave.confirm(master.end)
-    await until(lambda: slave.confirmed == at < info.dispatched)
+    at = replica.receive(await master.read_log(replica.end, 500))
+    replica.confirm(master.end)
+    await until(lambda: replica.confirmed == at < info.dispatched)
     with pytest.raises(ReplicaIncomplete):
-        await slave.kv_get("old")
-    await slave.close()
+        await replica.kv_get("old")
+    await replica.close()
     with pytest.raises(ReplicaIncomplete):
-        await LocalStore.open(tmp_path / "slave", **OPTIONS)
-    slave = await open_slave(tmp_path / "slave", **OPTIONS)
-    assert slave.end == slave.confirmed == at
+        await LocalStore.open(tmp_path / "replica", **OPTIONS)
+    replica = await open_replica(tmp_path / "replica", **OPTIONS)
+    assert replica.end == replica.confirmed == at
 
-    await caught_up(master, slave)
-    assert (await slave.kv_get("old")).value == b"v"
-    assert entries(slave) == entries(master)
+    await caught_up(master, replica)
+    assert (await replica.kv_get("old")).value == b"v"
+    assert entries(replica) == entries(master)
     bounds = await master.bounds(16)
-    assert await slave.bounds(16) == bounds
-    assert await bodies(slave, 16, bounds.first) == await bodies(master, 16, bounds.first)
-    await slave.close()
-    async with await LocalStore.open(tmp_path / "slave", **OPTIONS) as new:
+    assert await replica.bounds(16) == bounds
+    assert await bodies(replica, 16, bounds.first) == await bodies(master, 16, bounds.first)
+    await replica.close()
+    async with await LocalStore.open(tmp_path / "replica", **OPTIONS) as new:
         assert await bodies(new, 16, bounds.first) == await bodies(master, 16, bounds.first)
         assert (await new.kv_get("old")).value == b"v"
 
@@ -113,50 +113,50 @@ async def test_a_log_that_has_lost_its_end_goes_on_lacking_it_behind_a_snapshot(
     """A member of the SyncStateSet may have confirmed what it has lost: it is not electable before it has it again."""
     await master.snapshot(tmp_path / "coming")
     lost_end = master.end
-    install_snapshot(tmp_path / "slave", tmp_path / "coming", lost_end=lost_end)
+    install_snapshot(tmp_path / "replica", tmp_path / "coming", lost_end=lost_end)
     for _ in range(2):  # opened again, it has not forgotten
-        slave = await open_slave(tmp_path / "slave", **OPTIONS)
-        assert slave.lost_end == lost_end
-        assert [(one.start, one.end) for one in slave.damages] == [(slave.end, lost_end)]
-        await slave.close()
-    slave = await open_slave(tmp_path / "slave", **OPTIONS)
-    await caught_up(master, slave)
-    await until(lambda: slave.lost_end is None)
-    assert not slave.is_damaged
-    assert entries(slave) == entries(master)
-    await slave.close()
+        replica = await open_replica(tmp_path / "replica", **OPTIONS)
+        assert replica.lost_end == lost_end
+        assert [(one.start, one.end) for one in replica.damages] == [(replica.end, lost_end)]
+        await replica.close()
+    replica = await open_replica(tmp_path / "replica", **OPTIONS)
+    await caught_up(master, replica)
+    await until(lambda: replica.lost_end is None)
+    assert not replica.is_damaged
+    assert entries(replica) == entries(master)
+    await replica.close()
 
 
 async def test_its_confirmed_end_counts_in_the_log(master, tmp_path):
     """The end that the master confirms moves what can be read, also while the views are ahead."""
     await master.snapshot(tmp_path / "coming")
-    info = install_snapshot(tmp_path / "slave", tmp_path / "coming")
-    slave = await open_slave(tmp_path / "slave", **OPTIONS)
+    info = install_snapshot(tmp_path / "replica", tmp_path / "coming")
+    replica = await open_replica(tmp_path / "replica", **OPTIONS)
     seen = []
-    slave.tail(seen.extend)
-    await feed(master, slave)
-    slave.confirm(info.first + 100)
-    await until(lambda: slave.confirmed == info.first + 100)
-    slave.confirm(info.dispatched)
-    await until(lambda: slave.confirmed == info.dispatched)
-    assert await slave.kv_get("old") is not None
+    replica.tail(seen.extend)
+    await feed(master, replica)
+    replica.confirm(info.first + 100)
+    await until(lambda: replica.confirmed == info.first + 100)
+    replica.confirm(info.dispatched)
+    await until(lambda: replica.confirmed == info.dispatched)
+    assert await replica.kv_get("old") is not None
     assert seen == []  # nothing new
-    await slave.close()
+    await replica.close()
 
 
 async def test_a_snapshot_while_appends_go_on(master, tmp_path):
     writing = asyncio.ensure_future(fill(master, range(50, 90)))
     for n in range(5):
         info = await master.snapshot(tmp_path / str(n))
-        install_snapshot(tmp_path / f"slave{n}", tmp_path / str(n))
-        views = Views(tmp_path / f"slave{n}" / "views", origin=origin_of(GROUP))
+        install_snapshot(tmp_path / f"replica{n}", tmp_path / str(n))
+        views = Views(tmp_path / f"replica{n}" / "views", origin=origin_of(GROUP))
         assert views.dispatched == info.dispatched
         views.close()
     await writing
-    slave = await open_slave(tmp_path / "slave0", **OPTIONS)
-    await caught_up(master, slave)
-    assert entries(slave) == entries(master)
-    await slave.close()
+    replica = await open_replica(tmp_path / "replica0", **OPTIONS)
+    await caught_up(master, replica)
+    assert entries(replica) == entries(master)
+    await replica.close()
 
 
 async def test_one_that_is_trimmed_meanwhile_begins_where_the_log_does(master, tmp_path, monkeypatch):
@@ -173,11 +173,11 @@ async def test_one_that_is_trimmed_meanwhile_begins_where_the_log_does(master, t
     before = master.first
     info = await master.snapshot(tmp_path / "one")
     assert before < info.first == master.first <= info.dispatched
-    install_snapshot(tmp_path / "slave", tmp_path / "one")
-    slave = await open_slave(tmp_path / "slave", **OPTIONS)
-    await caught_up(master, slave)
-    assert entries(slave) == entries(master)
-    await slave.close()
+    install_snapshot(tmp_path / "replica", tmp_path / "one")
+    replica = await open_replica(tmp_path / "replica", **OPTIONS)
+    await caught_up(master, replica)
+    assert entries(replica) == entries(master)
+    await replica.close()
 
     def slower(*args):
         size = copy(*args)
@@ -250,7 +250,7 @@ async def test_a_copy_makes_way_for_the_views_to_grow(tmp_path):
 async def test_what_is_no_snapshot(master, tmp_path):
     await master.snapshot(tmp_path / "good")
     with pytest.raises(SnapshotUnusable):
-        install_snapshot(tmp_path / "slave", tmp_path / "missing")
+        install_snapshot(tmp_path / "replica", tmp_path / "missing")
 
     def damaged(name, change):
         shutil.copytree(tmp_path / "good", tmp_path / "bad")
@@ -267,12 +267,12 @@ async def test_what_is_no_snapshot(master, tmp_path):
     for name, change in hurts:
         damaged(name, change)
         with pytest.raises(SnapshotUnusable):
-            install_snapshot(tmp_path / "slave", tmp_path / "bad")
+            install_snapshot(tmp_path / "replica", tmp_path / "bad")
         shutil.rmtree(tmp_path / "bad")
-    assert not (tmp_path / "slave" / "views").exists()
+    assert not (tmp_path / "replica" / "views").exists()
     with pytest.raises(DataDirLocked):
         install_snapshot(tmp_path / "master", tmp_path / "good")
-    install_snapshot(tmp_path / "slave", tmp_path / "good")
+    install_snapshot(tmp_path / "replica", tmp_path / "good")
 
 
 class Killed(BaseException):
@@ -315,7 +315,7 @@ def killed_at(n):
 
 async def test_an_installation_that_is_cut_short(master, tmp_path):
     """Whenever that is: the replica is as it was, or what the snapshot says, and a second try succeeds."""
-    old = await open_slave(tmp_path / "old", **{**OPTIONS, "segment_size_bytes": 1 << 20})
+    old = await open_replica(tmp_path / "old", **{**OPTIONS, "segment_size_bytes": 1 << 20})
     await old.close()
     await master.snapshot(tmp_path / "snapshot")
     n, killed, seen = 0, True, set()
@@ -329,21 +329,21 @@ async def test_an_installation_that_is_cut_short(master, tmp_path):
                 install_snapshot(home, home / "coming")
         except Killed:
             killed = True
-        slave = await open_slave(home, **OPTIONS)
-        seen.add(slave.first)
-        assert slave.first in {origin_of(GROUP), master.first}
-        assert slave.end == slave.first
-        began = slave.first == master.first
-        await slave.close()
+        replica = await open_replica(home, **OPTIONS)
+        seen.add(replica.first)
+        assert replica.first in {origin_of(GROUP), master.first}
+        assert replica.end == replica.first
+        began = replica.first == master.first
+        await replica.close()
         if not began:
             if not (home / "coming" / "data.mdb").exists():
                 shutil.rmtree(home / "coming", ignore_errors=True)
                 shutil.copytree(tmp_path / "snapshot", home / "coming")
             install_snapshot(home, home / "coming")
-        slave = await open_slave(home, **OPTIONS)
-        await caught_up(master, slave)
-        assert entries(slave) == entries(master)
-        await slave.close()
+        replica = await open_replica(home, **OPTIONS)
+        await caught_up(master, replica)
+        assert entries(replica) == entries(master)
+        await replica.close()
         shutil.rmtree(home)
         n += 1
     assert n > 20
@@ -352,41 +352,41 @@ async def test_an_installation_that_is_cut_short(master, tmp_path):
 
 async def test_without_a_snapshot_lost_views_of_a_trimmed_log_are_lost(master, tmp_path):
     await master.snapshot(tmp_path / "one")
-    install_snapshot(tmp_path / "slave", tmp_path / "one")
-    slave = await open_slave(tmp_path / "slave", **OPTIONS)
-    await caught_up(master, slave)
-    await slave.close()
-    shutil.rmtree(tmp_path / "slave" / "views")
+    install_snapshot(tmp_path / "replica", tmp_path / "one")
+    replica = await open_replica(tmp_path / "replica", **OPTIONS)
+    await caught_up(master, replica)
+    await replica.close()
+    shutil.rmtree(tmp_path / "replica" / "views")
     with pytest.raises(NotRebuildable):
-        await open_slave(tmp_path / "slave", **OPTIONS)
+        await open_replica(tmp_path / "replica", **OPTIONS)
     await master.snapshot(tmp_path / "one")  # but for a replica there is always another snapshot
-    install_snapshot(tmp_path / "slave", tmp_path / "one")
-    slave = await open_slave(tmp_path / "slave", **OPTIONS)
-    await caught_up(master, slave)
-    await slave.close()
+    install_snapshot(tmp_path / "replica", tmp_path / "one")
+    replica = await open_replica(tmp_path / "replica", **OPTIONS)
+    await caught_up(master, replica)
+    await replica.close()
 
 
 async def test_frames_behind_the_beginning_only(master, tmp_path):
     await master.snapshot(tmp_path / "one")
-    info = install_snapshot(tmp_path / "slave", tmp_path / "one")
-    slave = await open_slave(tmp_path / "slave", **OPTIONS)
+    info = install_snapshot(tmp_path / "replica", tmp_path / "one")
+    replica = await open_replica(tmp_path / "replica", **OPTIONS)
     data = await master.read_log(info.first, 1 << 20)
     with pytest.raises(CorruptFrame):
-        slave.receive(data[frame((16, bytes(63), 1)).size_bytes :])
-    await slave.close()
+        replica.receive(data[frame((16, bytes(63), 1)).size_bytes :])
+    await replica.close()
 
 
 async def test_trimming_a_replica_that_began_with_a_snapshot(master, tmp_path):
     await master.snapshot(tmp_path / "one")
-    install_snapshot(tmp_path / "slave", tmp_path / "one")
-    slave = await open_slave(tmp_path / "slave", retention_interval_s=0.01, **OPTIONS)
-    await caught_up(master, slave)
+    install_snapshot(tmp_path / "replica", tmp_path / "one")
+    replica = await open_replica(tmp_path / "replica", retention_interval_s=0.01, **OPTIONS)
+    await caught_up(master, replica)
     await fill(master, range(40, 80))
-    await caught_up(master, slave)
+    await caught_up(master, replica)
     await trim(master)
-    await caught_up(master, slave)
-    await until(lambda: slave.first == master.first)
-    await slave.close()
+    await caught_up(master, replica)
+    await until(lambda: replica.first == master.first)
+    await replica.close()
 
 
 async def test_a_snapshot_whose_views_are_damaged_is_not_installed(master, tmp_path):
@@ -400,6 +400,6 @@ async def test_a_snapshot_whose_views_are_damaged_is_not_installed(master, tmp_p
     data[at] ^= 1
     path.write_bytes(data)
     with pytest.raises(SnapshotUnusable, match="damaged"):
-        install_snapshot(tmp_path / "slave", tmp_path / "coming")
+        install_snapshot(tmp_path / "replica", tmp_path / "coming")
     assert info.group == GROUP
-    assert not (tmp_path / "slave" / "views").exists()
+    assert not (tmp_path / "replica" / "views").exists()

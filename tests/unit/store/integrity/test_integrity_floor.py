@@ -9,7 +9,7 @@ from store.disk.files import OsFiles
 from store.format.frame import ROW
 from store.integrity.floor import Floor, read_floor
 from store.local.local import LocalStore
-from tests.support.store.replica_kit import feed, log_bytes, open_master, open_slave, until
+from tests.support.store.replica_kit import feed, log_bytes, open_master, open_replica, until
 from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
 
 pytestmark = pytest.mark.anyio
@@ -71,15 +71,15 @@ async def test_the_floor_is_exact_while_the_store_runs(tmp_path):
 
 
 async def replicated(tmp_path, count=6, confirmed=2):
-    """The directories of a master and of a slave whose views are behind its log; both are closed."""
+    """The directories of a master and of a replica whose views are behind its log; both are closed."""
     master = await open_master(tmp_path / "master", alone=True)
-    slave = await open_slave(tmp_path / "slave")
+    replica = await open_replica(tmp_path / "replica")
     for n in range(count):
         await append(master, numbered(n))
-    await feed(master, slave)
-    slave.confirm(confirmed * SIZE)
-    await until(lambda: slave.confirmed == confirmed * SIZE)
-    await slave.close()
+    await feed(master, replica)
+    replica.confirm(confirmed * SIZE)
+    await until(lambda: replica.confirmed == confirmed * SIZE)
+    await replica.close()
     return master
 
 
@@ -92,18 +92,18 @@ def flip(directory, at, bit=1):
 
 async def test_a_flipped_byte_in_front_of_a_replicas_floor_is_damage_and_no_torn_tail(tmp_path):
     master = await replicated(tmp_path)
-    flip(tmp_path / "slave", 3 * SIZE + 70)
-    slave = await open_slave(tmp_path / "slave")
-    assert [(one.start, one.end) for one in slave.damages] == [(3 * SIZE, 4 * SIZE)]
-    assert slave.end == 6 * SIZE  # what is sound behind it was acknowledged and is kept
-    await until(lambda: ("damaged", 0) in slave.hooks.told)
-    slave.confirm(slave.end)
-    await until(lambda: slave.confirmed == 3 * SIZE)  # the views wait in front of it
-    await slave.mend(3 * SIZE, await master.read_log(3 * SIZE, 1, end=4 * SIZE))
-    await until(lambda: slave.confirmed == 6 * SIZE)
-    assert (slave.is_damaged, slave.error) == (False, None)
-    assert log_bytes(tmp_path / "slave") == log_bytes(tmp_path / "master")
-    await slave.close()
+    flip(tmp_path / "replica", 3 * SIZE + 70)
+    replica = await open_replica(tmp_path / "replica")
+    assert [(one.start, one.end) for one in replica.damages] == [(3 * SIZE, 4 * SIZE)]
+    assert replica.end == 6 * SIZE  # what is sound behind it was acknowledged and is kept
+    await until(lambda: ("damaged", 0) in replica.hooks.told)
+    replica.confirm(replica.end)
+    await until(lambda: replica.confirmed == 3 * SIZE)  # the views wait in front of it
+    await replica.mend(3 * SIZE, await master.read_log(3 * SIZE, 1, end=4 * SIZE))
+    await until(lambda: replica.confirmed == 6 * SIZE)
+    assert (replica.is_damaged, replica.error) == (False, None)
+    assert log_bytes(tmp_path / "replica") == log_bytes(tmp_path / "master")
+    await replica.close()
     await master.close()
 
 
@@ -111,45 +111,45 @@ async def test_a_flipped_byte_in_front_of_a_replicas_floor_is_damage_and_no_torn
 async def test_a_replica_that_has_lost_its_end_is_damaged_until_its_master_has_sent_it_again(tmp_path, how):
     master = await replicated(tmp_path)
     if how == "flipped":
-        flip(tmp_path / "slave", 5 * SIZE + 3)
+        flip(tmp_path / "replica", 5 * SIZE + 3)
     else:
-        (path,) = (tmp_path / "slave" / "log").iterdir()
+        (path,) = (tmp_path / "replica" / "log").iterdir()
         path.write_bytes(path.read_bytes()[: 5 * SIZE + 7] if how == "cut" else b"")
-    slave = await open_slave(tmp_path / "slave")
+    replica = await open_replica(tmp_path / "replica")
     lost = 0 if how == "gone" else 5 * SIZE
-    assert (slave.end, [(one.start, one.end) for one in slave.damages]) == (lost, [(lost, 6 * SIZE)])
+    assert (replica.end, [(one.start, one.end) for one in replica.damages]) == (lost, [(lost, 6 * SIZE)])
     with pytest.raises(CorruptFrame, match="log's end"):
-        await slave.mend(lost, await master.read_log(lost, 1 << 20))
-    await feed(master, slave)
-    assert not slave.is_damaged
-    slave.confirm(master.end)
-    await until(lambda: slave.confirmed == master.end)
-    assert len(await bodies(slave, 16)) == 6
-    await slave.close()
+        await replica.mend(lost, await master.read_log(lost, 1 << 20))
+    await feed(master, replica)
+    assert not replica.is_damaged
+    replica.confirm(master.end)
+    await until(lambda: replica.confirmed == master.end)
+    assert len(await bodies(replica, 16)) == 6
+    await replica.close()
     await master.close()
 
 
 async def test_a_cut_at_the_masters_word_lowers_the_floor(tmp_path):
     master = await replicated(tmp_path)
     await master.close()
-    slave = await open_slave(tmp_path / "slave", truncate_to=3 * SIZE)
-    assert (slave.end, slave.is_damaged) == (3 * SIZE, False)
-    await slave.close()
-    assert read_floor(OsFiles(), tmp_path / "slave" / "floor") == 3 * SIZE
-    slave = await open_slave(tmp_path / "slave")
-    assert not slave.is_damaged
-    await slave.close()
+    replica = await open_replica(tmp_path / "replica", truncate_to=3 * SIZE)
+    assert (replica.end, replica.is_damaged) == (3 * SIZE, False)
+    await replica.close()
+    assert read_floor(OsFiles(), tmp_path / "replica" / "floor") == 3 * SIZE
+    replica = await open_replica(tmp_path / "replica")
+    assert not replica.is_damaged
+    await replica.close()
 
 
 async def test_a_cut_in_the_middle_of_damage_leaves_what_is_in_front_damaged(tmp_path):
     master = await replicated(tmp_path)
     await master.close()
-    (path,) = (tmp_path / "slave" / "log").iterdir()
+    (path,) = (tmp_path / "replica" / "log").iterdir()
     data = path.read_bytes()
     path.write_bytes(data[: 3 * SIZE] + bytes(2 * SIZE) + data[5 * SIZE :])
-    slave = await open_slave(tmp_path / "slave", truncate_to=4 * SIZE)
-    assert (slave.end, [(one.start, one.end) for one in slave.damages]) == (3 * SIZE, [(3 * SIZE, 4 * SIZE)])
-    await slave.close()
+    replica = await open_replica(tmp_path / "replica", truncate_to=4 * SIZE)
+    assert (replica.end, [(one.start, one.end) for one in replica.damages]) == (3 * SIZE, [(3 * SIZE, 4 * SIZE)])
+    await replica.close()
 
 
 async def test_a_store_alone_that_has_lost_its_end_says_so_and_goes_on_behind_it(tmp_path):

@@ -12,7 +12,7 @@ from store.integrity.seals import SealFile, Sealing, chain_of, read_seals
 from store.local.local import LocalStore
 from store.log.log import CommitLog
 from store.log.sealer import Sealer
-from tests.support.store.replica_kit import log_bytes, open_slave
+from tests.support.store.replica_kit import log_bytes, open_replica
 from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
@@ -108,13 +108,13 @@ async def test_a_closed_segment_truncated_while_stopped_is_damage_at_open(tmp_pa
     frames, before = await filled(tmp_path)
     path = segments(tmp_path)[1]
     path.write_bytes(path.read_bytes()[:keep])
-    slave = await open_slave(tmp_path, **OPTIONS)
-    (damage,) = slave.damages
+    replica = await open_replica(tmp_path, **OPTIONS)
+    (damage,) = replica.damages
     assert (damage.found_by, damage.end) == ("start", int(segments(tmp_path)[2].stem))
     assert any(one.start == damage.start for one in frames)
-    await slave.mend(damage.start, between(frames, damage))
-    assert (slave.is_damaged, log_bytes(tmp_path)) == (False, before)
-    await slave.close()
+    await replica.mend(damage.start, between(frames, damage))
+    assert (replica.is_damaged, log_bytes(tmp_path)) == (False, before)
+    await replica.close()
 
 
 @pytest.mark.parametrize("gone", [(0,), (1,), (1, 2), (0, 1, 2), (3, 4), (4,), (0, 1, 2, 3, 4)])
@@ -123,19 +123,19 @@ async def test_missing_segments_are_damage_at_open_and_are_made_again(tmp_path, 
     names = segments(tmp_path)
     for i in gone:
         names[i].unlink()
-    slave = await open_slave(tmp_path, **OPTIONS)
-    assert slave.first == 0
-    closed = [damage for damage in slave.damages if damage.start < slave.end]
+    replica = await open_replica(tmp_path, **OPTIONS)
+    assert replica.first == 0
+    closed = [damage for damage in replica.damages if damage.start < replica.end]
     assert [damage.start for damage in closed] == [int(names[i].stem) for i in gone if i < 4]
     for damage in closed:
-        await slave.mend(damage.start, between(frames, damage))
-    rest = b"".join(one.data for one in frames if one.start >= slave.end)
+        await replica.mend(damage.start, between(frames, damage))
+    rest = b"".join(one.data for one in frames if one.start >= replica.end)
     if rest:
-        assert [damage.start for damage in slave.damages] == [slave.end]
-        slave.receive(rest)
-        await slave.close()
+        assert [damage.start for damage in replica.damages] == [replica.end]
+        replica.receive(rest)
+        await replica.close()
     else:
-        await slave.close()
+        await replica.close()
     assert (log_bytes(tmp_path), segments(tmp_path)) == (before, names)
     async with await LocalStore.open(tmp_path, **OPTIONS) as store:
         assert not store.is_damaged

@@ -11,7 +11,7 @@ from store.base.errors import CorruptFrame
 from store.disk.files import OsFiles
 from store.integrity.sectors import PAGE_BYTES, pieces, read_around
 from store.local.local import LocalStore
-from tests.support.store.replica_kit import log_bytes, open_slave, until
+from tests.support.store.replica_kit import log_bytes, open_replica, until
 from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
@@ -126,18 +126,18 @@ async def test_a_read_that_fails_once_costs_nothing(written):
 
 async def test_a_replicas_unreadable_sector_is_repaired_in_place(written, tmp_path):
     directory, names = written
-    directory.rename(tmp_path / "slave")
-    before = log_bytes(tmp_path / "slave")
+    directory.rename(tmp_path / "replica")
+    before = log_bytes(tmp_path / "replica")
     disk = BadDisk()
-    slave = await open_slave(tmp_path / "slave", files=disk, segment_size_bytes=SEGMENT_BYTES)
+    replica = await open_replica(tmp_path / "replica", files=disk, segment_size_bytes=SEGMENT_BYTES)
     disk.bad.append((names[1], PAGE_BYTES))
-    await until(lambda: not slave.verifying)
-    (damage,) = slave.damages
-    await slave.mend(damage.start, before[damage.start : damage.end])
-    assert not slave.is_damaged
+    await until(lambda: not replica.verifying)
+    (damage,) = replica.damages
+    await replica.mend(damage.start, before[damage.start : damage.end])
+    assert not replica.is_damaged
     assert not disk.bad
-    assert await asyncio.to_thread(log_bytes, tmp_path / "slave") == before
-    await slave.close()
+    assert await asyncio.to_thread(log_bytes, tmp_path / "replica") == before
+    await replica.close()
 
 
 def test_what_cannot_be_read_is_zeros_or_left_out_page_by_page(tmp_path):

@@ -10,7 +10,7 @@ from store.local.local import LocalStore
 from store.log.log import CommitLog
 from store.log.mending import mend
 from store.log.segment import BadRange
-from tests.support.store.replica_kit import log_bytes, open_slave, until
+from tests.support.store.replica_kit import log_bytes, open_replica, until
 from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
@@ -191,7 +191,7 @@ async def test_a_replica_is_told_of_damage_and_mended_while_it_serves(tmp_path):
     path = files_of(tmp_path)[1]
     flip(path, 70)
     options = {"segment_size_bytes": SEGMENT_BYTES, "cache_bytes_max": 0, "scrub_bytes_per_s": 1 << 30}
-    store = await open_slave(tmp_path, **options)
+    store = await open_replica(tmp_path, **options)
     async with store:
         await until(lambda: store.is_damaged)
         await until(lambda: store.hooks.last("damaged") == 0 and ("damaged", 0) in store.hooks.told)

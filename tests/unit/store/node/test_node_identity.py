@@ -318,7 +318,7 @@ async def test_a_directory_without_a_frame_takes_the_id_of_its_group(controller,
     found, _ = await register(controller, home, GROUP, about())
     await controller.do(Elect(group=GROUP, candidate=found.id))
     disk = Disk(home, GROUP, {"disk_reserve_bytes": 0})
-    await disk.open_slave()
+    await disk.open_replica()
     await disk.belong("")
     assert log_id(OsFiles(), home) == "empty"
     await disk.belong("theirs")
@@ -333,7 +333,7 @@ async def test_a_log_with_frames_does_not_become_another_one(home):
     mine = log_id(OsFiles(), home)
     assert mine, "a single node's log has an id from the beginning"
     disk = Disk(home, GROUP, {"disk_reserve_bytes": 0})
-    await disk.open_slave()
+    await disk.open_replica()
     with pytest.raises(ForeignLog, match=f"has log {mine}, and that of store group {GROUP} is theirs"):
         await disk.belong("theirs")
     await disk.belong(mine)

@@ -158,7 +158,7 @@ async def test_a_replica_with_a_longer_log_goes_along_when_a_shorter_one_is_elec
 async def test_a_replica_that_cannot_make_its_views_anew_gives_up_its_end_with_a_snapshot(
     tmp_path, controllers, monkeypatch, caplog
 ):
-    monkeypatch.setattr(LocalStore, "views_rebuildable", property(lambda self: False))  # which slaves go by
+    monkeypatch.setattr(LocalStore, "views_rebuildable", property(lambda self: False))  # which replicas go by
     caplog.set_level(logging.INFO, "store.engine.snapshot")
     async with StoreGroup(tmp_path, controllers) as group:
         await fill(group)
@@ -169,7 +169,7 @@ async def test_a_replica_that_cannot_make_its_views_anew_gives_up_its_end_with_a
         assert caplog.text.count("a snapshot of the views was installed") == 2
 
 
-@pytest.mark.parametrize("step", ["open_slave", "follow_unclean"])
+@pytest.mark.parametrize("step", ["open_replica", "follow_unclean"])
 async def test_a_replica_that_is_killed_while_it_gives_up_its_end_goes_on_by_itself(
     tmp_path, controllers, monkeypatch, step
 ):

@@ -7,7 +7,7 @@ import pytest
 from controller.api.client import GroupConfig
 from controller.api.requests import AskService
 from store.node import node as node_module
-from store.node import slave_role
+from store.node import replica_role
 from store.node.disk import Disk
 from store.replication.epoch_file import EpochFile
 from tests.support.controller.controllers import Controllers, until
@@ -26,7 +26,7 @@ async def controllers(tmp_path):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(slave_role, "AGAIN_S", 0.1)
+    monkeypatch.setattr(replica_role, "AGAIN_S", 0.1)
     monkeypatch.setattr(node_module, "REOPEN_S", 0.1)
 
 
@@ -94,7 +94,7 @@ async def test_who_is_elected_without_room_serves_when_there_is_some(tmp_path, c
 async def test_any_other_error_is_a_failure(tmp_path):
     files = FaultyFiles()
     disk = Disk(tmp_path, GROUP, {"files": files})
-    await disk.open_slave()
+    await disk.open_replica()
     files.fill(0)
     files.write_error = errno.EIO
     with pytest.raises(OSError, match="Input/output"):

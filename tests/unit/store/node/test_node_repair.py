@@ -92,7 +92,7 @@ async def restarted_master(group):
     return heir
 
 
-async def test_a_slave_is_repaired_and_is_out_of_the_set_meanwhile(tmp_path, controllers, monkeypatch):
+async def test_a_replica_is_repaired_and_is_out_of_the_set_meanwhile(tmp_path, controllers, monkeypatch):
     group = group_of(tmp_path, controllers)
     async with group:
         await fill(group)
@@ -125,7 +125,7 @@ async def test_a_slave_is_repaired_and_is_out_of_the_set_meanwhile(tmp_path, con
         await same(group)
 
 
-async def test_a_master_is_repaired_from_a_slave_and_stays_master(tmp_path, controllers):
+async def test_a_master_is_repaired_from_a_replica_and_stays_master(tmp_path, controllers):
     group = group_of(tmp_path, controllers)
     async with group:
         await fill(group)
@@ -220,14 +220,14 @@ async def test_two_replicas_with_different_damages_repair_each_other(tmp_path, c
     async with group:
         await fill(group)
         master = await restarted_master(group)
-        slave = next(name for name in group.names if name != master)
-        for name, places in ((master, [(1, 300), (2, 300)]), (slave, [(1, 1500), (3, 300)])):
+        replica = next(name for name in group.names if name != master)
+        for name, places in ((master, [(1, 300), (2, 300)]), (replica, [(1, 1500), (3, 300)])):
             for segment, at in places:
                 flip(group, name, segment, at)
         scrub(group, master)
-        scrub(group, slave)
+        scrub(group, replica)
         await repaired(group, master, 2)
-        await repaired(group, slave, 2)
+        await repaired(group, replica, 2)
         await group.in_sync()
         await same(group)
         assert await bodies(group.store(), 16) == BODIES
@@ -279,7 +279,7 @@ async def test_a_group_of_two_refuses_writes_while_one_is_damaged(tmp_path, cont
         await append(group.store(), frame((16, b"yes")))
 
 
-async def test_a_slave_that_has_lost_the_end_of_its_log_is_filled_again_and_joins(tmp_path, controllers):
+async def test_a_replica_that_has_lost_the_end_of_its_log_is_filled_again_and_joins(tmp_path, controllers):
     group = group_of(tmp_path, controllers)
     async with group:
         await fill(group)
@@ -301,7 +301,7 @@ async def test_a_slave_that_has_lost_the_end_of_its_log_is_filled_again_and_join
         assert await bodies(group.store(), 16) == BODIES
 
 
-async def test_a_slave_whose_whole_log_is_gone_is_filled_again_and_is_not_elected_before(tmp_path, controllers):
+async def test_a_replica_whose_whole_log_is_gone_is_filled_again_and_is_not_elected_before(tmp_path, controllers):
     group = group_of(tmp_path, controllers)
     async with group:
         await fill(group)

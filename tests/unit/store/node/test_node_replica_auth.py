@@ -74,27 +74,27 @@ async def answer_to(node, message):
 async def test_strangers_get_no_frames_of_a_group_and_give_none(group, caplog):
     await group.in_sync()
     master = group.nodes[await group.master()]
-    slave = next(node for node in group.nodes.values() if node is not master)
+    replica = next(node for node in group.nodes.values() if node is not master)
     log = group.group.log
     assert log.endswith(f".{GROUP}")
-    assert master.disk.log == slave.disk.log == log
+    assert master.disk.log == replica.disk.log == log
     said = hello()
     for identity, its_log, why in (
-        (ReplicaIdentity(GROUP, slave.identity.id, slave.identity.check, "elsewhere"), log, Why.WRONG_CLUSTER),
-        (slave.identity, "elsewhere", Why.WRONG_LOG),
-        (ReplicaIdentity(GROUP, slave.identity.id, "guessed", slave.identity.cluster), log, Why.WRONG_CHECK),
+        (ReplicaIdentity(GROUP, replica.identity.id, replica.identity.check, "elsewhere"), log, Why.WRONG_CLUSTER),
+        (replica.identity, "elsewhere", Why.WRONG_LOG),
+        (ReplicaIdentity(GROUP, replica.identity.id, "guessed", replica.identity.cluster), log, Why.WRONG_CHECK),
     ):
         found = await answer_to(master, sign(said, identity, its_log))
         assert isinstance(found, Refused)
         assert found.why is why
     await group.in_sync()  # still
 
-    context = slave._context
-    context.identity = ReplicaIdentity(GROUP, slave.identity.id, slave.identity.check, "elsewhere")
-    slave.role._hang_up()
+    context = replica._context
+    context.identity = ReplicaIdentity(GROUP, replica.identity.id, replica.identity.check, "elsewhere")
+    replica.role._hang_up()
     await until(lambda: "the master does not take this replica: this is cluster" in caplog.text)
     assert "elsewhere" in caplog.text
-    context.identity = slave.identity
+    context.identity = replica.identity
     await group.in_sync()
 
 

@@ -1,4 +1,4 @@
-"""A store group of real nodes: masters that go away, switch-overs, slaves that come back."""
+"""A store group of real nodes: masters that go away, switch-overs, replicas that come back."""
 
 import asyncio
 import contextlib
@@ -83,7 +83,7 @@ async def test_a_switch_over_under_load_fails_no_write(group):
     assert load.longest_s < 2
 
 
-async def test_a_slave_that_was_away_catches_up(group):
+async def test_a_replica_that_was_away_catches_up(group):
     store = group.store()
     master = await group.master()
     away = next(name for name in group.names if name != master)
@@ -97,17 +97,17 @@ async def test_a_slave_that_was_away_catches_up(group):
     assert await bodies(group.nodes[away].disk.store, 16) == [b"%d" % i for i in range(50)]
 
 
-async def test_slaves_answer_readers_and_send_writers_to_the_master(group):
+async def test_replicas_answer_readers_and_send_writers_to_the_master(group):
     store = group.store()
     await append(store, frame((16, b"a")))
     await group.settled()
     master = await group.master()
-    slave = next(name for name in group.names if name != master)
-    reader = RemoteStore(GROUP, lambda: group.nodes[slave].address, reading=True)
+    replica = next(name for name in group.names if name != master)
+    reader = RemoteStore(GROUP, lambda: group.nodes[replica].address, reading=True)
     assert await bodies(reader, 16) == [b"a"]
     seen = []
     reader.tail(seen.extend)
-    misled = RemoteStore(GROUP, lambda: group.nodes[slave].address)
+    misled = RemoteStore(GROUP, lambda: group.nodes[replica].address)
     await append(misled, frame((16, b"b")))  # by way of the hint
     await until(lambda: seen)
     assert await bodies(reader, 16) == [b"a", b"b"]
@@ -148,15 +148,15 @@ async def test_without_enough_in_sync_nothing_is_taken_and_with_them_all_is(grou
     store = group.store(budget_s=0.5)
     await append(store, frame((16, b"a")))
     master = await group.master()
-    slaves = [name for name in group.names if name != master]
-    for name in slaves:
+    replicas = [name for name in group.names if name != master]
+    for name in replicas:
         await group.kill(name)
     core = group.role(master).core
     await until(lambda: core.refusal is not None)
     with pytest.raises(NotWritable, match="in sync"):
         await append(store, frame((16, b"refused")))
     assert len(group.group.sync_set) >= 2  # it never gets smaller than what may acknowledge
-    await group.start(slaves[0])
+    await group.start(replicas[0])
     await until(lambda: core.refusal is None)
     await append(store, frame((16, b"b")))
     assert await bodies(store, 16) == [b"a", b"b"]
@@ -184,10 +184,10 @@ async def test_an_operator_asks_a_node_to_switch_over(group):
     node = group.nodes[master]
     with pytest.raises(CannotSwitchOver):
         await node.switch_over(99)
-    slave = next(name for name in group.names if name != master)
+    replica = next(name for name in group.names if name != master)
     with pytest.raises(CannotSwitchOver):
-        await group.nodes[slave].switch_over()
-    await group.may_take_over(slave)
+        await group.nodes[replica].switch_over()
+    await group.may_take_over(replica)
 
     async def ask(target):
         return decode(await call(encode(SwitchRequest(GROUP, target))), int)
@@ -196,7 +196,7 @@ async def test_an_operator_asks_a_node_to_switch_over(group):
     call = channel.unary_unary(path(SWITCH_OVER))
     with pytest.raises(grpc.aio.AioRpcError, match="replica 99 is not in sync"):
         await ask(99)
-    assert await ask(group.id(slave)) == group.id(slave)
+    assert await ask(group.id(replica)) == group.id(replica)
     with pytest.raises(grpc.aio.AioRpcError, match="NotMaster"):
         await ask(None)
     await channel.close()
@@ -227,7 +227,7 @@ async def test_a_master_whose_disk_fails_gives_up_at_once(tmp_path, controllers)
         await group.in_sync()
 
 
-async def test_a_slave_that_is_too_far_behind_begins_with_a_snapshot(tmp_path, controllers):
+async def test_a_replica_that_is_too_far_behind_begins_with_a_snapshot(tmp_path, controllers):
     group = StoreGroup(
         tmp_path, controllers, segment_size_bytes=20_000, retention=Limits(-1, 30_000), retention_interval_s=0.05
     )
@@ -259,7 +259,7 @@ async def test_a_slave_that_is_too_far_behind_begins_with_a_snapshot(tmp_path, c
 
 
 async def test_keys_are_not_read_from_a_master_that_may_be_none(group):
-    """Its slaves are gone, and it has not heard of it: somebody else may be master."""
+    """Its replicas are gone, and it has not heard of it: somebody else may be master."""
     store = group.store()
     await store.kv_put("k", b"v")
     assert (await store.kv_get("k")).value == b"v"
@@ -425,13 +425,13 @@ async def test_a_damaged_file_of_epochs_is_made_again_from_the_log(group, tmp_pa
     await group.in_sync()
     await append(store, frame((16, b"b")))
     await group.settled()
-    slave = next(name for name in group.names if not group.role(name).master)
-    was = group.nodes[slave].disk.epochs
-    await group.kill(slave)
-    (tmp_path / slave / "epochs").write_bytes(b"nonsense")
-    await group.start(slave)
+    replica = next(name for name in group.names if not group.role(name).master)
+    was = group.nodes[replica].disk.epochs
+    await group.kill(replica)
+    (tmp_path / replica / "epochs").write_bytes(b"nonsense")
+    await group.start(replica)
     await group.in_sync()
     await append(store, frame((16, b"c")))
     await group.settled()
-    assert group.nodes[slave].disk.epochs == was
-    assert await bodies(group.nodes[slave].disk.store, 16) == [b"a", b"b", b"c"]
+    assert group.nodes[replica].disk.epochs == was
+    assert await bodies(group.nodes[replica].disk.store, 16) == [b"a", b"b", b"c"]

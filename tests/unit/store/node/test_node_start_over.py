@@ -78,7 +78,7 @@ async def is_whole_again(group, name, store):
     assert (await bodies(store, 16, bounds.first))[-1] == b"more"
 
 
-def a_slave(group, master):
+def a_replica(group, master):
     return next(name for name in group.names if name != master)
 
 
@@ -95,12 +95,12 @@ async def test_a_replica_that_cannot_make_its_views_anew_starts_over_from_the_ma
     async with StoreGroup(tmp_path, controllers, **SMALL) as group:
         await group.in_sync()
         store = await filled(group)
-        slave = a_slave(group, await group.master())
-        end = group.nodes[slave].disk.store.end
-        flip(tmp_path / slave / "views" / "data.mdb", VALUE)
-        group.nodes[slave].disk.store._engine.views.walk.step(0)
+        replica = a_replica(group, await group.master())
+        end = group.nodes[replica].disk.store.end
+        flip(tmp_path / replica / "views" / "data.mdb", VALUE)
+        group.nodes[replica].disk.store._engine.views.walk.step(0)
         await until(lambda: installed, PATIENCE_S)
-        await is_whole_again(group, slave, store)
+        await is_whole_again(group, replica, store)
         assert installed[0] >= end  # it is not elected before its log is as long again
         said = [one for one in caplog.records if "starts over from" in one.getMessage()]
         assert [one.levelno for one in said] == [logging.ERROR]
@@ -110,11 +110,11 @@ async def test_a_replica_whose_views_cannot_be_opened_comes_up_damaged_and_start
     async with StoreGroup(tmp_path, controllers, **SMALL) as group:
         await group.in_sync()
         store = await filled(group)
-        slave = a_slave(group, await group.master())
-        await group.stop(slave)
-        spoil(tmp_path / slave / "views" / "data.mdb")
-        await group.start(slave)
-        await is_whole_again(group, slave, store)
+        replica = a_replica(group, await group.master())
+        await group.stop(replica)
+        spoil(tmp_path / replica / "views" / "data.mdb")
+        await group.start(replica)
+        await is_whole_again(group, replica, store)
         assert "starts over from" in caplog.text
 
 
@@ -122,15 +122,15 @@ async def test_a_replica_with_damaged_epochs_and_a_damaged_log_starts_over(tmp_p
     async with StoreGroup(tmp_path, controllers, **SMALL) as group:
         await group.in_sync()
         store = await filled(group)
-        slave = a_slave(group, await group.master())
-        end = group.nodes[slave].disk.store.end
-        await group.stop(slave)
-        spoil(tmp_path / slave / "epochs")
-        spoil(sorted((tmp_path / slave / "log").iterdir())[-2], 500, 20)
+        replica = a_replica(group, await group.master())
+        end = group.nodes[replica].disk.store.end
+        await group.stop(replica)
+        spoil(tmp_path / replica / "epochs")
+        spoil(sorted((tmp_path / replica / "log").iterdir())[-2], 500, 20)
         registry = controllers.nodes[1].registry
-        await group.start(slave)
-        id_ = group.id(slave)
-        await is_whole_again(group, slave, store)
+        await group.start(replica)
+        id_ = group.id(replica)
+        await is_whole_again(group, replica, store)
         assert registry.last(GROUP, id_).log_end >= end
         assert "starts over from" in caplog.text
 
@@ -139,11 +139,11 @@ async def test_a_replica_whose_epochs_the_log_does_not_tell_any_more_starts_over
     async with StoreGroup(tmp_path, controllers, **SMALL) as group:
         await group.in_sync()
         store = await filled(group)
-        slave = a_slave(group, await group.master())
-        await group.stop(slave)
-        spoil(tmp_path / slave / "epochs")
-        await group.start(slave)
-        await is_whole_again(group, slave, store)
+        replica = a_replica(group, await group.master())
+        await group.stop(replica)
+        spoil(tmp_path / replica / "epochs")
+        await group.start(replica)
+        await is_whole_again(group, replica, store)
         assert "starts over from" in caplog.text
 
 
@@ -153,23 +153,23 @@ async def test_a_replica_that_cannot_be_opened_is_not_electable_while_no_master_
         await group.in_sync()
         await filled(group)
         master = await group.master()
-        slave = a_slave(group, master)
-        await group.stop(slave)
+        replica = a_replica(group, master)
+        await group.stop(replica)
         await group.kill(master)
-        spoil(tmp_path / slave / "epochs")
-        log = tmp_path / slave / "log"
+        spoil(tmp_path / replica / "epochs")
+        log = tmp_path / replica / "log"
         spoil(sorted(log.iterdir())[-2], 500, 20)
         before = [path.read_bytes() for path in sorted(log.iterdir())[-2:]]  # retention may delete what lies in front
-        await group.start(slave)
-        id_ = group.id(slave)
+        await group.start(replica)
+        id_ = group.id(replica)
         registry = controllers.nodes[1].registry
         await until(lambda: registry.last(GROUP, id_) and registry.last(GROUP, id_).cut_short, PATIENCE_S)
         assert registry.last(GROUP, id_).damaged
-        assert "damaged" in group.nodes[slave].repairer.describe()
+        assert "damaged" in group.nodes[replica].repairer.describe()
         assert [path.read_bytes() for path in sorted(log.iterdir())[-2:]] == before
         await group.start(master)
         await group.in_sync()
-        await until(lambda: not group.nodes[slave].repairer.stands_aside, PATIENCE_S)
+        await until(lambda: not group.nodes[replica].repairer.stands_aside, PATIENCE_S)
 
 
 async def test_the_only_replica_of_a_group_is_not_started_with_damaged_epochs_and_a_damaged_log(tmp_path, controllers):

@@ -74,18 +74,18 @@ async def test_a_master_whose_views_are_damaged_hands_over_and_makes_them_anew(g
     assert await group.master() != old
 
 
-async def test_a_slave_makes_its_views_anew_from_its_own_log(group, tmp_path):
+async def test_a_replica_makes_its_views_anew_from_its_own_log(group, tmp_path):
     store = await filled(group)
     master = await group.master()
-    slave = next(name for name in group.names if name != master)
-    flip(tmp_path / slave, VALUE)
-    hurt = group.nodes[slave].disk.store
+    replica = next(name for name in group.names if name != master)
+    flip(tmp_path / replica, VALUE)
+    hurt = group.nodes[replica].disk.store
     hurt._engine.views.walk.step(0)
     assert hurt.is_damaged
-    await until(lambda: group.nodes[slave].disk.store is not hurt and is_sound(group, slave), PATIENCE_S)
+    await until(lambda: group.nodes[replica].disk.store is not hurt and is_sound(group, replica), PATIENCE_S)
     await append(store, frame((16, b"another")))
     await group.in_sync()
     await group.settled()
-    assert await bodies(group.nodes[slave].disk.store, 16) == [b"a message", b"another"]
-    await group.hand_over(slave)
+    assert await bodies(group.nodes[replica].disk.store, 16) == [b"a message", b"another"]
+    await group.hand_over(replica)
     assert (await store.kv_get("key")).value == VALUE

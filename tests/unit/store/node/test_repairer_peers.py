@@ -19,7 +19,7 @@ from store.node.repair.agreement import Agreement
 from store.node.repair.repairer import Repairer
 from store.node.wire import RangeEnd, RangePart, RangeRequest, SealsAnswer, SealsRequest
 from store.replication.epochs import EpochList
-from tests.support.store.replica_kit import log_bytes, open_slave, until
+from tests.support.store.replica_kit import log_bytes, open_replica, until
 from tests.support.store.store_kit import frame
 
 pytestmark = pytest.mark.anyio
@@ -67,7 +67,7 @@ class Call:
 
 
 class Rig:
-    """A slave with a damaged log, and replicas that answer as a test says."""
+    """A replica with a damaged log, and replicas that answer as a test says."""
 
     def __init__(self, store, epochs):
         self.asked = []  # (replica, start, end)
@@ -123,7 +123,7 @@ async def rig(tmp_path, monkeypatch):
     before = log_bytes(tmp_path)
     path = sorted((tmp_path / "log").iterdir())[1]
     path.write_bytes(changed(path.read_bytes(), 70))
-    store = await open_slave(tmp_path, segment_size_bytes=SEGMENT_BYTES)
+    store = await open_replica(tmp_path, segment_size_bytes=SEGMENT_BYTES)
     log = store._engine.log
     for found in log.scan(log.first, log.end):
         if not hasattr(found, "data"):

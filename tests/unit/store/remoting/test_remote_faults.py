@@ -491,7 +491,7 @@ async def test_a_client_keeps_to_its_limits(store, monkeypatch):
 # ---- who is asked
 
 
-async def test_a_slave_answers_reads_and_nothing_else(tmp_path):
+async def test_a_replica_answers_reads_and_nothing_else(tmp_path):
     async with await LocalStore.open(tmp_path / "data") as local:
         await append(local, frame((16, b"a", 7)))
         node = await Node().start(local, master=False, hint="127.0.0.1:1")

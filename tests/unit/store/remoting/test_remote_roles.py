@@ -1,4 +1,4 @@
-"""Clients of a master and of its slave, and what they see when the slave becomes master."""
+"""Clients of a master and of its replica, and what they see when the replica becomes master."""
 
 import asyncio
 
@@ -9,25 +9,25 @@ from store.format.frame import Position
 from store.local.local import LocalStore
 from store.remoting import RemoteStore
 from tests.support.store.remote_kit import Node
-from tests.support.store.replica_kit import feed, open_master, open_slave, until
+from tests.support.store.replica_kit import feed, open_master, open_replica, until
 from tests.support.store.store_kit import append, begin, bodies, frame
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_slaves_clients_see_what_is_confirmed(tmp_path):
-    master, slave = await open_master(tmp_path / "m", alone=True), await open_slave(tmp_path / "s")
-    node = await Node().start(slave, master=False, hint="host:1")
+async def test_a_replicas_clients_see_what_is_confirmed(tmp_path):
+    master, replica = await open_master(tmp_path / "m", alone=True), await open_replica(tmp_path / "s")
+    node = await Node().start(replica, master=False, hint="host:1")
     async with await RemoteStore.open(0, lambda: node.target, reading=True, budget_s=2) as store:
         seen = []
         store.tail(seen.extend)
         for n in range(3):
             await append(master, frame((16, b"%d" % n)))
-        await feed(master, slave)
+        await feed(master, replica)
         assert await store.bounds(16) == (0, 0)
         with pytest.raises(OffsetOutOfRange):
             await store.fetch(16, 1, max_bytes=1)
-        slave.confirm(master.confirmed)
+        replica.confirm(master.confirmed)
         await until(lambda: len(seen) == 3)
         assert store.confirmed == master.confirmed
         assert await bodies(store, 16) == [b"0", b"1", b"2"]
@@ -36,14 +36,14 @@ async def test_a_slaves_clients_see_what_is_confirmed(tmp_path):
         with pytest.raises(NotMaster):
             await store.waiting(16)
     await node.stop()
-    await slave.close()
+    await replica.close()
     await master.close()
 
 
-async def test_a_slave_becomes_master_under_its_clients(tmp_path):
+async def test_a_replica_becomes_master_under_its_clients(tmp_path):
     """An answered record is there once and in order: also one that only the old master had when it stood down."""
-    master, slave = await open_master(tmp_path / "m"), await open_slave(tmp_path / "s")
-    one, two = await Node().start(master), await Node().start(slave, master=False)
+    master, replica = await open_master(tmp_path / "m"), await open_replica(tmp_path / "s")
+    one, two = await Node().start(master), await Node().start(replica, master=False)
     targets = [one.target]
     store = await RemoteStore.open(0, lambda: targets[-1], budget_s=5)
     tailed = []
@@ -58,13 +58,13 @@ async def test_a_slave_becomes_master_under_its_clients(tmp_path):
 
     task = asyncio.ensure_future(appending())
     await until(lambda: master.hooks.last("flushed") > 2_000)
-    await feed(master, slave)
-    master.confirm(slave.flushed)  # what both have
-    slave.confirm(slave.flushed)
+    await feed(master, replica)
+    master.confirm(replica.flushed)  # what both have
+    replica.confirm(replica.flushed)
     await until(lambda: any(future.done() for future in futures))
     await one.service.node.stand_down()
     await two.service.node.stand_down()
-    await asyncio.gather(master.close(), slave.close())
+    await asyncio.gather(master.close(), replica.close())
     async with await LocalStore.open(tmp_path / "s", epoch=2) as new:
         two.service.node.serve(new)
         targets.append(two.target)

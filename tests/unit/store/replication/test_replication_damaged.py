@@ -13,12 +13,12 @@ from tests.support.store.replication_kit import Following, Log
 
 
 def damage(leading, number: int, damaged: bool = True):
-    """A slave says so."""
-    leading.followers[number].slave.damaged(damaged)
+    """A replica says so."""
+    leading.followers[number].core.damaged(damaged)
     return leading.settle()
 
 
-def test_a_damaged_slave_leaves_the_set_at_once_and_joins_again_when_it_is_repaired():
+def test_a_damaged_replica_leaves_the_set_at_once_and_joins_again_when_it_is_repaired():
     leading = group(2, 3, min_in_sync=2)
     damage(leading, 3)
     assert leading.master.sync_set == {1, 2}
@@ -31,7 +31,7 @@ def test_a_damaged_slave_leaves_the_set_at_once_and_joins_again_when_it_is_repai
     assert leading.master.sync_set == {1, 2, 3}
 
 
-def test_a_set_of_two_keeps_a_damaged_slave_and_refuses_writes_until_it_is_repaired():
+def test_a_set_of_two_keeps_a_damaged_replica_and_refuses_writes_until_it_is_repaired():
     leading = group(2, min_in_sync=2)
     damage(leading, 2)
     assert leading.master.sync_set == {1, 2}  # who is out of it cannot succeed this master
@@ -41,7 +41,7 @@ def test_a_set_of_two_keeps_a_damaged_slave_and_refuses_writes_until_it_is_repai
     assert leading.master.writable
 
 
-def test_what_was_under_way_when_a_slave_found_damage_is_acknowledged():
+def test_what_was_under_way_when_a_replica_found_damage_is_acknowledged():
     """Both have it on their disks."""
     leading = group(2, min_in_sync=2).append(2)
     damage(leading, 2)
@@ -64,13 +64,13 @@ def test_a_damaged_master_of_which_one_copy_is_enough_takes_writes_alone():
     assert leading.master.writable
 
 
-def test_by_quorum_a_damaged_slave_leaves_the_set():
+def test_by_quorum_a_damaged_replica_leaves_the_set():
     leading = group(2, 3, min_in_sync=2, acknowledge=Acknowledge.QUORUM)
     damage(leading, 3)
     assert leading.master.sync_set == {1, 2}
 
 
-def test_a_damaged_slave_cannot_take_over():
+def test_a_damaged_replica_cannot_take_over():
     leading = group(2, min_in_sync=2)
     damage(leading, 2)
     with pytest.raises(CannotSwitchOver, match="damaged"):
@@ -87,19 +87,19 @@ def test_who_finds_damage_while_it_is_about_to_take_over_does_not():
 
 def test_damage_that_was_found_before_the_stream_is_said_with_its_first_acknowledgement():
     leading = group(2, 3, min_in_sync=2)
-    slave = leading.followers[3].slave
-    slave.close()
+    replica = leading.followers[3].core
+    replica.close()
     leading.master.left(3)
-    slave.damaged(True)
+    replica.damaged(True)
     leading.connect(3)
     assert leading.master.sync_set == {1, 2}
 
 
 @pytest.mark.parametrize("stage", ["idle", "greeting", "cutting", "streaming", "snapshot", "diverged"])
 @pytest.mark.parametrize("damaged", [True, False])
-def test_in_every_state_a_slave_may_find_damage_and_says_so_only_while_it_streams(stage, damaged):
-    slave = Following(2, Log().fill(1, 2), [(1, 0)], promised=1, confirmed=400)
-    core, now = slave.slave, 1_000
+def test_in_every_state_a_replica_may_find_damage_and_says_so_only_while_it_streams(stage, damaged):
+    replica = Following(2, Log().fill(1, 2), [(1, 0)], promised=1, confirmed=400)
+    core, now = replica.core, 1_000
     if stage != "idle":
         core.connect(2, session=7, now_ms=now)
     if stage not in {"idle", "greeting"}:
@@ -116,11 +116,11 @@ def test_in_every_state_a_slave_may_find_damage_and_says_so_only_while_it_stream
         )
         core.receive(welcome, now_ms=now)
     if stage == "streaming":
-        slave.work()
+        replica.work()
     else:
         core.take()
     assert core.stage.name.lower() == stage
-    slave.sent.clear()
+    replica.sent.clear()
     core.damaged(True)
     core.damaged(damaged)
     said = [effect.message for effect in core.take() if isinstance(effect, Send)]
@@ -146,10 +146,10 @@ def test_whoever_is_damaged_when_the_rules_of_the_set_hold(acknowledge, seed):
                 if number == 1:
                     master.damaged(hurt[1])
                 else:
-                    leading.followers[number].slave.damaged(hurt[number])
+                    leading.followers[number].core.damaged(hurt[number])
             case 2:
                 number = chance.choice([2, 3])
-                leading.followers[number].slave.close()
+                leading.followers[number].core.close()
                 master.left(number)
                 leading.pass_time(chance.choice([100, 700]))
                 leading.connect(number)
@@ -170,7 +170,7 @@ def test_whoever_is_damaged_when_the_rules_of_the_set_hold(acknowledge, seed):
                 with pytest.raises(CannotSwitchOver):
                     master.hand_over(number, now_ms=leading.now)
     for number in (2, 3):
-        leading.followers[number].slave.damaged(False)
+        leading.followers[number].core.damaged(False)
     master.damaged(False)
     leading.pass_time(6_000)
     assert master.sync_set == {1, 2, 3}

@@ -13,7 +13,7 @@ from store.replication.epochs import EpochList
 from store.replication.errors import NotEnoughInSync
 from store.replication.messages import Hello, Welcome, decode, encode
 from store.replication.pace import Pace
-from store.replication.slave import Stage
+from store.replication.replica_core import Stage
 from tests.support.store.replication_kit import Following, Leading, Log
 
 
@@ -46,7 +46,7 @@ def test_offsets_are_never_narrowed():
     leading = Leading(4, log, [(2, origin), (3, far)], followers=[follower], group=group, confirmed=far)
     leading.connect(2).append(3).settle().pass_time(50)
     assert follower.log.frames == log.frames
-    assert follower.slave.confirmed == leading.master.confirmed == log.end
+    assert follower.core.confirmed == leading.master.confirmed == log.end
     hello = Hello(group=group, replica=1, session=9, epoch=4, epochs=((3, origin), (4, far)), first=origin, end=far)
     assert decode(encode(hello)) == hello
     trimmed = Leading(4, Log(far + 200).fill(3, 1), [(3, far)], followers=[Following(2)], group=group)
@@ -69,13 +69,13 @@ def test_two_milliseconds_of_latency_cost_next_to_nothing():
         leading.append(frames, size=size)
         free_us = now_us = 0  # the link is free again
         arriving: list[tuple[int, object]] = []
-        while follower.slave.end < leading.log.end or leading.master.confirmed < leading.log.end:
+        while follower.core.end < leading.log.end or leading.master.confirmed < leading.log.end:
             for _, message in leading.collect():
                 free_us = max(now_us, free_us) + size // 300  # 300 MB/s
                 arriving.append((free_us + latency_us, message))
             now_us, message = arriving.pop(0)
             leading.now = 1_000 + now_us // 1_000
-            follower.slave.receive(message, now_ms=leading.now)
+            follower.core.receive(message, now_ms=leading.now)
             follower.work()
             for sent in follower.sent:
                 leading.master.receive(2, sent, now_ms=leading.now)
@@ -95,16 +95,16 @@ def test_what_is_refused_says_so_before_anything_is_stored():
     assert leading.master.refusal.retriable
 
 
-def test_readers_do_not_see_what_one_slave_has_and_another_has_not():
-    """A reader of the faster slave would have seen what a failover to the slower one takes away."""
+def test_readers_do_not_see_what_one_replica_has_and_another_has_not():
+    """A reader of the faster replica would have seen what a failover to the slower one takes away."""
     fast, slow = Following(2), Following(3)
     leading = Leading(followers=[fast, slow], min_in_sync=2).connect(2, 3)
     leading.append(2).settle().pass_time(50)
-    assert fast.slave.confirmed == 400
+    assert fast.core.confirmed == 400
     slow.lazy = True
     leading.append(2).settle().pass_time(200)
-    assert fast.slave.flushed == 800
-    assert fast.slave.confirmed == slow.slave.confirmed == leading.master.confirmed == 400
+    assert fast.core.flushed == 800
+    assert fast.core.confirmed == slow.core.confirmed == leading.master.confirmed == 400
 
     elected = Leading(
         2,
@@ -120,10 +120,10 @@ def test_a_replica_with_data_that_was_confirmed_and_is_nowhere_else_stands_still
     """Unless unclean elections are allowed, somebody has to look at this."""
     follower = Following(2, Log().fill(1, 3), [(1, 0)], confirmed=600)
     leading = Leading(2, Log().fill(1, 2), [(1, 0)], followers=[follower]).connect(2)
-    assert follower.slave.stage is Stage.DIVERGED
-    assert follower.slave.diverged_at == LogOffset(400)
+    assert follower.core.stage is Stage.DIVERGED
+    assert follower.core.diverged_at == LogOffset(400)
     assert len(follower.log.frames) == 3
-    follower.slave.connect(leading.master.epoch, session=7, now_ms=1)
+    follower.core.connect(leading.master.epoch, session=7, now_ms=1)
     follower.work()
     assert follower.sent == []
     assert len(follower.closed) == 2
@@ -141,13 +141,13 @@ def test_a_crash_while_the_log_is_cut_leaves_nothing_that_passes_for_something_e
     leading = Leading(3, Log().fill(1, 2), [(1, 0)]).append(4)
     log = Log().fill(1, 2).fill(2, 3)
     before = Following(2, log, [(1, 0), (2, 400)], promised=2)
-    before.slave.connect(3, session=5, now_ms=0)
-    hello = next(effect.message for effect in before.slave.take() if isinstance(effect, Send))
+    before.core.connect(3, session=5, now_ms=0)
+    hello = next(effect.message for effect in before.core.take() if isinstance(effect, Send))
     leading.master.configure({1: False, 2: False}, min_in_sync=1, acknowledge=Acknowledge.ALL_IN_SYNC)
     leading.master.receive(2, hello, now_ms=0)
     [(_, welcome)] = leading.master.take()
-    before.slave.receive(welcome, now_ms=0)
-    [prepare] = before.slave.take()
+    before.core.receive(welcome, now_ms=0)
+    [prepare] = before.core.take()
     saved = before.saved[0]
     if done > 0:
         log.cut(prepare.cut_to)

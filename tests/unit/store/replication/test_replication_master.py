@@ -5,14 +5,14 @@ from store.replication.agreement import Acknowledge
 from store.replication.errors import BadMessage, CannotSwitchOver, NotEnoughInSync, SwitchingOver
 from store.replication.messages import Ack, Confirmed, Data, Hello, Refused, Welcome, Why
 from store.replication.pace import Pace
-from store.replication.slave import Stage
+from store.replication.replica_core import Stage
 from tests.support.store.replication_kit import Following, Leading, Log
 
 PACE = Pace(batch_bytes=400, window_bytes=1_000)
 
 
 def group(*numbers: int, **kinds) -> Leading:
-    """A master with slaves that are all in sync."""
+    """A master with replicas that are all in sync."""
     followers = [Following(number, pace=kinds.get("pace")) for number in numbers]
     leading = Leading(followers=followers, **kinds).connect(*numbers)
     return leading.pass_time(400)
@@ -41,12 +41,12 @@ def test_all_in_sync_have_to_have_it():
     leading.append().settle()
     assert leading.master.positions() == {1: 200, 2: 200, 3: 0}
     assert leading.master.confirmed == 0
-    leading.followers[3].slave.flushed_to(200)
+    leading.followers[3].core.flushed_to(200)
     leading.settle()
     assert leading.master.confirmed == 200
 
 
-def test_slaves_may_have_it_before_the_master_does():
+def test_replicas_may_have_it_before_the_master_does():
     leading = group(2, 3).append(flush=False).settle()
     assert leading.master.positions() == {1: 0, 2: 200, 3: 200}
     assert leading.master.confirmed == 0
@@ -74,14 +74,14 @@ def test_while_a_set_is_asked_for_both_count():
     leading.followers[2].lazy = True
     leading.connect(2)
     leading.pass_time(50)
-    leading.followers[2].slave.connect(1, session=5, now_ms=leading.now)
+    leading.followers[2].core.connect(1, session=5, now_ms=leading.now)
     leading.followers[2].work()
     master = leading.master
     master.set_altered({1}, 7)  # not in sync again, as an operator may have it
     for message in leading.followers[2].sent:
         master.receive(2, message, now_ms=leading.now)
     [(_, welcome)] = [one for one in master.take() if isinstance(one[1], Welcome)]
-    leading.followers[2].slave.receive(welcome, now_ms=leading.now)
+    leading.followers[2].core.receive(welcome, now_ms=leading.now)
     leading.followers[2].sent.clear()
     leading.followers[2].work()
     master.receive(2, leading.followers[2].sent[-1], now_ms=leading.now)
@@ -119,17 +119,17 @@ def test_what_was_confirmed_stays_so():
 # ---- who is in sync
 
 
-def test_a_slave_joins_when_it_has_what_is_confirmed():
+def test_a_replica_joins_when_it_has_what_is_confirmed():
     leading = Leading(followers=[Following(2)], min_in_sync=1).append(5)
     leading.followers[2].lazy = True
     leading.connect(2)
     assert leading.master.sync_set == {1}
-    leading.followers[2].slave.flushed_to(1_000)
+    leading.followers[2].core.flushed_to(1_000)
     leading.settle()
     assert leading.master.sync_set == {1, 2}
 
 
-def test_under_load_confirming_waits_for_a_slave_that_is_near():
+def test_under_load_confirming_waits_for_a_replica_that_is_near():
     """It always has a batch to go: without waiting it would never join."""
     follower = Following(2)
     follower.lazy = True
@@ -141,17 +141,17 @@ def test_under_load_confirming_waits_for_a_slave_that_is_near():
         leading.now += 10
         leading.master.controller_heard(now_ms=leading.now)
         leading.append()
-        behind = follower.slave.end
+        behind = follower.core.end
         leading.master.tick(now_ms=leading.now)
         leading.settle()
-        if behind > follower.slave.flushed:
-            follower.slave.flushed_to(behind)
+        if behind > follower.core.flushed:
+            follower.core.flushed_to(behind)
             leading.settle()
     assert leading.master.sync_set == {1, 2}
     assert leading.master.end - leading.master.confirmed <= 400
 
 
-def test_a_slave_that_lags_leaves_and_one_that_says_nothing_too():
+def test_a_replica_that_lags_leaves_and_one_that_says_nothing_too():
     leading = group(2, 3, min_in_sync=2)
     leading.followers[3].lazy = True
     leading.append().pass_time(1_500)
@@ -159,12 +159,12 @@ def test_a_slave_that_lags_leaves_and_one_that_says_nothing_too():
     leading.pass_time(1_000)
     assert leading.master.sync_set == {1, 2}
     assert leading.master.confirmed == 200
-    leading.followers[3].slave.flushed_to(200)
+    leading.followers[3].core.flushed_to(200)
     leading.pass_time(300)
     assert leading.master.sync_set == {1, 2, 3}
 
 
-def test_a_slave_whose_stream_broke_leaves_sooner():
+def test_a_replica_whose_stream_broke_leaves_sooner():
     leading = group(2, 3, min_in_sync=2)
     del leading.followers[3]
     leading.master.left(3)
@@ -172,15 +172,15 @@ def test_a_slave_whose_stream_broke_leaves_sooner():
     assert leading.master.sync_set == {1, 2}
 
 
-def test_a_slave_with_something_always_under_way_does_not_lag():
+def test_a_replica_with_something_always_under_way_does_not_lag():
     leading = group(2)
     follower = leading.followers[2]
     follower.lazy = True
     for _ in range(100):
-        behind = follower.slave.end
+        behind = follower.core.end
         leading.append().pass_time(50)
         if behind:
-            follower.slave.flushed_to(behind)
+            follower.core.flushed_to(behind)
     assert leading.master.sync_set == {1, 2}
 
 
@@ -211,7 +211,7 @@ def test_learners_follow_and_are_never_waited_for():
     leading.followers[3].lazy = True
     leading.append().settle()
     assert leading.master.confirmed == 200
-    assert leading.followers[3].slave.end == 200
+    assert leading.followers[3].core.end == 200
 
 
 def test_a_replica_that_has_lost_what_it_had_leaves_at_once():
@@ -257,7 +257,7 @@ def test_a_quorum_does_not_let_go_of_who_has_what_is_confirmed():
         leading.master.left(gone)
     leading.pass_time(1_000)
     assert leading.master.sync_set == {1, 3, 4}
-    leading.followers[4].slave.flushed_to(200)
+    leading.followers[4].core.flushed_to(200)
     leading.pass_time(1_000)
     assert leading.master.sync_set == {1, 4}
 
@@ -294,7 +294,7 @@ def test_a_master_of_several_confirms_nothing_of_old_epochs_by_quorum_before_its
     asked = leading.master.ask_round()
     leading.settle()
     assert leading.master.round_agreed < asked
-    old.slave.flushed_to(600)
+    old.core.flushed_to(600)
     leading.settle()
     assert old.saved[0].newest == 3
     assert leading.master.confirmed == 600
@@ -345,19 +345,19 @@ def test_what_was_read_for_another_stream_is_not_sent():
         leading.master.sent(2, batch.start, leading.log.frames[0])
 
 
-def test_slaves_hear_what_is_confirmed_with_the_next_data_or_when_it_is_quiet_and_then_now_and_again():
+def test_replicas_hear_what_is_confirmed_with_the_next_data_or_when_it_is_quiet_and_then_now_and_again():
     leading = group(2)
     leading.mailbox.clear()
-    slave = leading.followers[2].slave
+    replica = leading.followers[2].core
     leading.append().settle()
-    assert slave.confirmed == 0
+    assert replica.confirmed == 0
     leading.append().settle()
-    assert slave.confirmed == 200
+    assert replica.confirmed == 200
     assert [type(message) for _, message in leading.mailbox] == [Data, Data]
     leading.mailbox.clear()
     leading.pass_time(50)
     assert [type(message) for _, message in leading.mailbox] == [Confirmed]
-    assert slave.confirmed == 400
+    assert replica.confirmed == 400
     leading.mailbox.clear()
     leading.pass_time(1_000)
     assert [type(message) for _, message in leading.mailbox] == [Confirmed] * 5
@@ -368,7 +368,7 @@ def test_an_acknowledgement_on_an_older_stream_counts_for_nothing():
     leading = group(2).append()
     leading.followers[2].lazy = True
     leading.collect()
-    leading.followers[2].slave.connect(1, session=7, now_ms=leading.now)
+    leading.followers[2].core.connect(1, session=7, now_ms=leading.now)
     leading.settle()
     leading.master.receive(2, Ack(session=102, epoch=1, flushed=200, round=0), now_ms=leading.now)
     assert leading.master.positions()[2] == 0
@@ -405,17 +405,17 @@ def test_who_is_still_reading_what_is_deleted_is_told():
     leading = group(2, pace=PACE)
     leading.followers[2].lazy = True
     leading.append(20).settle()
-    leading.master.trimmed(leading.followers[2].slave.end + 400)
+    leading.master.trimmed(leading.followers[2].core.end + 400)
     leading.settle()
     assert "trimmed" in leading.followers[2].closed[-1]
     assert leading.master.batch(2) is None
 
 
-def test_a_slave_behind_the_first_segment_needs_a_snapshot():
+def test_a_replica_behind_the_first_segment_needs_a_snapshot():
     follower = Following(2, Log().fill(1, 1), [(1, 0)])
     leading = Leading(2, Log(400).fill(1, 2), [(1, 0)], followers=[follower]).connect(2)
     assert follower.snapshots == [2]
-    assert follower.slave.stage is Stage.SNAPSHOT
+    assert follower.core.stage is Stage.SNAPSHOT
     anew = Following(2, Log(400), leading.master.epochs.cut(400).entries, promised=2)
     leading.followers[2] = anew
     leading.connect(2).append().settle()
@@ -491,7 +491,7 @@ def test_a_switch_over_drains_and_then_names_who_is_ready():
     leading.master.hand_over(2, now_ms=leading.now)
     assert isinstance(leading.master.refusal, SwitchingOver)
     assert leading.master.handover is None
-    leading.followers[2].slave.flushed_to(200)
+    leading.followers[2].core.flushed_to(200)
     leading.settle()
     assert leading.master.handover == 2
     leading.master.fenced(2)

@@ -27,7 +27,7 @@ def test_the_minority_is_wrong_and_among_equals_the_master_is_right(own, others,
     assert judge(own, others, replica=1, replicas=(1, 2, 3), master=1) is verdict
 
 
-def test_a_slave_of_two_gives_way_to_its_master():
+def test_a_replica_of_two_gives_way_to_its_master():
     assert judge(A, {1: B}, replica=2, replicas=(1, 2), master=1) is Verdict.OWN
     assert judge(B, {2: A}, replica=1, replicas=(1, 2), master=1) is Verdict.OTHERS
     assert judge(B, {2: A}, replica=1, replicas=(1, 2), master=None) is Verdict.UNDECIDED

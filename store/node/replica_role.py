@@ -1,7 +1,7 @@
-"""A replica as slave: follows whoever is its group's master, until it is elected or has to begin anew.
+"""The role of a replica that is not master: follows its group's master, until it is elected or has to begin anew.
 
-What the core (`store.replication.slave`) wants done is done by one task, one thing after the other. Another one keeps a
-stream to the master. The store is open as slave all the while and serves readers what is confirmed.
+What the core (`store.replication.replica_core`) wants done is done by one task, one thing after the other. Another one
+keeps a stream to the master. The store is open as replica all the while and serves readers what is confirmed.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ from store.node.streams import MasterStream
 from store.node.syncs import Syncs
 from store.reach.reachability import MasterReachability
 from store.replication.effects import AcceptLoss, Close, Effect, Prepare, SaveEpochs, Send, TakeSnapshot, Write
-from store.replication.messages import FromMaster, FromSlave, Hello, Refused
-from store.replication.slave import Slave, Stage
+from store.replication.messages import FromMaster, FromReplica, Hello, Refused
+from store.replication.replica_core import ReplicaCore, Stage
 
-__all__ = ["Ending", "SlaveRole"]
+__all__ = ["Ending", "ReplicaRole"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ AGAIN_S = 1.0  # before a role begins anew that could not go on, and between wis
 
 
 class Ending(Enum):
-    """The reasons why a slave's role ends or begins anew. The store stays open as slave, except after `INSTALL`."""
+    """The reasons why a replica's role ends or begins anew. The store stays open as replica, except after `INSTALL`."""
 
     ELECTED = auto()
     ANEW = auto()  # what the core believes of the log is not so, or what it may do has changed
@@ -48,7 +48,7 @@ class Ending(Enum):
     GIVE_UP = auto()  # as `ELECTED`, by an unclean election, with a log that has lost its end
 
 
-class SlaveRole:
+class ReplicaRole:
     """One time of following. `run` does it; `heard` tells of the group."""
 
     master = False
@@ -59,7 +59,7 @@ class SlaveRole:
         store = context.disk.store
         assert store is not None
         self._lossy = group.config.unclean_election, group.unclean_epoch  # what allows to give something up
-        self._core = Slave(
+        self._core = ReplicaCore(
             group=context.group,
             replica=context.replica,
             epochs=context.disk.epochs,
@@ -95,7 +95,7 @@ class SlaveRole:
     # ---- from outside
 
     @property
-    def core(self) -> Slave:
+    def core(self) -> ReplicaCore:
         """The replication core, which knows the log; for looking at."""
         return self._core
 
@@ -188,9 +188,9 @@ class SlaveRole:
         context.services.serve(context.disk.store, master=False, hint=context.address_of_master(self._group))
         parts: list[asyncio.Task[None]] = [
             asyncio.create_task(self._follow(), name="stream to the master"),
-            asyncio.create_task(self._tick(), name="time of a slave"),
+            asyncio.create_task(self._tick(), name="time of a replica"),
         ]
-        working = asyncio.create_task(self._work(), name="work of a slave")
+        working = asyncio.create_task(self._work(), name="work of a replica")
         try:
             self.heard(self._group)
             events: list[asyncio.Future[Any]] = [*parts, working, self._over]
@@ -350,7 +350,7 @@ class SlaveRole:
             self._effects.popleft()
         return True
 
-    def _say(self, message: FromSlave) -> None:
+    def _say(self, message: FromReplica) -> None:
         if self._stream is not None and message.session == self._stream.session:
             me, disk = self._context.identity, self._context.disk
             self._stream.put(sign(message, me, disk.log) if isinstance(message, Hello) else message)
@@ -425,7 +425,7 @@ class SlaveRole:
         hint = context.address_of_master(self._group)
         await context.services.stand_down(hint)
         await context.disk.close()
-        store = await context.disk.open_slave(end)
+        store = await context.disk.open_replica(end)
         self._confirmed = self._core.confirmed  # its views may not have come so far before it was closed
         store.confirm(self._confirmed)
         context.services.serve(store, master=False, hint=hint)

@@ -5,24 +5,24 @@ from store.format.frame import HEADER
 from store.replication.effects import Prepare, SaveEpochs, Send, Write
 from store.replication.messages import Ack, Confirmed, Data, Hello, Refused, Welcome, Why
 from store.replication.pace import Pace
-from store.replication.slave import Stage
+from store.replication.replica_core import Stage
 from tests.support.store.replication_kit import Following, Leading, Log, frame_at
 
 SESSION = 102
 
 
 def streaming(**kinds) -> Following:
-    """A slave with 400 bytes of epoch 1, that follows the master of epoch 3, whose epoch 2 was from 400 to 800."""
+    """A replica with 400 bytes of epoch 1, that follows the master of epoch 3, whose epoch 2 was from 400 to 800."""
     follower = Following(2, Log().fill(1, 2), [(1, 0)], promised=1, **kinds)
     greeting(follower)
-    follower.slave.receive(welcome(), now_ms=0)
+    follower.core.receive(welcome(), now_ms=0)
     follower.work()
     follower.sent.clear()
     return follower
 
 
 def greeting(follower: Following) -> None:
-    follower.slave.connect(3, session=SESSION, now_ms=0)
+    follower.core.connect(3, session=SESSION, now_ms=0)
     follower.work()
 
 
@@ -46,44 +46,44 @@ def refusals(follower: Following) -> list[Why]:
 
 def test_it_says_what_it_has_and_is_asked_to_cut_what_differs():
     follower = Following(2, Log().fill(1, 4), [(1, 0)], promised=1, confirmed=200)
-    follower.slave.connect(3, session=SESSION, now_ms=0)
-    saved, sent = follower.slave.take()
-    assert saved == SaveEpochs(follower.slave.epochs, 3)
+    follower.core.connect(3, session=SESSION, now_ms=0)
+    saved, sent = follower.core.take()
+    assert saved == SaveEpochs(follower.core.epochs, 3)
     hello = Hello(group=0, replica=2, session=SESSION, epoch=3, epochs=((1, 0),), first=0, end=800)
     assert sent == Send(hello)
-    follower.slave.receive(welcome(), now_ms=0)
-    assert follower.slave.stage is Stage.CUTTING
-    [prepare] = follower.slave.take()
+    follower.core.receive(welcome(), now_ms=0)
+    assert follower.core.stage is Stage.CUTTING
+    [prepare] = follower.core.take()
     assert isinstance(prepare, Prepare)
     assert prepare.cut_to == 400
     assert prepare.epochs.entries == ((1, 0), (2, 400))
-    assert follower.slave.end == follower.slave.flushed == 400
-    follower.slave.flushed_to(800)  # a sync that had begun before
-    assert follower.slave.flushed == 400
-    assert follower.slave.take() == []
-    follower.slave.prepared()
-    assert follower.slave.stage is Stage.STREAMING
-    assert follower.slave.take() == [Send(Ack(session=SESSION, epoch=3, flushed=400, round=0))]
+    assert follower.core.end == follower.core.flushed == 400
+    follower.core.flushed_to(800)  # a sync that had begun before
+    assert follower.core.flushed == 400
+    assert follower.core.take() == []
+    follower.core.prepared()
+    assert follower.core.stage is Stage.STREAMING
+    assert follower.core.take() == [Send(Ack(session=SESSION, epoch=3, flushed=400, round=0))]
 
 
 def test_nothing_to_cut_and_nothing_to_save_is_ready_at_once():
     follower = Following(2, Log().fill(1, 2), [(1, 0), (3, 400)], promised=3)
     greeting(follower)
-    follower.slave.receive(welcome(epochs=((1, 0), (3, 400))), now_ms=0)
-    assert [type(effect) for effect in follower.slave.take()] == [Send]
+    follower.core.receive(welcome(epochs=((1, 0), (3, 400))), now_ms=0)
+    assert [type(effect) for effect in follower.core.take()] == [Send]
 
 
 def test_a_stream_that_ends_while_the_log_is_cut_leaves_it_cut():
     follower = Following(2, Log().fill(1, 4), [(1, 0)])
     greeting(follower)
-    follower.slave.receive(welcome(), now_ms=0)
-    follower.slave.close()
-    assert follower.slave.standing == (2, 400)
-    follower.slave.connect(3, session=7, now_ms=0)
+    follower.core.receive(welcome(), now_ms=0)
+    follower.core.close()
+    assert follower.core.standing == (2, 400)
+    follower.core.connect(3, session=7, now_ms=0)
     follower.work()
     assert follower.log.end == 400
     assert follower.sent[-1].end == 400
-    assert follower.slave.stage is Stage.GREETING
+    assert follower.core.stage is Stage.GREETING
 
 
 @pytest.mark.parametrize(
@@ -98,31 +98,31 @@ def test_a_stream_that_ends_while_the_log_is_cut_leaves_it_cut():
 def test_a_master_that_reckons_otherwise_is_not_followed(bad):
     follower = Following(2, Log().fill(1, 2), [(1, 0)])
     greeting(follower)
-    follower.slave.receive(welcome(**bad), now_ms=0)
+    follower.core.receive(welcome(**bad), now_ms=0)
     follower.work()
     assert refusals(follower) == [Why.MALFORMED]
-    assert follower.slave.stage is Stage.IDLE
+    assert follower.core.stage is Stage.IDLE
     assert follower.log.end == 400
 
 
 def test_a_second_welcome_and_one_of_another_stream_do_nothing():
     follower = streaming()
-    follower.slave.receive(data(), now_ms=0)
-    follower.slave.receive(welcome(), now_ms=0)
-    follower.slave.receive(welcome(session=5), now_ms=0)
+    follower.core.receive(data(), now_ms=0)
+    follower.core.receive(welcome(), now_ms=0)
+    follower.core.receive(welcome(session=5), now_ms=0)
     follower.work()
     assert follower.log.end == 600
 
 
 def test_a_welcome_that_comes_late_does_not_cut_what_was_acknowledged_since():
     follower = streaming()
-    follower.slave.receive(data(), now_ms=0)
+    follower.core.receive(data(), now_ms=0)
     follower.work()
     assert follower.sent[-1].flushed == 600
-    follower.slave.connect(3, session=9, now_ms=0)
-    follower.slave.receive(welcome(end=400, cut_to=400, epochs=((1, 0), (2, 400))), now_ms=0)
+    follower.core.connect(3, session=9, now_ms=0)
+    follower.core.receive(welcome(end=400, cut_to=400, epochs=((1, 0), (2, 400))), now_ms=0)
     follower.work()
-    assert follower.slave.stage is Stage.GREETING
+    assert follower.core.stage is Stage.GREETING
     assert follower.log.end == 600
 
 
@@ -130,9 +130,9 @@ def test_a_welcome_that_comes_late_does_not_cut_what_was_acknowledged_since():
 def test_what_was_confirmed_is_not_cut(confirmed, diverged):
     follower = Following(2, Log().fill(1, 4), [(1, 0)], confirmed=600)
     greeting(follower)
-    follower.slave.receive(welcome(confirmed=confirmed), now_ms=0)
+    follower.core.receive(welcome(confirmed=confirmed), now_ms=0)
     follower.work()
-    assert (follower.slave.stage is Stage.DIVERGED) is diverged
+    assert (follower.core.stage is Stage.DIVERGED) is diverged
     assert follower.log.end == 800
 
 
@@ -141,62 +141,62 @@ def test_behind_the_masters_log_it_takes_a_snapshot_that_has_what_was_confirmed_
     follower = Following(2, Log().fill(1, 2), [(1, 0)], confirmed=400)
     greeting(follower)
     snapshot = welcome(epochs=epochs, first=600, cut_to=400, confirmed=900, needs_snapshot=True)
-    follower.slave.receive(snapshot, now_ms=0)
+    follower.core.receive(snapshot, now_ms=0)
     follower.work()
     assert follower.snapshots == [3]
-    follower.slave.tick(now_ms=60_000)
-    assert follower.slave.stage is Stage.SNAPSHOT
+    follower.core.tick(now_ms=60_000)
+    assert follower.core.stage is Stage.SNAPSHOT
 
 
 def test_it_starts_over_only_behind_a_master_that_has_confirmed_as_much():
     follower = Following(2, Log().fill(1, 2), [(1, 0)], confirmed=400)
-    assert not follower.slave.start_over()  # no master is followed
+    assert not follower.core.start_over()  # no master is followed
     greeting(follower)
-    assert not follower.slave.start_over()
-    follower.slave.receive(welcome(confirmed=300), now_ms=0)
+    assert not follower.core.start_over()
+    follower.core.receive(welcome(confirmed=300), now_ms=0)
     follower.work()
-    assert follower.slave.stage is Stage.STREAMING
-    assert not follower.slave.start_over()
-    follower.slave.receive(Confirmed(session=SESSION, epoch=3, confirmed=400, sent=400, round=1), now_ms=0)
-    assert follower.slave.start_over()
+    assert follower.core.stage is Stage.STREAMING
+    assert not follower.core.start_over()
+    follower.core.receive(Confirmed(session=SESSION, epoch=3, confirmed=400, sent=400, round=1), now_ms=0)
+    assert follower.core.start_over()
     follower.work()
     assert follower.snapshots == [3]
-    assert follower.slave.starting_over
+    assert follower.core.starting_over
 
 
 @pytest.mark.parametrize("confirmed", [300, 400])
 def test_epochs_that_are_guessed_are_no_reason_to_stand_still(confirmed):
     follower = Following(2, Log().fill(1, 2), [(1, 200)], confirmed=400)
-    follower.slave._guessed = True
+    follower.core._guessed = True
     greeting(follower)
-    follower.slave.receive(welcome(epochs=((1, 100), (3, 800)), cut_to=0, confirmed=confirmed), now_ms=0)
+    follower.core.receive(welcome(epochs=((1, 100), (3, 800)), cut_to=0, confirmed=confirmed), now_ms=0)
     follower.work()
     assert follower.snapshots == ([3] if confirmed == 400 else [])
-    assert follower.slave.stage is (Stage.SNAPSHOT if confirmed == 400 else Stage.IDLE)
+    assert follower.core.stage is (Stage.SNAPSHOT if confirmed == 400 else Stage.IDLE)
 
 
 def test_what_a_master_has_confirmed_says_nothing_of_a_log_that_is_not_its_own():
     follower = streaming()
     follower.lazy = True
-    follower.slave.receive(data(), now_ms=0)
+    follower.core.receive(data(), now_ms=0)
     follower.work()
-    follower.slave.connect(5, session=9, now_ms=0)
+    follower.core.connect(5, session=9, now_ms=0)
     snapshot = welcome(session=9, epoch=5, first=800, cut_to=800, confirmed=900, needs_snapshot=True)
-    follower.slave.receive(msgspec.structs.replace(snapshot, epochs=((4, 700),)), now_ms=0)
-    assert follower.slave.stage is Stage.SNAPSHOT
-    follower.slave.flushed_to(600)
-    assert follower.slave.confirmed == 400
+    follower.core.receive(msgspec.structs.replace(snapshot, epochs=((4, 700),)), now_ms=0)
+    assert follower.core.stage is Stage.SNAPSHOT
+    follower.core.flushed_to(600)
+    assert follower.core.confirmed == 400
 
 
 def test_without_a_snapshot_it_greets_again():
     follower = Following(2, Log().fill(1, 2), [(1, 0)])
     greeting(follower)
     snapshot = welcome(epochs=((3, 900),), first=900, cut_to=900, confirmed=950, needs_snapshot=True)
-    follower.slave.receive(snapshot, now_ms=0)
-    follower.slave.close()
-    follower.slave.connect(3, session=9, now_ms=0)
+    follower.core.receive(snapshot, now_ms=0)
+    follower.core.close()
+    follower.core.connect(3, session=9, now_ms=0)
     follower.work()
-    assert follower.slave.stage is Stage.GREETING
+    assert follower.core.stage is Stage.GREETING
     assert follower.sent[-1].epochs == ((1, 0),)
 
 
@@ -204,8 +204,8 @@ def test_a_master_that_has_confirmed_less_gives_no_snapshot():
     follower = Following(2, Log().fill(1, 2), [(1, 0)], confirmed=400)
     greeting(follower)
     snapshot = welcome(epochs=((2, 5), (3, 900)), first=100, cut_to=100, confirmed=200, needs_snapshot=True)
-    follower.slave.receive(snapshot, now_ms=0)
-    assert follower.slave.stage is Stage.DIVERGED
+    follower.core.receive(snapshot, now_ms=0)
+    assert follower.core.stage is Stage.DIVERGED
 
 
 # ---- data
@@ -213,15 +213,15 @@ def test_a_master_that_has_confirmed_less_gives_no_snapshot():
 
 def test_data_are_written_as_they_came_and_acknowledged_when_synced():
     follower = streaming()
-    follower.slave.receive(data(count=2, confirmed=800), now_ms=0)
-    saved, write = follower.slave.take()
+    follower.core.receive(data(count=2, confirmed=800), now_ms=0)
+    saved, write = follower.core.take()
     assert saved.epochs.entries == ((1, 0), (2, 400), (3, 800))  # where the next one begins is known
     assert isinstance(write, Write)
     assert (write.start, write.end, len(write.frames)) == (400, 800, 2)
-    assert follower.slave.confirmed == 400
-    follower.slave.flushed_to(600)
-    assert follower.slave.confirmed == 600
-    assert follower.slave.take() == [Send(Ack(session=SESSION, epoch=3, flushed=600, round=0))]
+    assert follower.core.confirmed == 400
+    follower.core.flushed_to(600)
+    assert follower.core.confirmed == 600
+    assert follower.core.take() == [Send(Ack(session=SESSION, epoch=3, flushed=600, round=0))]
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_data_are_written_as_they_came_and_acknowledged_when_synced():
 )
 def test_data_that_do_not_belong_end_the_stream(bad):
     follower = streaming()
-    follower.slave.receive(bad, now_ms=0)
+    follower.core.receive(bad, now_ms=0)
     follower.work()
     assert refusals(follower) == [Why.MALFORMED]
     assert follower.closed
@@ -252,7 +252,7 @@ def test_both_checksums_are_verified(at):
     bad = bytearray(frame_at(400, 2))
     bad[at] ^= 1
     follower = streaming()
-    follower.slave.receive(data(frames=bytes(bad)), now_ms=0)
+    follower.core.receive(data(frames=bytes(bad)), now_ms=0)
     follower.work()
     assert refusals(follower) == [Why.MALFORMED]
 
@@ -260,7 +260,7 @@ def test_both_checksums_are_verified(at):
 def test_data_that_came_before_are_not_written_again():
     follower = streaming()
     for _ in range(2):
-        follower.slave.receive(data(), now_ms=0)
+        follower.core.receive(data(), now_ms=0)
         follower.work()
     assert follower.log.end == 600
     assert not refusals(follower)
@@ -270,9 +270,9 @@ def test_a_master_that_does_not_wait_for_acknowledgements_is_stopped():
     pace = Pace(window_bytes=200)
     follower = streaming(pace=pace)
     follower.lazy = True
-    follower.slave.receive(data(), now_ms=0)
-    follower.slave.end += 1 << 30
-    follower.slave.receive(data(follower.slave.end, 3), now_ms=0)
+    follower.core.receive(data(), now_ms=0)
+    follower.core.end += 1 << 30
+    follower.core.receive(data(follower.core.end, 3), now_ms=0)
     follower.work()
     assert refusals(follower) == [Why.MALFORMED]
 
@@ -280,10 +280,10 @@ def test_a_master_that_does_not_wait_for_acknowledgements_is_stopped():
 def test_it_answers_what_it_is_asked_and_notices_what_did_not_arrive():
     follower = streaming()
     heartbeat = Confirmed(session=SESSION, epoch=3, confirmed=400, sent=400, round=6)
-    follower.slave.receive(heartbeat, now_ms=0)
+    follower.core.receive(heartbeat, now_ms=0)
     follower.work()
     assert follower.sent == [Ack(session=SESSION, epoch=3, flushed=400, round=6)]
-    follower.slave.receive(msgspec.structs.replace(heartbeat, sent=600), now_ms=0)
+    follower.core.receive(msgspec.structs.replace(heartbeat, sent=600), now_ms=0)
     follower.work()
     assert refusals(follower) == [Why.MALFORMED]
 
@@ -293,17 +293,17 @@ def test_it_answers_what_it_is_asked_and_notices_what_did_not_arrive():
 
 def test_a_master_of_an_older_epoch_is_told_so():
     follower = streaming()
-    follower.slave.promise(4)
+    follower.core.promise(4)
     follower.work()
     assert refusals(follower) == [Why.SUPERSEDED]
     assert follower.sent[-1].epoch == 4
     assert follower.saved[1] == 4
-    assert follower.slave.stage is Stage.IDLE
-    follower.slave.connect(3, session=5, now_ms=0)
+    assert follower.core.stage is Stage.IDLE
+    follower.core.connect(3, session=5, now_ms=0)
     follower.work()
-    assert follower.slave.stage is Stage.IDLE
-    follower.slave.connect(4, session=5, now_ms=0)
-    follower.slave.receive(welcome(session=5), now_ms=0)
+    assert follower.core.stage is Stage.IDLE
+    follower.core.connect(4, session=5, now_ms=0)
+    follower.core.receive(welcome(session=5), now_ms=0)
     follower.work()
     assert refusals(follower) == [Why.SUPERSEDED] * 2
 
@@ -320,49 +320,49 @@ def test_an_epoch_is_believed_of_the_controllers_alone(said):
     """Anybody may answer at the master's address: of another group, of another cluster."""
     follower = Following(2, Log().fill(1, 2), [(1, 0)])
     greeting(follower)
-    promised = follower.slave.promised
-    follower.slave.receive(said(), now_ms=0)
+    promised = follower.core.promised
+    follower.core.receive(said(), now_ms=0)
     follower.work()
-    assert follower.slave.stage is Stage.IDLE
-    assert follower.slave.promised == follower.saved[1] == promised
-    follower.slave.connect(5, session=9, now_ms=0)  # as the controllers say
-    follower.slave.receive(welcome(epoch=5, session=9), now_ms=0)
+    assert follower.core.stage is Stage.IDLE
+    assert follower.core.promised == follower.saved[1] == promised
+    follower.core.connect(5, session=9, now_ms=0)  # as the controllers say
+    follower.core.receive(welcome(epoch=5, session=9), now_ms=0)
     follower.work()
-    assert follower.slave.stage is Stage.STREAMING
+    assert follower.core.stage is Stage.STREAMING
     assert follower.saved[1] == 5
 
 
 def test_only_what_is_on_disk_stands_for_election():
     follower = streaming()
     follower.lazy = True
-    follower.slave.receive(data(count=2), now_ms=0)
+    follower.core.receive(data(count=2), now_ms=0)
     follower.work()
-    assert follower.slave.standing == (2, 400)
-    follower.slave.flushed_to(800)
-    assert follower.slave.standing == (3, 800)
+    assert follower.core.standing == (2, 400)
+    follower.core.flushed_to(800)
+    assert follower.core.standing == (3, 800)
 
 
 def test_a_silent_master_is_given_up():
     follower = streaming()
-    follower.slave.tick(now_ms=3_000)
-    assert follower.slave.stage is Stage.STREAMING
-    follower.slave.tick(now_ms=3_001)
+    follower.core.tick(now_ms=3_000)
+    assert follower.core.stage is Stage.STREAMING
+    follower.core.tick(now_ms=3_001)
     follower.work()
-    assert follower.slave.stage is Stage.IDLE
+    assert follower.core.stage is Stage.IDLE
     assert follower.closed == ["the master is silent"]
 
 
 def test_an_epoch_behind_the_end_of_what_survived_is_not_there():
     follower = Following(2, Log().fill(1, 1), [(1, 0), (2, 400)], promised=2)
-    assert follower.slave.epochs.entries == ((1, 0),)
+    assert follower.core.epochs.entries == ((1, 0),)
 
 
 def test_trimming_keeps_what_is_needed_to_compare():
     follower = streaming()
-    follower.slave.receive(data(count=2, confirmed=800), now_ms=0)
+    follower.core.receive(data(count=2, confirmed=800), now_ms=0)
     follower.work()
-    follower.slave.trimmed(600)
-    assert follower.slave.epochs.entries == ((2, 400), (3, 800))
+    follower.core.trimmed(600)
+    assert follower.core.epochs.entries == ((2, 400), (3, 800))
     leading = Leading(4, Log().fill(1, 2).fill(2, 2), [(1, 0), (2, 400)], followers=[follower], confirmed=800)
     leading.connect(2).append(2).settle()
     assert follower.log.frames == leading.log.frames

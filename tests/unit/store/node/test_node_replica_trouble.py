@@ -1,10 +1,10 @@
-"""A slave that cannot take what its master sends, for a while: it begins anew, whatever it is to be next."""
+"""A replica that cannot take what its master sends, for a while: it begins anew, whatever it is to be next."""
 
 import pytest
 
 from controller.api.client import GroupConfig
-from store.node import slave_role
-from store.node.slave_role import SlaveRole
+from store.node import replica_role
+from store.node.replica_role import ReplicaRole
 from tests.support.controller.controllers import Controllers, until
 from tests.support.store.node_kit import PATIENCE_S, Load, StoreGroup
 from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
@@ -19,11 +19,11 @@ async def controllers(tmp_path):
         yield found
 
 
-async def test_a_slave_that_is_elected_while_it_has_no_room_begins_anew_and_is_the_master(
+async def test_a_replica_that_is_elected_while_it_has_no_room_begins_anew_and_is_the_master(
     tmp_path, controllers, monkeypatch
 ):
     """Frames dropped for want of room count as on their way to the disk, and would be waited for."""
-    monkeypatch.setattr(slave_role, "AGAIN_S", 3.0)  # it is elected meanwhile
+    monkeypatch.setattr(replica_role, "AGAIN_S", 3.0)  # it is elected meanwhile
     group = StoreGroup(tmp_path, controllers, count=2, config=GroupConfig(replicas=2, min_in_sync=2))
     files = {name: FaultyFiles() for name in group.names}
     group.own = {name: {"files": files[name], "disk_reserve_bytes": 1 << 20} for name in group.names}
@@ -37,7 +37,7 @@ async def test_a_slave_that_is_elected_while_it_has_no_room_begins_anew_and_is_t
         node, role = group.nodes[full], group.role(full)
         files[full].free = 0
         await until(lambda: role._broken, PATIENCE_S)
-        assert isinstance(role, SlaveRole)
+        assert isinstance(role, ReplicaRole)
         assert role.core.flushed < role.core.end
         await group.kill(old)
         files[full].free = None
@@ -46,8 +46,8 @@ async def test_a_slave_that_is_elected_while_it_has_no_room_begins_anew_and_is_t
         load.task.cancel()
 
 
-async def test_a_slave_without_room_comes_back_when_there_is_some(tmp_path, controllers, monkeypatch):
-    monkeypatch.setattr(slave_role, "AGAIN_S", 0.1)
+async def test_a_replica_without_room_comes_back_when_there_is_some(tmp_path, controllers, monkeypatch):
+    monkeypatch.setattr(replica_role, "AGAIN_S", 0.1)
     group = StoreGroup(tmp_path, controllers, count=3)
     files = {name: FaultyFiles() for name in group.names}
     group.own = {name: {"files": files[name]} for name in group.names}
@@ -80,13 +80,13 @@ async def test_a_store_that_was_cut_is_told_again_what_is_confirmed(tmp_path, co
         master = await group.master()
         role = group.role(next(name for name in group.names if name != master))
         told = []
-        opened = role._context.disk.open_slave
+        opened = role._context.disk.open_replica
 
         async def behind(end):
             reopened = await opened(end)
             reopened.confirm = told.append
             return reopened
 
-        role._context.disk.open_slave = behind
+        role._context.disk.open_replica = behind
         await role._cut(role.core.end)
         assert told == [role.core.confirmed]

@@ -1,4 +1,4 @@
-"""The slave of a store group: follows one master's log, frame by frame, without input or output.
+"""The replica of a store group: follows one master's log, frame by frame, without input or output.
 
     IDLE --connect--> GREETING --Welcome--> CUTTING --prepared--> STREAMING
                           |                                          |
@@ -13,8 +13,8 @@ in the order given, each finished before the next is begun:
     SaveEpochs      `EpochFile.save`
     Prepare         cut the log durably, then `EpochFile.save`, then call `prepared`
     Write           append the frames to the log as they are; when they are synced, call `flushed_to`, once for many
-    AcceptLoss      cut the log, give up what it has lost, and begin anew: with another `Slave`
-    TakeSnapshot    fetch the master's views and begin anew: with another log, and another `Slave`
+    AcceptLoss      cut the log, give up what it has lost, and begin anew: with another `ReplicaCore`
+    TakeSnapshot    fetch the master's views and begin anew: with another log, and another `ReplicaCore`
     Close           end the stream; `connect` again when the controller names a master
 
 Everything may be lost at any moment between two of them. The views follow `confirmed` and nothing else.
@@ -54,7 +54,7 @@ from store.replication.pace import Pace
 
 
 class Stage(Enum):
-    """The stage of a slave's work."""
+    """The stage of a replica's work."""
 
     IDLE = auto()
     GREETING = auto()
@@ -65,8 +65,8 @@ class Stage(Enum):
     GIVING_UP = auto()
 
 
-class Slave:
-    """One replica's log while it is not master. From opening the store as slave until it is closed.
+class ReplicaCore:
+    """One replica's log while it is not master. From opening the store as replica until it is closed.
 
     `epochs` and `promised` are what `EpochFile.load` gave (nothing was saved: an empty list and 0). All of the log from
     `first` to `end` is on disk. `confirmed` is what is known to be: where the views are, or, behind a snapshot, all of
@@ -110,7 +110,7 @@ class Slave:
         self.flushed = end  # confirmed <= flushed <= end
         self.confirmed = confirmed  # readers may see what lies before; never goes back
         self.stage = Stage.IDLE
-        self.diverged_at: LogOffset | None = None  # of a diverged slave: the master has something else from here on
+        self.diverged_at: LogOffset | None = None  # of a diverged replica: the master has something else from here on
         self._unclean_election = unclean_election
         self._held = end if held is None else held
         self._followed = confirmed if followed is None else followed
