@@ -323,11 +323,13 @@ class History:
         replica.start()
 
     def _may_lose(self, replica: Replica) -> bool:
-        """Returns whether its group has another to elect: a majority that lies is beyond what is promised."""
+        """Returns whether its group has another to elect, and a master that is up: more is beyond what is promised."""
         group = self.watch.newest[replica.group]
         shorts = [other for other in replica.platter.others if other.surface.is_short]
         alone = set(group.sync_set) <= {replica.id}
-        return replica.id is not None and group.master not in {None, replica.id} and not shorts and not alone
+        if replica.id is None or group.master in {None, replica.id} or shorts or alone:
+            return False
+        return self.cluster.replica_of[replica.group, group.master].up  # else it may be chosen already to succeed it
 
     def _is_elsewhere(self, replica: Replica, start: int) -> bool:
         """Returns whether another replica has a frame that is confirmed, as it was written."""
