@@ -17,6 +17,7 @@ from adapters.mqtt.messages.options import Options
 from adapters.mqtt.receiving.keep_alive import KeepAlive
 from adapters.mqtt.session.session import Session
 from adapters.mqtt.session.session_state import NO_EXCHANGES, NO_STATE, load
+from adapters.mqtt.session.singles import singles
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.adapter import (
     Authenticate,
@@ -75,13 +76,13 @@ class Connection:
         "_ends_ms",
         "_expires_ms",
         "_final",
-        "_held",
-        "_keep_alive",
+        "held",
+        "keep_alive",
         "_link",
         "_needed",
         "_options",
         "_random",
-        "_session",
+        "session",
         "_terms",
         "info",
         "phase",
@@ -95,17 +96,17 @@ class Connection:
         self._options = options
         self._random = random
         self._link = Link(options)
-        self._session = Session(self._link, self._control, self._not_saved)
+        self.session = Session(self._link, self._control, self._not_saved)
         self._terms: Terms | None = None  # set by the CONNECT
         self._anonymous = True  # it offered no name and password
         self._authentication: Authentication | None = None  # set by a CONNECT with a method
         self._final = b""  # the method's last word, for the CONNACK
         self._expires_ms: int | None = None  # when it is not known any more who this is
         self._ends_ms: int | None = None  # the first of that and the end of patience for an AUTH
-        self._held = bytearray()  # input that is not parsed yet
+        self.held = bytearray()  # input that is not parsed yet
         self._needed = 0  # bytes of it that make parsing worth while
         self._connect_by_ms: int | None = None  # None: nobody has told yet what time it is
-        self._keep_alive = KeepAlive()  # no interval until the client is connected
+        self.keep_alive = KeepAlive()  # no interval until the client is connected
 
     # ---- the port
 
@@ -114,8 +115,8 @@ class Connection:
         if self.phase is Phase.CLOSED:
             return ()
         self._start(now_ms)
-        self._keep_alive.heard_ms = now_ms
-        held = self._held
+        self.keep_alive.heard_ms = now_ms
+        held = self.held
         if held or self.phase in _GATES:
             if len(held) + len(data) < self._needed:
                 held += data
@@ -127,23 +128,27 @@ class Connection:
         self._parse(data, now_ms)
         return self._finish(now_ms)
 
-    def single(self, data: bytes, *, now_ms: int) -> Single | None:
-        """Returns the message of a read that is one plain PUBLISH of QoS 1."""
-        if self.phase is not Phase.CONNECTED or self._held:
-            return None
-        found = self._session.intake.single(data, now_ms)
-        if found is not None:
-            self._keep_alive.heard_ms = now_ms
+    @staticmethod
+    def singles(reads: Sequence[tuple["Connection", bytes]], now_ms: int) -> Sequence[Single | None]:
+        """Returns the message of each read that is one plain PUBLISH of QoS 1."""
+        connected = Phase.CONNECTED
+        found = singles(
+            [(one.session.intake if one.phase is connected and not one.held else None, data) for one, data in reads],
+            now_ms,
+        )
+        for (one, _), single in zip(reads, found, strict=True):
+            if single is not None:
+                one.keep_alive.heard_ms = now_ms
         return found
 
     def publish_of(self, single: Single) -> Publish:
         """Returns what `receive` would have asked the gateway for."""
-        return self._session.intake.publish_of(single)
+        return self.session.intake.publish_of(single)
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
         """The gateway has done, or refused, what an effect asked."""
         try:
-            if not self._session.intake.stored(token, outcome) and self.phase is not Phase.CLOSED:
+            if not self.session.intake.stored(token, outcome) and self.phase is not Phase.CLOSED:
                 self._link.answered(token, outcome, now_ms)
         except ProtocolError as error:
             self._fail(error.code, error.detail)
@@ -151,7 +156,7 @@ class Connection:
 
     def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
         """Messages for this client; what it has no room for is offered again after `Settled`."""
-        return self._session.deliver(deliveries, now_ms) if self.phase is Phase.CONNECTED else 0
+        return self.session.deliver(deliveries, now_ms) if self.phase is Phase.CONNECTED else 0
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
         """A deadline has come."""
@@ -161,9 +166,9 @@ class Connection:
         if self._ends_ms is not None and now_ms >= self._ends_ms and self.phase is Phase.CONNECTED:
             expired = self._ends_ms == self._expires_ms
             self._fail(ReasonCode.NOT_AUTHORIZED, "what it was let in by has expired" if expired else "no AUTH in time")
-        if self._session.revoked and self.phase is Phase.CONNECTED:
+        if self.session.revoked and self.phase is Phase.CONNECTED:
             self._fail(ReasonCode.NOT_AUTHORIZED, "the right to what a shared subscription matches was revoked")
-        if self._keep_alive.is_over(now_ms, reading=self.wants_data):
+        if self.keep_alive.is_over(now_ms, reading=self.wants_data):
             self._fail(ReasonCode.KEEP_ALIVE_TIMEOUT, "the client has been silent for too long")
         return self._finish(now_ms)
 
@@ -173,7 +178,7 @@ class Connection:
             return self._connect_by_ms or 0
         if self.phase is not Phase.CONNECTED:
             return None
-        due_ms, silence_ms = self._session.deadline_ms(), self._keep_alive.limit_ms()
+        due_ms, silence_ms = self.session.deadline_ms(), self.keep_alive.limit_ms()
         if due_ms is None or (silence_ms is not None and silence_ms < due_ms):
             due_ms = silence_ms
         if self._ends_ms is not None:
@@ -185,7 +190,7 @@ class Connection:
         self._hear_the_rest(now_ms)
         code = ReasonCode.SESSION_TAKEN_OVER if self.phase is Phase.CONNECTED else ReasonCode.SERVER_BUSY  # in CONNACK
         self._fail(code, "the session was taken over")
-        self._session.last_words()  # from then on the session is no longer ours to save
+        self.session.last_words()  # from then on the session is no longer ours to save
         return self._finish(now_ms)
 
     def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
@@ -198,7 +203,7 @@ class Connection:
         self._hear_the_rest(now_ms)
         if self.phase is not Phase.CLOSED:
             self._end()
-        self._session.end()
+        self.session.end()
         return self._link.take_effects()
 
     def take_output(self) -> bytes:
@@ -209,7 +214,7 @@ class Connection:
 
     def _parse(self, data: bytes, now_ms: int) -> None:
         """Parse what can be parsed and keep the rest."""
-        intake = self._session.intake
+        intake = self.session.intake
         at = 0
         try:
             if self.phase is Phase.AWAITING_CONNECT:
@@ -222,17 +227,17 @@ class Connection:
         except ProtocolError as error:
             self._fail(error.code, error.detail)
         if self.phase is not Phase.CLOSED and at < len(data):
-            self._held += data[at:]
+            self.held += data[at:]
 
     def _parse_held(self, now_ms: int) -> None:
-        data = bytes(self._held)
-        self._held.clear()
+        data = bytes(self.held)
+        self.held.clear()
         self._parse(data, now_ms)
 
     def _hear_the_rest(self, now_ms: int) -> None:
         """Parse what had to wait for its turn, which does not come any more: the good-bye may be in it."""
         for _ in range(LAST_TURNS_COUNT):
-            if self.phase is Phase.CONNECTED and self._session.intake.tired:
+            if self.phase is Phase.CONNECTED and self.session.intake.tired:
                 self._parse_held(now_ms)
 
     def _control(self, first: int, body: bytes) -> bool:
@@ -244,12 +249,12 @@ class Connection:
         if isinstance(packet, Auth):
             self._heard(packet)
         else:
-            self._session.handle(packet)
+            self.session.handle(packet)
         return True
 
     def _finish(self, now_ms: int) -> Sequence[Effect]:
         """Ends every input: makes progress, saves, sets back-pressure, and returns the effects of it all."""
-        session = self._session
+        session = self.session
         if self.phase is Phase.CONNECTED:
             if session.intake.held_up and not session.exact.waits:
                 self._parse_held(now_ms)
@@ -308,7 +313,7 @@ class Connection:
             self._challenged(outcome.value, now_ms)
             return
         if self._authentication is not None:
-            self._authentication.check_patience(self._held)
+            self._authentication.check_patience(self.held)
         principal: Principal = outcome.value
         self._link.anonymous = principal.anonymous
         self._link.device = terms.client_id if principal.anonymous else principal.device
@@ -335,19 +340,19 @@ class Connection:
         state, exchanges = load(opened.state, NO_STATE), load(opened.exchanges, NO_EXCHANGES)
         present = opened.present and not terms.clean and state is not None and exchanges is not None
         if self._authentication is not None:
-            self._authentication.check_patience(self._held)
+            self._authentication.check_patience(self.held)
             self._authentication.end()
         if not self._link.send(handshake.welcome(terms, self._options, session_present=present, final=self._final)):
             self._drop_will()
             self._close("the client takes no packet as large as a CONNACK")
             return
         self.phase = _NEXT[self.phase]
-        self._keep_alive.heard_ms, self._keep_alive.interval_ms = now_ms, terms.keep_alive_s * 1_000
+        self.keep_alive.heard_ms, self.keep_alive.interval_ms = now_ms, terms.keep_alive_s * 1_000
         self._ends_ms, self._final = self._expires_ms, b""
-        self._session.begin(opened, terms)
+        self.session.begin(opened, terms)
         if present and state is not None and exchanges is not None:
-            self._session.resume(state, exchanges, opened)
-        if self._held:
+            self.session.resume(state, exchanges, opened)
+        if self.held:
             self._parse_held(now_ms)
 
     def _refuse(self, why: Refusal) -> None:
@@ -389,7 +394,7 @@ class Connection:
         begins = self._authentication.turn is Turn.NOBODY
         self._link.call(self._authentication.hear(packet), self._proven)
         if begins:
-            by_ms = self._keep_alive.heard_ms + self._options.connect_timeout_s * 1_000
+            by_ms = self.keep_alive.heard_ms + self._options.connect_timeout_s * 1_000
             self._ends_ms = by_ms if self._expires_ms is None else min(by_ms, self._expires_ms)
 
     def _proven(self, outcome: Outcome, now_ms: int) -> None:
@@ -418,7 +423,7 @@ class Connection:
         elif asked_s:
             assert self._terms is not None
             self._terms = replace(self._terms, expiry_s=handshake.granted_expiry(asked_s, self._options))
-            self._session.keeper.save_now(self._terms.expiry_s)
+            self.session.keeper.save_now(self._terms.expiry_s)
         self._close("")
 
     def _drop_will(self) -> None:
@@ -445,7 +450,7 @@ class Connection:
 
     def _close(self, reason: str, *, again: bool = False) -> None:
         if self.phase is not Phase.CLOSED:
-            self._held.clear()
+            self.held.clear()
             self._link.close()
             self._end()
             self._link.effects.append(Close(reason=reason, again=again))
@@ -454,4 +459,4 @@ class Connection:
         if self.phase is Phase.OPENING:
             self._drop_will()  # it was never told that it is connected
         self.phase = Phase.CLOSED
-        self._session.delivery.last_report()
+        self.session.delivery.last_report()

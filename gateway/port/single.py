@@ -1,18 +1,26 @@
 """The part of the adapter port for connections with one message under way, which needs no effect, token or outcome."""
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import msgspec
 
 from gateway.port.adapter import Publish
 from store.api.message import Message
 
-__all__ = ["Single", "SingleAdapter"]
+__all__ = ["Single", "SingleAdapter", "Singles"]
 
 
-class Single(NamedTuple):
+class Single(msgspec.Struct, frozen=True, gc=False):
     """The one message that a read held, and nothing else, with the bytes that acknowledge it."""
 
     message: Message
     acknowledgement: bytes
+
+
+# Of reads of different connections, each with its adapter, and the time in ms since 1970: the message of each read that
+# is exactly one plain `Publish`; None, with nothing done, for the others.
+Singles: TypeAlias = Callable[[Sequence[tuple[Any, bytes]], int], Sequence[Single | None]]
 
 
 @runtime_checkable
@@ -23,8 +31,7 @@ class SingleAdapter(Protocol):
     writes the acknowledgement; where anything else comes of it, it goes the way of all: `publish_of`.
     """
 
-    def single(self, data: bytes, *, now_ms: int) -> Single | None:
-        """Returns the message of a read that is exactly one plain `Publish`; None, with nothing done, otherwise."""
+    singles: Singles  # the same one for all adapters of a kind, whose reads of one turn it takes together
 
     def publish_of(self, single: Single) -> Publish:
         """Returns the effect that `receive` would have had for it; its outcome follows."""

@@ -96,7 +96,7 @@ class Gateway:
         self._open = False  # every listener is up
         self._stopping = False
         self._servers: list[PlainListener | TlsListener] = []
-        self._poller = Poller(asyncio.get_running_loop())
+        self._poller = Poller(asyncio.get_running_loop(), self.hub.turn.received)
         self._handshakes = Handshakes()
         self._sockets: list[DatagramEndpoint] = []
         self._rpc: StoreService | None = None
@@ -196,7 +196,7 @@ class Gateway:
         server: PlainListener | TlsListener
         with listening_on(f"listeners.{listener.name}", listener.host, port, key="tls_port" if tls else "port"):
             if tls is None:
-                server = PlainListener(connection, self._poller)
+                server = PlainListener(connection, self._poller, together=True)
             else:
                 cut_off = self.metrics.errors(listener.adapter, "cut_off").inc
                 server = TlsListener(connection, tls, self._handshakes, handshake_s=TLS_HANDSHAKE_S, cut_off=cut_off)

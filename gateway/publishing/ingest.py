@@ -16,7 +16,6 @@ from gateway.domain.address import hash64
 from gateway.domain.errors import Cause, Refusal
 from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Publish
-from gateway.port.single import Single
 from gateway.publishing.delayed import timers_of
 from gateway.publishing.outgoing import Outgoing
 from gateway.publishing.publishing import (
@@ -24,7 +23,6 @@ from gateway.publishing.publishing import (
     Building,
     Publisher,
     Receipt,
-    SinglePublisher,
     WaitingSingle,
     add_key,
     add_marks,
@@ -65,7 +63,8 @@ class Ingest:
     `soon` runs a callable in the next turn of the event loop; `clock` counts seconds. `create_topic` is told the name
     of a topic that is missing and whose it will be; while it works, what is published waits behind it, so that order
     holds; `resume` says that it has ended. `new_producer` gives a number that no other producer has. `appended_to` is
-    told which named queues got something, `drained` that fewer bytes are held than before.
+    told which named queues got something, `drained` that fewer bytes are held than before, and `acknowledged` which
+    single messages are stored.
     """
 
     def __init__(
@@ -81,6 +80,7 @@ class Ingest:
         create_topic: Callable[[str, str], None],
         appended_to: Callable[[Sequence[int]], None],
         drained: Callable[[], None],
+        acknowledged: Callable[[Sequence[WaitingSingle]], None],
         compress_bytes_min: int = 0,
     ) -> None:
         self._store = store
@@ -94,6 +94,7 @@ class Ingest:
             clock=clock,
             appended_to=appended_to,
             drained=drained,
+            acknowledged=acknowledged,
             compress_bytes_min=compress_bytes_min,
         )
         self.message_bytes_max = message_bytes_max
@@ -126,13 +127,13 @@ class Ingest:
             self._scheduled = True
             self._soon(self._flush)
 
-    def publish_single(self, publisher: SinglePublisher, single: Single, size_bytes: int) -> None:
-        """Store one message; `acknowledged` follows, or `failed`. `size_bytes` is what the read took.
+    def publish_singles(self, singles: Sequence[WaitingSingle]) -> None:
+        """Store messages of as many publishers; `acknowledged` follows, or `failed` of each.
 
-        Nothing else that the publisher has published is under way. It has no guard, key or time to be delivered at.
+        Nothing else that they have published is under way. None has a guard, a key or a time to be delivered at.
         """
-        self._singles.append(WaitingSingle(publisher, single, size_bytes))
-        self.waiting_bytes += size_bytes
+        self._singles += singles
+        self.waiting_bytes += sum([size_bytes for _, _, size_bytes in singles])
         if not self._scheduled:
             self._scheduled = True
             self._soon(self._flush)
@@ -194,7 +195,9 @@ class Ingest:
         away, size_max, alone = bool(self._outgoing.refusing), self.message_bytes_max, self._outgoing.alone
         others: list[_Effect] = []
         frame, into = _NOWHERE, SPREAD
-        rows, records, topics, expected, pos = frame.rows, frame.records, frame.topics, frame.singles, 0
+        rows, records, expected, pos = frame.rows, frame.records, frame.singles, 0
+        topic = protocol = ""
+        counted = taken_bytes = 0  # of this topic and protocol, not noted yet; of all
         for waiting in singles:
             publisher, single, size_bytes = waiting
             message = single.message
@@ -205,7 +208,7 @@ class Ingest:
                 effect = publisher.publish_of(single)
                 others.append(_Effect(publisher, effect, size_bytes, NONE_DENIED))
                 continue
-            self.waiting_bytes -= size_bytes
+            taken_bytes += size_bytes
             alone[publisher] = None
             device = message.device
             key_hash = hashes.get(device) or router.key_hash(device)
@@ -214,26 +217,25 @@ class Ingest:
             group = groups[queue] if route.group == SPREAD else route.group
             if group != into or pos >= FRAME_PAYLOAD_BYTES or len(rows) >= FRAME_ROWS:
                 frame.pos = pos
+                frame.count(protocol, topic, counted)
+                topic, counted = "", 0
                 if pos >= FRAME_PAYLOAD_BYTES or len(rows) >= FRAME_ROWS:
                     self._outgoing.append(self._building.pop(into))
                 frame, into = self._building.get(group) or self._begin(group), group
-                rows, records, topics, expected, pos = (
-                    frame.rows,
-                    frame.records,
-                    frame.topics,
-                    frame.singles,
-                    frame.pos,
-                )
-            if not route.relaxed:
-                frame.sync = True
+                rows, records, expected, pos = frame.rows, frame.records, frame.singles, frame.pos
+            if route.topic is not topic or publisher.protocol is not protocol:
+                frame.count(protocol, topic, counted)
+                topic, protocol, counted = route.topic, publisher.protocol, 0
+                frame.sync = frame.sync or not route.relaxed
             flags = route.row_flags if message.body else route.empty_flags
             rows.append(pack(queue, pos, size, flags, key_hash, route.address_hash, 0, message.time_ms))
             records.append(record)
             pos += size
-            counted = publisher.protocol, route.topic
-            topics[counted] = topics.get(counted, 0) + 1
+            counted += 1
             expected.append(waiting)
         frame.pos = pos
+        frame.count(protocol, topic, counted)
+        self.waiting_bytes -= taken_bytes
         self._waiting[:0] = others  # in front of what the same publishers have published since
 
     def _add(  # noqa: PLR0912, PLR0915 - one loop over the messages: a function for its cases would be called for each

@@ -6,7 +6,16 @@ from functools import partial
 
 from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Outcome
-from gateway.publishing.publishing import Building, Producer, Publisher, Receipt, outcome_of, refusal_of, with_denied
+from gateway.publishing.publishing import (
+    Building,
+    Producer,
+    Publisher,
+    Receipt,
+    WaitingSingle,
+    outcome_of,
+    refusal_of,
+    with_denied,
+)
 from gateway.publishing.refusing_groups import RefusingGroups
 from gateway.publishing.router import Router
 from store.api.client import Appended, StoreClient
@@ -30,6 +39,7 @@ class Outgoing:
         clock: Callable[[], float],
         appended_to: Callable[[Sequence[int]], None],
         drained: Callable[[], None],
+        acknowledged: Callable[[Sequence[WaitingSingle]], None],
         compress_bytes_min: int = 0,
     ) -> None:
         self.refusing = RefusingGroups(store)
@@ -42,6 +52,7 @@ class Outgoing:
         self._clock = clock
         self._appended_to = appended_to
         self._drained = drained
+        self._acknowledged = acknowledged
         self._compress_bytes_min = compress_bytes_min  # payloads that large are compressed; 0: none
         self._last: dict[Publisher, Receipt] = {}  # the last one of each that is not answered
         self.alone: dict[Publisher, Receipt | None] = {}  # with a single message under way; the first behind it
@@ -123,8 +134,7 @@ class Outgoing:
         if isinstance(result, Appended):
             for (protocol, topic), count in frame.topics.items():
                 self._metrics.messages_in(protocol, topic, "stored").inc(count)
-            for publisher, single, size_bytes in frame.singles:
-                publisher.acknowledged(single, size_bytes)
+            self._acknowledged(frame.singles)
         else:
             error = refusal_of(result)
             for (protocol, topic), count in frame.topics.items():

@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -48,9 +48,6 @@ class SinglePublisher(Publisher, Protocol):
 
     protocol: str
 
-    def acknowledged(self, single: Single, size_bytes: int) -> None:
-        """Notes that the message is stored."""
-
     def publish_of(self, single: Single) -> Publish:
         """Returns the effect that the message is when it goes the way of all."""
 
@@ -58,12 +55,8 @@ class SinglePublisher(Publisher, Protocol):
         """Notes that the message is not stored."""
 
 
-class WaitingSingle(NamedTuple):
-    """A single message on its way, and how many bytes the read took that brought it."""
-
-    publisher: SinglePublisher
-    single: Single
-    size_bytes: int
+# A single message on its way: who published it, and how many bytes the read took that brought it.
+WaitingSingle: TypeAlias = tuple[SinglePublisher, Single, int]
 
 
 class Producer:
@@ -113,6 +106,11 @@ class Building:
         self.began_s = 0.0  # when it was handed to the store
         self.result: Appended | StoreError | None = None
         self._before = (0, 0, 0, False)
+
+    def count(self, protocol: str, topic: str, count: int) -> None:
+        """Notes how many more single messages it has of a topic that came by a protocol."""
+        if count:
+            self.topics[protocol, topic] = self.topics.get((protocol, topic), 0) + count
 
     def enter(self, receipt: "Receipt") -> None:
         """Begins the part of an effect: the rows that follow belong to it."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from gateway.config.config import is_loopback
 from gateway.domain.errors import Refusal
-from gateway.port.adapter import DONE, Adapter, ConnectionInfo, Outcome, Publish
+from gateway.port.adapter import Adapter, ConnectionInfo, Outcome, Publish
 from gateway.port.single import Single, SingleAdapter
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint
 from gateway.security.limits import ConnectionAdmission, Pace, network_of
@@ -38,23 +38,22 @@ class Connection(asyncio.Protocol, Endpoint):
     """A socket and its adapter. Reading stops while the adapter, this connection's share or the store is full."""
 
     __slots__ = (
-        "_alone",
-        "_early_bytes",
-        "_ended",
         "_hub",
         "_listener",
         "_network",
-        "_one_read_a_turn",
         "_pause",
-        "_reading",
         "_secure",
-        "_single",
         "_stall",
         "_timer",
         "_timer_ms",
-        "_transport",
-        "_writable",
         "admission",
+        "alone",
+        "early_bytes",
+        "ended",
+        "in_turns",
+        "reading",
+        "singles",
+        "transport",
     )
 
     adapter: Adapter
@@ -63,26 +62,25 @@ class Connection(asyncio.Protocol, Endpoint):
     def __init__(self, hub: "Hub", listener: "ListenerContext") -> None:
         self._hub = hub
         self._listener = listener
-        self._transport: asyncio.Transport | None = None
-        self._reading = True
-        self._writable = True
+        self.transport: asyncio.Transport | None = None
+        self.reading = True
         self._secure = False
         self._stall: asyncio.TimerHandle | None = None  # set while the peer does not read
         self._pause: asyncio.TimerHandle | None = None  # set while it is not read: too fast, or others' turn
-        self._ended = False  # the peer has closed its half
+        self.ended = False  # the peer has closed its half
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        self._early_bytes = 0  # of a stranger, that nothing has come of; they count in the process's budget
+        self.early_bytes = 0  # of a stranger, that nothing has come of; they count in the process's budget
         self._network = b""
-        self._alone: Single | Publish | None = None  # the single message under way; an effect once the adapter knows it
+        self.alone: Single | Publish | None = None  # the single message under way; an effect once the adapter knows it
 
     # ---- from the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A peer has connected."""
         transport = cast(asyncio.Transport, transport)  # uvloop's do not derive from it
-        self._transport = transport
-        self._one_read_a_turn = isinstance(transport, SocketTransport)
+        self.transport = transport
+        self.in_turns = isinstance(transport, SocketTransport)
         listener = self._listener
         info = _info(transport, listener.name, self._hub)
         self._secure = info.secure
@@ -95,7 +93,7 @@ class Connection(asyncio.Protocol, Endpoint):
             return
         adapter = listener.factory.connect(info, listener.options, random=self._hub.random)
         Endpoint.__init__(self, self._hub, listener.protocol, adapter, loopback=info.loopback)
-        self._single = adapter if isinstance(adapter, SingleAdapter) else None
+        self.singles = adapter.singles if isinstance(adapter, SingleAdapter) else None
         self.host, self.certificate = host, info.certificate
         self._network = network_of(host).encode()
         self.admission, self.turned_away = admission, admission.refusal
@@ -108,9 +106,11 @@ class Connection(asyncio.Protocol, Endpoint):
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the peer."""
+        self.hub.turn.received(((self, data),))
+
+    def receive(self, data: bytes) -> None:
+        """Reads what is not a single message, or may not go the short way."""
         if self.gone:
-            return
-        if self._single is not None and not self.outstanding_count and self._published(self._single, data):
             return
         if self.has_session and self.hub.pauses.holds(self, data):
             if self._pause is None:
@@ -119,62 +119,25 @@ class Connection(asyncio.Protocol, Endpoint):
             return
         self._receive(data)
 
-    def _published(self, adapter: SingleAdapter, data: bytes) -> bool:
-        """Take the short way with a read that is one plain message; whether it was taken."""
-        if self.pace is not None or self._early_bytes or (self.has_session and self.hub.pauses.slept):
-            return False
-        try:
-            single = adapter.single(data, now_ms=now_ms())
-        except Exception:  # our own bug, whatever it is, must not reach other connections
-            log.exception("an adapter failed", protocol=self.protocol, endpoint=self.id)
-            self.close("internal error")
-            return True
-        if single is None:
-            return False
-        size_bytes, permissions = len(data), self.principal.permissions
-        self.flow.bytes_in += size_bytes
-        self.outstanding_count = 1
-        self.outstanding_bytes += size_bytes
-        self._alone = single
-        if permissions.access is not None and (denied := permissions.refused((single.message,))):
-            self.hub.ingest.publish(self, self.publish_of(single), size_bytes, denied)
-            self.flush()
-            return True
-        self.hub.ingest.publish_single(self, single, size_bytes)
-        if self.hub.crowded:
-            self.flush()
-        return True
-
     def publish_of(self, single: Single) -> Publish:
         """See `gateway.publishing.publishing.SinglePublisher`."""
-        alone, self._alone = self._alone, None
+        alone, self.alone = self.alone, None
         if isinstance(alone, Publish):
             return alone
-        assert self._single is not None
-        return self._single.publish_of(single)
+        return cast(SingleAdapter, self.adapter).publish_of(single)
 
-    def acknowledged(self, single: Single, size_bytes: int) -> None:
-        """See `gateway.publishing.publishing.SinglePublisher`."""
-        transport = self._transport
-        known = type(self._alone) is Publish
-        if known or self.gone or transport is None or transport.is_closing() or not self._writable:
-            self._ended_by_adapter(single, DONE, size_bytes)
-            return
-        self._alone = None
-        self.outstanding_count -= 1
-        self.outstanding_bytes -= size_bytes
-        self.flow.bytes_out += len(single.acknowledgement)
-        transport.write(single.acknowledgement)
-        if not self._reading or self._ended:
+    def settled(self) -> None:
+        """Sees what follows from its last message being acknowledged, besides the acknowledgement."""
+        if not self.reading or self.ended:
             self.flush()
-        if self._unanswered is not None:
-            self._all_answered()
+        if self.unanswered is not None:
+            self.all_answered()
 
     def failed(self, single: Single, error: Refusal, size_bytes: int) -> None:
         """See `gateway.publishing.publishing.SinglePublisher`."""
-        self._ended_by_adapter(single, Outcome(error=error), size_bytes)
+        self.ended_by_adapter(single, Outcome(error=error), size_bytes)
 
-    def _ended_by_adapter(self, single: Single, outcome: Outcome, size_bytes: int) -> None:
+    def ended_by_adapter(self, single: Single, outcome: Outcome, size_bytes: int) -> None:
         """Have the adapter say how a single message ended."""
         self.published(self.publish_of(single).token, outcome, size_bytes)
 
@@ -188,14 +151,14 @@ class Connection(asyncio.Protocol, Endpoint):
 
     def _receive(self, data: bytes) -> None:
         self.flow.bytes_in += len(data)
-        began_s = 0.0 if self._one_read_a_turn else thread_time()  # which is a system call, and not a quick one
+        began_s = 0.0 if self.in_turns else thread_time()  # which is a system call, and not a quick one
         if self.pace is not None:
             self.pace.read(len(data), now_ms=now_ms())
         try:
-            if isinstance(self._alone, Single):  # what is read now may be answered at once, and comes behind it
-                self._alone = self.publish_of(self._alone)
+            if isinstance(self.alone, Single):  # what is read now may be answered at once, and comes behind it
+                self.alone = self.publish_of(self.alone)
             effects = self.adapter.receive(data, now_ms=now_ms())
-            if self._early_bytes or not effects:
+            if self.early_bytes or not effects:
                 self._count_early(0 if effects else len(data))
             self.act(effects, len(data))
         except Exception:  # our own bug, whatever it is, must not reach other connections
@@ -208,9 +171,9 @@ class Connection(asyncio.Protocol, Endpoint):
     def _count_early(self, size_bytes: int) -> None:
         """Count what a peer that has not proven anything has sent without anything coming of it; 0: something did."""
         strange = self.principal is self._hub.access.stranger(self.protocol)
-        early = self._early_bytes + size_bytes if strange and size_bytes else 0
-        if early != self._early_bytes:
-            self._early_bytes = early
+        early = self.early_bytes + size_bytes if strange and size_bytes else 0
+        if early != self.early_bytes:
+            self.early_bytes = early
             STRANGERS.hold(self, self._network, early)
 
     def cancel(self) -> None:
@@ -222,7 +185,7 @@ class Connection(asyncio.Protocol, Endpoint):
 
     def eof_received(self) -> bool:
         """The peer sends no more; it still gets the answers to what it has asked (not over TLS, which has no half)."""
-        self._ended = True
+        self.ended = True
         return self._asked and not self._secure
 
     @property
@@ -231,7 +194,7 @@ class Connection(asyncio.Protocol, Endpoint):
 
     def pause_writing(self) -> None:
         """The peer reads too slowly: it is not read from either, for what it asks has answers."""
-        self._writable = False
+        self.writable = False
         self._stall = self.hub.later(STALL_TIMEOUT_S, self._stalled)
         self.flush()
 
@@ -243,7 +206,7 @@ class Connection(asyncio.Protocol, Endpoint):
 
     def resume_writing(self) -> None:
         """The peer has read what was held."""
-        self._writable = True
+        self.writable = True
         if self._stall is not None:
             self._stall.cancel()
         if not self.gone:
@@ -272,15 +235,15 @@ class Connection(asyncio.Protocol, Endpoint):
         A write to a peer that has closed fails, and the event loop gives up the connection; what the peer sent before
         that, its last acknowledgements or its good-bye, has arrived all the same.
         """
-        assert self._transport is not None
+        assert self.transport is not None
         try:
-            with socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno())) as rest:
+            with socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno())) as rest:
                 rest.setblocking(False)
                 data = rest.recv(LAST_READ_BYTES)
         except OSError:
             return
         if data:
-            self.data_received(data)
+            self.receive(data)
 
     # ---- for Endpoint and Hub
 
@@ -289,22 +252,17 @@ class Connection(asyncio.Protocol, Endpoint):
         super().comes_from(address)
         self.admission = self._hub.connection_limiter.place(self.admission, address)
 
-    @property
-    def writable(self) -> bool:
-        """Returns whether the peer takes the bytes that are written."""
-        return self._writable
-
     def flush(self) -> None:
         """Write what the adapter has to say, look at its deadline, and read on or not."""
-        transport = self._transport
+        transport = self.transport
         if self.gone or transport is None or transport.is_closing():
             return
         # While the peer does not read, output is left with the adapter, which sees by that not to make more of it.
-        out = self.adapter.take_output() if self._writable else b""
+        out = self.adapter.take_output() if self.writable else b""
         if out:
             self.flow.bytes_out += len(out)
             transport.write(out)
-        if self._ended and not self._asked:
+        if self.ended and not self._asked:
             self.close("")
             return
         self._read_on(transport)
@@ -315,7 +273,7 @@ class Connection(asyncio.Protocol, Endpoint):
         crowded = self.hub.crowded
         reading = (
             self.adapter.wants_data
-            and self._writable
+            and self.writable
             and self.outstanding_bytes < OUTSTANDING_BYTES_MAX
             and not crowded
             and self._pause is None
@@ -323,8 +281,8 @@ class Connection(asyncio.Protocol, Endpoint):
         )
         if crowded:
             self.hub.paused(self)  # at every look, for the hub forgets it at every call
-        if reading is not self._reading:
-            self._reading = reading
+        if reading is not self.reading:
+            self.reading = reading
             if reading:
                 transport.resume_reading()
             else:
@@ -346,7 +304,7 @@ class Connection(asyncio.Protocol, Endpoint):
 
     def close(self, reason: str) -> None:
         """Write what is left, then close; a peer that does not read it is cut off."""
-        transport = self._transport
+        transport = self.transport
         if self.gone or transport is None or transport.is_closing():
             return
         if reason:
@@ -356,20 +314,20 @@ class Connection(asyncio.Protocol, Endpoint):
             transport.write(out)
         timer = self.hub.later(CLOSE_TIMEOUT_S, transport.abort)
         # TLS says good-bye in its own way.
-        if self._ended or self._secure or self.hub.lingering >= LINGERING_MAX:
+        if self.ended or self._secure or self.hub.lingering >= LINGERING_MAX:
             transport.close()
             return
-        self._transport = None
+        self.transport = None
         transport.set_protocol(_Lingering(self.hub, timer))
         transport.write_eof()
-        if not self._reading:
+        if not self.reading:
             transport.resume_reading()
         self.hub.later(0, lambda: self.connection_lost(None))
 
     def abort(self) -> None:
         """Close without another word."""
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     def supersede(self) -> None:
         """Another connection has this one's session now."""
@@ -406,7 +364,7 @@ class Connection(asyncio.Protocol, Endpoint):
         self._timer = None
         if self.gone:
             return
-        if not self._reading:  # its silence is ours
+        if not self.reading:  # its silence is ours
             self.guard(lambda: self.act(self.adapter.receive(b"", now_ms=now_ms())))
         deadline, now = self.adapter.deadline_ms(), now_ms()
         if deadline is not None and deadline <= now:

@@ -58,7 +58,6 @@ class Endpoint:
     """
 
     __slots__ = (  # of so many attributes a dictionary takes 1.5 KB more, of every connection
-        "_unanswered",
         "adapter",
         "answers",
         "certificate",
@@ -79,6 +78,8 @@ class Endpoint:
         "subscriber",
         "superseded",
         "turned_away",
+        "unanswered",
+        "writable",
     )
 
     def __init__(self, hub: "Hub", protocol: str, adapter: Adapter | DatagramAdapter, *, loopback: bool) -> None:
@@ -98,7 +99,8 @@ class Endpoint:
         self.pace: Pace | None = None  # None: it may send as fast as it can
         self.turned_away: Refusal | None = None  # why it is not let in, whoever it is
         self.answers: list[tuple[Token, Outcome]] = []  # to what nothing had to be waited for, not told yet
-        self._unanswered: asyncio.Future[None] | None = None  # who waits for the last of them
+        self.unanswered: asyncio.Future[None] | None = None  # who waits for the last of them
+        self.writable = True  # the peer takes the bytes that are written
         self.gone = False  # no more input, output or deliveries
         self.has_session = False
         self.superseded = False  # another connection is taking its session
@@ -121,11 +123,6 @@ class Endpoint:
     @abstractmethod
     def close(self, reason: str) -> None:
         """Write what is left, then close."""
-
-    @property
-    def writable(self) -> bool:
-        """Returns whether the peer takes the bytes that are written."""
-        return True
 
     # ---- from the adapter
 
@@ -213,20 +210,20 @@ class Endpoint:
             self.supersede()  # what became of it is for the session's owner to find
         else:
             self.completed(token, outcome)
-        if self._unanswered is not None:
-            self._all_answered()
+        if self.unanswered is not None:
+            self.all_answered()
 
-    def _all_answered(self) -> None:
+    def all_answered(self) -> None:
         """Tell who waits for it, when nothing that was published is under way."""
-        if self._unanswered is not None and not self.outstanding_count:
-            self._unanswered.set_result(None)
-            self._unanswered = None
+        if self.unanswered is not None and not self.outstanding_count:
+            self.unanswered.set_result(None)
+            self.unanswered = None
 
     async def answered(self) -> None:
         """Wait until nothing that was published is under way."""
         if self.outstanding_count:
-            self._unanswered = self._unanswered or asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._unanswered)
+            self.unanswered = self.unanswered or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self.unanswered)
 
     def deliver(self, deliveries: Deliverable) -> int:
         """Offer deliveries; how many were taken."""

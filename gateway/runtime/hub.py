@@ -45,6 +45,7 @@ from gateway.runtime.connection import Connection
 from gateway.runtime.endpoint import Endpoint
 from gateway.runtime.requests import answer, outcome
 from gateway.runtime.sys_topics import SAMPLE_INTERVAL_MS, SysTopics
+from gateway.runtime.turn import Turn
 from gateway.security.access_control import AccessControl
 from gateway.security.auth import Authenticator
 from gateway.security.limits import ConnectionLimiter
@@ -154,6 +155,7 @@ class Hub:
         controller.watch(self._topics_may_have_changed)
         self.queues = NamedQueues(store, controller, self.router, owners=self.owners)
         self.keys = KeyValues(store, config.kv)
+        self.turn = Turn(self)
         self.ingest = Ingest(
             store,
             self.router,
@@ -165,6 +167,7 @@ class Hub:
             create_topic=self._create_topic,
             appended_to=self.queues.appended,
             drained=self._drained,
+            acknowledged=self.turn.acknowledged,
             compress_bytes_min=config.store.compress_bytes_min,
         )
         wills = Wills(store, self.ingest.publish, now_ms=now_ms, random=self.random, check=self.access.check_publisher)

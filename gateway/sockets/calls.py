@@ -10,16 +10,16 @@ import os
 from ctypes import c_char_p, c_int, c_size_t, c_ssize_t, c_void_p
 from typing import Final
 
-__all__ = ["READ_BYTES", "read", "write"]
+__all__ = ["NO_SIGNAL", "READ_BYTES", "check", "read", "read_some", "send", "write"]
 
 READ_BYTES: Final = 256 << 10  # of one socket in one turn
 _NOTHING_YET = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR}
-_MSG_NOSIGNAL = 0x4000  # a peer that has gone is an error, not a signal
+NO_SIGNAL = 0x4000  # a peer that has gone is an error, not a signal
 
 _libc = ctypes.PyDLL(None, use_errno=True)
-_recv, _send = _libc.recv, _libc.send
+_recv, send = _libc.recv, _libc.send  # `send` itself is for those who count calls: `write` says what it means
 _recv.argtypes, _recv.restype = [c_int, c_void_p, c_size_t, c_int], c_ssize_t
-_send.argtypes, _send.restype = [c_int, c_char_p, c_size_t, c_int], c_ssize_t
+send.argtypes, send.restype = [c_int, c_char_p, c_size_t, c_int], c_ssize_t
 
 _buffer = bytearray(READ_BYTES)  # of the one thread that turns: the event loop's
 _view = memoryview(_buffer)
@@ -31,20 +31,26 @@ def read(number: int) -> bytes | None:
     count = _recv(number, _place, READ_BYTES, 0)
     if count >= 0:
         return bytes(_view[:count])
-    _check()
+    check()
     return None
+
+
+def read_some(number: int) -> bytes:
+    """Returns what a socket has; empty where `read` says more."""
+    count = _recv(number, _place, READ_BYTES, 0)
+    return bytes(_view[:count]) if count > 0 else b""
 
 
 def write(number: int, data: bytes) -> int:
     """Writes what a socket takes at once and returns how many bytes that were, 0 when none. Raises OSError."""
-    count: int = _send(number, data, len(data), _MSG_NOSIGNAL)
+    count: int = send(number, data, len(data), NO_SIGNAL)
     if count >= 0:
         return count
-    _check()
+    check()
     return 0
 
 
-def _check() -> None:
+def check() -> None:
     """Raises OSError when the last call did not end for want of something to do."""
     number = ctypes.get_errno()
     if number not in _NOTHING_YET:

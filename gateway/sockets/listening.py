@@ -94,18 +94,19 @@ class Listener(ABC):
 
 
 class PlainListener(Listener):
-    """A plain TCP port, whose connections the poller looks at."""
+    """A plain TCP port, whose connections the poller looks at. `together`: as of `SocketTransport`."""
 
-    def __init__(self, connection: Callable[[], asyncio.Protocol], poller: Poller) -> None:
+    def __init__(self, connection: Callable[[], asyncio.Protocol], poller: Poller, *, together: bool = False) -> None:
         super().__init__()
         self._connection = connection
         self._poller = poller
+        self._together = together
 
     def accepted(self, sock: socket.socket, _address: Any) -> None:
         """See `Listener.accepted`."""
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            SocketTransport(self._poller, self._loop, sock, self._connection())
+            SocketTransport(self._poller, self._loop, sock, self._connection(), together=self._together)
         except OSError:  # gone already, or the machine takes no more
             sock.close()
         except Exception:  # our own bug must not keep others from being let in

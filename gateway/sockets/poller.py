@@ -1,24 +1,30 @@
 """One epoll object for all plain sockets of a process, inside the event loop's own.
 
-The event loop sees a single file descriptor. When it is readable, one turn reads every socket that has something, once,
-and gives it to its protocol. What all of them have to be stored for then goes to the log in the same batch.
+The event loop sees a single file descriptor. When it is readable, one turn reads every socket that has something, once.
+The reads of sockets that have a `together` are handed over in one call for all of them, those of others each to its
+protocol. What all of them have to be stored for then goes to the log in the same batch.
 """
 
 import asyncio
 import select
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
+from gateway.sockets import calls
 from store.base import logs
 
 __all__ = ["Poller", "Ready"]
 
 SOCKETS_A_TURN: Final = 512  # then others of the event loop have their turn
+TOGETHER_BYTES: Final = 1 << 20  # of reads that wait for the others of their turn; beyond, they are handed over
 
 log = logs.get(__name__)
 
 
 class Ready(Protocol):
     """Something with a socket."""
+
+    together: Any  # whose reads are handed over with those of others, or None
 
     def ready(self, events: int) -> None:
         """The socket can be read or written, or has failed."""
@@ -28,12 +34,18 @@ class Ready(Protocol):
 
 
 class Poller:
-    """The sockets of one event loop. Lives as long as that."""
+    """The sockets of one event loop. Lives as long as that.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    `received` takes the reads of a turn: of each the `together` of its socket, and the bytes.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, received: Callable[[Sequence[tuple[Any, bytes]]], None]
+    ) -> None:
         self._epoll = select.epoll()
         self._sockets: dict[int, Ready] = {}
         self._loop = loop
+        self._received = received
         loop.add_reader(self._epoll.fileno(), self._turn)
 
     def add(self, number: int, socket: Ready, events: int) -> None:
@@ -58,12 +70,29 @@ class Poller:
         self._epoll.close()
 
     def _turn(self) -> None:
-        sockets = self._sockets
+        sockets, read = self._sockets, calls.read_some
+        together: list[tuple[Any, bytes]] = []
+        size_bytes = 0
         for number, events in self._epoll.poll(0, SOCKETS_A_TURN):
             socket = sockets.get(number)
             if socket is None:  # removed in this very turn
+                continue
+            if events == select.EPOLLIN and socket.together is not None and (data := read(number)):
+                together.append((socket.together, data))
+                size_bytes += len(data)
+                if size_bytes >= TOGETHER_BYTES:
+                    self._hand_over(together)
+                    together, size_bytes = [], 0
                 continue
             try:
                 socket.ready(events)
             except Exception:  # our own bug, whatever it is, must not reach other connections
                 log.exception("a socket cannot be served")
+        if together:
+            self._hand_over(together)
+
+    def _hand_over(self, reads: Sequence[tuple[Any, bytes]]) -> None:
+        try:
+            self._received(reads)
+        except Exception:  # as above
+            log.exception("the reads of a turn cannot be served")

@@ -6,6 +6,7 @@ from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
 from typing import Any, Final, cast
 
 from gateway.sockets import calls
+from gateway.sockets.calls import NO_SIGNAL, send
 from gateway.sockets.poller import Poller
 
 __all__ = ["SocketTransport"]
@@ -22,15 +23,25 @@ class SocketTransport(asyncio.Transport):
     """
 
     def __init__(
-        self, poller: Poller, loop: asyncio.AbstractEventLoop, sock: socket.socket, protocol: asyncio.Protocol
+        self,
+        poller: Poller,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        protocol: asyncio.Protocol,
+        *,
+        together: bool = False,
     ) -> None:
-        """Begins the connection. Raises OSError, and what the protocol raises."""
+        """Begins the connection. Raises OSError, and what the protocol raises.
+
+        `together`: the protocol's reads are handed over with those of others (`Poller`), not by `data_received`.
+        """
         super().__init__({"socket": sock, "peername": _name(sock.getpeername), "sockname": _name(sock.getsockname)})
         self._poller = poller
         self._loop = loop
         self._sock = sock
         self._number = sock.fileno()
         self._protocol = protocol
+        self.together: asyncio.Protocol | None = protocol if together else None
         self._kept: list[bytes] = []  # written, and not taken by the kernel yet
         self._kept_bytes = 0
         self._high_bytes = WRITE_BUFFER_BYTES
@@ -113,13 +124,16 @@ class SocketTransport(asyncio.Transport):
         if not self._kept:
             if type(data) is not bytes:
                 data = bytes(data)
-            try:
-                taken = calls.write(self._number, data)
-            except OSError as error:
-                self._lose(error)
-                return
+            taken = send(self._number, data, len(data), NO_SIGNAL)
             if taken == len(data):
                 return
+            if taken < 0:
+                try:
+                    calls.check()
+                except OSError as error:
+                    self._lose(error)
+                    return
+                taken = 0
             data = data[taken:]
         self._kept.append(bytes(data))
         self._kept_bytes += len(data)
@@ -224,6 +238,7 @@ class SocketTransport(asyncio.Transport):
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Give what comes to another protocol."""
         self._protocol = cast(asyncio.Protocol, protocol)
+        self.together = None
 
 
 def _name(ask: Any) -> Any:

@@ -180,6 +180,7 @@ class Pipeline:
             create_topic=_no_topic,
             appended_to=lambda _: None,
             drained=lambda: None,
+            acknowledged=lambda _: None,
         )
 
     def _soon(self, work: Callable[[], None]) -> None:

@@ -133,7 +133,7 @@ class Peer:
 
     def judged(self, data: bytes) -> None:
         """The same, one packet in one read: what the decoder calls malformed is refused, and nothing else is."""
-        fresh = self.adapter.phase is Phase.CONNECTED and not self.adapter._held
+        fresh = self.adapter.phase is Phase.CONNECTED and not self.adapter.held
         self.feed(data)
         if not fresh:
             return
@@ -146,7 +146,7 @@ class Peer:
         except ProtocolError as error:
             whole, code = True, error.code
         if whole and code:  # it may wait unread while the first message of QoS 2 does
-            assert self.closed or self.adapter._held, f"taken, though it is {code:#x}"
+            assert self.closed or self.adapter.held, f"taken, though it is {code:#x}"
         elif whole:
             assert self.said != ReasonCode.MALFORMED_PACKET, "refused, though nothing is wrong with it"
 

@@ -61,19 +61,19 @@ class Intake:
 
     __slots__ = (
         "_aliases",
-        "_body_bytes_max",
+        "body_bytes_max",
         "_client_id",
         "_control",
-        "_exact",
+        "exact",
         "_inflight",
-        "_link",
-        "_native",
-        "_refused",
+        "link",
+        "native",
+        "refused",
         "_sparkplug",
         "_templates",
-        "_topics",
+        "topics",
         "_unacked",
-        "_unstored",
+        "unstored",
         "held_up",
         "needed",
         "tired",
@@ -81,19 +81,19 @@ class Intake:
     )
 
     def __init__(self, link: Link, exact: Exact, inflight: Inflight, control: Control) -> None:
-        self._link = link
-        self._exact = exact
+        self.link = link
+        self.exact = exact
         self._inflight = inflight
         self._control = control
-        self._body_bytes_max = body_bytes_max(link.options.max_packet_bytes)
+        self.body_bytes_max = body_bytes_max(link.options.max_packet_bytes)
         self._client_id: str | None = None  # what messages say of their client, where their device does not
         self._templates = Templates(NO_TEMPLATE)
-        self._native: dict[str, Any] | None = None  # of a PUBLISH without properties
-        self._topics: Cache[str] = topic_cache()
+        self.native: dict[str, Any] | None = None  # of a PUBLISH without properties
+        self.topics: Cache[str] = topic_cache()
         self._sparkplug = SparkplugTopics(link)
         self._aliases: dict[int, str] = {}
-        self._unstored: dict[Token, _Unstored] = {}
-        self._refused: tuple[int, bytes, int] | None = None  # a message not to be stored: QoS, identifier, code
+        self.unstored: dict[Token, _Unstored] = {}
+        self.refused: tuple[int, bytes, int] | None = None  # a message not to be stored: QoS, identifier, code
         self._unacked = 0  # QoS 1 messages without a PUBACK
         self.unstored_bytes = 0  # what the log does not have yet, about
         self.needed = 2  # bytes from the start of the rest that make the next `read` worth while
@@ -102,9 +102,9 @@ class Intake:
 
     def begin(self) -> None:
         """It is known whose messages these are."""
-        self._client_id = told_apart(self._link.client_id, self._link.device)
+        self._client_id = told_apart(self.link.client_id, self.link.device)
         plain = NO_TEMPLATE if self._client_id is None else Template.of(NO_PROPERTIES, self._client_id)
-        self._templates, self._native = Templates(plain), plain.native
+        self._templates, self.native = Templates(plain), plain.native
 
     def forget(self) -> None:
         """Nothing is read any more: let go of whoever would be told."""
@@ -112,38 +112,11 @@ class Intake:
 
     # ---- a read
 
-    def single(self, data: bytes, now_ms: int) -> Single | None:
-        """Returns the message of a read that is one plain PUBLISH of QoS 1, to a topic that is known."""
-        size = len(data)
-        if size < 7 or data[0] != 0x32 or self._unstored or self.held_up or self.tired or self._refused:
-            return None
-        length, start = data[1], 2
-        if length > 127:
-            high = data[2]
-            if not 0 < high < 128:
-                return None
-            length += (high << 7) - 128
-            start = 3
-        body = start + 4 + (data[start] << 8 | data[start + 1])
-        if start + length != size or body > size or length > self._body_bytes_max:
-            return None
-        address = self._topics.known.get(data[start + 2 : body - 2])
-        identifier = data[body - 2 : body]
-        if address is None or identifier == NO_ID:
-            return None
-        link = self._link
-        if link.version == 5:
-            if body == size or data[body] or len(self._exact) >= link.options.receive_maximum:
-                return None
-            body += 1
-        message = Message(address, data[body:], now_ms, PROTOCOL, link.device, native=self._native)
-        return Single(message, PUBACK + identifier)
-
     def publish_of(self, single: Single) -> Publish:
         """Returns the `Publish` of a single message, from now on as any other."""
         message, puback = single
         self._store([message], [puback[len(PUBACK) :]], [], len(message.body))
-        effect = self._link.effects.pop()
+        effect = self.link.effects.pop()
         assert isinstance(effect, Publish)
         return effect
 
@@ -155,10 +128,10 @@ class Intake:
         The hot loop of the product: one function, local variables, and for a plain PUBLISH of 100 bytes no call but
         `Message`'s own: 0.6 us, acknowledgement included.
         """
-        link, control, topics, inflight = self._link, self._control, self._topics.known, self._inflight
-        device, limit, v5 = link.device, self._body_bytes_max, link.version == 5
+        link, control, topics, inflight = self.link, self._control, self.topics.known, self._inflight
+        device, limit, v5 = link.device, self.body_bytes_max, link.version == 5
         # A client whose name is not its device's is named in every message: a call more for each of them.
-        plain = Message if self._native is None else partial(Message, native=self._native)
+        plain = Message if self.native is None else partial(Message, native=self.native)
         size = len(data)
         at = run_start = 0  # where the next packet begins; where the messages collected so far began
         messages: list[Message] = []
@@ -225,7 +198,7 @@ class Intake:
                     continue
                 message = None
                 if first >> 4 == PacketType.PUBLISH:
-                    if first & 6 == 4 and not self._exact.admit():
+                    if first & 6 == 4 and not self.exact.admit():
                         self.needed, self.held_up = _NEVER, True
                         break
                     message, identifier = self._publish(first, data, start, end, now_ms)
@@ -236,7 +209,7 @@ class Intake:
                             exact.append((len(messages), identifier))
                         add(message)
                 # What a packet from SUBSCRIBE on changes comes after what was published; PINGREQ changes nothing.
-                if self._refused is not None or (first >= 0x80 and first != 0xC0):
+                if self.refused is not None or (first >= 0x80 and first != 0xC0):
                     if messages:
                         self._store(messages, ids, exact, at - run_start)
                         messages, ids, exact, run_start = [], [], [], at
@@ -270,8 +243,8 @@ class Intake:
 
     def _check_quota(self, collected: int) -> None:
         """Raise `ProtocolError` (0x93) for more unacknowledged messages than agreed, `collected` of them at QoS 1."""
-        unacknowledged = self._unacked + collected + len(self._exact)
-        if unacknowledged > self._link.options.receive_maximum and self._link.version == 5:
+        unacknowledged = self._unacked + collected + len(self.exact)
+        if unacknowledged > self.link.options.receive_maximum and self.link.version == 5:
             raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "more unacknowledged messages than agreed")
 
     def _topic(self, raw: bytes) -> str:
@@ -280,9 +253,9 @@ class Intake:
         Raises `ProtocolError` (0x81, 0x90).
         """
         address = check_topic_name(decode_text(raw))
-        plain = not address.startswith(PREFIX) and fits(address, self._link.options)
+        plain = not address.startswith(PREFIX) and fits(address, self.link.options)
         if plain and not self._sparkplug.learn(raw, self._templates.plain, address):
-            self._topics.keep(raw, address)
+            self.topics.keep(raw, address)
         return address
 
     def _publish(self, first: int, data: bytes, start: int, end: int, now_ms: int) -> tuple[Message | None, bytes]:
@@ -294,7 +267,7 @@ class Intake:
             return known
         if first & 0x0E == 8:
             raise malformed("DUP at QoS 0")
-        reader, link = PublishReader(first, data, start, end), self._link
+        reader, link = PublishReader(first, data, start, end), self.link
         name, qos, identifier = reader.name, reader.qos, reader.identifier
         templates = self._templates
         template = templates.read(reader, self._template) if link.version == 5 else templates.plain
@@ -302,18 +275,18 @@ class Intake:
         delay_s = 0
         if address.startswith(PREFIX):
             delay_s, address = delayed(address)
-        if name not in self._topics.known or len(template.properties.user) > link.options.user_properties_max:
+        if name not in self.topics.known or len(template.properties.user) > link.options.user_properties_max:
             try:
                 check_message(address, template.properties, link.options)
             except ProtocolError as error:
                 if not qos or link.version < 5:
                     raise
-                self._refused = (qos, identifier, error.code)
+                self.refused = (qos, identifier, error.code)
                 return None, identifier
-        if qos == 2 and self._exact.is_received(identifier):
-            self._refused = (qos, identifier, ReasonCode.SUCCESS)
+        if qos == 2 and self.exact.is_received(identifier):
+            self.refused = (qos, identifier, ReasonCode.SUCCESS)
             return None, identifier
-        if qos == 2 and self._exact.is_storing(identifier):
+        if qos == 2 and self.exact.is_storing(identifier):
             return None, identifier
         try:
             message = template.message(
@@ -322,24 +295,24 @@ class Intake:
         except Refusal as refusal:
             unfit = refusal.cause is Cause.MALFORMED  # it is the payload that is not what it is said to be
             code = ReasonCode.PAYLOAD_FORMAT_INVALID if unfit else PUBACK_CODES[refusal.cause]
-            self._refused = (qos, identifier, code)
+            self.refused = (qos, identifier, code)
             return None, identifier
         message = self._sparkplug.told(message)
         if delay_s:
             message = replace(message, deliver_at_ms=now_ms + delay_s * 1_000)
         if qos == 2:
-            self._exact.use(identifier)
+            self.exact.use(identifier)
         return message, identifier
 
     def _refuse(self) -> None:
         """Answer a message that is refused, or stored already, behind the answers to those before it."""
-        if self._refused is None:
+        if self.refused is None:
             return
-        (qos, identifier, code), self._refused = self._refused, None
+        (qos, identifier, code), self.refused = self.refused, None
         if qos:
             packet = acknowledgement(qos, identifier, code)
-            before = next(reversed(self._unstored.values()), None)
-            (self._link.out if before is None else before.trailer).append(packet)
+            before = next(reversed(self.unstored.values()), None)
+            (self.link.out if before is None else before.trailer).append(packet)
 
     def _template(self, properties: Properties) -> Template:
         """Returns the template that a PUBLISH's properties make. Raises `ProtocolError`."""
@@ -352,13 +325,13 @@ class Intake:
     def _resolve(self, name: bytes, alias: int | None) -> str:
         """The address of a topic name or a topic alias (3.3.2.3.4). Raises `ProtocolError` (0x82, 0x90, 0x94)."""
         if alias is None:
-            if not name and self._link.version == 5:
+            if not name and self.link.version == 5:
                 raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "neither a topic name nor a topic alias")
-            return self._topics.known.get(name) or self._topic(name)
-        if not 0 < alias <= self._link.options.topic_alias_maximum:
+            return self.topics.known.get(name) or self._topic(name)
+        if not 0 < alias <= self.link.options.topic_alias_maximum:
             raise ProtocolError(ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias}")
         if name:
-            address = self._aliases[alias] = self._topics.known.get(name) or self._topic(name)
+            address = self._aliases[alias] = self.topics.known.get(name) or self._topic(name)
             return address
         known = self._aliases.get(alias)
         if known is None:
@@ -369,16 +342,16 @@ class Intake:
 
     def _store(self, messages: list[Message], ids: list[bytes], exact: list[Indexed], size: int) -> None:
         """Hand messages to the gateway, the bytes that will acknowledge them laid ready."""
-        if self._exact.halves and len(messages) > 1:
+        if self.exact.halves and len(messages) > 1:
             self._store_apart(messages, ids, exact, size)
             return
         acks = PUBACK + PUBACK.join(ids) if ids else b""
         cost_bytes = size + MESSAGE_COST_BYTES * len(messages)
-        token = self._link.token()
-        self._unstored[token] = _Unstored(acks, ids, exact, messages, cost_bytes, [])
+        token = self.link.token()
+        self.unstored[token] = _Unstored(acks, ids, exact, messages, cost_bytes, [])
         self._unacked += len(ids)
         self.unstored_bytes += cost_bytes
-        self._link.effects.append(Publish(messages, token, marks=self._exact.marks(exact) if exact else None))
+        self.link.effects.append(Publish(messages, token, marks=self.exact.marks(exact) if exact else None))
 
     def _store_apart(self, messages: list[Message], ids: list[bytes], exact: list[Indexed], size: int) -> None:
         """The same, one by one: of some of them, a part is stored already."""
@@ -392,7 +365,7 @@ class Intake:
 
         Raises `ProtocolError` when a message was refused in a way that only ending the connection can tell.
         """
-        unstored = self._unstored.pop(token, None)
+        unstored = self.unstored.pop(token, None)
         if unstored is None:
             return False
         self.unstored_bytes -= unstored.cost_bytes
@@ -401,12 +374,12 @@ class Intake:
             self._answer_each(unstored, outcome)
             return True
         if unstored.acks:
-            self._link.out.append(unstored.acks)
+            self.link.out.append(unstored.acks)
         if unstored.exact:
             received = [identifier for _, identifier in unstored.exact]
-            self._exact.stored(received)
-            self._link.out.append(PUBREC + PUBREC.join(received))
-        self._link.out += unstored.trailer
+            self.exact.stored(received)
+            self.link.out.append(PUBREC + PUBREC.join(received))
+        self.link.out += unstored.trailer
         return True
 
     def _answer_each(self, unstored: _Unstored, outcome: Outcome) -> None:
@@ -414,7 +387,7 @@ class Intake:
 
         Once one got neither, no later PUBACK is sent, for they go in order; the client sends those messages again.
         """
-        out, v5 = self._link.out, self._link.version == 5
+        out, v5 = self.link.out, self.link.version == 5
         ids, exact = iter(unstored.ids), dict(unstored.exact)
         fatal: Refusal | None = None
         for index, message in enumerate(unstored.messages):
@@ -431,9 +404,9 @@ class Intake:
             elif message.qos == 2:
                 identifier = exact[index]
                 if refusal is None:
-                    self._exact.stored((identifier,))
+                    self.exact.stored((identifier,))
                 elif code is not None:
-                    self._exact.refused(identifier)
+                    self.exact.refused(identifier)
                 if fatal is None:
                     out.append(acknowledgement(2, identifier, code or 0))
         if fatal is not None:

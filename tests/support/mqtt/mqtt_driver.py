@@ -31,7 +31,7 @@ from gateway.port.adapter import (
     SaveSession,
     Subscribe,
 )
-from gateway.port.single import SingleAdapter
+from gateway.port.single import Single, SingleAdapter
 from store.api.message import Message
 from store.format.frame import LogOffset
 
@@ -83,11 +83,16 @@ class Driver:
 
     def feed(self, data: bytes) -> None:
         """Bytes from the client: a single message goes the short way, as far as that goes without a shell."""
-        single = self.adapter.single(data, now_ms=self.now_ms) if self.short else None
+        single = self.single(data) if self.short else None
         if single is not None:
             self._act([self.adapter.publish_of(single)])
         else:
             self._act(self.adapter.receive(data, now_ms=self.now_ms))
+
+    def single(self, data: bytes) -> Single | None:
+        """Returns the message of a read that is one plain PUBLISH, as a shell asks for it."""
+        [found] = self.adapter.singles([(self.adapter, data)], self.now_ms)
+        return found
 
     def send(self, *packets: Packet) -> list[Packet]:
         """Packets from the client in one read; what it is sent back."""

@@ -92,6 +92,7 @@ class Rig:
             create_topic=lambda name, _creator: self.wanted.append(name),
             appended_to=self.named.extend,
             drained=lambda: None,
+            acknowledged=lambda _: None,
         )
 
     def turn(self):

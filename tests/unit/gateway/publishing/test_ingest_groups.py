@@ -93,6 +93,7 @@ class Rig:
             create_topic=pytest.fail,
             appended_to=self.named.extend,
             drained=lambda: None,
+            acknowledged=lambda _: None,
         )
 
     def publish(self, who, token, *messages):

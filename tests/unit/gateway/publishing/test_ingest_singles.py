@@ -63,15 +63,17 @@ class Publisher:
     def publish_of(self, single):
         return Publish([single.message], Token(next(self.tokens)))
 
-    def acknowledged(self, single, size_bytes):
-        self.answers.append((single.acknowledgement, size_bytes))
-
     def failed(self, single, error, size_bytes):
         self.answers.append((error.cause, size_bytes))
 
     def published(self, token, outcome, size_bytes):
         error = outcome.error or next(iter(outcome.refused.values()), None)
         self.answers.append((token if error is None else error.cause, size_bytes))
+
+
+def acknowledged(singles):
+    for publisher, single, size_bytes in singles:
+        publisher.answers.append((single.acknowledgement, size_bytes))
 
 
 class Rig:
@@ -91,6 +93,7 @@ class Rig:
             create_topic=lambda name, _creator: self.wanted.append(name),
             appended_to=self.named.extend,
             drained=lambda: None,
+            acknowledged=acknowledged,
         )
 
     @property
@@ -98,7 +101,7 @@ class Rig:
         return self.store.logs[0]
 
     def single(self, publisher, message, acknowledgement=b"ack"):
-        self.ingest.publish_single(publisher, Single(message, acknowledgement), 10)
+        self.ingest.publish_singles([(publisher, Single(message, acknowledgement), 10)])
 
     def publish(self, publisher, token, *messages, denied=None):
         self.ingest.publish(publisher, Publish(messages, Token(token)), 10, denied or {})

@@ -140,6 +140,7 @@ async def publish(controller):
         create_topic=pytest.fail,
         appended_to=lambda _: None,
         drained=lambda: None,
+        acknowledged=lambda _: None,
         compress_bytes_min=2000,
     )
     await controller.do(CreateTopic(name="fast", config={"flush": "async"}))

@@ -1,5 +1,7 @@
 """The stream shell, over a transport and a hub of the test's own."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from gateway.domain.errors import Cause
@@ -9,6 +11,7 @@ from gateway.publishing.timer_secrets import TimerSecrets
 from gateway.runtime.connection import LINGERING_MAX, LONG_READ_S, Connection
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX
 from gateway.runtime.hub import ListenerContext
+from gateway.runtime.turn import Turn
 from gateway.security.limits import TOLD_COUNT_MAX, ConnectionLimiter
 from gateway.security.limits_settings import LimitsConfig
 from store.api.message import Message
@@ -43,6 +46,8 @@ class Hub:
         self.message_bytes_max = 1 << 20
         self.calls = 0
         self.ingest = self.fanout = self.queues = self.access = self
+        self.awake = SimpleNamespace(slept=False)
+        self.turn = Turn(self)
 
     def stranger(self, _protocol):
         return Principal(name="")
@@ -171,15 +176,15 @@ def hub():
 
 
 class Shown(Connection):
-    """A connection that lets its transport be seen."""
+    """A connection whose transport is `shown`, also when it has let go of it."""
 
 
 @pytest.fixture
 def connection(hub):
     factory = Factory()
     connection = Shown(hub, ListenerContext("test", "test", factory, None))
-    connection.transport = Transport()
-    connection.connection_made(connection.transport)
+    connection.shown = Transport()
+    connection.connection_made(connection.shown)
     assert factory.info.loopback
     return connection
 
@@ -189,7 +194,7 @@ def test_a_read_is_published_and_its_outcome_answered(hub, connection):
     [(effect, size)] = hub.published
     assert (effect.messages[0].body, size) == (b"hello", 5)
     connection.published(Token(1), DONE, size)
-    assert connection.transport.written == [b"done"]
+    assert connection.shown.written == [b"done"]
     assert connection.outstanding_count == connection.outstanding_bytes == 0
 
 
@@ -209,15 +214,15 @@ def test_what_strangers_have_sent_in_vain_counts_in_one_budget_of_the_process(hu
     found = []
     for _ in range(20):
         one = Shown(hub, ListenerContext("test", "test", Factory(), None))
-        one.transport = Transport()
-        one.connection_made(one.transport)
+        one.shown = Transport()
+        one.connection_made(one.shown)
         one.adapter = Silent()
         one.data_received(bytes(8_000))
         assert budget.held_bytes <= 100_000
         found.append(one)
-    cut_off = [one for one in found if one.transport.aborted]
+    cut_off = [one for one in found if one.shown.aborted]
     assert len(cut_off) == 20 - 12
-    last = next(one for one in found if not one.transport.aborted)
+    last = next(one for one in found if not one.shown.aborted)
     last.principal = Principal(name="ada")  # it has said who it is
     last.data_received(bytes(50_000))
     assert budget.held_bytes == 11 * 8_000
@@ -234,18 +239,18 @@ def test_a_message_that_came_in_many_reads_counts_as_a_whole(hub, connection):
 
 def test_it_is_not_read_while_its_share_is_full(hub, connection):
     connection.data_received(b"x" * OUTSTANDING_BYTES_MAX)
-    assert not connection.transport.reading
+    assert not connection.shown.reading
     connection.published(Token(1), DONE, OUTSTANDING_BYTES_MAX)
-    assert connection.transport.reading
+    assert connection.shown.reading
 
 
 def test_it_is_not_read_while_its_adapter_wants_nothing(connection):
     connection.adapter.wants_data = False
     connection.data_received(b"x")
-    assert not connection.transport.reading
+    assert not connection.shown.reading
     connection.adapter.wants_data = True
     connection.flush()
-    assert connection.transport.reading
+    assert connection.shown.reading
 
 
 def test_two_reasons_for_not_reading_are_two_reasons(hub, connection):
@@ -260,16 +265,16 @@ def test_two_reasons_for_not_reading_are_two_reasons(hub, connection):
     assert hub.waiting == [connection, connection]
     hub.crowded = False
     connection.flush()
-    assert connection.transport.reading
+    assert connection.shown.reading
 
 
 def test_a_peer_that_does_not_read_is_not_read_from_nor_delivered_to(hub, connection):
     connection.consumers.add(ConsumerId(7))
     connection.pause_writing()
-    assert not connection.transport.reading
+    assert not connection.shown.reading
     assert connection.deliver(Deliveries(None, [0], [()])) == 0
     connection.resume_writing()
-    assert connection.transport.reading
+    assert connection.shown.reading
     assert hub.woken == [connection.subscriber, 7]
     assert hub.timers[-1].cancelled
 
@@ -277,12 +282,12 @@ def test_a_peer_that_does_not_read_is_not_read_from_nor_delivered_to(hub, connec
 def test_a_peer_that_never_reads_is_cut_off(hub, connection):
     connection.pause_writing()
     hub.timers[-1].work()
-    assert connection.transport.aborted
+    assert connection.shown.aborted
 
 
 def test_an_adapters_bug_ends_its_connection_alone(hub, connection):
     connection.data_received(b"bug")
-    assert connection.transport.closing
+    assert connection.shown.closing
     assert not hub.published
 
 
@@ -292,7 +297,7 @@ def test_a_will_is_published_when_the_connection_is_gone_and_nothing_answered(hu
     assert [effect.messages[0].body for effect, _ in hub.published] == [b"x", b"will"]
     connection.published(Token(1), DONE, 1)
     connection.data_received(b"late")
-    assert not connection.transport.written
+    assert not connection.shown.written
     assert len(hub.published) == 2
     assert hub.connection is None
 
@@ -301,10 +306,10 @@ def test_a_half_closed_peer_gets_its_answers_and_then_the_end(hub, connection):
     connection.data_received(b"x")
     assert connection.eof_received()
     connection.flush()
-    assert not connection.transport.closing
+    assert not connection.shown.closing
     connection.published(Token(1), DONE, 1)
-    assert connection.transport.written == [b"done"]
-    assert connection.transport.closing
+    assert connection.shown.written == [b"done"]
+    assert connection.shown.closing
 
 
 def test_who_asked_nothing_is_closed_at_its_end(connection):
@@ -332,17 +337,17 @@ def test_a_timer_that_is_early_looks_again(hub, connection):
 
 def another(hub):
     connection = Shown(hub, ListenerContext("test", "test", Factory(), None))
-    connection.transport = Transport()
-    connection.connection_made(connection.transport)
+    connection.shown = Transport()
+    connection.connection_made(connection.shown)
     return connection
 
 
 def test_one_too_many_has_a_while_to_be_told_why(hub, connection):
     late = another(hub)
     assert (connection.turned_away, late.turned_away.cause) == (None, Cause.QUOTA)
-    assert not late.transport.closing
+    assert not late.shown.closing
     late._turn_away()
-    assert late.transport.closing
+    assert late.shown.closing
 
 
 def test_of_many_too_many_some_are_cut_off(hub, connection):
@@ -361,16 +366,16 @@ def test_a_read_that_takes_long_is_followed_by_a_turn_of_the_others(hub, monkeyp
     monkeypatch.setattr("gateway.runtime.connection.thread_time", lambda: next(spent_s))
     connection = another(hub)
     connection.data_received(b"x")
-    assert connection.transport.reading
+    assert connection.shown.reading
     connection.data_received(b"x")
-    assert not connection.transport.reading
+    assert not connection.shown.reading
     connection.published(Token(1), DONE, 1)  # whatever else happens
-    assert not connection.transport.reading
+    assert not connection.shown.reading
     (turn,) = [timer for timer in hub.timers if timer.work == connection._rested]
     connection.data_received(b"x")  # what had been read already
     assert [timer for timer in hub.timers if timer.work == connection._rested] == [turn]
     turn.work()
-    assert connection.transport.reading
+    assert connection.shown.reading
     connection.data_received(b"x")
     connection.connection_lost(None)
     assert hub.timers[-1].cancelled
@@ -388,18 +393,18 @@ def test_a_connection_that_sends_too_much_is_not_read_for_a_while(hub, clock):
     hub.limits = LimitsConfig(bytes_per_s=1_000, bytes_burst=500)
     connection = another(hub)
     connection.data_received(b"x" * 500)
-    assert connection.transport.reading
+    assert connection.shown.reading
     connection.data_received(b"x" * 300)
-    assert not connection.transport.reading
+    assert not connection.shown.reading
     (pause,) = [timer for timer in hub.timers if timer.work == connection._rested]
     connection.published(Token(1), DONE, 800)  # whatever else happens
     assert len(hub.timers) == 1
     clock.ms += 299
     pause.work()
-    assert not connection.transport.reading
+    assert not connection.shown.reading
     clock.ms += 1
     hub.timers[-1].work()
-    assert connection.transport.reading
+    assert connection.shown.reading
     connection.connection_lost(None)
 
 
@@ -408,7 +413,7 @@ def test_a_pause_ends_with_its_connection(hub, clock):
     connection = another(hub)
     connection.data_received(b"1")
     connection.data_received(b"2")
-    assert not connection.transport.reading
+    assert not connection.shown.reading
     connection.connection_lost(None)
     assert connection._pause.cancelled
 
@@ -418,7 +423,7 @@ def test_what_comes_too_fast_is_refused_where_that_is_asked_for(hub, clock):
     connection = another(hub)
     for _ in range(3):
         connection.data_received(b"x")
-    assert connection.transport.reading
+    assert connection.shown.reading
     assert {index: (refusal.cause, refusal.retry_after_ms) for index, refusal in hub.denied.items()} == {
         0: (Cause.RATE, 1_000)
     }
@@ -440,22 +445,22 @@ def test_one_that_is_not_read_is_not_silent(hub, clock, connection):
 @pytest.mark.parametrize("end", ["shut_down", "supersede"])
 def test_it_is_told_of_its_end(hub, connection, end):
     getattr(connection, end)()
-    assert connection.transport.closing
+    assert connection.shown.closing
     hub.timers[-2].work()  # a peer that does not take the last words
-    assert connection.transport.aborted
+    assert connection.shown.aborted
 
 
 def test_few_connections_wait_for_their_peers_to_go(hub, connection):
     hub.lingering = LINGERING_MAX - 1
     connection.close("enough")
-    assert connection.transport.protocol is not None
-    assert not connection.transport.closed
+    assert connection.shown.protocol is not None
+    assert not connection.shown.closed
     assert hub.lingering == LINGERING_MAX
     other = Connection(hub, connection._listener)
     other.connection_made(transport := Transport())
     other.close("enough")
     assert transport.closed
-    connection.transport.protocol.connection_lost(None)
+    connection.shown.protocol.connection_lost(None)
     assert hub.lingering == LINGERING_MAX - 1
 
 

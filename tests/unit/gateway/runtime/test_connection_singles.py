@@ -69,8 +69,8 @@ class MqttHub(Hub):
             case _:
                 endpoint.completed(effect.token, DONE)
 
-    def publish_single(self, publisher, single, size_bytes):
-        self.singles.append((publisher, single, size_bytes))
+    def publish_singles(self, singles):
+        self.singles += singles
 
 
 class Peer:
@@ -101,8 +101,7 @@ class Peer:
 
     def acknowledge(self):
         """The single message is stored."""
-        _, single, size_bytes = self.hub.singles.pop()
-        self.connection.acknowledged(single, size_bytes)
+        self.hub.turn.acknowledged([self.hub.singles.pop()])
 
     def fail(self, cause):
         _, single, size_bytes = self.hub.singles.pop()
@@ -258,7 +257,7 @@ async def test_who_waits_until_everything_is_answered_waits_for_a_single_message
 def test_a_single_message_is_a_sign_of_life():
     peer = Peer()
     adapter = peer.connection.adapter
-    adapter._heard_ms = 0
+    adapter.heard_ms = 0
     peer.publish()
     assert adapter.deadline_ms() > 1_600_000_000_000
 

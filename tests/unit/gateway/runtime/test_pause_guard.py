@@ -79,8 +79,8 @@ def connection(rig):
     hub = Hub()
     hub.pauses = rig.pauses
     connection = Shown(hub, ListenerContext("test", "test", ConnectionFactory(), None))
-    connection.transport = Transport()
-    connection.connection_made(connection.transport)
+    connection.shown = Transport()
+    connection.connection_made(connection.shown)
     connection.has_session = True
     return connection
 
@@ -89,13 +89,13 @@ async def test_a_connection_reads_no_more_until_the_process_was_heard_of(rig, co
     rig.now_s += SLEPT_S + 1
     connection.data_received(b"late")
     assert connection.hub.published == []
-    assert not connection.transport.reading
+    assert not connection.shown.reading
     rig.heard.set()
     while not connection.hub.published:
         await asyncio.sleep(0)
     [(effect, _)] = connection.hub.published
     assert effect.messages[0].body == b"late"
-    assert connection.transport.reading
+    assert connection.shown.reading
 
 
 async def test_what_a_connection_has_said_last_is_heard_when_it_ends(rig, connection):

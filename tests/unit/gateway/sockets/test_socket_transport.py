@@ -88,8 +88,13 @@ async def asyncios(rig, _monkeypatch):
     await asyncio.sleep(0)
 
 
+def handed_over(reads):
+    for protocol, data in reads:
+        protocol.data_received(data)
+
+
 @asynccontextmanager
-async def ours(rig, monkeypatch):
+async def ours(rig, monkeypatch, *, together=False):
     turn = Poller._turn
 
     def counted(self):
@@ -97,8 +102,8 @@ async def ours(rig, monkeypatch):
         turn(self)
 
     monkeypatch.setattr(Poller, "_turn", counted)
-    sockets = Poller(asyncio.get_running_loop())
-    server = PlainListener(rig.made, sockets)
+    sockets = Poller(asyncio.get_running_loop(), handed_over)
+    server = PlainListener(rig.made, sockets, together=together)
     await server.listen("127.0.0.1", 0, backlog=10, shared=False)
     rig.address = server.sockets[0].getsockname()
     assert server.is_serving()
@@ -114,7 +119,11 @@ async def ours(rig, monkeypatch):
     sockets.close()
 
 
-@pytest.fixture(params=[asyncios, ours])
+def ours_together(rig, monkeypatch):
+    return ours(rig, monkeypatch, together=True)
+
+
+@pytest.fixture(params=[asyncios, ours, ours_together])
 async def rig(request, monkeypatch):
     rig = Rig()
     async with request.param(rig, monkeypatch):
@@ -345,7 +354,7 @@ async def test_a_connection_that_cannot_begin_is_looked_at_no_more_and_told_of_i
             raise KeyError("a bug of ours")
 
     monkeypatch.setattr(listening, "log", SimpleNamespace(exception=lambda *_: None))
-    sockets = Poller(asyncio.get_running_loop())
+    sockets = Poller(asyncio.get_running_loop(), handed_over)
     rig.made = lambda: rig.peers.append(Failing()) or rig.peers[-1]
     server = PlainListener(rig.made, sockets)
     await server.listen("127.0.0.1", 0, backlog=10, shared=False)
@@ -364,7 +373,7 @@ async def test_connections_that_are_turned_away_leave_no_file_descriptor():
             super().connection_made(transport)
             transport.abort()
 
-    sockets, peers = Poller(asyncio.get_running_loop()), []
+    sockets, peers = Poller(asyncio.get_running_loop(), handed_over), []
     server = PlainListener(lambda: peers.append(Shut()) or peers[-1], sockets)
     await server.listen("127.0.0.1", 0, backlog=10, shared=False)
     before = len(list(Path("/proc/self/fd").iterdir()))
@@ -378,7 +387,7 @@ async def test_connections_that_are_turned_away_leave_no_file_descriptor():
 
 
 async def test_a_poller_that_is_closed_ends_the_connections_that_are_left():
-    sockets, peers = Poller(asyncio.get_running_loop()), []
+    sockets, peers = Poller(asyncio.get_running_loop(), handed_over), []
     server = PlainListener(lambda: peers.append(Peer()) or peers[-1], sockets)
     await server.listen("127.0.0.1", 0, backlog=10, shared=False)
     with socket.create_connection(server.sockets[0].getsockname()) as sock:
@@ -404,7 +413,7 @@ async def test_a_family_of_addresses_that_the_kernel_is_without_is_passed_over(m
         v6 = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0))
         return [v6, (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))][:found]
 
-    server = PlainListener(Peer, Poller(loop))
+    server = PlainListener(Peer, Poller(loop, handed_over))
     server._loop = SimpleNamespace(getaddrinfo=both, add_reader=loop.add_reader, remove_reader=loop.remove_reader)
     monkeypatch.setattr(socket, "socket", without_v6)
     found = 2

@@ -62,7 +62,7 @@ def test_none_without_being_asked(maximum, options, version):
     driver = connected(maximum, options=options, version=version)
     driver.deliver(batch_of(message("a"), message("a")))
     assert [topic for topic, *_ in shown(driver.out())] == ["a", "a"]
-    assert driver.adapter._session.delivery.aliases is None
+    assert driver.adapter.session.delivery.aliases is None
 
 
 def test_no_more_than_the_operator_wants():

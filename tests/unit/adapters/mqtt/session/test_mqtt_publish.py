@@ -85,7 +85,7 @@ def test_a_large_packet_in_small_pieces_is_joined_once():
     driver = connected(4)
     data = encode(publish(bytes(1_000_000)), 4)
     parsed = 0
-    parse = driver.adapter._session.intake.read
+    parse = driver.adapter.session.intake.read
 
     class Counting:
         def __init__(self, intake):
@@ -99,7 +99,7 @@ def test_a_large_packet_in_small_pieces_is_joined_once():
             parsed += 1
             return parse(data, now_ms)
 
-    driver.adapter._session.intake = Counting(driver.adapter._session.intake)
+    driver.adapter.session.intake = Counting(driver.adapter.session.intake)
     for at in range(0, len(data), 1_000):
         driver.feed(data[at : at + 1_000])
     assert parsed <= 3

@@ -256,7 +256,7 @@ def test_a_delivery_that_the_log_does_not_bring_again_is_released():
     driver = resumed(SUBSCRIBED, exchanges, (at(0),))
     driver.deliver(batch_of(message(qos=1)))
     assert [type(p).__name__ for p in driver.out()] == ["Pubrel", "Publish"]
-    assert driver.adapter._session.inflight.resume is None
+    assert driver.adapter.session.inflight.resume is None
 
 
 # ---- retained messages
@@ -331,7 +331,7 @@ def test_a_wish_that_is_fulfilled_is_not_fulfilled_again():
 
 def test_what_is_kept_of_retained_messages_is_bounded():
     driver = wanting(*(retained(name, body=bytes(40_000)) for name in "abcd"))
-    assert driver.adapter._session.inflight.sent.keys() == {1, 2}
+    assert driver.adapter.session.inflight.sent.keys() == {1, 2}
     assert [packet_id for packet_id, *_ in shown(driver.send(Puback(packet_id=1)))] == [3]
     short = Driver(4)
     short.connect(clean=True)
@@ -459,11 +459,11 @@ def test_a_session_remembers_a_place_in_each_log():
     assert starts == {(place(0, 1), place(1, 7), place(2, 0))}
     other.deliver(batch_in(1, message(b"new", 2)))
     other.deliver(batch_in(2, message(b"a", 2), message(b"b", 2)))
-    assert other.adapter._session.inflight.resume is not None
+    assert other.adapter.session.inflight.resume is not None
     other.deliver(batch_in(0, message(b"c", 2), message(b"d", 2)))
     sent = [(p.payload, p.packet_id, p.dup) for p in other.tick() if isinstance(p, Publish)]
     assert sorted(sent) == [(b"a", 1, True), (b"d", 4, True), (b"new", 5, False)]
-    assert other.adapter._session.inflight.resume is None
+    assert other.adapter.session.inflight.resume is None
 
 
 def test_what_one_log_does_not_bring_again_says_nothing_of_another():
@@ -513,7 +513,7 @@ def test_the_oldest_of_a_log_is_found_again_when_it_is_acknowledged():
 def test_what_nobody_has_asked_for_is_not_made():
     driver = Driver()
     driver.connect()
-    session = driver.adapter._session
+    session = driver.adapter.session
     driver.send(Subscribe(packet_id=1, requests=(SubscriptionRequest(pattern="t/#", qos=1),)))
     assert (session.shared, session.sys) == (None, None)
     driver.send(Subscribe(packet_id=2, requests=(SubscriptionRequest(pattern="$SYS/#", qos=0),)))

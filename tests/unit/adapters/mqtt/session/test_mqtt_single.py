@@ -106,7 +106,7 @@ def test_a_single_message_is_what_the_way_of_all_makes_of_it(version, named, out
     read = data.draw(reads(version))
     ours, twin = (connected(version, named=named) for _ in range(2))
     ours.now_ms = twin.now_ms = ours.now_ms + 5_000
-    single = ours.adapter.single(read, now_ms=ours.now_ms)
+    single = ours.single(read)
     if single is None:
         assert fed(ours, read) == fed(twin, read)
         return
@@ -140,7 +140,7 @@ def test_a_single_message_is_what_the_way_of_all_makes_of_it(version, named, out
 def test_plain_messages_of_any_size_are_single_ones(version, size):
     driver = connected(version)
     data = encode(Publish(topic="t", qos=1, packet_id=0x1234, payload=bytes(size)), version)
-    single = driver.adapter.single(data, now_ms=driver.now_ms)
+    single = driver.single(data)
     assert single is not None
     assert (len(single.message.body), single.acknowledgement) == (size, b"\x40\x02\x12\x34")
 
@@ -151,9 +151,9 @@ def test_exchanges_at_qos_2_may_use_up_the_quota():
     driver.send(Publish(topic="t", qos=2, packet_id=1))
     driver.store()
     data = encode(Publish(topic="t", qos=1, packet_id=2), 5)
-    assert driver.adapter.single(data, now_ms=driver.now_ms) is None
+    assert driver.single(data) is None
     driver.send(Pubrel(packet_id=1))
-    assert driver.adapter.single(data, now_ms=driver.now_ms) is not None
+    assert driver.single(data) is not None
 
 
 @pytest.mark.parametrize("state", ["new", "under way", "held", "closed"])
@@ -166,4 +166,4 @@ def test_a_connection_that_is_at_something_else_has_no_single_message(state):
         driver.feed(data[:3])
     elif state == "closed":
         driver.feed(b"\xe0\x00")
-    assert driver.adapter.single(data, now_ms=driver.now_ms) is None
+    assert driver.single(data) is None

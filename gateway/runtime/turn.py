@@ -1,0 +1,122 @@
+"""The reads of one turn of the poller, together: what is one plain message each takes the short way as one batch.
+
+A message that is alone on its connection is what devices send. For many of them a turn asks the adapter once, the
+ingest once, and writes the acknowledgements of a frame in one loop (docs/decisions/0038).
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+from gateway.domain.errors import Refusal
+from gateway.port.adapter import DONE, Publish
+from gateway.port.single import Single, Singles
+from gateway.publishing.publishing import WaitingSingle
+from store.base import logs
+from store.base.clock import now_ms
+
+if TYPE_CHECKING:
+    from gateway.runtime.connection import Connection
+    from gateway.runtime.hub import Hub
+
+__all__ = ["Turn"]
+
+Read: TypeAlias = tuple["Connection", bytes]
+
+log = logs.get(__name__)
+
+
+class Turn:
+    """Takes the short way with the reads of a turn, and leaves the others to their connections."""
+
+    def __init__(self, hub: "Hub") -> None:
+        self._hub = hub
+
+    def received(self, reads: Sequence[Read]) -> None:
+        """Takes what was read in this turn, at most one read of each connection."""
+        slept = self._hub.pauses.slept
+        others: list[Read] = []
+        taken: list[Read] = []
+        singles: Singles | None = None
+        for read in reads:
+            connection = read[0]
+            can = connection.singles
+            if (
+                can is None
+                or connection.outstanding_count
+                or connection.gone
+                or connection.pace is not None
+                or connection.early_bytes
+                or (slept and connection.has_session)
+            ):
+                others.append(read)
+                continue
+            if can is not singles:
+                if singles is not None:
+                    others += self._publish(singles, taken)
+                    taken = []
+                singles = can
+            taken.append(read)
+        if singles is not None:
+            others += self._publish(singles, taken)
+        for connection, data in others:
+            try:
+                connection.receive(data)
+            except Exception:  # our own bug, whatever it is, must not reach other connections
+                log.exception("a connection cannot be served", protocol=connection.protocol, endpoint=connection.id)
+
+    def _publish(self, singles: Singles, reads: Sequence[Read]) -> list[Read]:
+        """Publishes the reads that are one plain message each; returns the others."""
+        try:
+            found = singles([(connection.adapter, data) for connection, data in reads], now_ms())
+        except Exception:  # our own bug: as if the adapter had found nothing
+            log.exception("an adapter failed")
+            return list(reads)
+        others: list[Read] = []
+        waiting: list[tuple[Connection, Single, int]] = []
+        denied: list[tuple[Connection, Single, int, dict[int, Refusal]]] = []
+        for read, single in zip(reads, found, strict=True):
+            if single is None:
+                others.append(read)
+                continue
+            connection, size_bytes = read[0], len(read[1])
+            connection.flow.bytes_in += size_bytes
+            connection.outstanding_count = 1
+            connection.outstanding_bytes += size_bytes
+            connection.alone = single
+            permissions = connection.principal.permissions
+            if permissions.access is not None and (denials := permissions.refused((single.message,))):
+                denied.append((connection, single, size_bytes, denials))
+            else:
+                waiting.append((connection, single, size_bytes))
+        ingest = self._hub.ingest
+        if waiting:
+            ingest.publish_singles(waiting)
+        for connection, single, size_bytes, denials in denied:
+            ingest.publish(connection, connection.publish_of(single), size_bytes, denials)
+            connection.flush()
+        if self._hub.crowded:
+            for connection, _, _ in waiting:
+                connection.flush()
+        return others
+
+    def acknowledged(self, waiting: Sequence[WaitingSingle]) -> None:
+        """Writes the acknowledgements of single messages that are stored."""
+        for connection, single, size_bytes in cast("Sequence[tuple[Connection, Single, int]]", waiting):
+            transport = connection.transport
+            if (
+                type(connection.alone) is Publish  # the adapter knows of it, and says what is to be said
+                or transport is None
+                or connection.gone
+                or not connection.writable
+                or (not connection.in_turns and transport.is_closing())
+            ):
+                connection.ended_by_adapter(single, DONE, size_bytes)
+                continue
+            acknowledgement = single.acknowledgement
+            connection.alone = None
+            connection.outstanding_count -= 1
+            connection.outstanding_bytes -= size_bytes
+            connection.flow.bytes_out += len(acknowledgement)
+            transport.write(acknowledgement)
+            if not connection.reading or connection.ended or connection.unanswered is not None:
+                connection.settled()
