@@ -63,8 +63,7 @@ class Ingest:
     `soon` runs a callable in the next turn of the event loop; `clock` counts seconds. `create_topic` is told the name
     of a topic that is missing and whose it will be; while it works, what is published waits behind it, so that order
     holds; `resume` says that it has ended. `new_producer` gives a number that no other producer has. `appended_to` is
-    told which named queues got something, `drained` that fewer bytes are held than before, and `acknowledged` which
-    single messages are stored.
+    told which named queues got something, `drained` that fewer bytes are held, `acknowledged` which singles are stored.
     """
 
     def __init__(
@@ -196,8 +195,7 @@ class Ingest:
         others: list[_Effect] = []
         frame, into = _NOWHERE, SPREAD
         rows, records, expected, pos = frame.rows, frame.records, frame.singles, 0
-        topic = protocol = ""
-        counted = taken_bytes = 0  # of this topic and protocol, not noted yet; of all
+        topic, protocol, counted, taken_bytes = "", "", 0, 0  # counted: of this topic and protocol
         for waiting in singles:
             publisher, single, size_bytes = waiting
             message = single.message

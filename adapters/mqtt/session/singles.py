@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from adapters.mqtt.messages.messages import PROTOCOL
-from adapters.mqtt.receiving.acknowledgements import NO_ID, PUBACK
+from adapters.mqtt.receiving.acknowledgements import PUBACK
+from adapters.mqtt.receiving.publish_reader import NO_ID
 from adapters.mqtt.session.intake import Intake
 from gateway.port.single import Single
 from store.api.message import Message
