@@ -61,22 +61,22 @@ class Intake:
 
     __slots__ = (
         "_aliases",
-        "body_bytes_max",
         "_client_id",
         "_control",
-        "exact",
         "_inflight",
-        "link",
-        "native",
-        "refused",
         "_sparkplug",
         "_templates",
-        "topics",
         "_unacked",
-        "unstored",
+        "body_bytes_max",
+        "exact",
         "held_up",
+        "link",
+        "native",
         "needed",
+        "refused",
         "tired",
+        "topics",
+        "unstored",
         "unstored_bytes",
     )
 
@@ -114,7 +114,7 @@ class Intake:
 
     def publish_of(self, single: Single) -> Publish:
         """Returns the `Publish` of a single message, from now on as any other."""
-        message, puback = single
+        message, puback = single.message, single.acknowledgement
         self._store([message], [puback[len(PUBACK) :]], [], len(message.body))
         effect = self.link.effects.pop()
         assert isinstance(effect, Publish)

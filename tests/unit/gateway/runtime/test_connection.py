@@ -46,7 +46,7 @@ class Hub:
         self.message_bytes_max = 1 << 20
         self.calls = 0
         self.ingest = self.fanout = self.queues = self.access = self
-        self.awake = SimpleNamespace(slept=False)
+        self.pauses = SimpleNamespace(slept=False)
         self.turn = Turn(self)
 
     def stranger(self, _protocol):
