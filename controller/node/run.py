@@ -1,13 +1,11 @@
 """`headgate controller`: one of the cluster's controllers in a process of its own."""
 
 import asyncio
-import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import uvloop
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
@@ -21,20 +19,15 @@ from controller.raft import Settings
 from controller.wire.front import Limits
 from controller.wire.wire import COMMAND_BYTES_MAX
 from store.base import logs
-from store.base.admin import AdminPlace, AdminServer, ReadyState
+from store.base.admin import AdminServer, AdminSettings, ReadyState
 from store.base.clock import now_ms
-from store.base.file_limit import raise_file_limit
-from store.base.process_errors import HeadgateError, cannot_listen
-from store.base.signals import stop_on_signals
+from store.base.process_errors import ServerFailed, cannot_listen
+from store.base.runner import Run, run_server
 from store.disk.presence import PRESENCE_LOOK_S, identity_of
 
-__all__ = ["ControllerFailed", "ControllerRun", "run", "serve"]
+__all__ = ["ControllerRun", "serve"]
 
 log = logs.get(__name__)
-
-
-class ControllerFailed(HeadgateError):
-    """The controller cannot start, or cannot go on."""
 
 
 class ControllerRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,61 +41,58 @@ class ControllerRun(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     limits: Limits
     tick_ms: int
-    admin: AdminPlace
+    admin: AdminSettings
     join: bool = False
     server_credentials: Any = None  # None: without TLS
     channel_credentials: Any = None
 
 
-async def run(said: ControllerRun) -> None:
-    """Run a controller until SIGTERM or SIGINT. Raises `ControllerFailed`."""
-    stopped = stop_on_signals()
-    async with contextlib.AsyncExitStack() as stack:
-        try:
-            node = await ControllerNode.open(
-                said.directory,
-                node_id=said.id,
-                members=said.members,
-                join=said.join,
-                address=said.address,
-                node=said.name,
-                limits=said.limits,
-                now_ms=now_ms,
-                credentials=said.channel_credentials,
-                settings=Settings(proposal_bytes_max=COMMAND_BYTES_MAX),
-                tick_s=said.tick_ms / 1000,
-            )
-        except (ControllerError, OSError) as error:
-            raise ControllerFailed(f"{said.directory}: {error}") from error
-        stack.push_async_callback(node.close)
-        listening = said.listen
-        try:
-            service = await ControllerService.start(node, listening, credentials=said.server_credentials)
-        except OSError as error:
-            raise ControllerFailed(cannot_listen("controller", listening, error)) from error
-        stack.push_async_callback(service.stop)
-        admin = await _admin(said.admin, node)
-        stack.push_async_callback(admin.stop)
-        log.info("ready", controller=said.id, address=said.address, admin_port=admin.port, data_dir=str(said.directory))
-        await _until(stopped, node, said.directory)
-        await node.resign()
-    log.info("stopped")
+async def _run(run: Run, said: ControllerRun) -> None:
+    """Run a controller until it is asked to stop. Raises `ServerFailed`."""
+    try:
+        node = await ControllerNode.open(
+            said.directory,
+            node_id=said.id,
+            members=said.members,
+            join=said.join,
+            address=said.address,
+            node=said.name,
+            limits=said.limits,
+            now_ms=now_ms,
+            credentials=said.channel_credentials,
+            settings=Settings(proposal_bytes_max=COMMAND_BYTES_MAX),
+            tick_s=said.tick_ms / 1000,
+        )
+    except (ControllerError, OSError) as error:
+        raise ServerFailed(f"{said.directory}: {error}") from error
+    run.stack.push_async_callback(node.close)
+    try:
+        service = await ControllerService.start(node, said.listen, credentials=said.server_credentials)
+    except OSError as error:
+        raise ServerFailed(cannot_listen("controller", said.listen, error)) from error
+    run.stack.push_async_callback(service.stop)
+    admin = await _admin(said.admin, node)
+    run.stack.push_async_callback(admin.stop)
+    run.settle()
+    log.info("ready", controller=said.id, address=said.address, admin_port=admin.port, data_dir=str(said.directory))
+    await _until(run.stopped, node, said.directory)
+    await node.resign()
 
 
 async def _until(stopped: asyncio.Event, node: ControllerNode, directory: Path) -> None:
-    """Wait for a signal. Raises `ControllerFailed` when the node fails before, or its directory is removed."""
+    """Wait for a signal. Raises `ServerFailed` when the node fails before, or its directory is removed."""
     waiting = asyncio.ensure_future(stopped.wait())
     looking = asyncio.ensure_future(_removed(directory / RAFT / "data.mdb"))
     either: list[asyncio.Future[Any]] = [waiting, looking, node.failed]
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if looking.done():
-            raise ControllerFailed(looking.result())
+            raise ServerFailed(looking.result())
     finally:
         waiting.cancel()
         looking.cancel()
     if node.failed.done():
-        raise ControllerFailed(f"the controller has failed: {node.failed.result()}")
+        raise ServerFailed(f"the controller has failed: {node.failed.result()}")
 
 
 async def _removed(file: Path) -> str:
@@ -116,19 +106,8 @@ async def _removed(file: Path) -> str:
     )
 
 
-async def _admin(place: AdminPlace, node: ControllerNode) -> AdminServer:
-    host, port, names = place
-    try:
-        return await AdminServer.start(
-            host,
-            port,
-            ready=lambda: _ready(node),
-            status=node.status,
-            registry=_metrics(node),
-            allowed_hosts=names,
-        )
-    except OSError as error:
-        raise ControllerFailed(cannot_listen("admin", f"{host}:{port}", error)) from error
+async def _admin(settings: AdminSettings, node: ControllerNode) -> AdminServer:
+    return await AdminServer.start(settings, ready=lambda: _ready(node), status=node.status, registry=_metrics(node))
 
 
 def _ready(node: ControllerNode) -> ReadyState:
@@ -173,7 +152,5 @@ def _metrics(node: ControllerNode) -> CollectorRegistry:
 
 
 def serve(said: ControllerRun) -> int:
-    """Run a controller in this process; the exit status. Raises `ControllerFailed`."""
-    raise_file_limit()
-    uvloop.run(run(said))
-    return 0
+    """Run a controller in this process; the exit status. Raises `ServerFailed`."""
+    return run_server(lambda run: _run(run, said))

@@ -15,11 +15,12 @@ from rich.live import Live
 
 from deploy.demo import balance, view
 from deploy.demo.balance import Row
-from deploy.demo.children import Child, FleetChild, wait_until
+from deploy.demo.children import FleetChild, launch, stop, wait_until
 from deploy.demo.log_reader import LogReader
 from deploy.demo.plan import Target
 from deploy.demo.spark_job import SparkJob
 from gateway.ops.status import Status
+from gateway.process.child import Child
 from spark.errors import MissingJdk
 from store.base.errors import StoreError
 
@@ -100,8 +101,8 @@ class Show:
         self._say(f"starting the gateway; data and logs in {options.root}")
         serve = ("gateway.cli", "serve", "--data-dir", str(options.root / "gateway"))
         offset = ("--port-offset", str(options.target.port_offset))
-        self._gateway = await Child.start("gateway", *serve, *offset, logs=self._logs)
-        stack.push_async_callback(self._gateway.stop)
+        self._gateway = launch("gateway", *serve, *offset, logs=self._logs)
+        stack.push_async_callback(stop, self._gateway)
         async with httpx.AsyncClient(base_url=options.target.admin, trust_env=False, timeout=2) as admin:
             await self._await_gateway(admin)
         if options.spark:
@@ -178,7 +179,7 @@ class Show:
             children.append(self._spark.child)
         for child in children:
             if child is not None and not child.running:
-                raise ShowFailed(f"{child.name} has ended: {child.last_words()}; see {child.log}")
+                raise ShowFailed(f"{child.describe_end()}; see {child.log}")
 
     def _scene(self) -> view.Scene:
         now = time.monotonic()

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from deploy.demo.children import Child
+from deploy.demo.children import launch, stop
 from deploy.demo.plan import METRICS, TOPIC, Target
 from deploy.demo.view import AGGREGATES_SHOWN, Aggregate
+from gateway.process.child import Child
 from spark.errors import MissingJdk, SparkError
 from spark.tables import Progress, Tables
 
@@ -36,7 +37,7 @@ class SparkJob:
         await asyncio.to_thread(_require_java)
         where = ("--port-offset", str(target.port_offset), "--host", target.host, "--output", str(output))
         job = ("gateway.cli", "spark", "telemetry", "--topic", TOPIC, "--trigger", str(TRIGGER_S))
-        return cls(await Child.start("spark", *job, *where, logs=logs), Tables(output))
+        return cls(launch("spark", *job, *where, logs=logs), Tables(output))
 
     def look(self) -> None:
         """Read its tables, if there is anything new. Blocking."""
@@ -62,7 +63,7 @@ class SparkJob:
 
     async def stop(self) -> None:
         """Ends the job after the batch in progress."""
-        await self.child.stop()
+        await stop(self.child)
 
 
 def _require_java() -> None:

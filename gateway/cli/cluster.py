@@ -65,7 +65,7 @@ def up(
     try:
         cluster.write()
         for role in ("controller", "store", "proxy"):
-            names = [node.name for node in cluster.nodes if node.role == role]
+            names = cluster.of_role(role)
             for name in names:
                 cluster.start(name)
             for name in cluster.until_ready(names, timeout_s=None, waiting=waiting):
@@ -93,11 +93,11 @@ def _watch(cluster: Any, stopping: threading.Event, console: Any) -> None:
         for node in cluster.nodes:
             if not cluster.running(node.name) and node.name not in gone:
                 gone.add(node.name)
-                console.print(f"{node.name} has ended: {cluster.last_words(node.name)}", style="red")
+                console.print(cluster.describe_end(node.name), style="red")
 
 
 def _make_groups(cluster: Any, controllers: Sequence[str], waiting: Callable[[Mapping[str, str]], object]) -> None:
-    """Have the controllers know the groups, however long they take to answer while they live. Raises `NodeFailed`."""
+    """Have the controllers know the groups, however long they take to answer while they live. Raises `ChildFailed`."""
     from controller.api.client import ControllerUnreachable  # noqa: PLC0415
 
     plan = cluster.plan

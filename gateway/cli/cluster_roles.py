@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from gateway.cli.mains import run_main
+
 __all__ = ["register"]
 
 Load = Callable[[Path | None, Path | None, int | None, str | None], Any]
@@ -43,12 +45,10 @@ def register(app: typer.Typer, load: Load) -> None:
         """Run one of the cluster's controllers in this process until SIGTERM or SIGINT."""
         if context.invoked_subcommand is not None:
             return
-        from gateway.process.nodes import serve_controller  # noqa: PLC0415
-        from store.base import logs  # noqa: PLC0415 - here and below: what only a server needs is loaded by servers
+        from gateway.process.nodes import serve_controller  # noqa: PLC0415 - here and below: what only a server needs
 
         settings = _settings(load, config, data_dir, id_, port_offset)
-        logs.configure(settings.log)
-        raise typer.Exit(serve_controller(settings, join=join))
+        run_main(settings, lambda it: serve_controller(it, join=join))
 
     @controllers.command()
     def recover(
@@ -91,14 +91,13 @@ def register(app: typer.Typer, load: Load) -> None:
         """
         from gateway.ops.banner import announce  # noqa: PLC0415
         from gateway.process.app import serve_proxy  # noqa: PLC0415
-        from store.base import logs  # noqa: PLC0415
 
         def again() -> Any:
             return load(config, None, port_offset, host)
 
         settings = again()
-        logs.configure(settings.log)
         where = ", ".join(settings.cluster.controllers.values())
-        raise typer.Exit(
-            serve_proxy(settings, load=again, on_ready=lambda one: announce(one.listening, data_dir=where))
+        run_main(
+            settings,
+            lambda it: serve_proxy(it, load=again, on_ready=lambda one: announce(one.listening, data_dir=where)),
         )

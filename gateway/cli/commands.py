@@ -23,6 +23,7 @@ from gateway.cli import passwords as cli_passwords
 from gateway.cli import remote as cli_remote
 from gateway.cli import spark as cli_spark
 from gateway.cli import store as cli_store
+from gateway.cli.mains import run_main
 from gateway.domain.errors import ConfigError, HeadgateError
 from gateway.remote.http import Unreachable
 from store.base.errors import StoreError
@@ -79,23 +80,23 @@ def serve(
 
     SIGHUP has users and access rules read again.
     """
-    from gateway.ops.banner import announce  # noqa: PLC0415
+    from gateway.ops.banner import announce  # noqa: PLC0415 - here and below: what only a server needs
     from gateway.process.app import serve as run_gateway  # noqa: PLC0415
-    from store.base import logs  # noqa: PLC0415 - here and below: what only a server needs is loaded by servers
 
     def load() -> Any:
         return _load(config, data_dir, port_offset, host)
 
     settings = load()
-    logs.configure(settings.log)
     where = str(settings.store.data_dir)
-    if workers is not None:
-        from gateway.process.workers import serve as run_workers  # noqa: PLC0415
 
-        raise typer.Exit(
-            run_workers(settings, workers, load=load, on_ready=lambda one: announce(one.listening, data_dir=where))
-        )
-    raise typer.Exit(run_gateway(settings, load=load, on_ready=lambda one: announce(one.listening, data_dir=where)))
+    def ready(server: Any) -> None:
+        announce(server.listening, data_dir=where)
+
+    if workers is None:
+        run_main(settings, lambda it: run_gateway(it, load=load, on_ready=ready))
+    from gateway.process.workers import serve as run_workers  # noqa: PLC0415
+
+    run_main(settings, lambda it: run_workers(it, workers, load=load, on_ready=ready))
 
 
 @app.command("check-config")

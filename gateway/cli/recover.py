@@ -4,11 +4,11 @@ import typer
 
 from controller.api.client import ControllerError
 from controller.incarnations.recovery import DirectoryContent, Survivor
-from controller.node.run import ControllerFailed
 from gateway.config.cluster_settings import NodeAddress
 from gateway.config.config import Config
 from gateway.config.nodes import place
 from gateway.domain.errors import ConfigError
+from store.base.process_errors import ServerFailed
 
 __all__ = ["recover"]
 
@@ -16,21 +16,21 @@ __all__ = ["recover"]
 def recover(config: Config, address: str | None, *, confirmed: bool) -> None:
     """Recover the cluster from one controller's directory, when that is confirmed.
 
-    Raises `ConfigError`, `ControllerFailed`, `typer.Abort`.
+    Raises `ConfigError`, `ServerFailed`, `typer.Abort`.
     """
     mine = place(config, join=False)
     where = mine.address if address is None else _checked(address)
     try:
         survivor = Survivor(mine.directory, config.controller.id)
     except (ControllerError, OSError) as error:
-        raise ControllerFailed(f"{mine.directory}: {error}") from error
+        raise ServerFailed(f"{mine.directory}: {error}") from error
     try:
         typer.echo(_shown(survivor.found, where))
         if not confirmed:
             typer.confirm("Make it the only controller?", abort=True)
         survivor.recover(where, config.cluster.node_name)
     except ControllerError as error:
-        raise ControllerFailed(f"{mine.directory}: {error}") from error
+        raise ServerFailed(f"{mine.directory}: {error}") from error
     finally:
         survivor.close()
     typer.echo("done: start this controller, then the others with empty directories, and then look at the store groups")

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from gateway.cli.mains import run_main
+
 __all__ = ["app", "register"]
 
 EXIT_DAMAGED = 1
@@ -139,10 +141,8 @@ def register(load: Load) -> None:
         import msgspec  # noqa: PLC0415
 
         from gateway.process.nodes import serve_store  # noqa: PLC0415
-        from store.base import logs  # noqa: PLC0415
 
         settings = load(config, data_dir, port_offset, None)
         if group is not None:
             settings = msgspec.structs.replace(settings, store=msgspec.structs.replace(settings.store, group=group))
-        logs.configure(settings.log)
-        raise typer.Exit(serve_store(settings))
+        run_main(settings, serve_store)

@@ -9,38 +9,23 @@ in the same directory it is the same cluster. Ports are fixed, so that clients f
 """
 
 import http.client
-import os
-import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gateway.domain.errors import HeadgateError
+from gateway.process.child import Child, module_command
+from gateway.process.supervisor import READY_POLL_S, Supervisor
 
-__all__ = ["LocalCluster", "Node", "NodeFailed", "Plan", "nodes"]
+__all__ = ["LocalCluster", "Node", "Plan", "nodes"]
 
 LOOPBACK = "127.0.0.1"
 PROXY_LISTENERS = ("mqtt", "coap", "http", "amqp")
 PROXY_STEP = 100
 STOP_S = 20.0  # from SIGTERM to SIGKILL
-READY_POLL_S = 0.05
-WAITING_S = 5.0  # between two words on who is waited for
 TROUBLE_BYTES_MAX = 4096  # of what a process says of itself
-# What a process runs: it dies with this one (prctl(2), PR_SET_PDEATHSIG). Said by itself, because whatever of this
-# process ran between fork and exec could meet a lock that a thread of gRPC holds here.
-_PROGRAM = (
-    "import ctypes, runpy, signal; ctypes.CDLL(None).prctl(1, signal.SIGKILL); "
-    "runpy.run_module('gateway.cli', run_name='__main__', alter_sys=True)"
-)
-
-
-class NodeFailed(HeadgateError):
-    """A process of the cluster has ended, or does not become ready."""
 
 
 class Plan(NamedTuple):
@@ -121,15 +106,15 @@ def _config(plan: Plan, name: str, own: str, admin_port: int) -> str:
     return f'{cluster}\n{own}\n[admin]\nhost = "{plan.host(name)}"\nport = {admin_port}\n'
 
 
-class LocalCluster:
-    """The processes. Each ends with the thread that has started it, however that ends. `under` says what command each
-    is run under, if any: it has to become the process, as `nsenter` does."""
+class LocalCluster(Supervisor):
+    """The processes of a plan, kept by a supervisor that starts none again. `under` says what command each is run
+    under, if any: it has to become the process, as `nsenter` does."""
 
     def __init__(self, plan: Plan, *, under: Callable[[str], Sequence[str]] = lambda name: ()) -> None:
+        super().__init__(self._launched, stop_s=STOP_S)
         self.plan = plan
         self._under = under
         self.nodes = nodes(plan)
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def write(self) -> None:
         """Write every process's configuration. Raises OSError."""
@@ -137,57 +122,22 @@ class LocalCluster:
         for node in self.nodes:
             self._file(node.name, "toml").write_text(node.config)
 
-    def start(self, name: str) -> None:
-        """Start a process that is not running."""
-        node = self.node(name)
-        assert not self.running(name)
-        with self._file(name, "log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(  # noqa: S603 - ourselves
-                [
-                    *self._under(name),
-                    *(sys.executable, "-c", _PROGRAM, node.role, "--config", str(self._file(name, "toml"))),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )
+    def _launched(self, name: str) -> Child:
+        command = module_command("gateway.cli", self.node(name).role, "--config", str(self._file(name, "toml")))
+        return Child.start(name, [*self._under(name), *command], log=self._file(name, "log"))
 
-    def stop(self, name: str, *, kill: bool = False) -> None:
-        """End a process: politely and, when that does not help, or with `kill`, at once."""
-        process = self._processes.pop(name, None)
-        if process is None:
-            return
-        if not kill:
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
-            try:
-                process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                kill = True
-        if kill:
-            process.kill()
-            process.wait()
+    def of_role(self, role: str) -> Sequence[str]:
+        """The names of the processes of a role."""
+        return [node.name for node in self.nodes if node.role == role]
 
     def stop_all(self) -> None:
         """End everything, whoever depends on others first."""
         for role in ("proxy", "store", "controller"):
-            some = [node.name for node in self.nodes if node.role == role and node.name in self._processes]
-            for name in some:
-                self._processes[name].send_signal(signal.SIGCONT)
-                self._processes[name].terminate()
-            for name in some:
-                self.stop(name)
+            self.stop(*self.of_role(role))
 
     def pid(self, name: str) -> int:
         """The process's id."""
-        return self._processes[name].pid
-
-    def running(self, name: str) -> bool:
-        """Returns whether a process was started and has not ended."""
-        process = self._processes.get(name)
-        return process is not None and process.poll() is None
+        return self.children[name].pid
 
     def node(self, name: str) -> Node:
         """A process's place in the plan."""
@@ -222,43 +172,10 @@ class LocalCluster:
         timeout_s: float | None = 60.0,
         waiting: Callable[[Mapping[str, str]], object] = lambda left: None,
     ) -> Iterator[str]:
-        """The names of processes as they become ready. Raises `NodeFailed`: one has ended, or the time is over.
-
-        Without `timeout_s` it waits as long as all of them live. `waiting` is called every `WAITING_S` with those that
-        are not ready, and why.
-        """
-        left = dict.fromkeys(names, "does not answer yet")
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        said = time.monotonic()
-        while left:
-            for name in list(left):
-                self.check_running([name])
-                trouble = self.trouble(name)
-                if trouble is None:
-                    del left[name]
-                    yield name
-                else:
-                    left[name] = trouble
-            if left and deadline is not None and time.monotonic() > deadline:
-                raise NodeFailed(
-                    f"not ready in {timeout_s:g} s: {', '.join(left)}; see {self._file(next(iter(left)), 'log')}"
-                )
-            if left and time.monotonic() - said >= WAITING_S:
-                said = time.monotonic()
-                waiting(left)
-            if left:
-                time.sleep(READY_POLL_S)
-
-    def check_running(self, names: Iterable[str]) -> None:
-        """Raises `NodeFailed`: one of these processes has ended."""
-        for name in names:
-            if not self.running(name):
-                raise NodeFailed(f"{name} has ended: {self.last_words(name)}")
-
-    def last_words(self, name: str) -> str:
-        """The last line that a process wrote."""
-        lines = self._file(name, "log").read_text("utf-8", "replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        """The names of processes as they become ready; the rest is as in `Supervisor.becoming_ready`."""
+        for ready in self.becoming_ready(names, self.trouble, timeout_s=timeout_s, waiting=waiting):
+            yield from ready
+            time.sleep(READY_POLL_S)
 
     def _file(self, name: str, suffix: str) -> Path:
         return self.plan.directory / f"{name}.{suffix}"

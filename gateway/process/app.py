@@ -6,22 +6,17 @@ there. Down: the other way round, so that everything acknowledged is on disk and
 
 import asyncio
 import contextlib
-import gc
 import ssl
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
-
-import uvloop
+from typing import TYPE_CHECKING, TypeAlias
 
 from controller.api.client import ControllerClient
 from gateway.config.config import Config, ListenerConfig, adapter_factories
 from gateway.config.nodes import node_credentials
-from gateway.domain.errors import HeadgateError, cannot_listen
 from gateway.ops.metrics import Metrics
 from gateway.ops.status import Listening, Status, TopicStatus
 from gateway.port.adapter import AdapterFactory
@@ -40,8 +35,8 @@ from store.api.client import StoreClient
 from store.base import logs
 from store.base.admin import AdminServer, ReadyState
 from store.base.clock import now_ms
-from store.base.file_limit import raise_file_limit
-from store.base.signals import hangups, stop_on_signals
+from store.base.process_errors import listening_on
+from store.base.runner import Run, hangups, run_server
 from store.format.frame import QueueNumber
 from store.serving.rpc import StoreService
 
@@ -52,34 +47,22 @@ __all__ = [
     "PAGES",
     "Gateway",
     "Load",
-    "StartError",
-    "listening_on",
-    "run",
-    "run_process",
     "serve",
     "serve_proxy",
     "serve_worker",
     "topics_status",
-    "unless",
 ]
 
-SWITCH_INTERVAL_S = 0.0005  # how long the loop may keep the interpreter from the store's threads
-GC_THRESHOLD = 50_000  # new containers between two looks for cycles: messages make none, so looks are mostly in vain
 ACCEPT_BACKLOG = 1024
 TLS_HANDSHAKE_S = 10.0  # a peer that takes longer is cut off; until then it is no connection that is counted
 PAGES = "/healthz /readyz /metrics /status"
 
 log = logs.get(__name__)
-T = TypeVar("T")
 Load: TypeAlias = Callable[[], Config]
 
 
-class StartError(HeadgateError):
-    """The gateway cannot start: a port is taken, a directory is locked."""
-
-
 class Gateway:
-    """A running gateway; made by `run`. A `worker` shares its ports with others and has its pages at a Unix socket."""
+    """A running gateway. A `worker` shares its ports with others and has its pages at a Unix socket."""
 
     def __init__(
         self, config: Config, backend: Backend, tasks: asyncio.TaskGroup, *, worker: Path | None = None
@@ -107,7 +90,7 @@ class Gateway:
     # ---- up
 
     async def start(self) -> None:
-        """Open everything. Raises `StartError`."""
+        """Open everything. Raises `ServerFailed`."""
         self.backend.watch(self.metrics)
         self.metrics.subscribers.set_function(lambda: self.hub.fanout.subscriber_count)
         self.metrics.subscribers_behind.set_function(lambda: self.hub.fanout.behind_count)
@@ -158,18 +141,10 @@ class Gateway:
         return bridges
 
     async def _serve_pages(self) -> AdminServer:
-        admin, registry = self.config.admin, self.metrics.registry
+        ready, status, registry = self.ready, self.status, self.metrics.registry
         if self._worker is not None:
-            return await AdminServer.start_at(self._worker, ready=self.ready, status=self.status, registry=registry)
-        with listening_on("admin", admin.host, admin.port):
-            return await AdminServer.start(
-                admin.host,
-                admin.port,
-                ready=self.ready,
-                status=self.status,
-                registry=registry,
-                allowed_hosts=admin.allowed_hosts,
-            )
+            return await AdminServer.start_at(self._worker, ready=ready, status=status, registry=registry)
+        return await AdminServer.start(self.config.admin, ready=ready, status=status, registry=registry)
 
     async def _listen(self, listener: ListenerConfig, context: ListenerContext) -> None:
         if listener.transport == "udp":
@@ -309,7 +284,8 @@ async def _topic_status(store: StoreClient, controller: ControllerClient, name: 
     return TopicStatus(name=name, queues=len(queues), records=records, config=config)
 
 
-async def run(
+async def _run(
+    run: Run,
     config: Config,
     backend: AbstractAsyncContextManager[Backend],
     *,
@@ -317,89 +293,60 @@ async def run(
     worker: Path | None = None,
     news: Callable[[], AsyncIterator[Config]] | None = None,
 ) -> None:
-    """Run a gateway on a backend until SIGTERM or SIGINT; a second signal ends the process at once.
+    """Run a gateway on a backend until it is asked to stop.
 
     One that is a `worker` listens on ports that others share, and has its pages at a Unix socket of this path. `news`
-    brings configurations whose users and access rules are to count in place of those before. Raises `StartError`, and
+    brings configurations whose users and access rules are to count in place of those before. Raises `ServerFailed`, and
     what the backend raises.
     """
-    stopped = stop_on_signals()
     following = None if news is None else news()
-    async with contextlib.AsyncExitStack() as stack:
-        opened = await unless(stopped, stack.enter_async_context(backend))
-        if opened is None:
-            return
-        async with asyncio.TaskGroup() as tasks:
-            gateway = Gateway(config, opened, tasks, worker=worker)
-            stack.push_async_callback(gateway.stop_admin)
-            try:
-                await gateway.start()
-                gc.collect()
-                gc.freeze()  # what a start leaves behind stays; a full collection need not walk it
-                log.info("ready", data=opened.where)
-                if on_ready is not None:
-                    on_ready(gateway)
-                if following is not None:
-                    gateway.hub.spawn(follow(gateway.hub, following))
-                await stopped.wait()
-            finally:
-                await gateway.stop()
-                gateway.hub.cancel_tasks()
-    log.info("stopped")
-
-
-async def unless(stopped: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
-    """Returns the result of some work; None when the process is asked to stop before it has one."""
-    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stopped.wait())
-    await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if not working.done():
-        working.cancel()
-        await asyncio.wait([working])
-        return None
-    return working.result()
-
-
-@contextlib.contextmanager
-def listening_on(section: str, host: str, port: int, *, key: str = "port") -> Iterator[None]:
-    """Says of a port that is refused which setting it comes from. Raises `StartError`."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        raise StartError(cannot_listen(section, f"{host}:{port}", error, key=key)) from error
+    opened = await run.start(run.stack.enter_async_context(backend))
+    async with asyncio.TaskGroup() as tasks:
+        gateway = Gateway(config, opened, tasks, worker=worker)
+        run.stack.push_async_callback(gateway.stop_admin)
+        try:
+            await gateway.start()
+            run.settle()
+            log.info("ready", data=opened.where)
+            if on_ready is not None:
+                on_ready(gateway)
+            if following is not None:
+                gateway.hub.spawn(follow(gateway.hub, following))
+            await run.stopped.wait()
+        finally:
+            await gateway.stop()
+            gateway.hub.cancel_tasks()
 
 
 def serve(config: Config, *, load: Load, on_ready: Callable[[Gateway], None] | None = None) -> int:
-    """Run gateway, store and controller in this process; the exit status. Raises `StartError`.
+    """Run gateway, store and controller in this process; the exit status. Raises `ServerFailed`.
 
     `load` reads the configuration again, which is asked for by SIGHUP.
     """
     check_serve(config)
-    return run_process(
-        run(config, local_backend(config), on_ready=on_ready, news=lambda: reread(config, hangups(), load))
-    )
+    return _serve(config, local_backend(config), load, on_ready)
 
 
 def serve_proxy(config: Config, *, load: Load, on_ready: Callable[[Gateway], None] | None = None) -> int:
-    """Run a gateway over a cluster's store groups in this process; the exit status. Raises `StartError`.
+    """Run a gateway over a cluster's store groups in this process; the exit status. Raises `ServerFailed`.
 
     `load` is as in `serve`.
     """
     check_proxy(config)
-    return run_process(
-        run(config, cluster_backend(config), on_ready=on_ready, news=lambda: reread(config, hangups(), load))
+    return _serve(config, cluster_backend(config), load, on_ready)
+
+
+def _serve(
+    config: Config,
+    backend: AbstractAsyncContextManager[Backend],
+    load: Load,
+    on_ready: Callable[[Gateway], None] | None,
+) -> int:
+    return run_server(
+        lambda run: _run(run, config, backend, on_ready=on_ready, news=lambda: reread(config, hangups(), load))
     )
 
 
 def serve_worker(config: Config, pages: Path, news: Callable[[], AsyncIterator[Config]]) -> int:
-    """Run one of several gateways on the same ports in this process; the exit status. Raises `StartError`."""
-    return run_process(run(config, cluster_backend(config), worker=pages, news=news))
-
-
-def run_process(running: Coroutine[Any, Any, None]) -> int:
-    """Run what a server does until it ends, with the limits of a process that serves many; the exit status."""
-    raise_file_limit()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.set_threshold(GC_THRESHOLD)
-    uvloop.run(running)
-    return 0
+    """Run one of several gateways on the same ports in this process; the exit status. Raises `ServerFailed`."""
+    return run_server(lambda run: _run(run, config, cluster_backend(config), worker=pages, news=news))

@@ -6,11 +6,10 @@ from controller.node.run import ControllerRun
 from controller.node.run import serve as serve_controller_run
 from controller.wire.front import Limits
 from gateway.config.cluster_settings import NodeAddress
-from gateway.config.config import AdminConfig, Config
+from gateway.config.config import Config
 from gateway.config.nodes import NodeCredentials, node_credentials, place
 from gateway.process.roles import check_store
 from gateway.process.store_options import store_options
-from store.base.admin import AdminPlace
 from store.node.node import Credentials, NodeSettings
 from store.node.run import StoreRun
 from store.node.run import serve as serve_store_run
@@ -38,14 +37,14 @@ def controller_run(config: Config, *, join: bool = False) -> ControllerRun:
             default_queues=config.topics.default_queues,
         ),
         tick_ms=mine.tick_ms,
-        admin=_admin(config.admin),
+        admin=config.admin,
         server_credentials=credentials.server,
         channel_credentials=credentials.channel,
     )
 
 
 def serve_controller(config: Config, *, join: bool = False) -> int:
-    """Run a controller in this process; the exit status. Raises `ConfigError`, `ControllerFailed`."""
+    """Run a controller in this process; the exit status. Raises `ConfigError`, `ServerFailed`."""
     return serve_controller_run(controller_run(config, join=join))
 
 
@@ -73,14 +72,10 @@ def store_settings(config: Config, credentials: NodeCredentials = NO_CREDENTIALS
         ),
         controllers=tuple(str(at) for at in cluster.addresses.values()),
         credentials=Credentials(credentials.server, credentials.channel),
-        admin=_admin(config.admin),
+        admin=config.admin,
     )
 
 
 def serve_store(config: Config) -> int:
-    """Run a store node in this process; the exit status. Raises `ConfigError`, `StoreNodeFailed`, `StoreError`."""
+    """Run a store node in this process; the exit status. Raises `ConfigError`, `ServerFailed`, `StoreError`."""
     return serve_store_run(store_run(config))
-
-
-def _admin(said: AdminConfig) -> AdminPlace:
-    return AdminPlace(said.host, said.port, said.allowed_hosts)

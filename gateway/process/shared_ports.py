@@ -12,8 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from gateway.config.config import ListenerConfig
-from gateway.domain.errors import cannot_listen
-from gateway.process.app import StartError
+from store.base.process_errors import listening_on
 
 __all__ = ["SharedPorts"]
 
@@ -27,7 +26,7 @@ class SharedPorts:
 
     @classmethod
     async def keep(cls, listeners: Mapping[str, ListenerConfig]) -> "SharedPorts":
-        """Take the ports of all listeners that are enabled. Raises `StartError`."""
+        """Take the ports of all listeners that are enabled. Raises `ServerFailed`."""
         ports = cls()
         try:
             for name, one in listeners.items():
@@ -54,12 +53,10 @@ class SharedPorts:
     async def _take(self, one: ListenerConfig, port: int, key: str) -> int:
         """Take a port on all addresses of a host; which one it is."""
         kind = socket.SOCK_DGRAM if one.transport == "udp" else socket.SOCK_STREAM
-        try:
+        with listening_on(f"listeners.{one.name}", one.host, port, key=key):
             found = await asyncio.get_running_loop().getaddrinfo(one.host, port, type=kind, flags=socket.AI_PASSIVE)
             for family, _, _, _, address in dict.fromkeys(found if kind == socket.SOCK_STREAM else found[:1]):
                 port = self._bind(family, kind, (address[0], port, *address[2:]))
-        except OSError as error:
-            raise StartError(cannot_listen(f"listeners.{one.name}", f"{one.host}:{port}", error, key=key)) from error
         return port
 
     def _bind(self, family: int, kind: int, address: tuple[object, ...]) -> int:

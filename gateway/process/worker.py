@@ -2,11 +2,11 @@
 
 The process that starts it sends its orders through its standard input (`gateway.process.worker_messages`): the
 configuration as that process has it, so that all workers have the same one whatever happens to the file, and no secret
-is in an environment. Users and rules that change while it runs come in the same way. It ends when that process ends.
+is in an environment. Users and rules that change while it runs come in the same way. It ends when that process
+ends (`gateway.process.child`).
 """
 
 import asyncio
-import ctypes
 import os
 import signal
 import sys
@@ -19,8 +19,6 @@ from gateway.process.worker_messages import LENGTH, Told, WorkerMessageError, ch
 from store.base import logs
 
 __all__ = ["serve"]
-
-_PR_SET_PDEATHSIG = 1
 
 
 def _first() -> Told:
@@ -54,12 +52,9 @@ async def _more() -> AsyncIterator[Config]:
 
 
 def serve() -> int:
-    """Runs a worker; returns its exit status. Raises `StartError`, `HeadgateError`: there are no orders."""
+    """Runs a worker; returns its exit status. Raises `ServerFailed`, `HeadgateError`: there are no orders."""
     told = _first()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it is told of what has changed
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != told.parent:  # it has ended before we could ask to end with it
-        return 1
     from gateway.process.app import serve_worker  # noqa: PLC0415 - whoever tells workers what to do need not load a gateway
 
     logs.configure(told.config.log)

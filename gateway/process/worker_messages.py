@@ -9,10 +9,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from struct import Struct
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 from gateway.base.config_reader import Secret
 from gateway.config.config import Config, adapter_factories
@@ -30,11 +29,10 @@ class WorkerMessageError(HeadgateError):
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A worker's orders: its configuration, the Unix socket of its pages, and the process that starts it."""
+    """A worker's orders: its configuration, and the Unix socket of its pages."""
 
     config: Config
     pages: Path
-    parent: Annotated[int, Meta(ge=1, description="process id")]
 
 
 def encode(told: Told) -> bytes:

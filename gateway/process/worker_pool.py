@@ -1,8 +1,6 @@
-"""The processes of `headgate serve --workers`: started, asked how they are, started again, and ended."""
+"""The workers of `headgate serve --workers`: what they are told and asked; a supervisor keeps their processes."""
 
 import asyncio
-import os
-import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from http import HTTPStatus
@@ -13,20 +11,18 @@ import msgspec
 
 from gateway.config.config import Config
 from gateway.ops.status import Status, WorkerStatus
-from gateway.process.app import StartError
-from gateway.process.worker_messages import Told, WorkerMessageError, encode
+from gateway.process.child import Child, module_command
+from gateway.process.supervisor import READY_POLL_S, Supervisor
+from gateway.process.worker_messages import Told, encode
 from store.base import logs
 
 __all__ = ["Worker", "WorkerPool", "WorkerSilent"]
 
 READY_S = 60.0  # from the start of the first workers until they serve
-READY_POLL_S = 0.05
 POLL_S = 1.0  # between two looks at how a worker is
 METRICS_S = 5.0  # between two looks at what it has counted, when nobody asks
 ASK_S = 2.0  # for one answer
 PAGE_BYTES_MAX = 16 * 1024 * 1024  # of one answer
-AGAIN_MIN_S, AGAIN_MAX_S = 0.1, 10.0  # until a worker that has ended is started again
-STEADY_S = 30.0  # after so long a worker that ends has not failed at once
 STOP_S = 10.0  # from SIGTERM to SIGKILL, besides what connections are given to end
 
 log = logs.get(__name__)
@@ -42,7 +38,8 @@ class Worker:
     def __init__(self, number: int, pages: Path) -> None:
         self.number = number
         self.pages = pages
-        self.process: asyncio.subprocess.Process | None = None  # None: it has ended
+        self.child: Child | None = None  # None: it has ended
+        self.orders: asyncio.WriteTransport | None = None  # its standard input
         self.status: Status | None = None  # None: not ready yet
         self.metrics = ""
         self.restarts = 0
@@ -56,14 +53,26 @@ class Worker:
     @property
     def ready(self) -> bool:
         """Returns whether the worker serves."""
-        return self.process is not None and not self.troubles
+        return self.child is not None and not self.troubles
+
+    @property
+    def trouble(self) -> str | None:
+        """Returns why the worker does not serve; None: it does."""
+        return None if self.ready else ", ".join(self.troubles)
+
+    def close(self) -> None:
+        """Note that its process has ended."""
+        self.child = None
+        if self.orders is not None:
+            self.orders.close()
+            self.orders = None
 
     def shown(self) -> WorkerStatus:
         """Returns the status that an operator is shown."""
         status = self.status
         return WorkerStatus(
             number=self.number,
-            pid=0 if self.process is None else self.process.pid,
+            pid=0 if self.child is None else self.child.pid,
             ready=self.ready,
             restarts=self.restarts,
             connections=0 if status is None else sum(status.connections.values()),
@@ -111,94 +120,76 @@ class WorkerPool:
         self.workers = [Worker(n, sockets / f"worker-{n}.sock") for n in range(1, count + 1)]
         self._config = config
         self._gone = gone
-        self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []  # two a worker
+        self._supervisor = Supervisor(_launch, stop_s=STOP_S + 2 * config.gateway.shutdown_grace_s)
 
     async def start(self) -> None:
-        """Starts all, and waits until they serve. Raises `StartError`, `WorkerMessageError`: one of them cannot."""
+        """Starts all, and waits until they serve. Raises `ChildFailed`, `WorkerMessageError`: one of them cannot."""
         for worker in self.workers:
-            await self._spawn(worker)
-        try:
-            async with asyncio.timeout(READY_S):
-                await asyncio.gather(*map(self._first, self.workers))
-        except TimeoutError as error:
-            raise StartError(f"the workers do not serve within {READY_S:g} s") from error
+            await self._start(worker)
+        troubles = {worker.name: worker for worker in self.workers}
+        for _ in self._supervisor.becoming_ready(
+            list(troubles), lambda name: troubles[name].trouble, timeout_s=READY_S
+        ):
+            await asyncio.sleep(READY_POLL_S)
+            await asyncio.gather(*(worker.look() for worker in self.workers if not worker.ready))
         for worker in self.workers:
             self._tasks += [asyncio.create_task(self._keep(worker)), asyncio.create_task(self._watch(worker))]
 
     async def gather(self) -> None:
         """Ask all what they have counted."""
-        await asyncio.gather(*(worker.count() for worker in self.workers if worker.process is not None))
+        await asyncio.gather(*(worker.count() for worker in self.workers if worker.child is not None))
 
     def tell(self, config: Config) -> None:
         """Tells all workers another configuration; those that are started again have it from the start.
 
         Raises `WorkerMessageError`, and then all workers keep the one before.
         """
-        running = [(worker.process, _orders(config, worker)) for worker in self.workers if worker.process is not None]
+        told = [(worker.orders, _orders(config, worker)) for worker in self.workers if worker.orders is not None]
         self._config = config
-        for process, orders in running:
-            _send(process, orders)
+        for pipe, orders in told:
+            pipe.write(orders)
 
     async def stop(self) -> None:
         """Have all stop listening at once and end; those that do not are ended."""
-        self._stopping = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        grace_s = STOP_S + 2 * self._config.gateway.shutdown_grace_s
-        await asyncio.gather(*(_end(worker, grace_s) for worker in self.workers))
+        names = [worker.name for worker in self.workers]
+        for child in await asyncio.to_thread(self._supervisor.stop, *names):  # they need the store, which is ours
+            log.error("a worker does not end, and is killed", worker=child.name, pid=child.pid)
+        for worker in self.workers:
+            worker.close()
 
-    async def _spawn(self, worker: Worker) -> None:
-        """Starts a worker that is not running. Raises `StartError`, `WorkerMessageError`."""
+    async def _start(self, worker: Worker) -> None:
+        """Starts a worker that is not running. Raises `ChildFailed`, `WorkerMessageError`."""
         worker.pages.unlink(missing_ok=True)
         orders = _orders(self._config, worker)
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "gateway.cli", "worker"),
-                stdin=asyncio.subprocess.PIPE,
-                start_new_session=True,  # what is typed at a terminal is for us alone
-            )
-        except OSError as error:
-            raise StartError(f"a worker cannot be started: {error.strerror}") from error
-        worker.process, worker.status, worker.troubles = process, None, ("starting",)
-        _send(process, orders)
-
-    async def _first(self, worker: Worker) -> None:
-        """Wait until a worker that was started serves. Raises `StartError`."""
-        assert worker.process is not None
-        while not worker.ready:
-            if worker.process.returncode is not None:
-                raise StartError(f"{worker.name} has ended with status {worker.process.returncode} before it served")
-            await asyncio.sleep(READY_POLL_S)
-            await worker.look()
+        child = self._supervisor.start(worker.name)
+        worker.child, worker.status, worker.troubles = child, None, ("starting",)
+        pipe = await asyncio.get_running_loop().connect_write_pipe(asyncio.BaseProtocol, child.process.stdin)
+        worker.orders = pipe[0]
+        worker.orders.write(orders)
 
     async def _keep(self, worker: Worker) -> None:
         """Start a worker again whenever it has ended."""
-        loop = asyncio.get_running_loop()
-        again_s = AGAIN_MIN_S
-        while worker.process is not None:
-            began_s = loop.time()
-            status = await worker.process.wait()
-            if loop.time() - began_s >= STEADY_S:
-                again_s = AGAIN_MIN_S
-            log.error(
-                "a worker has ended", worker=worker.number, pid=worker.process.pid, status=status, again_s=again_s
-            )
-            worker.process, worker.troubles = None, (f"has ended with status {status}",)
+
+        async def ended(status: int, again_s: float) -> None:
+            pid = 0 if worker.child is None else worker.child.pid
+            log.error("a worker has ended", worker=worker.number, pid=pid, status=status, again_s=round(again_s, 3))
+            worker.close()
+            worker.troubles = (f"has ended with status {status}",)
             try:
                 await self._gone(worker)
             except Exception:  # whatever cannot be noted, another one is needed in its place
                 log.exception("what a worker has left is not noted", worker=worker.number)
             worker.status, worker.metrics = None, ""
-            while worker.process is None:
-                await asyncio.sleep(again_s)
-                again_s = min(2 * again_s, AGAIN_MAX_S)
-                worker.restarts += 1
-                try:
-                    await self._spawn(worker)
-                except (StartError, WorkerMessageError) as error:
-                    log.error("a worker cannot be started", worker=worker.number, error=str(error))
+
+        async def again() -> None:
+            worker.restarts += 1
+            await self._start(worker)
+
+        await self._supervisor.keep(worker.name, ended=ended, start=again)
 
     async def _watch(self, worker: Worker) -> None:
         """See how a worker is, again and again."""
@@ -206,7 +197,7 @@ class WorkerPool:
         counted_s = loop.time()
         while True:
             await asyncio.sleep(POLL_S if worker.ready else READY_POLL_S)
-            if worker.process is None:
+            if worker.child is None:
                 continue
             was_ready = worker.ready
             await worker.look()
@@ -217,15 +208,14 @@ class WorkerPool:
                 await worker.count()
 
 
+def _launch(name: str) -> Child:
+    """Starts a worker, which waits for its orders. Raises `ChildFailed`."""
+    return Child.start(name, module_command("gateway.cli", "worker"), pipes=True)
+
+
 def _orders(config: Config, worker: Worker) -> bytes:
     """Returns the message with all that a worker has to know. Raises `WorkerMessageError`."""
-    return encode(Told(config=config, pages=worker.pages, parent=os.getpid()))
-
-
-def _send(process: asyncio.subprocess.Process, orders: bytes) -> None:
-    """Writes a message to a worker, which may have ended: that is noticed when its process is waited for."""
-    assert process.stdin is not None
-    process.stdin.write(orders)
+    return encode(Told(config=config, pages=worker.pages))
 
 
 async def _body(reader: asyncio.StreamReader) -> bytes:
@@ -235,20 +225,3 @@ async def _body(reader: asyncio.StreamReader) -> bytes:
     except asyncio.IncompleteReadError as error:
         return error.partial
     raise WorkerSilent(f"answers with {PAGE_BYTES_MAX} bytes or more")
-
-
-async def _end(worker: Worker, grace_s: float) -> None:
-    """End a worker: politely and, when that does not help in time, at once."""
-    process = worker.process
-    if process is None or process.returncode is not None:
-        return
-    with suppress(ProcessLookupError):
-        process.terminate()
-    try:
-        async with asyncio.timeout(grace_s):
-            await process.wait()
-    except TimeoutError:
-        log.error("a worker does not end, and is killed", worker=worker.number, pid=process.pid)
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()

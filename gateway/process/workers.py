@@ -6,7 +6,6 @@ of the one admin port, and the gRPC port for readers, are of this process and st
 
 import asyncio
 import contextlib
-import gc
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
@@ -20,7 +19,7 @@ from gateway.domain.keys import kv_key
 from gateway.ops.metrics import Metrics
 from gateway.ops.status import Listening, Status
 from gateway.ownership.presence import ALIVE
-from gateway.process.app import PAGES, Load, listening_on, run_process, topics_status, unless
+from gateway.process.app import PAGES, Load, topics_status
 from gateway.process.roles import check_serve
 from gateway.process.shared_ports import SharedPorts
 from gateway.process.shared_store import SharedStore, shared_store
@@ -31,17 +30,18 @@ from gateway.runtime.reloading import reread
 from store.base import logs
 from store.base.admin import AdminServer, ReadyState
 from store.base.errors import StoreError
-from store.base.signals import hangups, stop_on_signals
+from store.base.process_errors import listening_on
+from store.base.runner import Run, hangups, run_server
 from store.serving.rpc import StoreService
 
-__all__ = ["Workers", "run", "serve"]
+__all__ = ["Workers", "serve"]
 
 
 log = logs.get(__name__)
 
 
 class Workers:
-    """The gateway that all processes together are; made by `run`."""
+    """The gateway that all processes together are; made by `serve`."""
 
     def __init__(self, config: Config, base: SharedStore, pool: WorkerPool) -> None:
         self.config = config
@@ -68,18 +68,11 @@ class Workers:
     # ---- up and down
 
     async def start(self, stack: contextlib.AsyncExitStack) -> None:
-        """Open the pages and the port for readers, and start the workers. Raises `StartError`."""
+        """Open the pages and the port for readers, and start the workers. Raises `ServerFailed`, `ChildFailed`."""
         config, admin, rpc = self.config, self.config.admin, self.config.rpc
-        with listening_on("admin", admin.host, admin.port):
-            pages = await AdminServer.start(
-                admin.host,
-                admin.port,
-                ready=self.ready,
-                status=self.status,
-                registry=self._registry,
-                gather=self._pool.gather,
-                allowed_hosts=admin.allowed_hosts,
-            )
+        pages = await AdminServer.start(
+            admin, ready=self.ready, status=self.status, registry=self._registry, gather=self._pool.gather
+        )
         stack.push_async_callback(pages.stop)
         if rpc.enabled:
             credentials = node_credentials(config.cluster, host=rpc.host, key="rpc.host").server
@@ -169,39 +162,31 @@ def _listening(one: ListenerConfig) -> Iterator[Listening]:
         )
 
 
-async def run(config: Config, count: int, *, load: Load, on_ready: Callable[[Workers], None] | None = None) -> None:
-    """Run a gateway of several workers until SIGTERM or SIGINT; a second signal ends all processes at once.
+async def _run(run: Run, config: Config, count: int, *, load: Load, on_ready: Callable[[Workers], None] | None) -> None:
+    """Run a gateway of several workers until it is asked to stop. SIGHUP has the configuration read again, by `load`.
 
-    SIGHUP has the configuration read again, by `load`. Raises `StartError`, `ConfigError`, `WorkerMessageError`,
-    `StoreError`, `ControllerError`, OSError.
+    Raises `ServerFailed`, `ChildFailed`, `ConfigError`, `WorkerMessageError`, `StoreError`, `ControllerError`, OSError.
     """
-    stopped = stop_on_signals()
     news = reread(config, hangups(), load)
-    async with contextlib.AsyncExitStack() as stack:
-        ports = await SharedPorts.keep(config.listeners)
-        stack.callback(ports.close)
-        config = msgspec.structs.replace(config, listeners=ports.listeners)
-        base = await unless(stopped, stack.enter_async_context(shared_store(config)))
-        if base is None:
-            return
-        workers: Workers
+    ports = await SharedPorts.keep(config.listeners)
+    run.stack.callback(ports.close)
+    config = msgspec.structs.replace(config, listeners=ports.listeners)
+    base = await run.start(run.stack.enter_async_context(shared_store(config)))
+    workers: Workers
 
-        async def gone(worker: Worker) -> None:
-            await workers.gone(worker)
+    async def gone(worker: Worker) -> None:
+        await workers.gone(worker)
 
-        pool = WorkerPool(_for_workers(config, base), count, base.sockets, gone=gone)
-        workers = Workers(config, base, pool)
-        if await unless(stopped, _started(workers, stack)) is None:
-            return
-        gc.collect()
-        gc.freeze()  # what a start leaves behind stays; a full collection need not walk it
-        log.info("ready", data=str(config.store.data_dir), workers=count)
-        if on_ready is not None:
-            on_ready(workers)
-        following = asyncio.create_task(_follow(pool, news, config, base))
-        await stopped.wait()
-        following.cancel()
-    log.info("stopped")
+    pool = WorkerPool(_for_workers(config, base), count, base.sockets, gone=gone)
+    workers = Workers(config, base, pool)
+    await run.start(workers.start(run.stack))
+    run.settle()
+    log.info("ready", data=str(config.store.data_dir), workers=count)
+    if on_ready is not None:
+        on_ready(workers)
+    following = asyncio.create_task(_follow(pool, news, config, base))
+    await run.stopped.wait()
+    following.cancel()
 
 
 async def _follow(pool: WorkerPool, news: AsyncIterator[Config], config: Config, base: SharedStore) -> None:
@@ -216,11 +201,6 @@ async def _follow(pool: WorkerPool, news: AsyncIterator[Config], config: Config,
         log.exception("the configuration is not read again any more")
 
 
-async def _started(workers: Workers, stack: contextlib.AsyncExitStack) -> bool:
-    await workers.start(stack)
-    return True
-
-
 def _for_workers(config: Config, base: SharedStore) -> Config:
     """Returns a worker's configuration: it stores nothing itself, and finds everything in the process beside it."""
     cluster = msgspec.structs.replace(
@@ -230,6 +210,9 @@ def _for_workers(config: Config, base: SharedStore) -> Config:
 
 
 def serve(config: Config, count: int, *, load: Load, on_ready: Callable[[Workers], None] | None = None) -> int:
-    """Run a gateway of so many workers; the exit status. Raises as `run` does."""
+    """Run a gateway of so many workers; the exit status. Raises as `_run` does.
+
+    A second signal ends all processes at once.
+    """
     check_serve(config)
-    return run_process(run(config, count, load=load, on_ready=on_ready))
+    return run_server(lambda run: _run(run, config, count, load=load, on_ready=on_ready))

@@ -1,7 +1,7 @@
 """The ground floor: the parts that every process of Headgate has, whatever its role.
 
 Here live the errors of a store (`errors`) and the root of all others (`process_errors`), structured logs (`logs`),
-signals, the limit of open files, the clock, the admin port with the rules for browsers (`admin`, `browsers`), the ports
-that strangers can reach (`listening`), and the parts of long-lived streams (`streams`). Every package may import this
-room. It imports nothing of the product.
+the runner of servers with its signals and limits (`runner`), the clock, the admin port with the rules for browsers
+(`admin`, `browsers`), the ports that strangers can reach (`listening`), and the parts of long-lived streams
+(`streams`). Every package may import this room. It imports nothing of the product.
 """

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,8 +23,9 @@ from prometheus_client.exposition import choose_encoder
 from store.base import logs
 from store.base.browsers import BROWSERS, knows_host, same_origin
 from store.base.listening.places import Places, origin_of
+from store.base.process_errors import listening_on
 
-__all__ = ["AdminPlace", "AdminServer", "ReadyState", "StatusSource"]
+__all__ = ["AdminPlace", "AdminServer", "AdminSettings", "ReadyState", "StatusSource"]
 
 HEAD_BYTES_MAX = 8 * 1024  # a request head that is longer gets 431
 HEAD_TIMEOUT_S = 5.0  # from connecting to the end of the head
@@ -39,8 +40,24 @@ log = logs.get(__name__)
 StatusSource: TypeAlias = Callable[[], Any]  # a `gateway.ops.status.Status`, a mapping, or an awaitable of one
 
 
+class AdminSettings(Protocol):
+    """The section `[admin]` of the configuration: where the port is, and the names by which browsers may call it."""
+
+    @property
+    def host(self) -> str:
+        """The address."""
+
+    @property
+    def port(self) -> int:
+        """The port; 0 is any that is free."""
+
+    @property
+    def allowed_hosts(self) -> Collection[str]:
+        """The names."""
+
+
 class AdminPlace(NamedTuple):
-    """The place of the admin port, and the names by which browsers may call it."""
+    """`AdminSettings` of a server that has no configuration."""
 
     host: str
     port: int
@@ -88,23 +105,23 @@ class AdminServer:
     @classmethod
     async def start(
         cls,
-        host: str,
-        port: int,
+        settings: AdminSettings,
         *,
         ready: Callable[[], ReadyState],
         status: StatusSource,
         registry: CollectorRegistry,
         gather: Callable[[], Awaitable[None]] | None = None,
-        allowed_hosts: Collection[str] = (),
     ) -> "AdminServer":
-        """Listen. `status` gives what `/status` shows. Raises `OSError` when the port is taken.
+        """Listen. `status` gives what `/status` shows. Raises `ServerFailed` when the port is taken.
 
-        `gather` is awaited before `/metrics` is made. Browsers may call it by `allowed_hosts` (`admin.allowed_hosts`).
+        `gather` is awaited before `/metrics` is made.
         """
         server = cls(ready, status, registry)
-        server._allowed_hosts = allowed_hosts
+        server._allowed_hosts = settings.allowed_hosts
         server._gather = gather
-        server._server = await asyncio.start_server(server._serve, host, port, limit=HEAD_BYTES_MAX)
+        host, port = settings.host, settings.port
+        with listening_on("admin", host, port):
+            server._server = await asyncio.start_server(server._serve, host, port, limit=HEAD_BYTES_MAX)
         return server
 
     @classmethod

@@ -1,6 +1,9 @@
-"""The errors of every process of Headgate: the root of what it raises on purpose, and settings that cannot be used."""
+"""The errors of every process of Headgate: the root of what it raises on purpose, and servers that cannot start."""
 
-__all__ = ["ConfigError", "HeadgateError", "cannot_listen"]
+import contextlib
+from collections.abc import Iterator
+
+__all__ = ["ConfigError", "HeadgateError", "ServerFailed", "cannot_listen", "listening_on"]
 
 
 class HeadgateError(Exception):
@@ -9,6 +12,19 @@ class HeadgateError(Exception):
 
 class ConfigError(HeadgateError):
     """A configuration that cannot be used; the text names the key and says what to write instead."""
+
+
+class ServerFailed(HeadgateError):
+    """A server cannot start, or cannot go on: a port is taken, a directory is locked, its disk has failed."""
+
+
+@contextlib.contextmanager
+def listening_on(section: str, host: str, port: int, *, key: str = "port") -> Iterator[None]:
+    """Says of a port that is refused which setting it comes from. Raises `ServerFailed`."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        raise ServerFailed(cannot_listen(section, f"{host}:{port}", error, key=key)) from error
 
 
 def cannot_listen(section: str, where: str, error: OSError | RuntimeError, *, key: str = "port") -> str:

@@ -1,17 +1,13 @@
 """`headgate store`: a replica of a store group in a process of its own."""
 
 import asyncio
-import contextlib
 import errno
-import gc
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
 import msgspec
-import uvloop
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
@@ -24,30 +20,23 @@ from controller.elections.registry import Heartbeat
 from controller.remote.heartbeats import Heartbeats
 from controller.remote.remote import RemoteController
 from store.base import logs
-from store.base.admin import AdminPlace, AdminServer, ReadyState
+from store.base.admin import AdminPlace, AdminServer, AdminSettings, ReadyState
 from store.base.clock import now_ms
-from store.base.file_limit import raise_file_limit
-from store.base.process_errors import HeadgateError, cannot_listen
-from store.base.signals import stop_on_signals
+from store.base.process_errors import ServerFailed, cannot_listen
+from store.base.runner import Run, run_server
 from store.integrity.figures import DamageFigures
 from store.node.master_role import MasterRole
 from store.node.node import Credentials, NodeSettings, StoreNode
 from store.node.repair.repairer import DamageStatus
 from store.node.replica_role import ReplicaRole
 
-__all__ = ["StoreNodeFailed", "StoreRun", "StoreStatus", "run", "serve"]
+__all__ = ["StoreRun", "StoreStatus", "serve"]
 
-SWITCH_INTERVAL_S = 0.0005  # how long the loop may keep the interpreter from the store's threads
 CONFIGURED_S = 10.0  # until controllers are looked for that the configuration does not name
 _OF_PORTS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})  # errors that no file has
 REPLICA = "slave"  # the role of a replica that is not master in `/status` and in a metric's name: monitoring reads it
-GC_THRESHOLD = 50_000  # new containers between two looks for cycles: frames make none, so looks are mostly in vain
 
 log = logs.get(__name__)
-
-
-class StoreNodeFailed(HeadgateError):
-    """The node cannot start."""
 
 
 class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +78,7 @@ class StoreRun(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeSettings
     controllers: tuple[str, ...] = ()
     credentials: Credentials = Credentials()
-    admin: AdminPlace = AdminPlace("127.0.0.1", 0)
+    admin: AdminSettings = AdminPlace("127.0.0.1", 0)
 
 
 class _Process:
@@ -106,29 +95,25 @@ class _Process:
         self._known = KnownControllers(said.node.data_dir)
         self._stopping = False
 
-    async def run(self, stack: contextlib.AsyncExitStack, stopped: asyncio.Event) -> None:
-        """Until it is stopped."""
+    async def run(self, run: Run) -> None:
+        """Run the node until it is asked to stop. Raises `ServerFailed`, `StoreError`."""
         settings = self._settings
+        if settings.listen.endswith(":0") and not settings.advertise:
+            log.info("rpc.port is 0: this node has another address after every start")
         admin = await self._admin()
-        stack.push_async_callback(admin.stop)
+        run.stack.push_async_callback(admin.stop)
         controller = self._controller = RemoteController(
             self._said.controllers,
             now_ms=now_ms,
             credentials=self._credentials.channel,
         )
-        stack.push_async_callback(controller.close)
-        starting = asyncio.ensure_future(self._start(controller))
-        stopping = asyncio.ensure_future(stopped.wait())
+        run.stack.push_async_callback(controller.close)
         try:
-            await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
-            if not starting.done():
-                return
-            node = self._node = starting.result()
-            stack.push_async_callback(node.close)
+            node = self._node = await run.start(self._start(controller))
+            run.stack.push_async_callback(node.close)
             self._known.learn([one.address for one in controller.members()])
             controller.watch(lambda: self._known.learn([one.address for one in controller.members()]))
-            gc.collect()
-            gc.freeze()  # what a start leaves behind stays; a full collection need not walk it
+            run.settle()
             assert node.identity is not None
             log.info(
                 "ready",
@@ -138,12 +123,9 @@ class _Process:
                 admin_port=admin.port,
                 data_dir=str(settings.data_dir),
             )
-            await stopping
+            await run.stopped.wait()
         finally:
             self._stopping = True
-            for task in (starting, stopping):
-                task.cancel()
-            await asyncio.gather(starting, stopping, return_exceptions=True)
 
     async def _start(self, controller: RemoteController) -> StoreNode:
         try:
@@ -157,8 +139,8 @@ class _Process:
         except OSError as error:
             if isinstance(error, socket.gaierror) or error.errno in _OF_PORTS:
                 listening = self._settings.listen
-                raise StoreNodeFailed(cannot_listen("rpc", listening, error)) from error
-            raise StoreNodeFailed(f"{error.filename or 'store'}: {error.strerror or error}") from error
+                raise ServerFailed(cannot_listen("rpc", listening, error)) from error
+            raise ServerFailed(f"{error.filename or 'store'}: {error.strerror or error}") from error
 
     async def _found(self, controller: RemoteController) -> None:
         """Wait for a controller: of the configuration, and when none is there for a while, of those learned before."""
@@ -190,14 +172,7 @@ class _Process:
     # ---- what it says of itself
 
     async def _admin(self) -> AdminServer:
-        host, port, names = self._said.admin
-        ready, status, registry = self.ready, self.status, _metrics(self)
-        try:
-            return await AdminServer.start(
-                host, port, ready=ready, status=status, registry=registry, allowed_hosts=names
-            )
-        except OSError as error:
-            raise StoreNodeFailed(cannot_listen("admin", f"{host}:{port}", error)) from error
+        return await AdminServer.start(self._said.admin, ready=self.ready, status=self.status, registry=_metrics(self))
 
     def ready(self) -> ReadyState:
         """Returns whether it serves in a role, and if not, why."""
@@ -383,20 +358,6 @@ def _metrics(process: _Process) -> CollectorRegistry:
     return registry
 
 
-async def run(said: StoreRun) -> None:
-    """Run a store node until SIGTERM or SIGINT. Raises `StoreNodeFailed`, `StoreError`."""
-    if said.node.listen.endswith(":0") and not said.node.advertise:
-        log.info("rpc.port is 0: this node has another address after every start")
-    stopped = stop_on_signals()
-    async with contextlib.AsyncExitStack() as stack:
-        await _Process(said).run(stack, stopped)
-    log.info("stopped")
-
-
 def serve(said: StoreRun) -> int:
-    """Run a store node in this process; the exit status. Raises `StoreNodeFailed`, `StoreError`."""
-    raise_file_limit()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.set_threshold(GC_THRESHOLD)
-    uvloop.run(run(said))
-    return 0
+    """Run a store node in this process; the exit status. Raises `ServerFailed`, `StoreError`."""
+    return run_server(lambda run: _Process(said).run(run))

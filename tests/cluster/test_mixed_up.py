@@ -29,8 +29,8 @@ def test_a_store_of_another_cluster_is_refused_by_both_names(tmp_path):
         shutil.copytree(data / STORE, moved)
         before = held(moved)
         cluster.start(STORE)
-        assert cluster._processes[STORE].wait(60) == 1
-        said = cluster.last_words(STORE)
+        assert cluster.children[STORE].process.wait(60) == 1
+        said = cluster.children[STORE].last_words()
         (name,) = (one.read_text().strip() for one in data.glob("*/raft/cluster"))
         assert f"is of cluster {name}, and the controllers are of cluster " in said
         assert held(moved) == before

@@ -1,6 +1,6 @@
 """The words of `headgate cluster`: sentences, also where nothing was to be done or something was not there."""
 
-import time
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +11,8 @@ from controller.api.commands import CloseGroup, ConfigureTopic, CreateTopic, Mov
 from controller.node.local import LocalController
 from gateway.cli import cluster as cli_cluster
 from gateway.cli import commands as cli
-from gateway.operating.local_cluster import LocalCluster, NodeFailed, Plan
+from gateway.operating.local_cluster import LocalCluster, Plan
+from gateway.process.child import Child, ChildFailed
 
 pytestmark = pytest.mark.anyio
 
@@ -53,27 +54,27 @@ class Cluster(LocalCluster):
 
 def test_a_process_is_waited_for_as_long_as_it_lives_and_it_is_said_which(tmp_path, monkeypatch):
     monkeypatch.setattr("gateway.operating.local_cluster.READY_POLL_S", 0.0)
-    monkeypatch.setattr("gateway.operating.local_cluster.WAITING_S", 0.01)
+    monkeypatch.setattr("gateway.process.supervisor.WAITING_S", 0.01)
     cluster, said = Cluster(tmp_path), []
-    cluster.running = lambda name: True
+    cluster.children["store-0-1"] = SimpleNamespace(running=True, log="its log")
     clock = iter(range(0, 10_000_000, 1_000))  # a thousand seconds between two looks
-    monkeypatch.setattr(
-        "gateway.operating.local_cluster.time", SimpleNamespace(monotonic=lambda: next(clock), sleep=time.sleep)
-    )
+    monkeypatch.setattr("gateway.process.supervisor.time", SimpleNamespace(monotonic=lambda: next(clock)))
     cluster.troubles["store-0-1"] = lambda: "not connected to a master" if len(said) < 3 else None
     assert list(cluster.until_ready(["store-0-1"], timeout_s=None, waiting=lambda left: said.append(dict(left)))) == [
         "store-0-1"
     ]
     assert said == [{"store-0-1": "not connected to a master"}] * 3
     cluster.troubles["store-0-1"] = "not connected to a master"
-    with pytest.raises(NodeFailed, match="not ready in 60 s: store-0-1"):
+    with pytest.raises(ChildFailed, match="not ready in 60 s: store-0-1; see its log"):
         list(cluster.until_ready(["store-0-1"]))
 
 
 def test_a_process_that_has_ended_is_not_waited_for(tmp_path):
     cluster = Cluster(tmp_path)
-    (tmp_path / "store-0-1.log").write_text("a line\nthe last one\n")
-    with pytest.raises(NodeFailed, match="store-0-1 has ended: the last one"):
+    program = [sys.executable, "-c", "print('a line'); print('the last one')"]
+    child = cluster.children["store-0-1"] = Child.start("store-0-1", program, log=tmp_path / "log")
+    child.process.wait()
+    with pytest.raises(ChildFailed, match="store-0-1 has ended: the last one"):
         list(cluster.until_ready(["store-0-1"], timeout_s=None))
 
 

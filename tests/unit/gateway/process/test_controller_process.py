@@ -23,8 +23,10 @@ from gateway.config.config import Config
 from gateway.config.nodes import node_credentials
 from gateway.config.nodes import place as place_of
 from gateway.domain.errors import ConfigError
+from store.base import runner
 from store.base.admin import AdminPlace
 from store.base.clock import now_ms
+from store.base.process_errors import ServerFailed
 from store.node import run as store_process
 from tests.support.controller.controllers import until
 
@@ -52,7 +54,7 @@ def test_it_may_open_as_many_files_as_the_machine_lets_it(process, monkeypatch):
         running.close()
         seen.append(resource.getrlimit(resource.RLIMIT_NOFILE))
 
-    monkeypatch.setattr(process.uvloop, "run", run)
+    monkeypatch.setattr(runner.uvloop, "run", run)
     monkeypatch.setattr(sys, "setswitchinterval", lambda _: None)
     monkeypatch.setattr(gc, "set_threshold", lambda _: None)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard // 2), hard))
@@ -113,7 +115,7 @@ async def test_a_directory_that_is_removed_ends_the_controller(tmp_path, monkeyp
     await until(lambda: ClusterFile(tmp_path / "data" / RAFT).id)  # nothing is written there from now on
     assert not waiting.done()
     shutil.rmtree(tmp_path / "data")
-    with pytest.raises(controller_process.ControllerFailed, match="was removed or replaced"):
+    with pytest.raises(ServerFailed, match="was removed or replaced"):
         async with asyncio.timeout(20):
             await waiting
     await node.close()

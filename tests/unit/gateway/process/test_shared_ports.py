@@ -5,8 +5,8 @@ import socket
 import pytest
 
 from gateway.config.config import ListenerConfig
-from gateway.process.app import StartError
 from gateway.process.shared_ports import SharedPorts
+from store.base.process_errors import ServerFailed
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +47,7 @@ async def test_a_port_that_was_left_open_is_a_real_one_for_all_workers(kept):
 
 async def test_another_gateway_cannot_have_it_even_while_no_worker_lives(kept):
     port = kept.listeners["mqtt"].port
-    with pytest.raises(StartError, match=f"mqtt cannot listen on 127.0.0.1:{port}"):
+    with pytest.raises(ServerFailed, match=f"mqtt cannot listen on 127.0.0.1:{port}"):
         await SharedPorts.keep(stream(port))
 
 
@@ -55,7 +55,7 @@ async def test_another_gateway_cannot_have_it_even_while_no_worker_lives(kept):
 async def test_ports_that_others_share_are_taken(kind):
     with worker(0, kind) as other:
         port = other.getsockname()[1]
-        with pytest.raises(StartError, match="cannot listen"):
+        with pytest.raises(ServerFailed, match="cannot listen"):
             await SharedPorts.keep(stream(port) if kind == socket.SOCK_STREAM else datagram(port))
 
 

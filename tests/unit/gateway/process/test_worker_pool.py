@@ -4,16 +4,18 @@ import asyncio
 import os
 import signal
 import sys
+from functools import partial
 
 import msgspec
 import pytest
 
 from gateway.config.config import load
 from gateway.ops.status import Status
-from gateway.process import worker_messages, worker_pool
-from gateway.process.app import StartError
+from gateway.process import supervisor, worker_messages, worker_pool
+from gateway.process.child import ChildFailed
 from gateway.process.worker_pool import WorkerPool, WorkerSilent
 from gateway.security.passwords import hash_password
+from store.base.streams.backoff import Backoff
 
 pytestmark = pytest.mark.anyio
 
@@ -49,10 +51,7 @@ def program(status):
 async def pool(tmp_path, monkeypatch):
     """A pool of two, whose workers are `run`."""
     run = [program(Status(version="1", ready=True, proxy="p"))]
-    spawn = asyncio.create_subprocess_exec
-    monkeypatch.setattr(
-        worker_pool.asyncio, "create_subprocess_exec", lambda *_, **more: spawn(sys.executable, "-c", run[0], **more)
-    )
+    monkeypatch.setattr(worker_pool, "module_command", lambda *_: [sys.executable, "-c", run[0]])
     monkeypatch.setattr(worker_pool, "POLL_S", 0.02)
     gone = []
 
@@ -63,7 +62,7 @@ async def pool(tmp_path, monkeypatch):
     pool.run, pool.noted = run, gone
     yield pool
     await pool.stop()
-    assert all(worker.process is None or worker.process.returncode is not None for worker in pool.workers)
+    assert not any(worker.child for worker in pool.workers)
 
 
 async def until(holds):
@@ -82,10 +81,10 @@ async def test_all_serve_when_it_has_started(pool):
 async def test_one_that_ends_is_told_of_and_started_again(pool):
     await pool.start()
     first = pool.workers[0]
-    pid = first.process.pid
+    pid = first.child.pid
     os.kill(pid, signal.SIGKILL)
     await until(lambda: first.restarts == 1 and first.ready)
-    assert first.process.pid != pid
+    assert first.child.pid != pid
     assert pool.noted == [(1, "p")]
     assert pool.workers[1].restarts == 0
 
@@ -96,10 +95,11 @@ async def test_one_that_ends_at_once_is_tried_again_and_again_later_and_later(po
     slept = []
     sleep = asyncio.sleep
     monkeypatch.setattr(worker_pool.asyncio, "sleep", lambda s: (slept.append(s), sleep(min(s, 0.01)))[1])
+    monkeypatch.setattr(supervisor, "Backoff", partial(Backoff, uniform=lambda _least, most: most))
     pool.run[0] = "raise SystemExit(3)"
-    first.process.kill()
+    first.child.process.kill()
     await until(lambda: first.restarts >= 3)
-    again = [s for s in slept if s >= worker_pool.AGAIN_MIN_S]
+    again = [s for s in slept if s >= supervisor.AGAIN_MIN_S]
     assert again[:3] == [0.1, 0.2, 0.4]
     assert not first.ready
 
@@ -111,13 +111,13 @@ async def test_one_is_started_again_whatever_is_thought_of_the_last(pool, monkey
     monkeypatch.setattr(pool, "_gone", fail)
     await pool.start()
     first = pool.workers[0]
-    first.process.kill()
+    first.child.process.kill()
     await until(lambda: first.restarts == 1 and first.ready)
 
 
 async def test_one_that_cannot_start_is_said_at_the_start(pool):
     pool.run[0] = "raise SystemExit(2)"
-    with pytest.raises(StartError, match=r"worker-[12] has ended with status 2"):  # whichever is seen first
+    with pytest.raises(ChildFailed, match=r"worker-[12] has ended with status 2 before it served"):
         await pool.start()
 
 
@@ -125,17 +125,18 @@ async def test_one_that_does_not_serve_says_why(pool):
     await pool.start()
     pool.run[0] = program(Status(version="1", ready=False, reasons=("no store",)))
     first = pool.workers[0]
-    first.process.kill()
+    first.child.process.kill()
     await until(lambda: first.restarts == 1 and first.troubles == ("no store",))
     assert not first.shown().ready
 
 
-async def test_one_that_does_not_end_is_killed(pool, monkeypatch):
-    monkeypatch.setattr(worker_pool, "STOP_S", -19.5)  # besides twice the 10 s for connections
+async def test_one_that_does_not_end_is_killed(pool):
+    pool._supervisor.stop_s = 0.5
     pool.run[0] = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + pool.run[0]
     await pool.start()
+    children = [worker.child for worker in pool.workers]
     await pool.stop()
-    assert [worker.process.returncode for worker in pool.workers] == [-signal.SIGKILL] * 2
+    assert [child.process.poll() for child in children] == [-signal.SIGKILL] * 2
 
 
 async def test_all_are_told_of_another_configuration_and_those_that_come_later_begin_with_it(pool):
@@ -144,7 +145,7 @@ async def test_all_are_told_of_another_configuration_and_those_that_come_later_b
     pool.tell(load(environ={}, overrides=users))
     assert [await worker._ask("/told") for worker in pool.workers] == [b"ada", b"ada"]
     first = pool.workers[0]
-    os.kill(first.process.pid, signal.SIGKILL)
+    os.kill(first.child.pid, signal.SIGKILL)
     await until(lambda: first.restarts == 1 and first.ready)
     assert await first._ask("/who") == b"ada"
 

@@ -11,7 +11,7 @@ import pytest
 from gateway.ops.metrics import Metrics
 from gateway.ops.status import Status
 from store.base import admin
-from store.base.admin import AdminServer, ReadyState
+from store.base.admin import AdminPlace, AdminServer, ReadyState
 
 pytestmark = pytest.mark.anyio
 
@@ -19,12 +19,11 @@ READY = ReadyState(True)
 
 
 @asynccontextmanager
-async def serving(state: ReadyState = READY, status=lambda: {"topics": []}, **options):
+async def serving(state: ReadyState = READY, status=lambda: {"topics": []}, allowed_hosts=()):
     metrics = Metrics(process=False)
     metrics.messages_in("mqtt", "t", "stored").inc(3)
-    server = await AdminServer.start(
-        "127.0.0.1", 0, ready=lambda: state, status=status, registry=metrics.registry, **options
-    )
+    place = AdminPlace("127.0.0.1", 0, allowed_hosts)
+    server = await AdminServer.start(place, ready=lambda: state, status=status, registry=metrics.registry)
     try:
         yield server
     finally:

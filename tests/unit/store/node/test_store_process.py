@@ -7,9 +7,9 @@ import pytest
 from controller.api.client import GroupConfig
 from controller.api.commands import RemoveGroup
 from gateway.config.config import Config, RpcConfig, StoreConfig
-from gateway.process.app import StartError, listening_on
 from gateway.process.nodes import store_settings
-from store.node.run import StoreNodeFailed, _Process
+from store.base.process_errors import ServerFailed, listening_on
+from store.node.run import _Process
 from store.serving.rpc import StoreService
 from tests.support.controller.controllers import Controllers, until
 from tests.support.store.node_kit import GROUP, StoreGroup
@@ -50,8 +50,8 @@ async def test_an_rpc_port_that_is_taken_is_said_with_its_setting(tmp_path, role
             await controller.ready()
             if role == "store":
                 config = Config(rpc=RpcConfig(port=port), store=StoreConfig(data_dir=tmp_path / "store", group=GROUP))
-                with pytest.raises(StoreNodeFailed, match=said):
+                with pytest.raises(ServerFailed, match=said):
                     await _Process(store_settings(config))._start(controller)
             else:
-                with pytest.raises(StartError, match=said), listening_on("rpc", "127.0.0.1", port):
+                with pytest.raises(ServerFailed, match=said), listening_on("rpc", "127.0.0.1", port):
                     await StoreService.start(None, controller, f"127.0.0.1:{port}")

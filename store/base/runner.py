@@ -1,0 +1,95 @@
+"""The runner of the servers: `headgate serve`, its workers, `proxy`, `store` and `controller` all run by `run_server`.
+
+It gives a process its limits and its event loop, and the server a `Run`: the stack of what it opens, which is closed in
+reverse order, and the event that SIGTERM and SIGINT set. A server returns when it has ended in order. An error that it
+raises ends the process, and the command line makes a sentence and an exit code of it.
+"""
+
+import asyncio
+import contextlib
+import gc
+import resource
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import uvloop
+
+from store.base import logs
+
+__all__ = ["Run", "StopRequested", "hangups", "run_server"]
+
+SWITCH_INTERVAL_S = 0.0005  # how long the loop may keep the interpreter from the store's threads
+GC_THRESHOLD = 50_000  # new containers between two looks for cycles: messages make none, so looks are mostly in vain
+
+log = logs.get(__name__)
+T = TypeVar("T")
+
+
+class StopRequested(Exception):
+    """The process is asked to stop before its server is ready; `run_server` then ends as asked."""
+
+
+class Run:
+    """One server's run. It belongs to the event loop, and is made inside it."""
+
+    def __init__(self, stack: contextlib.AsyncExitStack) -> None:
+        self.stack = stack
+        self.stopped = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
+
+    async def start(self, work: Coroutine[Any, Any, T]) -> T:
+        """Returns the result of some work; cancels it when the process is asked to stop. Raises `StopRequested`."""
+        working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(self.stopped.wait())
+        try:
+            await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise StopRequested
+        finally:
+            for task in (working, stopping):
+                task.cancel()
+            await asyncio.gather(working, stopping, return_exceptions=True)
+
+    def settle(self) -> None:
+        """Freeze the objects that the start has left: they stay, and a full collection need not walk them."""
+        gc.collect()
+        gc.freeze()
+
+    def _stop(self, number: signal.Signals) -> None:
+        if self.stopped.is_set():
+            log.warning("forced", signal=number.name)
+            sys.stderr.flush()
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        log.info("stopping", signal=number.name)
+        self.stopped.set()
+
+
+def hangups() -> asyncio.Event:
+    """An event that SIGHUP sets, which ends the process no more."""
+    heard = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, heard.set)
+    return heard
+
+
+def run_server(serve: Callable[[Run], Awaitable[None]]) -> int:
+    """Run a server in this process until SIGTERM or SIGINT; a second signal ends it at once. Returns the exit status.
+
+    Raises what `serve` raises.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # every connection is a file
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.set_threshold(GC_THRESHOLD)
+    uvloop.run(_run(serve))
+    return 0
+
+
+async def _run(serve: Callable[[Run], Awaitable[None]]) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        with contextlib.suppress(StopRequested):
+            await serve(Run(stack))
+    log.info("stopped")
