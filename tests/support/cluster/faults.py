@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import subprocess
+import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ SLOW_MS = (1.0, 20.0)  # what packets take longer where the network is bad
 ASLEEP_S = (4.5, 8.0)  # a pause around the time after which others take over what a proxy has
 GREY_S = (6.0, 9.0)  # longer than it takes to move a master that only some reach
 FLIPS = 3  # bytes that are flipped at once
+METADATA = ("epochs", "floor", "seals", "damages", "group", "controllers", "views.watch")
+REFUSED_S = 20.0  # until a controller has said whether it starts
 
 
 class SmallDisk:
@@ -90,7 +93,8 @@ class Faults:
         self._lying = lying or {}
         self.kinds: list[Callable[[], Fault]] = [
             *(self.killed, self.killed, self.frozen, self.restarted, self.asleep),
-            *(self.flipped, self.shortened, self.removed, self.views_flipped, self.forgetful),
+            *(self.flipped, self.shortened, self.removed, self.views_flipped, self.metadata_flipped),
+            *(self.forgetful, self.raft_flipped),
         ]
         if network is not None:
             self.kinds += [self.cut_off, self.one_way, self.lossy, self.leaderless, self.masterless]
@@ -152,6 +156,31 @@ class Faults:
     def views_flipped(self) -> Fault:
         """Bytes of a replica's views are not what they were."""
         return self._damaged("views flipped", self._store(), self._flip_views)
+
+    def metadata_flipped(self) -> Fault:
+        """A small file in which a replica keeps its epochs, its bounds or its group is not what it was."""
+        return self._damaged("metadata flipped", self._store(), self._flip_metadata)
+
+    def raft_flipped(self) -> Fault:
+        """Bytes of a controller's log are not what they were; where it refuses to start, its directory is emptied."""
+        name, cluster = self._chance.choice(self._named("controller")), self._cluster
+        directory = cluster.plan.directory / "data" / name
+
+        def end() -> None:
+            cluster.start(name)
+            deadline = time.monotonic() + REFUSED_S
+            while cluster.running(name) and "role" not in status(cluster, name) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            if not cluster.running(name):
+                self._empty(directory)
+                cluster.start(name)
+
+        def begin() -> None:
+            cluster.stop(name, kill=True)
+            for _ in range(FLIPS):
+                self._flip(directory / "raft" / "data.mdb")
+
+        return self._fault("raft flipped", name, begin, end, seconds=self._chance.uniform(0.0, 1.0))
 
     def forgetful(self) -> Fault:
         """A controller comes back with an empty directory."""
@@ -227,6 +256,9 @@ class Faults:
     def _flip_views(self, directory: Path) -> None:
         for _ in range(FLIPS):
             self._flip(directory / "views" / "data.mdb")
+
+    def _flip_metadata(self, directory: Path) -> None:
+        self._flip(self._chance.choice([path for name in METADATA if (path := directory / name).exists()]))
 
     def _flip(self, path: Path) -> None:
         at = self._chance.randrange(path.stat().st_size)
