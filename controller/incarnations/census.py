@@ -2,16 +2,11 @@
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
-import grpc
-import grpc.aio
-
 from controller.api.client import ControllerError, WrongCluster
-from controller.wire.commander import broken
-from controller.wire.peers import open_channel
-from controller.wire.wire import IDENTIFY, Acquaintance, BadAnswer, BadRequest, Introduction, decode, encode, path
+from controller.wire.asking import ask
+from controller.wire.wire import IDENTIFY, Acquaintance, Introduction, encode
 
 __all__ = ["ANSWER_S", "ask_all"]
 
@@ -27,20 +22,11 @@ async def ask_all(
 
 
 async def _ask(id_: int, address: str, introduction: Introduction, credentials: Any) -> Acquaintance | ControllerError:
-    channel = open_channel(address, credentials)
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            answer = await channel.unary_unary(path(IDENTIFY))(encode(introduction), timeout=ANSWER_S)
-        found: Acquaintance = decode(answer, Acquaintance)
-    except grpc.aio.AioRpcError as error:
-        return await broken(None, error)
-    except TimeoutError:
-        return ControllerError(f"{address} has not answered within {ANSWER_S:g} s")
-    except BadRequest as error:
-        return BadAnswer(str(error))
-    finally:
-        with suppress(Exception):
-            await channel.close()
+    asked = encode(introduction)
+    found = await ask(address, IDENTIFY, asked, Acquaintance, credentials=credentials, timeout_s=ANSWER_S)
+    if isinstance(found, ControllerError):
+        return found
+    assert isinstance(found, Acquaintance)
     if found.id != id_:
         return WrongCluster(f"at {address} is controller {found.id}, and not {id_} (cluster.controllers)")
     return found

@@ -6,12 +6,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 import grpc.aio
 
-from controller.api.client import ControllerClosed, ControllerDamaged, ControllerError, ControllerOverloaded, Group
+from controller.api.client import ControllerClosed, ControllerError, ControllerOverloaded, Group
 from controller.elections.registry import Heartbeat
 from controller.node.node import ControllerNode
 from controller.raft import NotLeader, StorageFailed
@@ -20,7 +20,7 @@ from controller.wire.wire import (
     ALIVE_S,
     ASKED_MAX,
     COMMAND,
-    ERROR_KEY,
+    ERRORS,
     FOLLOW,
     HEARTBEAT,
     IDENTIFY,
@@ -52,7 +52,6 @@ from controller.wire.wire import (
     describe,
     encode,
     encode_answer,
-    status_of,
 )
 from store.base import listening
 
@@ -159,19 +158,19 @@ class ControllerService:
             with self._counted(name):
                 await serve(context, asyncio.get_running_loop())
         except ControllerError as error:
-            await _refuse(context, error)
+            await ERRORS.refuse(context, error, logger=logger)
         except _Gone:
             return
         except BaseExceptionGroup as group:
             refused = group.subgroup(ControllerError)
             if refused is not None:
-                await _refuse(context, next(_leaves(refused)))
+                await ERRORS.refuse(context, next(_leaves(refused)), logger=logger)
             elif group.split(_Gone)[1] is not None:
                 raise
         except asyncio.CancelledError:
             if context.cancelled():  # by the client
                 raise
-            await _refuse(context, ControllerClosed("this stream is ended by the controller"))
+            await ERRORS.refuse(context, ControllerClosed("this stream is ended by the controller"))
         finally:
             self._tasks.discard(task)
 
@@ -202,7 +201,7 @@ class ControllerService:
                 listening.admit(context)
                 return answer(request)
             except ControllerError as error:
-                await _refuse(context, error)
+                await ERRORS.refuse(context, error, logger=logger)
 
         return call
 
@@ -450,13 +449,3 @@ def _leaves(group: BaseExceptionGroup[ControllerError]) -> Iterator[ControllerEr
             yield from _leaves(error)
         else:
             yield error
-
-
-async def _refuse(context: Any, error: ControllerError) -> NoReturn:
-    """End a call with the error's status, its name and text as details, and the error itself as metadata."""
-    if isinstance(error, ControllerDamaged):
-        logger.error("a call failed: %s", error)
-    await context.abort(
-        status_of(error), f"{type(error).__name__}: {error}", trailing_metadata=((ERROR_KEY, describe(error)),)
-    )
-    raise AssertionError("abort raises")

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from controller.api.client import ControllerError, ControllerUnreachable, Group, WrongCluster
+from controller.api.client import ControllerError, Group, WrongCluster
 from controller.elections.registry import HEARTBEAT_MS, Heartbeat
-from controller.wire.commander import CONNECT_S, read, write
+from controller.wire.commander import CONNECT_S
 from controller.wire.peers import open_channel
-from controller.wire.wire import HEARTBEAT, BeatHello, Pushed, decode, encode, path
-from store.base.streams import Backoff, keep_connected, until_one_ends
+from controller.wire.wire import ERRORS, HEARTBEAT, BeatHello, Pushed, decode, encode, path
+from store.base.streams import Backoff, Stream, closing, keep_connected, until_one_ends
 
 __all__ = ["Heartbeats"]
 
@@ -135,36 +135,28 @@ class _Controller:
 
     async def _attempt(self) -> None:
         """Connect, and send and receive until one of both fails. Raises `ControllerError`."""
-        channel = self._heartbeats.channel(self._address)
         try:
-            stream = channel.stream_stream(path(HEARTBEAT))()
-            try:
-                async with asyncio.timeout(CONNECT_S):
-                    await write(stream, self._heartbeats.hello())
-                    await write(stream, self._heartbeats.message())
-            except TimeoutError as error:
-                raise ControllerUnreachable(f"{self._address} is not reached within {CONNECT_S:g} s") from error
-            await until_one_ends(self._send(stream), self._receive(stream))
+            async with closing(self._heartbeats.channel(self._address)) as channel:
+                stream = Stream(channel.stream_stream(path(HEARTBEAT))(), ERRORS, self._address)
+                async with stream.within(CONNECT_S):
+                    await stream.write(self._heartbeats.hello())
+                    await stream.write(self._heartbeats.message())
+                await until_one_ends(self._send(stream), self._receive(stream))
         finally:
             self.connected = False
-            with suppress(Exception):
-                await channel.close()
 
-    async def _send(self, stream: Any) -> None:
+    async def _send(self, stream: Stream) -> None:
         while True:
             self.speak.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._heartbeats.interval_s):
                     await self.speak.wait()
-            await write(stream, self._heartbeats.message())
+            await stream.write(self._heartbeats.message())
 
-    async def _receive(self, stream: Any) -> None:
+    async def _receive(self, stream: Stream) -> None:
         while True:
-            try:
-                async with asyncio.timeout(SILENCE_S):
-                    message = await read(stream)
-            except TimeoutError as error:
-                raise ControllerUnreachable(f"nothing has come from it for {SILENCE_S:g} s") from error
+            async with stream.within(SILENCE_S):
+                message = await stream.read()
             self.connected = True
             self._backoff.reset()
             self._heartbeats.take(decode(message, list[Pushed]))

@@ -5,12 +5,9 @@ import heapq
 import logging
 import random
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any
-
-import grpc
-import grpc.aio
 
 from controller.api.client import (
     ControllerClosed,
@@ -26,18 +23,19 @@ from controller.api.requests import Barrier
 from controller.elections.registry import Route
 from controller.metadata.growth import check_growth
 from controller.metadata.state import MetadataState
-from controller.wire.commander import BUDGET_S, CONNECT_S, Commander, broken, read, write
+from controller.wire.asking import ask
+from controller.wire.commander import BUDGET_S, CONNECT_S, Commander
 from controller.wire.front import Limits, StateClient
 from controller.wire.peers import open_channel
 from controller.wire.status import ControllerStatus
 from controller.wire.wire import (
+    ERRORS,
     FOLLOW,
     ROUTES,
     SILENCE_S,
     SNAPSHOT_BYTES_MAX,
     STATUS,
     BadAnswer,
-    BadRequest,
     Fed,
     FollowRequest,
     RoutesRequest,
@@ -45,7 +43,7 @@ from controller.wire.wire import (
     encode,
     path,
 )
-from store.base.streams import Backoff, keep_connected
+from store.base.streams import Backoff, Stream, closing, keep_connected
 
 __all__ = ["RemoteController"]
 
@@ -157,24 +155,13 @@ class RemoteController(StateClient):
 
     async def _ask_all(self, method: str, request: bytes, kind: Any) -> dict[str, Any]:
         addresses = self.addresses()
-        found = await asyncio.gather(*(self._ask_one(at, method, request, kind) for at in addresses))
+        asking = partial(ask, credentials=self._credentials, timeout_s=CONNECT_S)
+        found = await asyncio.gather(*(asking(at, method, request, kind) for at in addresses))
         answers = {at: one for at, one in zip(addresses, found, strict=True) if not isinstance(one, ControllerError)}
         if not answers:
             why = next((str(one) for one in found), "no controller is known")
             raise ControllerUnreachable(f"no controller answers: {why}")
         return answers
-
-    async def _ask_one(self, address: str, method: str, request: bytes, kind: Any) -> Any:
-        channel = open_channel(address, self._credentials)
-        try:
-            return decode(await channel.unary_unary(path(method))(request, timeout=CONNECT_S), kind)
-        except grpc.aio.AioRpcError as error:
-            return await broken(None, error)
-        except BadRequest as error:
-            return BadAnswer(str(error))
-        finally:
-            with suppress(Exception):
-                await channel.close()
 
     # ---- the state
 
@@ -238,16 +225,17 @@ class RemoteController(StateClient):
         """Follow a controller until it is gone, or another one may know more. Raises `ControllerError`."""
         if not target:
             raise ControllerUnreachable("no controller is known")
-        channel = open_channel(target, self._credentials)
-        try:
-            stream = channel.stream_stream(path(FOLLOW))()
+        async with closing(open_channel(target, self._credentials)) as channel:
+            stream = Stream(channel.stream_stream(path(FOLLOW))(), ERRORS, target)
             request = FollowRequest(self.index, self.cluster, self._state.digest)
-            await self._timely(write(stream, encode(request)), CONNECT_S)
+            async with stream.within(CONNECT_S):
+                await stream.write(encode(request))
             whole = bytearray()  # of a snapshot; <= SNAPSHOT_BYTES_MAX
             since_s = self._loop.time()
             aim: int | None = None  # how far it was when it was asked
             while True:
-                fed: Fed = decode(await self._timely(read(stream), SILENCE_S), Fed)
+                async with stream.within(SILENCE_S):
+                    fed: Fed = decode(await stream.read(), Fed)
                 self.connected = True
                 aim = fed.applied or None if aim is None else aim
                 self._commander.led_by(fed.leader, fed.term)
@@ -262,16 +250,6 @@ class RemoteController(StateClient):
                     self._good_s = since_s = self._loop.time()
                 elif self._loop.time() - since_s > BETTER_S and len(self.addresses()) > 1:
                     raise ControllerUnreachable("it knows no leader, or less than is known here")
-        finally:
-            with suppress(Exception):
-                await channel.close()
-
-    async def _timely(self, work: Any, timeout_s: float) -> Any:
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await work
-        except TimeoutError as error:
-            raise ControllerUnreachable(f"nothing has come for {timeout_s:g} s") from error
 
     def _take_part(self, fed: Fed, whole: bytearray) -> None:
         assert fed.part is not None

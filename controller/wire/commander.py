@@ -10,12 +10,8 @@ import random
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-
-import grpc
-import grpc.aio
 
 from controller.api.client import (
     ControllerClosed,
@@ -33,7 +29,7 @@ from controller.wire.wire import (
     ASKED_MAX,
     COMMAND,
     COMMAND_BYTES_MAX,
-    ERROR_KEY,
+    ERRORS,
     MESSAGE_BYTES,
     SILENCE_S,
     Answered,
@@ -50,9 +46,9 @@ from controller.wire.wire import (
     path,
     revive,
 )
-from store.base.streams import Backoff, until_one_ends
+from store.base.streams import Backoff, Stream, closing, until_one_ends
 
-__all__ = ["BUDGET_S", "CONNECT_S", "Commander", "broken", "read", "settled", "write"]
+__all__ = ["BUDGET_S", "CONNECT_S", "Commander", "settled"]
 
 logger = logging.getLogger(__name__)
 
@@ -205,29 +201,24 @@ class Commander:
         """Ask a controller until the connection breaks, or nobody needs it. Raises `ControllerError`."""
         if not target:
             raise ControllerUnreachable("no controller is known")
-        channel = open_channel(target, self._credentials)
         try:
-            stream = channel.stream_stream(path(COMMAND))()
-            try:
-                async with asyncio.timeout(CONNECT_S):
-                    await write(stream, encode(CommandHello(self._client, self._cluster(), *self._applied())))
-                    greeting: Greeting = decode(await read(stream), Greeting)
-            except TimeoutError as error:
-                raise ControllerUnreachable(f"{target} has not answered within {CONNECT_S:g} s") from error
-            self._hint = target  # after a break, here first: it may be the network
-            self._greeted = greeting.term
-            self._leave.clear()
-            await until_one_ends(self._send_requests(stream), self._receive(stream), self._leaving())
+            async with closing(open_channel(target, self._credentials)) as channel:
+                stream = Stream(channel.stream_stream(path(COMMAND))(), ERRORS, target)
+                async with stream.within(CONNECT_S):
+                    await stream.write(encode(CommandHello(self._client, self._cluster(), *self._applied())))
+                    greeting: Greeting = decode(await stream.read(), Greeting)
+                self._hint = target  # after a break, here first: it may be the network
+                self._greeted = greeting.term
+                self._leave.clear()
+                await until_one_ends(self._send_requests(stream), self._receive(stream), self._leaving())
         finally:
             self._greeted = None
-            with suppress(Exception):
-                await channel.close()
 
     async def _leaving(self) -> None:
         await self._leave.wait()
         raise NotLeading(self._hint)
 
-    async def _send_requests(self, stream: Any) -> None:
+    async def _send_requests(self, stream: Stream) -> None:
         while True:
             self._wake.clear()
             while self._to_send:
@@ -239,7 +230,7 @@ class Commander:
                         batch.append(Asked(pending.number, pending.body))
                         size += len(pending.body)
                 if batch:
-                    await write(stream, encode(batch))
+                    await stream.write(encode(batch))
             try:
                 async with asyncio.timeout(IDLE_S):
                     await self._wake.wait()
@@ -247,14 +238,15 @@ class Commander:
                 if not self._pending:
                     return
 
-    async def _receive(self, stream: Any) -> None:
+    async def _receive(self, stream: Stream) -> None:
         while True:
             try:
-                async with asyncio.timeout(SILENCE_S):
-                    message = await read(stream)
-            except TimeoutError as error:
-                self._hint = ""  # rather somebody else
-                raise ControllerUnreachable(f"nothing has come from the leader for {SILENCE_S:g} s") from error
+                async with stream.within(SILENCE_S):
+                    message = await stream.read()
+            except ControllerUnreachable as error:
+                if isinstance(error.__cause__, TimeoutError):
+                    self._hint = ""  # rather somebody else
+                raise
             for answered in decode(message, Answers).answers:
                 pending = self._pending.get(answered.number)
                 if pending is not None and not pending.future.done():
@@ -291,37 +283,3 @@ def _encoded(request: Request[Any]) -> bytes:
     if len(body) > COMMAND_BYTES_MAX:
         raise ControllerError(f"a request has at most {COMMAND_BYTES_MAX} bytes, not {len(body)}")
     return body
-
-
-async def write(stream: Any, message: bytes) -> None:
-    """Write to a stream. Raises `ControllerError`: the other side's, or `ControllerUnreachable`."""
-    try:
-        await stream.write(message)
-    except (grpc.aio.BaseError, grpc.RpcError, asyncio.InvalidStateError) as error:
-        raise await broken(stream, error) from error
-
-
-async def read(stream: Any) -> bytes:
-    """Read from a stream. Raises `ControllerError`: the other side's, or `ControllerUnreachable`."""
-    try:
-        message = await stream.read()
-    except (grpc.aio.BaseError, grpc.RpcError, asyncio.InvalidStateError) as error:
-        raise await broken(stream, error) from error
-    if message is grpc.aio.EOF:
-        raise ControllerUnreachable("the controller has ended the connection")
-    assert isinstance(message, bytes)
-    return message
-
-
-async def broken(stream: Any, error: Exception) -> ControllerError:
-    """Returns why a stream is over."""
-    if isinstance(error, grpc.aio.AioRpcError):
-        trailing, code, details = error.trailing_metadata(), error.code(), error.details()
-    elif stream.done():
-        trailing, code, details = await stream.trailing_metadata(), await stream.code(), await stream.details()
-    else:
-        return ControllerUnreachable(f"the connection broke: {error}")
-    for key, described in trailing or ():
-        if key == ERROR_KEY:
-            return revive(described)
-    return ControllerUnreachable(f"{code.name}: {details}")

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -13,7 +12,7 @@ import grpc.aio
 from controller.raft import Message, encode
 from controller.wire.wire import CHANNEL_OPTIONS, INSTALL, MESSAGE_BYTES, PART_BYTES, PEER, Hello, path
 from controller.wire.wire import encode as pack
-from store.base.streams import Backoff, keep_connected
+from store.base.streams import Backoff, closing, keep_connected
 
 __all__ = ["Peers", "open_channel"]
 
@@ -150,8 +149,7 @@ class _Peer:
 
     async def _connected(self, address: str) -> None:
         """Sends until the connection breaks. Raises `_Refused`, or one of `_LOST`."""
-        channel = open_channel(address, self._credentials)
-        try:
+        async with closing(open_channel(address, self._credentials)) as channel:
             async with asyncio.timeout(CONNECT_S):
                 await channel.channel_ready()
             stream = channel.stream_unary(path(PEER))()
@@ -181,9 +179,6 @@ class _Peer:
                     await asyncio.wait([install])
             if await stream.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 raise _Refused(f"it takes nothing from this one: {await stream.details()}")
-        finally:
-            with suppress(Exception):
-                await channel.close()
 
     def _batches(self) -> Iterator[bytes]:
         """Yields the queue's content, in messages of a good size."""

@@ -9,11 +9,11 @@
     Status, Routes                        unary
 
 Whoever begins a stream says of which cluster it is, as soon as it knows that; another cluster's controller refuses it.
-A refused call ends with a status, and with the error itself under the trailing metadata key `ERROR_KEY`.
+A refused call ends with a status, and with the error itself in the trailing metadata (`ERRORS`).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeAlias, TypeVar, Union
+from typing import Annotated, Any, Final, TypeVar, Union
 
 import grpc
 import msgspec
@@ -37,11 +37,12 @@ from controller.complaints.messages import Report
 from controller.disk.driver import OutcomeUnknown
 from controller.elections.registry import RegistryFull
 from controller.raft import BadMessage, ChangeRefused, NotLeader, ProposalDropped, ProposalTooLarge, TransferRefused
+from store.base.streams import ErrorTable
 
 __all__ = [
     "CHANNEL_OPTIONS",
     "COMMAND",
-    "ERROR_KEY",
+    "ERRORS",
     "FOLLOW",
     "HEARTBEAT",
     "IDENTIFY",
@@ -76,7 +77,6 @@ __all__ = [
     "encode_answer",
     "path",
     "revive",
-    "status_of",
 ]
 
 SERVICE = "headgate.controller.v1.Controller"
@@ -91,7 +91,6 @@ SNAPSHOT_BYTES_MAX = 1 << 30  # of a state in parts
 ASKED_MAX = 1_024  # commands of one client under way
 ALIVE_S = 0.5  # a controller says something on every stream at least that often
 SILENCE_S = 1.5  # from whom nothing came for so long is given up: what was asked is asked another one
-ERROR_KEY = "headgate-error-bin"
 
 CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -317,7 +316,7 @@ def decode_answer(data: bytes) -> Any:
 
 # ---- errors
 
-STATUSES: Mapping[type[Exception], grpc.StatusCode] = {
+_STATUSES: Mapping[type[Exception], grpc.StatusCode] = {
     BadRequest: grpc.StatusCode.INVALID_ARGUMENT,
     BadMessage: grpc.StatusCode.INVALID_ARGUMENT,
     NotLeading: grpc.StatusCode.UNAVAILABLE,
@@ -330,34 +329,25 @@ STATUSES: Mapping[type[Exception], grpc.StatusCode] = {
     ControllerError: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
-_KINDS: Mapping[str, type[ControllerError]] = {
-    kind.__name__: kind
-    for kind in (
-        *(getattr(client, name) for name in client.__all__),
-        *(BadRequest, NotLeading, OutcomeUnknown, ProposalDropped, ProposalTooLarge, ChangeRefused, TransferRefused),
-        RegistryFull,
-    )
-    if isinstance(kind, type) and issubclass(kind, ControllerError)
-}
-_ErrorParts: TypeAlias = tuple[str, str]
-
-
-def status_of(error: ControllerError) -> grpc.StatusCode:
-    """The gRPC status of an error: that of the nearest of its classes in `STATUSES`."""
-    return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
-
-
-def describe(error: ControllerError) -> bytes:
-    """An error as it travels: the name of the nearest of its classes that has one here, and what it is made from."""
-    kind = next(kind for kind in type(error).__mro__ if _KINDS.get(kind.__name__) is kind)
-    text = error.address if isinstance(error, NotLeading) else str(error)
-    return encode((kind.__name__, text.encode(errors="replace").decode()[:TEXT_CHARS_MAX]))
+ERRORS: Final[ErrorTable[ControllerError]] = ErrorTable(
+    ControllerError,
+    [
+        kind
+        for kind in (
+            *(getattr(client, name) for name in client.__all__),
+            *(BadRequest, NotLeading, OutcomeUnknown, RegistryFull),
+            *(ProposalDropped, ProposalTooLarge, ChangeRefused, TransferRefused),
+        )
+        if isinstance(kind, type) and issubclass(kind, ControllerError)
+    ],
+    _STATUSES,
+    unreachable=client.ControllerUnreachable,
+    fields={NotLeading: ("address",)},
+    text_chars_max=TEXT_CHARS_MAX,
+)
+describe = ERRORS.describe
 
 
 def revive(described: bytes) -> ControllerError:
     """The error that `describe` was given; a plain `ControllerError` when it is none that is known."""
-    try:
-        name, text = decode(described, _ErrorParts)
-    except BadRequest:
-        return ControllerError("an error that cannot be read")
-    return _KINDS.get(name, ControllerError)(text)
+    return ERRORS.revive(described) or ControllerError(ERRORS.text_of(described))

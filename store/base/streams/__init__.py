@@ -9,5 +9,17 @@ Every package may import this room. It imports nothing of the product.
 
 from store.base.streams.backoff import Backoff
 from store.base.streams.connecting import Silence, keep_connected, until_one_ends
+from store.base.streams.errors import ERROR_KEY, ErrorTable
+from store.base.streams.stream import Stream, closing, of_call
 
-__all__ = ["Backoff", "Silence", "keep_connected", "until_one_ends"]
+__all__ = [
+    "ERROR_KEY",
+    "Backoff",
+    "ErrorTable",
+    "Silence",
+    "Stream",
+    "closing",
+    "keep_connected",
+    "of_call",
+    "until_one_ends",
+]

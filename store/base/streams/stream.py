@@ -1,0 +1,80 @@
+"""A client's side of one stream, of gRPC or a pipe: what breaks it is raised as an error of its protocol."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from store.base.streams.errors import ErrorTable
+
+__all__ = ["Stream", "closing", "of_call"]
+
+_BROKEN = (grpc.aio.BaseError, grpc.RpcError, asyncio.InvalidStateError)
+
+
+@asynccontextmanager
+async def closing(channel: Any) -> AsyncIterator[Any]:
+    """Closes a channel at the end, whatever state it is in."""
+    try:
+        yield channel
+    finally:
+        with suppress(Exception):
+            await channel.close()
+
+
+class Stream:
+    """A call that reads and writes messages. `peer` is whom it goes to, for errors.
+
+    Its methods raise the error that the peer has refused the call with, or the table's `unreachable`.
+    """
+
+    def __init__(self, call: Any, errors: ErrorTable[Any], peer: str) -> None:
+        self._call, self._errors, self._peer = call, errors, peer
+
+    async def write(self, message: bytes) -> None:
+        """Sends a message, as soon as the peer takes it."""
+        try:
+            await self._call.write(message)
+        except _BROKEN as error:
+            raise await self._broken(error) from error
+
+    async def read(self) -> bytes:
+        """Returns the next message."""
+        try:
+            message = await self._call.read()
+        except _BROKEN as error:
+            raise await self._broken(error) from error
+        if message is grpc.aio.EOF:
+            raise self._errors.unreachable(f"{self._peer} has ended the connection")
+        assert isinstance(message, bytes)
+        return message
+
+    @asynccontextmanager
+    async def within(self, timeout_s: float) -> AsyncIterator[None]:
+        """Bounds how long the peer may take for what is awaited inside."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                yield
+        except TimeoutError as error:
+            raise self._errors.unreachable(f"{self._peer} has not answered within {timeout_s:g} s") from error
+
+    def cancel(self) -> None:
+        """Ends it."""
+        self._call.cancel()
+
+    async def _broken(self, error: Exception) -> Exception:
+        call = self._call
+        if isinstance(error, grpc.aio.AioRpcError):
+            return of_call(error, self._errors)
+        if not call.done():
+            return self._errors.unreachable(f"the connection to {self._peer} broke: {error}")
+        found = self._errors.ended_with(await call.trailing_metadata())
+        return found or self._errors.unreachable(f"{(await call.code()).name}: {await call.details()}")
+
+
+def of_call(error: Any, errors: ErrorTable[Any]) -> Exception:
+    """Returns the error that a peer has refused a call with, or the table's `unreachable`; `error` is gRPC's."""
+    return errors.ended_with(error.trailing_metadata()) or errors.unreachable(f"{error.code().name}: {error.details()}")
