@@ -11,7 +11,7 @@ from controller.elections.registry import HEARTBEAT_MS, Heartbeat
 from controller.wire.commander import CONNECT_S
 from controller.wire.peers import open_channel
 from controller.wire.wire import ERRORS, HEARTBEAT, BeatHello, Pushed, decode, encode, path
-from store.base.streams import Backoff, Stream, closing, keep_connected, until_one_ends
+from store.base.streams import Backoff, Stream, keep_connected, opened, until_one_ends
 
 __all__ = ["Heartbeats"]
 
@@ -136,7 +136,7 @@ class _Controller:
     async def _attempt(self) -> None:
         """Connect, and send and receive until one of both fails. Raises `ControllerError`."""
         try:
-            async with closing(self._heartbeats.channel(self._address)) as channel:
+            async with opened(self._heartbeats.channel(self._address)) as channel:
                 stream = Stream(channel.stream_stream(path(HEARTBEAT))(), ERRORS, self._address)
                 async with stream.within(CONNECT_S):
                     await stream.write(self._heartbeats.hello())

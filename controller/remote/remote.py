@@ -43,7 +43,7 @@ from controller.wire.wire import (
     encode,
     path,
 )
-from store.base.streams import Backoff, Stream, closing, keep_connected
+from store.base.streams import Backoff, Stream, keep_connected, opened
 
 __all__ = ["RemoteController"]
 
@@ -225,7 +225,7 @@ class RemoteController(StateClient):
         """Follow a controller until it is gone, or another one may know more. Raises `ControllerError`."""
         if not target:
             raise ControllerUnreachable("no controller is known")
-        async with closing(open_channel(target, self._credentials)) as channel:
+        async with opened(open_channel(target, self._credentials)) as channel:
             stream = Stream(channel.stream_stream(path(FOLLOW))(), ERRORS, target)
             request = FollowRequest(self.index, self.cluster, self._state.digest)
             async with stream.within(CONNECT_S):

@@ -8,7 +8,7 @@ import grpc.aio
 from controller.api.client import ControllerError, ControllerUnreachable
 from controller.wire.peers import open_channel
 from controller.wire.wire import ERRORS, BadAnswer, BadRequest, decode, path
-from store.base.streams import closing, of_call
+from store.base.streams import of_call, opened
 
 __all__ = ["ask"]
 
@@ -17,7 +17,7 @@ async def ask(
     address: str, method: str, request: bytes, kind: Any, *, credentials: Any, timeout_s: float
 ) -> Any | ControllerError:
     """Returns the answer of the controller at an address, or the error: it raises none."""
-    async with closing(open_channel(address, credentials)) as channel:
+    async with opened(open_channel(address, credentials)) as channel:
         try:
             async with asyncio.timeout(timeout_s):
                 return decode(await channel.unary_unary(path(method))(request, timeout=timeout_s), kind)

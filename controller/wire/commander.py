@@ -46,7 +46,7 @@ from controller.wire.wire import (
     path,
     revive,
 )
-from store.base.streams import Backoff, Stream, closing, until_one_ends
+from store.base.streams import Backoff, Stream, opened, until_one_ends
 
 __all__ = ["BUDGET_S", "CONNECT_S", "Commander", "settled"]
 
@@ -202,7 +202,7 @@ class Commander:
         if not target:
             raise ControllerUnreachable("no controller is known")
         try:
-            async with closing(open_channel(target, self._credentials)) as channel:
+            async with opened(open_channel(target, self._credentials)) as channel:
                 stream = Stream(channel.stream_stream(path(COMMAND))(), ERRORS, target)
                 async with stream.within(CONNECT_S):
                     await stream.write(encode(CommandHello(self._client, self._cluster(), *self._applied())))

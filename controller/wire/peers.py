@@ -12,7 +12,7 @@ import grpc.aio
 from controller.raft import Message, encode
 from controller.wire.wire import CHANNEL_OPTIONS, INSTALL, MESSAGE_BYTES, PART_BYTES, PEER, Hello, path
 from controller.wire.wire import encode as pack
-from store.base.streams import Backoff, closing, keep_connected
+from store.base.streams import Backoff, keep_connected, opened
 
 __all__ = ["Peers", "open_channel"]
 
@@ -149,7 +149,7 @@ class _Peer:
 
     async def _connected(self, address: str) -> None:
         """Sends until the connection breaks. Raises `_Refused`, or one of `_LOST`."""
-        async with closing(open_channel(address, self._credentials)) as channel:
+        async with opened(open_channel(address, self._credentials)) as channel:
             async with asyncio.timeout(CONNECT_S):
                 await channel.channel_ready()
             stream = channel.stream_unary(path(PEER))()

@@ -16,7 +16,7 @@ from controller.api.client import ControllerError, Group
 from controller.api.requests import Elect
 from controller.complaints.messages import COMPLAIN_MS, HINT_MS, Complaint
 from store.base.errors import CorruptFrame, StoreError, StoreFailed, StoreFull, StoreOverloaded, StoreUnreachable
-from store.base.streams import Backoff
+from store.base.streams import Backoff, Stream, opened
 from store.format.frame import LogOffset
 from store.node import wire
 from store.node.replacing import give_up, start_over
@@ -289,20 +289,19 @@ class ReplicaRole:
         """Follow until the stream breaks or is given up."""
         core, now_ms = self._core, self._context.now_ms
         await self._context.disk.belong(self._group.log)
-        channel = self._context.dial(address)
-        try:
-            call = channel.stream_stream(wire.path(wire.REPLICATE))()
-            stream = self._stream = MasterStream(call, random.getrandbits(63), self._received)
-            group = self._group
-            core.connect(group.master_epoch, session=stream.session, now_ms=now_ms(), unclean_epoch=group.unclean_epoch)
-            self._after()
-            await stream.run()
-        finally:
-            self._stream = None
-            if core.stage not in {Stage.SNAPSHOT, Stage.GIVING_UP}:
-                core.close()
-            with suppress(Exception):
-                await channel.close()
+        async with opened(self._context.dial(address)) as channel:
+            try:
+                call = channel.stream_stream(wire.path(wire.REPLICATE))()
+                plain = Stream(call, wire.ERRORS, f"the master at {address}")
+                stream = self._stream = MasterStream(plain, random.getrandbits(63), self._received)
+                epoch, unclean_epoch = self._group.master_epoch, self._group.unclean_epoch
+                core.connect(epoch, session=stream.session, now_ms=now_ms(), unclean_epoch=unclean_epoch)
+                self._after()
+                await stream.run()
+            finally:
+                self._stream = None
+                if core.stage not in {Stage.SNAPSHOT, Stage.GIVING_UP}:
+                    core.close()
 
     def _received(self, message: FromMaster) -> None:
         if isinstance(message, Refused) and message.why in STRANGE and message.text != self._refusal:

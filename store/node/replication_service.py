@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 
@@ -15,7 +15,6 @@ from store.node.replica_context import RoleServices
 from store.node.wire import SwitchRequest, Verified, VerifyRequest
 from store.replication.errors import BadMessage
 from store.replication.messages import Hello, Refused, Why, decode, encode
-from store.rpc import wire as store_wire
 
 __all__ = ["ReplicationService"]
 
@@ -66,7 +65,7 @@ class ReplicationService:
                 admit(context)
                 await leading.attend(context, message)
         except StoreError as error:
-            await _refuse(context, error)
+            await wire.ERRORS.refuse(context, error)
         finally:
             self._streams -= 1
 
@@ -76,10 +75,10 @@ class ReplicationService:
                 raise NotMaster(f"this node is not the master of store group {self._group}")
             await self._services.leading.send_snapshot(context, request)
         except StoreError as error:
-            await _refuse(context, error)
+            await wire.ERRORS.refuse(context, error)
         except OSError as error:
             logger.exception("a snapshot cannot be sent")
-            await _refuse(context, StoreError(str(error)))
+            await wire.ERRORS.refuse(context, StoreError(str(error)))
 
     async def _fetch_range(self, request: bytes, context: Any) -> None:
         try:
@@ -88,10 +87,10 @@ class ReplicationService:
             admit(context)
             await self._services.ranges.send(request, context)
         except StoreError as error:
-            await _refuse(context, error)
+            await wire.ERRORS.refuse(context, error)
         except OSError as error:
             logger.warning("a range of the log cannot be sent: %s", error)
-            await _refuse(context, StoreError(str(error)))
+            await wire.ERRORS.refuse(context, StoreError(str(error)))
 
     async def _seals(self, request: bytes, context: Any) -> None:
         try:
@@ -100,7 +99,7 @@ class ReplicationService:
             admit(context)
             await context.write(self._services.ranges.seals(request))
         except StoreError as error:
-            await _refuse(context, error)
+            await wire.ERRORS.refuse(context, error)
 
     async def _switch_over(self, request: bytes, context: Any) -> bytes:
         try:
@@ -110,7 +109,7 @@ class ReplicationService:
                 raise NotMaster(f"this node is not the master of store group {asked.group}")
             return wire.encode(await self._services.leading.switch_over(asked.target))
         except (StoreError, ControllerError) as error:
-            await _refuse(context, error)
+            await wire.ERRORS.refuse(context, error)
 
     async def _verify(self, request: bytes, context: Any) -> bytes:
         try:
@@ -124,9 +123,4 @@ class ReplicationService:
             open_, ever = len(store.damages), store.damages_repaired
             return wire.encode(Verified(store.first, store.end, store.hastened, open_, ever))
         except StoreError as error:
-            await _refuse(context, error)
-
-
-async def _refuse(context: Any, error: StoreError | ControllerError) -> NoReturn:
-    await context.abort(store_wire.status_of(error), f"{type(error).__name__}: {error}")
-    raise AssertionError("abort raises")
+            await wire.ERRORS.refuse(context, error)

@@ -7,13 +7,14 @@ and sent at a time: the copy takes room on the master's disk.
 import asyncio
 import logging
 import shutil
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from google_crc32c import value
 
 from store.base.errors import SnapshotUnusable, StoreOverloaded
+from store.base.streams import Stream, opened
 from store.disk.files import OsFiles, write_whole
 from store.engine.snapshot import SNAPSHOT_VIEWS, SnapshotInfo, describe_snapshot, install_snapshot
 from store.format.frame import LogOffset
@@ -72,18 +73,18 @@ async def fetch_snapshot(context: ReplicaContext, address: str, epoch: int, *, s
     """
     directory = context.disk.data_dir / _INCOMING
     await asyncio.to_thread(_begin, directory)
-    channel = context.dial(address)
-    try:
+    async with opened(context.dial(address)) as channel:
         request = wire.encode(SnapshotRequest(context.group, context.replica, epoch, starts_over))
         call = channel.unary_stream(wire.path(wire.SNAPSHOT))(request)
-        head = wire.decode(await _timely(call, TAKING_S), SnapshotHead)
+        stream = Stream(call, wire.ERRORS, f"the master at {address}")
+        head = wire.decode(await _timely(stream, TAKING_S), SnapshotHead)
         _check(head, context, epoch)
         if starts_over and not head.sound:
             raise SnapshotUnusable("the master does not say that it is sound: this replica keeps its log")
         with closing(OsFiles().open(directory / SNAPSHOT_VIEWS, create=True)) as file:
             at = 0
             while at < head.size_bytes:
-                part = wire.decode(await _timely(call, SILENCE_S), SnapshotPart)
+                part = wire.decode(await _timely(stream, SILENCE_S), SnapshotPart)
                 if part.at != at or at + len(part.data) > head.size_bytes or value(part.data) != part.crc32c:
                     raise BadMessage(f"a part at {part.at} is not what belongs at {at}")
                 await asyncio.to_thread(write_whole, file, part.data, at)
@@ -94,9 +95,6 @@ async def fetch_snapshot(context: ReplicaContext, address: str, epoch: int, *, s
         info = SnapshotInfo(group=head.group, first=head.first, dispatched=head.dispatched, size_bytes=head.size_bytes)
         await asyncio.to_thread(describe_snapshot, directory, info)  # last: it makes it a snapshot
         logger.info("a snapshot was fetched", extra={"bytes": at, "dispatched": head.dispatched, "from": address})
-    finally:
-        with suppress(Exception):
-            await channel.close()
 
 
 def _begin(directory: Path) -> None:
@@ -113,10 +111,10 @@ def _check(head: SnapshotHead, context: ReplicaContext, epoch: int) -> None:
         raise SnapshotUnusable(str(error)) from error
 
 
-async def _timely(call: Any, timeout_s: float) -> bytes:
+async def _timely(stream: Stream, timeout_s: float) -> bytes:
     try:
         async with asyncio.timeout(timeout_s):
-            return await wire.read(call)
+            return await stream.read()
     except TimeoutError as error:
         raise SnapshotUnusable(f"nothing has come for {timeout_s:g} s") from error
 

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from store.base.errors import StoreUnreachable
-from store.node import wire
+from store.base.streams import Silence, Stream, until_one_ends
 from store.replication.errors import BadMessage
 from store.replication.messages import Ack, Confirmed, FromMaster, FromReplica, Hello, Refused, decode, encode
 
@@ -44,9 +44,8 @@ class ReplicaStream:
         self._context = context
         self._received = received
         self._data = data
-        self._silence_s = silence_s
+        self._silence = Silence(silence_s)
         self._out: deque[FromMaster] = deque()
-        self._heard = False  # since it was looked at last
         self._ended = asyncio.Event()
 
     def put(self, message: FromMaster) -> None:
@@ -63,33 +62,18 @@ class ReplicaStream:
 
     async def run(self) -> None:
         """Serve until either side ends it. Raises `StoreError`."""
-        parts = [asyncio.ensure_future(part) for part in (self._read(), self._write(), self._silence())]
         try:
-            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-            for part in parts:
-                if part.done():
-                    part.result()
+            await until_one_ends(self._read(), self._write(), self._silence.lasts())
         except _BROKEN:  # the replica went away while something was sent to it
             logger.debug("a stream to replica %d has broken", self.replica, exc_info=True)
-        finally:
-            for part in parts:
-                part.cancel()
-            await asyncio.gather(*parts, return_exceptions=True)
 
     async def _read(self) -> None:
         while (message := await self._context.read()) is not grpc.aio.EOF:
-            self._heard = True
+            self._silence.heard()
             parsed = decode(message)
             if not isinstance(parsed, Hello | Ack | Refused):
                 raise BadMessage("a master speaks where a replica is expected")
             self._received(parsed)
-
-    async def _silence(self) -> None:
-        """Ends when nothing has come for too long."""
-        await asyncio.sleep(self._silence_s)
-        while self._heard:
-            self._heard = False
-            await asyncio.sleep(self._silence_s)
 
     async def _write(self) -> None:
         while True:
@@ -112,9 +96,9 @@ class ReplicaStream:
 class MasterStream:
     """The stream to the master, at a replica. `received` takes what the master says."""
 
-    def __init__(self, call: Any, session: int, received: Callable[[FromMaster], None]) -> None:
+    def __init__(self, stream: Stream, session: int, received: Callable[[FromMaster], None]) -> None:
         self.session = session
-        self._call = call
+        self._stream = stream
         self._received = received
         self._out: deque[FromReplica] = deque()
         self._news = asyncio.Event()
@@ -134,24 +118,14 @@ class MasterStream:
 
     async def run(self) -> None:
         """Speak and listen until either side ends it; says in the log why."""
-        parts = [asyncio.ensure_future(self._read()), asyncio.ensure_future(self._write())]
         try:
-            await asyncio.wait([*parts, self._ended], return_when=asyncio.FIRST_COMPLETED)
-            for part in parts:
-                if part.done():
-                    part.result()
+            await until_one_ends(self._read(), self._write(), until=self._ended)
         except (StoreUnreachable, BadMessage) as error:
             logger.info("the stream to the master is over: %s", error)
-        except _BROKEN as error:
-            logger.debug("the stream to the master has broken: %s", error)
-        finally:
-            for part in parts:
-                part.cancel()
-            await asyncio.gather(*parts, return_exceptions=True)
 
     async def _read(self) -> None:
         while True:
-            message = decode(await wire.read(self._call))
+            message = decode(await self._stream.read())
             if isinstance(message, Hello | Ack):
                 raise BadMessage("a replica speaks where the master is expected")
             self._received(message)
@@ -161,4 +135,4 @@ class MasterStream:
             await self._news.wait()
             self._news.clear()
             while self._out:
-                await self._call.write(encode(self._out.popleft()))
+                await self._stream.write(encode(self._out.popleft()))

@@ -8,19 +8,22 @@ SwitchOver  operator -> master   a `SwitchRequest`, unary, over gRPC
 Verify      operator -> replica  a `VerifyRequest`, likewise; back comes a `Verified`
 """
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import grpc
 import grpc.aio
 import msgspec
 from msgspec import Meta
 
-from store.base.errors import StoreUnreachable
+from store.base.errors import StoreError, StoreUnreachable
+from store.base.streams import ErrorTable
 from store.replication.errors import BadMessage
 from store.replication.messages import DATA_BYTES_MAX, Epochs, Group, Number, Offset, Paper
+from store.rpc import wire as store_wire
 
 __all__ = [
     "CHANNEL_OPTIONS",
+    "ERRORS",
     "FETCH_RANGE",
     "MESSAGE_BYTES_MAX",
     "PART_BYTES",
@@ -46,7 +49,6 @@ __all__ = [
     "encode",
     "open_channel",
     "path",
-    "read",
 ]
 
 SERVICE = "headgate.store.v1.Replication"
@@ -62,6 +64,11 @@ CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.enable_http_proxy", 0),  # a node is reached directly, whatever the environment says of proxies
     ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, which ends with the channel
     ("grpc.enable_retries", 0),  # what is sent again is decided here
+)
+
+# Whatever another node refuses with counts as unreachable: it is asked again later, or another one is.
+ERRORS: Final[ErrorTable[StoreError]] = ErrorTable(
+    StoreError, (), store_wire.ERRORS.statuses, unreachable=StoreUnreachable
 )
 
 _T = TypeVar("_T")
@@ -203,17 +210,3 @@ def open_channel(target: str, credentials: Any) -> Any:
     if credentials is None:
         return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
     return grpc.aio.secure_channel(target, credentials, options=CHANNEL_OPTIONS)
-
-
-async def read(call: Any) -> bytes:
-    """The next message of a call. Raises `StoreUnreachable`: there is none, the stream is over."""
-    try:
-        message = await call.read()
-    except grpc.aio.AioRpcError as error:
-        raise StoreUnreachable(f"{error.code().name}: {error.details()}") from error
-    except grpc.aio.BaseError as error:
-        raise StoreUnreachable(str(error)) from error
-    if message is grpc.aio.EOF:
-        raise StoreUnreachable("the other node has ended the stream")
-    assert isinstance(message, bytes)
-    return message

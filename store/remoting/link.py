@@ -11,11 +11,12 @@ import msgspec
 
 from store import pipes
 from store.base.errors import RemoteFailure, StoreError, StoreUnreachable
+from store.base.streams import ERROR_KEY
 from store.format.frame import LogOffset
 from store.rpc import arguments, calls
 from store.rpc.calls import VALUE, Greeting
 from store.rpc.paths import APPEND, CALLS, TAIL, TailRequest, path
-from store.rpc.wire import ERROR_KEY, BadAnswer, encode, revive
+from store.rpc.wire import BadAnswer, encode, revive
 
 __all__ = ["Link", "TailStream"]
 

@@ -16,6 +16,7 @@ import msgspec
 
 from store.api.client import Bounds, Fetched
 from store.base.errors import RemoteFailure, StoreError, StoreUnreachable
+from store.base.streams import ERROR_KEY
 from store.format.frame import Frame, QueueOffset
 from store.rpc import wire
 
@@ -177,6 +178,6 @@ class _Patience:
 def _translated(error: Any) -> StoreError:
     """The store's own error when the server sent one, else `RemoteFailure`."""
     for key, described in error.trailing_metadata() or ():
-        if key == wire.ERROR_KEY and isinstance(revived := wire.revive(described), StoreError):
+        if key == ERROR_KEY and isinstance(revived := wire.revive(described), StoreError):
             return revived
     return RemoteFailure(f"{error.code().name}: {error.details()}")

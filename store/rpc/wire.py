@@ -9,13 +9,13 @@ Frames travel whole and untouched, header included, so the reader checks the sam
 producer computed: integrity is end to end. A chunk carries many frames, because here a gRPC message costs 0.3 ms
 whatever is in it.
 
-A refused call ends with a gRPC status from `STATUS`, the error's name and text in its details, and, under the
-trailing metadata key `ERROR_KEY`, the error as MessagePack, which `revive` turns into the same exception again.
+A refused call ends with a gRPC status, the error's name and text in its details, and the error itself in the trailing
+metadata (`ERRORS`), which `revive` turns into the same exception again.
 """
 
 from collections.abc import Mapping, Sequence
 from struct import Struct
-from typing import Annotated, Any
+from typing import Annotated, Final
 
 import grpc
 import msgspec
@@ -40,8 +40,10 @@ from store.base.errors import (
     StoreFailed,
     StoreFull,
     StoreOverloaded,
+    StoreUnreachable,
     ViewsDamaged,
 )
+from store.base.streams import ErrorTable
 from store.format.frame import FRAME_BYTES_MAX, HEADER, ROW, Frame, QueueOffset
 
 __all__ = [
@@ -49,7 +51,7 @@ __all__ = [
     "CHUNK_BYTES",
     "CHUNK_BYTES_MAX",
     "CHUNK_BYTES_MIN",
-    "ERROR_KEY",
+    "ERRORS",
     "FETCH",
     "HEALTH",
     "MESSAGE_BYTES_MAX",
@@ -57,7 +59,6 @@ __all__ = [
     "QUEUES_MAX",
     "REQUEST_BYTES_MAX",
     "SERVICE",
-    "STATUS",
     "TOPICS",
     "BadAnswer",
     "BadRequest",
@@ -73,7 +74,6 @@ __all__ = [
     "encode_chunk",
     "failure_of",
     "revive",
-    "status_of",
 ]
 
 SERVICE = "headgate.store.v1.Store"
@@ -85,7 +85,6 @@ CHUNK_BYTES = 512 << 10  # of frames in one message, about: 60 KB to 1 MB is whe
 CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 64 << 10, 4 << 20
 CHUNK_ROWS_MAX = 1 << 16  # rows in one chunk: what a reader decodes at a time
 MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + CHUNK_BYTES_MAX + (1 << 20)  # a frame is never split
-ERROR_KEY = "headgate-error-bin"
 
 Queue = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
 Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -221,7 +220,7 @@ def decode_chunk(data: bytes, *, queue: int) -> Fetched:
 
 # ---- errors
 
-STATUS: Mapping[type[Exception], grpc.StatusCode] = {
+_STATUSES: Mapping[type[Exception], grpc.StatusCode] = {
     BadRequest: grpc.StatusCode.INVALID_ARGUMENT,
     BadArgument: grpc.StatusCode.INVALID_ARGUMENT,
     OffsetOutOfRange: grpc.StatusCode.OUT_OF_RANGE,
@@ -238,59 +237,35 @@ STATUS: Mapping[type[Exception], grpc.StatusCode] = {
     ControllerError: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
-_KINDS: Mapping[str, type[StoreError | ValueError]] = {
-    kind.__name__: kind
-    for kind in (BadRequest, TooManyStreams, ValueError, *vars(errors).values())
-    if isinstance(kind, type) and issubclass(kind, StoreError | ValueError)
-}
-_FIELDS: Mapping[type[StoreError | ValueError], Sequence[str]] = {
-    CorruptFrame: ("log_offset", "why", "next", "end"),
-    DamagedExport: ("offset", "why"),
-    NamespaceFull: ("namespace", "keys_max", "size_bytes_max"),
-    NoSuchTimer: ("timer",),
-    NotMaster: ("text", "master"),
-    OffsetOutOfRange: ("offset", "first", "next"),
-    RevisionCompacted: ("revision", "earliest"),
-    RevisionConflict: ("key", "expected", "actual"),
-}  # of an error that is made from more than a text: the attributes that it is made from
-_decode_error = msgspec.msgpack.Decoder(tuple[str, tuple[int | str | None, ...]]).decode
+
+def _namespace_full(namespace: str, keys_max: int, size_bytes_max: int) -> NamespaceFull:
+    return NamespaceFull(namespace, keys_max=keys_max, size_bytes_max=size_bytes_max)
 
 
-def status_of(error: StoreError | ControllerError) -> grpc.StatusCode:
-    """The gRPC status of an error: that of the nearest of its classes in `STATUS`."""
-    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
-
-
-def describe(error: Exception) -> bytes:
-    """An error as it travels: the name of the nearest of its classes that has one here, and what that is made from."""
-    known = (kind for kind in type(error).__mro__ if _KINDS.get(kind.__name__) is kind)
-    kind: Any = next(known, None)
-    if kind is StoreError:  # that says nothing: its own name says more, though nobody may know it
-        kind = type(error)
-    if kind in _FIELDS:
-        return encode((kind.__name__, tuple(getattr(error, name) for name in _FIELDS[kind])))
-    return encode(((kind or type(error)).__name__, (str(error).encode(errors="replace").decode(),)))
-
-
-def revive(described: bytes | memoryview | msgspec.Raw) -> StoreError | ValueError | None:
-    """The error that `describe` was given; None when it is none that is known."""
-    try:
-        name, values = _decode_error(described)
-        kind = _KINDS[name]
-        if kind is NamespaceFull:
-            namespace, keys_max, size_bytes_max = values
-            return NamespaceFull(namespace, keys_max=keys_max, size_bytes_max=size_bytes_max)  # type: ignore[arg-type]
-        if len(values) != len(_FIELDS.get(kind, ("text",))):
-            return None
-        return kind(*values)
-    except (msgspec.MsgspecError, KeyError, TypeError, ValueError):
-        return None
+ERRORS: Final[ErrorTable[StoreError | ValueError]] = ErrorTable(
+    StoreError,
+    [
+        kind
+        for kind in (BadRequest, TooManyStreams, ValueError, *vars(errors).values())
+        if isinstance(kind, type) and issubclass(kind, StoreError | ValueError)
+    ],
+    _STATUSES,
+    unreachable=StoreUnreachable,
+    fields={
+        CorruptFrame: ("log_offset", "why", "next", "end"),
+        DamagedExport: ("offset", "why"),
+        NamespaceFull: ("namespace", "keys_max", "size_bytes_max"),
+        NoSuchTimer: ("timer",),
+        NotMaster: ("text", "master"),
+        OffsetOutOfRange: ("offset", "first", "next"),
+        RevisionCompacted: ("revision", "earliest"),
+        RevisionConflict: ("key", "expected", "actual"),
+    },
+    makers={NamespaceFull: _namespace_full},
+)
+describe, revive = ERRORS.describe, ERRORS.revive
 
 
 def failure_of(described: bytes | memoryview | msgspec.Raw, asked: str) -> RemoteFailure:
     """Returns what to raise for an error that `revive` does not know; `asked` is what was asked for."""
-    try:
-        name, values = _decode_error(described)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return RemoteFailure(f"{asked}: an error that cannot be read")
-    return RemoteFailure(f"{asked}: {name}: {', '.join(map(str, values))}")
+    return RemoteFailure(f"{asked}: {ERRORS.text_of(described)}")

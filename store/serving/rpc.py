@@ -12,7 +12,7 @@ only when it is asked for.
 import errno
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -153,7 +153,7 @@ class StoreService:
             finally:
                 self._streams -= 1
         except (StoreError, ControllerError) as error:
-            await _refuse(context, error)
+            await wire.ERRORS.refuse(context, error, logger=_log)
 
     async def _chunks(self, asked: wire.FetchRequest) -> AsyncIterator[bytes]:
         """The chunks of `[offset, end)`, which must lie within the queue's bounds."""
@@ -191,17 +191,6 @@ def _guarded(answer: Unary) -> Callable[[bytes, Any], Awaitable[bytes]]:
             listening.admit(context)
             return answered
         except (StoreError, ControllerError) as error:
-            await _refuse(context, error)
+            await wire.ERRORS.refuse(context, error, logger=_log)
 
     return call
-
-
-async def _refuse(context: Any, error: StoreError | ControllerError) -> NoReturn:
-    """End a call with the error's status, its name and text as details, and the error itself as metadata."""
-    status = wire.status_of(error)
-    if status in (grpc.StatusCode.INTERNAL, grpc.StatusCode.DATA_LOSS):
-        _log.error("a read failed: %s: %s", type(error).__name__, error)
-    await context.abort(
-        status, f"{type(error).__name__}: {error}", trailing_metadata=((wire.ERROR_KEY, wire.describe(error)),)
-    )
-    raise AssertionError("abort raises")

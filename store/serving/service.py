@@ -14,7 +14,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from itertools import count
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -23,6 +23,7 @@ import msgspec
 from store.api.client import StoreClient
 from store.base.errors import CorruptFrame, NotMaster, StoreError, StoreOverloaded
 from store.base.listening import admit
+from store.base.streams import Silence, until_one_ends
 from store.format.frame import Frame, LogOffset, Position
 from store.rpc import wire
 from store.rpc.budget import Budget
@@ -193,23 +194,23 @@ class NodeService:
             finally:
                 self._streams[kind] -= 1
         except StoreError as error:
-            await _refuse(context, error)
+            await wire.ERRORS.refuse(context, error)
 
     # ---- streams
 
     async def _calls(self, _requests: object, context: Any) -> None:
         async with self._stream(CALLS, context) as term:
             session = Session(term.terms, self._owners, term.awaiting)
-            heard, grown = asyncio.Event(), asyncio.Event()
+            silence, grown = Silence(SILENCE_S), asyncio.Event()
             term.sessions.add(session)
             try:
                 with term.pulse.wakes(grown):
-                    await _until_one_ends(
+                    await _while_serving(
                         term.over,
-                        _read(context, session.received, heard),
+                        _read(context, session.received, silence),
                         _say(context, session),
-                        _whisper(session, grown),
-                        _silence(heard),
+                        _send_confirmed(session, grown),
+                        _check_silence(silence),
                     )
             finally:
                 term.sessions.discard(session)
@@ -229,7 +230,7 @@ class NodeService:
             intake = Intake(term.terms.store, self._budget, lambda: term.refusal, lambda: self.dropped)
             term.intakes.add(intake)
             try:
-                await _until_one_ends(term.over, _take_in(context, intake), _acknowledge(context, intake))
+                await _while_serving(term.over, _take_in(context, intake), _acknowledge(context, intake))
             finally:
                 term.intakes.discard(intake)
 
@@ -242,7 +243,7 @@ class NodeService:
             admit(context)
             grown = asyncio.Event()
             with term.pulse.wakes(grown):
-                await _until_one_ends(term.over, _follow(context, term.terms.store, LogOffset(asked.start), grown))
+                await _while_serving(term.over, _follow(context, term.terms.store, LogOffset(asked.start), grown))
 
 
 def _not_master(group: int, master: str | None) -> NotMaster:
@@ -252,10 +253,10 @@ def _not_master(group: int, master: str | None) -> NotMaster:
 # ---- one direction of a stream each
 
 
-async def _read(context: Any, received: Callable[[bytes], None], heard: asyncio.Event) -> None:
+async def _read(context: Any, received: Callable[[bytes], None], silence: Silence) -> None:
     first = True
     while (message := await context.read()) is not grpc.aio.EOF:
-        heard.set()
+        silence.heard()
         received(message)
         if first:
             admit(context)
@@ -274,7 +275,7 @@ async def _say(context: Any, session: Session) -> None:
         session.news.clear()  # behind the last: until then it is busy
 
 
-async def _whisper(session: Session, grown: asyncio.Event) -> None:
+async def _send_confirmed(session: Session, grown: asyncio.Event) -> None:
     """Sends the confirmed offset at intervals: every answer carries it too, so it is not worth a message per commit."""
     while True:
         await grown.wait()
@@ -283,13 +284,9 @@ async def _whisper(session: Session, grown: asyncio.Event) -> None:
         session.news.set()
 
 
-async def _silence(heard: asyncio.Event) -> None:
-    """Ends when nothing has been heard for too long."""
-    while True:
-        heard.clear()
-        await asyncio.sleep(SILENCE_S)
-        if not heard.is_set():
-            raise wire.BadRequest(f"nothing was heard from the client for {SILENCE_S:g} s")
+async def _check_silence(silence: Silence) -> None:
+    await silence.lasts()
+    raise wire.BadRequest(f"nothing was heard from the client for {silence.limit_s:g} s")
 
 
 async def _take_in(context: Any, intake: Intake) -> None:
@@ -327,29 +324,12 @@ async def _follow(context: Any, store: StoreClient, at: LogOffset, grown: asynci
         await grown.wait()
 
 
-async def _until_one_ends(over: "asyncio.Future[NotMaster]", *parts: Any) -> None:
+async def _while_serving(over: "asyncio.Future[NotMaster]", *parts: Any) -> None:
     """Run the parts of a stream until one of them ends or fails, or the node's role is over."""
-    tasks = [asyncio.ensure_future(part) for part in parts]
     try:
-        await asyncio.wait([*tasks, over], return_when=asyncio.FIRST_COMPLETED)
-        if over.done():
-            raise over.result()
-        for task in tasks:
-            if task.done():
-                task.result()
+        await until_one_ends(*parts, until=over)
     except (grpc.aio.BaseError, asyncio.InvalidStateError):  # the client went away while something was sent to it
         logger.debug("a stream has broken", exc_info=True)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _refuse(context: Any, error: StoreError) -> NoReturn:
-    """End a stream with an error's status, and the error itself as metadata."""
-    await context.abort(
-        wire.status_of(error),
-        f"{type(error).__name__}: {error}",
-        trailing_metadata=((wire.ERROR_KEY, wire.describe(error)),),
-    )
-    raise AssertionError("abort raises")
+        return
+    if over.done():
+        raise over.result()

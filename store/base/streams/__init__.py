@@ -10,7 +10,7 @@ Every package may import this room. It imports nothing of the product.
 from store.base.streams.backoff import Backoff
 from store.base.streams.connecting import Silence, keep_connected, until_one_ends
 from store.base.streams.errors import ERROR_KEY, ErrorTable
-from store.base.streams.stream import Stream, closing, of_call
+from store.base.streams.stream import Stream, of_call, opened
 
 __all__ = [
     "ERROR_KEY",
@@ -18,8 +18,8 @@ __all__ = [
     "ErrorTable",
     "Silence",
     "Stream",
-    "closing",
     "keep_connected",
     "of_call",
+    "opened",
     "until_one_ends",
 ]

@@ -20,7 +20,8 @@ _decode = msgspec.msgpack.Decoder(tuple[str, str | tuple[int | str | None, ...]]
 class ErrorTable(Generic[ErrorT]):
     """The errors of one protocol: the classes that a peer knows, and the gRPC status of each.
 
-    `root` is the class of all errors that may end a call, `unreachable` makes the one of a peer that does not answer.
+    `root` is the class of all errors that may end a call, `unreachable` makes the one of a peer that does not answer,
+    or that has refused a call with an error of none of `kinds`.
     `statuses` must name a class above every error that is refused. `fields` has the attributes that an error is made
     from, where that is more than its text, and `makers` what makes it of them, where its class does not.
 
@@ -41,12 +42,12 @@ class ErrorTable(Generic[ErrorT]):
     ) -> None:
         self.root, self.unreachable = root, unreachable
         self._kinds = {kind.__name__: kind for kind in kinds}
-        self._statuses, self._fields, self._makers = statuses, fields or {}, makers or {}
+        self.statuses, self._fields, self._makers = statuses, fields or {}, makers or {}
         self._text_chars_max = text_chars_max
 
     def status_of(self, error: Exception) -> grpc.StatusCode:
         """Returns the gRPC status of an error: that of the nearest of its classes that has one."""
-        return next(self._statuses[kind] for kind in type(error).__mro__ if kind in self._statuses)
+        return next(self.statuses[kind] for kind in type(error).__mro__ if kind in self.statuses)
 
     def describe(self, error: Exception) -> bytes:
         """Returns an error as it travels: the name of the nearest of its classes that a peer knows, and its values.

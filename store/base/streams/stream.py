@@ -10,13 +10,13 @@ import grpc.aio
 
 from store.base.streams.errors import ErrorTable
 
-__all__ = ["Stream", "closing", "of_call"]
+__all__ = ["Stream", "of_call", "opened"]
 
 _BROKEN = (grpc.aio.BaseError, grpc.RpcError, asyncio.InvalidStateError)
 
 
 @asynccontextmanager
-async def closing(channel: Any) -> AsyncIterator[Any]:
+async def opened(channel: Any) -> AsyncIterator[Any]:
     """Closes a channel at the end, whatever state it is in."""
     try:
         yield channel

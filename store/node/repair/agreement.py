@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from store.base.errors import CorruptFrame, StoreError, StoreUnreachable
+from store.base.streams import Stream, opened
 from store.format.frame import LogOffset
 from store.integrity.seals import Seal
 from store.local.local import LocalStore
@@ -126,16 +127,11 @@ class Agreement:
             log=context.disk.log,
             check=context.identity.check,
         )
-        channel = context.dial(address)
-        try:
+        async with opened(context.dial(address)) as channel:
             call = channel.unary_stream(wire.path(wire.SEALS))(wire.encode(request))
-            async with asyncio.timeout(ANSWER_S):
-                answer = wire.decode(await wire.read(call), SealsAnswer)
-        except TimeoutError as error:
-            raise StoreUnreachable(f"{address} does not answer within {ANSWER_S:g} s") from error
-        finally:
-            with suppress(Exception):
-                await channel.close()
+            stream = Stream(call, wire.ERRORS, f"the replica at {address}")
+            async with stream.within(ANSWER_S):
+                answer = wire.decode(await stream.read(), SealsAnswer)
         if len(answer.digests) != len(seals):
             raise BadMessage(f"{len(answer.digests)} digests, where {len(seals)} were asked for")
         return answer.digests

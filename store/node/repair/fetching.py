@@ -1,10 +1,8 @@
 """Fetching a range of the log from another replica."""
 
-import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 
-from store.base.errors import StoreUnreachable
+from store.base.streams import Stream, opened
 from store.format.frame import HEADER, LogOffset, parse_header
 from store.node import wire
 from store.node.replica_context import ReplicaContext
@@ -37,16 +35,13 @@ async def fetch_range(
         log=context.disk.log,
         check=identity.check,
     )
-    channel = context.dial(address)
-    try:
+    async with opened(context.dial(address)) as channel:
         call = channel.unary_stream(wire.path(wire.FETCH_RANGE))(wire.encode(request))
+        stream = Stream(call, wire.ERRORS, f"the replica at {address}")
         at = start
         while True:
-            try:
-                async with asyncio.timeout(SILENCE_S):
-                    message = await wire.read(call)
-            except TimeoutError as error:
-                raise StoreUnreachable(f"nothing has come for {SILENCE_S:g} s") from error
+            async with stream.within(SILENCE_S):
+                message = await stream.read()
             part = wire.decode(message, RangePart | RangeEnd)  # type: ignore[arg-type]
             if isinstance(part, RangeEnd):
                 return
@@ -56,9 +51,6 @@ async def fetch_range(
             if at > end:
                 raise BadMessage(f"a part from {part.start} to {at}, where {end} was asked for")
             yield part
-    finally:
-        with suppress(Exception):
-            await channel.close()
 
 
 def _check(part: RangePart, epochs: EpochList) -> LogOffset:

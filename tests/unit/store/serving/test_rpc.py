@@ -271,9 +271,9 @@ def test_damaged_chunks_raise_one_of_two_errors():
 
 
 def test_errors_keep_their_kind_on_the_wire():
-    assert wire.status_of(RevisionConflict("k", 1, 2)) == grpc.StatusCode.INTERNAL
-    assert wire.status_of(UnknownTopic("x")) == grpc.StatusCode.NOT_FOUND
-    assert wire.status_of(TopicLimit("x")) == grpc.StatusCode.FAILED_PRECONDITION
+    assert wire.ERRORS.status_of(RevisionConflict("k", 1, 2)) == grpc.StatusCode.INTERNAL
+    assert wire.ERRORS.status_of(UnknownTopic("x")) == grpc.StatusCode.NOT_FOUND
+    assert wire.ERRORS.status_of(TopicLimit("x")) == grpc.StatusCode.FAILED_PRECONDITION
     revived = wire.revive(wire.describe(OffsetOutOfRange(5, 10, 20)))
     assert isinstance(revived, OffsetOutOfRange)
     assert revived.first == 10

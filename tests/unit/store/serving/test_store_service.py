@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 from store.base.errors import NotMaster, StoreOverloaded, StoreUnreachable, TimersFull
+from store.base.streams import ERROR_KEY
 from store.format.frame import ROW, UnplacedFrame
 from store.format.records import TimerSet, encode
 from store.local.local import LocalStore
@@ -342,7 +343,7 @@ async def test_a_node_without_a_role_says_so(tmp_path):
         stream = channel.stream_stream(path(CALLS))()
         status = await status_of(stream)
         assert status.code() == grpc.StatusCode.UNAVAILABLE
-        refused = wire.revive(dict(status.trailing_metadata())[wire.ERROR_KEY])
+        refused = wire.revive(dict(status.trailing_metadata())[ERROR_KEY])
         assert isinstance(refused, NotMaster)
         assert refused.master == "host:1"
     await node.stop()
