@@ -8,6 +8,7 @@ import pytest
 from google_crc32c import value
 
 from store.base.errors import SnapshotUnusable
+from store.base.streams import Stream
 from store.format.frame import LogOffset
 from store.node import master_role, replacing, replica_role, wire
 from store.node.wire import SnapshotHead, SnapshotPart, SnapshotRequest
@@ -39,8 +40,8 @@ async def _fetch(context, address: str, epoch: int, *, starts_over: bool = False
     try:
         request = wire.encode(SnapshotRequest(context.group, context.replica, epoch, starts_over))
         call = channel.unary_stream(wire.path(wire.SNAPSHOT))(request)
-        head = wire.decode(await wire.read(call), SnapshotHead)
-        part = wire.decode(await wire.read(call), SnapshotPart)
+        head = wire.decode(await Stream(call, wire.ERRORS, "the master").read(), SnapshotHead)
+        part = wire.decode(await Stream(call, wire.ERRORS, "the master").read(), SnapshotPart)
         context.disk.platter.fetched = LogOffset(head.first), EpochList.of(head.epochs), pickle.loads(part.data)
     finally:
         with suppress(Exception):

@@ -6,6 +6,7 @@ import pytest
 
 from controller.api.client import Group, Replica
 from store.base.errors import StoreUnreachable
+from store.base.streams import Stream
 from store.node import wire
 from store.node.identity import ReplicaIdentity
 from store.node.replica_auth import sign, stranger
@@ -66,7 +67,7 @@ async def answer_to(node, message):
     try:
         call = channel.stream_stream(wire.path(wire.REPLICATE))()
         await call.write(encode(message))
-        return decode(await wire.read(call))
+        return decode(await Stream(call, wire.ERRORS, node.address).read())
     finally:
         await channel.close()
 
