@@ -9,7 +9,7 @@ import random
 from enum import Enum, auto
 from pathlib import Path
 
-from controller.wire.services import Limits
+from controller.wire.front import Limits
 from joint_loop import Process, SimLoop
 from joint_net import Net
 from joint_snapshots import in_place as snapshots_in_place
