@@ -9,7 +9,6 @@ import random
 from enum import Enum, auto
 from pathlib import Path
 
-from controller.wire.front import Limits
 from joint_loop import Process, SimLoop
 from joint_net import Net
 from joint_snapshots import in_place as snapshots_in_place
@@ -26,6 +25,7 @@ from controller.raft import Member, Membership, Settings, decode, encode, first_
 from controller.raft.log import Log
 from controller.remote.heartbeats import Heartbeats
 from controller.remote.remote import RemoteController
+from controller.wire.front import Limits
 from controller.wire.wire import COMMAND_BYTES_MAX, Hello
 from store.cluster.cluster import ClusterStore, connect_remote
 from store.node.node import Credentials, NodeSettings, StoreNode
