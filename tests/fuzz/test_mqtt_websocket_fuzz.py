@@ -56,3 +56,20 @@ def test_frames_in_any_order(seed):
 @given(st.binary(max_size=300), st.booleans())
 def test_any_bytes(data, upgraded):
     run(request() * upgraded + data, Random(1))
+
+
+NAMES = (
+    "host",
+    "upgrade",
+    "connection",
+    "sec_websocket_key",
+    "sec_websocket_version",
+    "sec_websocket_protocol",
+    "origin",
+)
+VALUES = st.text(st.characters(max_codepoint=255, blacklist_characters="\r\n"), max_size=40)
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=3))
+def test_any_header(headers):
+    run(request(**headers), Random(1))

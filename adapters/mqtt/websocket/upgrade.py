@@ -1,13 +1,19 @@
-"""The opening handshake of a WebSocket (RFC 6455, 4.2): the one HTTP request that may come, and its answer."""
+"""The opening handshake of a WebSocket (RFC 6455, 4.2): the one HTTP request that may come, and its answer.
 
-from base64 import b64decode, b64encode
+llhttp reads the request, `websockets` negotiates; what is our own is who may connect, and how a refusal looks.
+"""
+
 from collections.abc import Collection, Sequence
-from hashlib import sha1
 from http import HTTPStatus
 from typing import Final
 
 import httptools
 import msgspec
+from websockets.datastructures import Headers
+from websockets.exceptions import InvalidHandshake, InvalidUpgrade, NegotiationError
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
 
 from store.base.browsers import allows_origin, knows_host, same_origin
 
@@ -15,10 +21,10 @@ __all__ = ["HEAD_BYTES_MAX", "PATH", "Upgrade", "Visitors", "answer"]
 
 HEAD_BYTES_MAX: Final = 16 * 1024  # of the request; browsers add the cookies of their site
 PATH: Final = b"/mqtt"
-SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")  # the one of the specification (MQTT-6.0.0-4), and of clients older than it
+# The one of the specification (MQTT-6.0.0-4), and the one of clients older than it.
+SUBPROTOCOLS: Final = (Subprotocol("mqtt"), Subprotocol("mqttv3.1"))
 VERSION: Final = "13"
-_GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # 1.3
-_KEY_BYTES: Final = 16
+_DETAIL_CHARS_MAX: Final = 128  # of what `websockets` says of a request: it quotes the client
 _UPGRADE: Final = (("Connection", "close, Upgrade"), ("Upgrade", "websocket"), ("Sec-WebSocket-Version", VERSION))
 
 
@@ -55,7 +61,7 @@ class Upgrade:
         self._fed_bytes = 0
         self._complete = False
         self._target = b""
-        self._headers: dict[str, list[str]] = {}
+        self._headers = Headers()
 
     def receive(self, data: bytes) -> bytes:
         """Bytes from the client; those that came behind the request."""
@@ -103,8 +109,8 @@ class Upgrade:
         self.output = _head(status, list(said.items())) + body
 
     def header(self, name: str) -> str:
-        """A header of the request, by its name in lower case, all its lines together."""
-        return ", ".join(self._headers.get(name, ()))
+        """A header of the request, all its lines together."""
+        return ", ".join(self._headers.get_all(name))
 
     # ---- called by the parser
 
@@ -114,63 +120,47 @@ class Upgrade:
 
     def on_header(self, name: bytes, value: bytes | None) -> None:
         """A header."""
-        self._headers.setdefault(name.decode("latin-1").lower(), []).append((value or b"").decode("latin-1"))
+        self._headers[name.decode("latin-1")] = (value or b"").decode("latin-1")
 
     def on_headers_complete(self) -> None:
         """The request has no body."""
         self._complete = True
 
 
-def answer(
-    method: str, target: bytes, version: str, headers: dict[str, list[str]], visitors: Visitors
-) -> list[tuple[str, str]]:
+def answer(method: str, target: bytes, version: str, headers: Headers, visitors: Visitors) -> list[tuple[str, str]]:
     """The headers that accept a request (4.2.2). Raises `_Refused`."""
     if target.partition(b"?")[0] != PATH:
         raise _Refused(404, f"MQTT is at {PATH.decode()}")
     if method != "GET":
         raise _Refused(405, "a WebSocket begins with GET", ("Allow", "GET"))
-    if "websocket" not in _tokens(headers, "upgrade", fold=True) or "upgrade" not in _tokens(
-        headers, "connection", fold=True
-    ):
-        raise _Refused(426, "this port speaks WebSocket", *_UPGRADE)
-    if headers.get("sec-websocket-version") != [VERSION]:
-        raise _Refused(426, f"sec-websocket-version: only {VERSION} is known", *_UPGRADE)
-    if version != "1.1" or "transfer-encoding" in headers or headers.get("content-length", ["0"]) != ["0"]:
+    if version != "1.1" or "transfer-encoding" in headers or headers.get_all("content-length") not in ([], ["0"]):
         raise _Refused(400, "a WebSocket begins with a request of HTTP/1.1 without a body")
-    key = _key(headers)
+    try:
+        accept, _, chosen = ServerProtocol(subprotocols=SUBPROTOCOLS).process_request(Request(PATH.decode(), headers))
+    except InvalidUpgrade as error:
+        raise _Refused(426, "this port speaks WebSocket", *_UPGRADE) from error
+    except NegotiationError as error:
+        raise _Refused(400, "sec-websocket-protocol: mqtt is to be offered (MQTT-6.0.0-3)") from error
+    except InvalidHandshake as error:
+        if headers.get_all("sec-websocket-version") != [VERSION]:  # which has to be named (4.4)
+            raise _Refused(426, f"sec-websocket-version: only {VERSION} is known", *_UPGRADE) from error
+        raise _Refused(400, str(error)[:_DETAIL_CHARS_MAX]) from error
     _check_page(headers, visitors)
-    offered = _tokens(headers, "sec-websocket-protocol")
-    chosen = next((name for name in SUBPROTOCOLS if name in offered), None)
-    if chosen is None:
-        raise _Refused(400, "sec-websocket-protocol: mqtt is to be offered (MQTT-6.0.0-3)")
     return [
         ("Upgrade", "websocket"),
         ("Connection", "Upgrade"),
-        ("Sec-WebSocket-Accept", b64encode(sha1(key + _GUID, usedforsecurity=False).digest()).decode()),
-        ("Sec-WebSocket-Protocol", chosen),
+        ("Sec-WebSocket-Accept", accept),
+        ("Sec-WebSocket-Protocol", chosen or ""),
     ]
 
 
-def _key(headers: dict[str, list[str]]) -> bytes:
-    """The key, as it was sent. Raises `_Refused` (4.2.1)."""
-    keys = headers.get("sec-websocket-key", [])
-    try:
-        (key,) = keys
-        sound = len(b64decode(key, validate=True)) == _KEY_BYTES
-    except ValueError:
-        sound = False
-    if not sound:
-        raise _Refused(400, f"sec-websocket-key: is {_KEY_BYTES} bytes in base64, once")
-    return keys[0].encode()
-
-
-def _check_page(headers: dict[str, list[str]], visitors: Visitors) -> None:
+def _check_page(headers: Headers, visitors: Visitors) -> None:
     """Raise `_Refused` (403) where a page of a browser must not connect (10.2).
 
     Tools that are no browsers say nothing of an origin, or name the gateway itself. Who calls this machine from itself
     may be let in without a password: a page then has to be of this machine by a name that is its own.
     """
-    origins, hosts = headers.get("origin", []), headers.get("host", [])
+    origins, hosts = headers.get_all("origin"), headers.get_all("host")
     if len(hosts) != 1 or len(origins) > 1:
         raise _Refused(400, "host: is there once, origin: at most once")
     if not origins or allows_origin(origins[0], visitors.origins):
@@ -179,12 +169,6 @@ def _check_page(headers: dict[str, list[str]], visitors: Visitors) -> None:
         raise _Refused(403, f"origin: {origins[0][:128]} is not one of adapters.mqtt.websocket_origins")
     if visitors.local and not knows_host(hosts[0], visitors.hosts):
         raise _Refused(403, f"host: {hosts[0][:128]} is not one of adapters.mqtt.websocket_hosts")
-
-
-def _tokens(headers: dict[str, list[str]], name: str, *, fold: bool = False) -> Sequence[str]:
-    """Returns the items of a header, over all its lines; with `fold`, in lower case."""
-    items = [item.strip() for value in headers.get(name, ()) for item in value.split(",")]
-    return [item.lower() for item in items] if fold else items
 
 
 def _head(status: int, headers: Sequence[tuple[str, str]]) -> bytes:

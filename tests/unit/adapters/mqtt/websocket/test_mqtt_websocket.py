@@ -26,7 +26,7 @@ from gateway.port import adapter as port
 from gateway.port.adapter import Call, Deliveries, DropWill
 from store.api.message import Message
 from tests.support.mqtt.mqtt_driver import batch_of
-from tests.support.mqtt.mqtt_websocket import ACCEPT, WEB, WebDriver, request
+from tests.support.mqtt.mqtt_websocket import ACCEPT, KEY, WEB, WebDriver, request
 
 
 def connected(version=5, options=None, **fields) -> WebDriver:
@@ -82,9 +82,12 @@ def test_a_request_is_accepted(offered, chosen):
         (request(upgrade="h2c"), 426, "WebSocket"),
         (request(connection="keep-alive"), 426, "WebSocket"),
         (request(sec_websocket_version="8"), 426, "13"),
-        (request(sec_websocket_key=None), 400, "sec-websocket-key"),
-        (request(sec_websocket_key="YQ=="), 400, "sec-websocket-key"),
-        (request(sec_websocket_key="!" * 24), 400, "sec-websocket-key"),
+        (request(sec_websocket_version=None), 426, "13"),
+        (request(sec_websocket_version="13\r\nSec-WebSocket-Version: 13"), 426, "13"),
+        (request(sec_websocket_key=None), 400, "Sec-WebSocket-Key"),
+        (request(sec_websocket_key="YQ=="), 400, "Sec-WebSocket-Key"),
+        (request(sec_websocket_key="!" * 24), 400, "Sec-WebSocket-Key"),
+        (request(sec_websocket_key=f"{KEY}\r\nSec-WebSocket-Key: {KEY}"), 400, "Sec-WebSocket-Key"),
         (request(sec_websocket_protocol=None), 400, "mqtt is to be offered"),
         (request(sec_websocket_protocol="wamp, MQTT"), 400, "mqtt is to be offered"),
         (request(version="HTTP/1.0"), 400, "HTTP/1.1"),
@@ -145,6 +148,11 @@ def test_a_page_from_the_gateways_own_name_connects_from_elsewhere():
     elsewhere = replace(WEB, peer=("192.0.2.7", 5000), loopback=False)
     said = {"origin": "https://gateway.example", "host": "gateway.example"}
     assert answered(request(**said), elsewhere)[0].startswith(b"HTTP/1.1 101 ")
+
+
+def test_a_refusal_quotes_little_of_what_it_refuses():
+    _, _, body, _ = answered(request(sec_websocket_key="k" * 8_000))
+    assert len(body) < 300
 
 
 def test_two_origins_are_none():
