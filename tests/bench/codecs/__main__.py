@@ -81,7 +81,7 @@ def show(name: str, subject: Subject, rounds: int, console: Console) -> None:
     if subject.malformed:
         table = Table("malformed", *subject.readers, title=f"{name}: what is taken that is malformed")
         for title, given in subject.malformed.items():
-            table.add_row(title, *["taken" if _takes(read, given) else "refused" for read in subject.readers.values()])
+            table.add_row(title, *["taken" if takes(read, given) else "refused" for read in subject.readers.values()])
         console.print(table)
 
 
@@ -92,7 +92,8 @@ def _import(module: str) -> tuple[float, float]:
     return float(spent_ms), float(more_mib)
 
 
-def _takes(read: Callable[[Any], Any], given: Any) -> bool:
+def takes(read: Callable[[Any], Any], given: Any) -> bool:
+    """Returns whether a reader reads an input without an exception."""
     try:
         read(given)
     except Exception:  # noqa: BLE001 - of whatever kind, it is a refusal

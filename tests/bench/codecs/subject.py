@@ -18,7 +18,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is compared. A contender takes a malformed input when its reader returns without an exception."""
+    """The comparison of one codec. A contender takes a malformed input when its reader returns without an exception."""
 
     works: list[Work]
     readers: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
