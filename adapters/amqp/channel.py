@@ -137,7 +137,7 @@ class Channel:
         """Send a method on this channel."""
         self.output.write(method_frame(self.number, method, *values))
 
-    def ask(self, index: int, request: Request, then: Callable[[Any], None]) -> None:
+    def ask(self, index: int, request: Request[Any], then: Callable[[Any], None]) -> None:
         """Ask the gateway; the channel waits for the answer, and a refusal closes it. `index` is the method's."""
         self.waiting = True
         self.output.call(request, lambda outcome, _now_ms: self.answered(index, outcome, then))

@@ -1,7 +1,7 @@
 """The way out that the channels of a connection share: to the peer and to the gateway."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from adapters.amqp.options import AmqpOptions
 from adapters.amqp.receive_budget import ConnectionBudget
@@ -77,7 +77,7 @@ class ConnectionOutput:
         self._expected[token] = answered
         return token
 
-    def call(self, request: Request, answered: Answered) -> None:
+    def call(self, request: Request[Any], answered: Answered) -> None:
         """Ask the gateway a question."""
         self.emit(Call(request=request, token=self.expect(answered)))
 

@@ -61,7 +61,7 @@ def _while_closing(channel: Channel, method: Frame) -> None:
         channel.send(Methods.CloseOk)
 
 
-def _ask(channel: Channel, method: Any, request: Request, reply: type[Frame]) -> None:
+def _ask(channel: Channel, method: Any, request: Request[Any], reply: type[Frame]) -> None:
     """Ask the gateway something; its answer is the reply's one argument, or that it is done."""
 
     def then(value: int | None) -> None:

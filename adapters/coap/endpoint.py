@@ -14,6 +14,7 @@ requests that were refused before anything was done: to look at them again does 
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -357,14 +358,14 @@ class CoapEndpoint:
         effects += self._ask(question, request, token)
         return 1
 
-    def _begin_read(self, peer: Peer, request: Request, now_ms: int) -> Answer | tuple[Read, GatewayRequest]:
+    def _begin_read(self, peer: Peer, request: Request, now_ms: int) -> Answer | tuple[Read, GatewayRequest[Any]]:
         """As `Reads.begin` does, unless too many lists are waited for; raises `ProtocolError` and `Refusal`."""
         begun = self._reads.begin(peer, request, now_ms)
         if not isinstance(begun, Answer) and isinstance(begun[1], ListAddresses):
             self._listings.check_room(request)
         return begun
 
-    def _ask(self, question: GatewayRequest, request: Request, token: Token) -> Sequence[Effect]:
+    def _ask(self, question: GatewayRequest[Any], request: Request, token: Token) -> Sequence[Effect]:
         """Ask the gateway, or let the request wait for its list."""
         if isinstance(question, ListAddresses):
             self._listings.add(request, question, token)

@@ -1,6 +1,7 @@
 """GET: the last value of an address, and the list of addresses."""
 
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 
@@ -51,7 +52,7 @@ class Reads:
         self._settings = settings
         self.snapshots = Snapshots(settings)
 
-    def begin(self, peer: Peer, request: Request, now_ms: int) -> Answer | tuple[Read, GatewayRequest]:
+    def begin(self, peer: Peer, request: Request, now_ms: int) -> Answer | tuple[Read, GatewayRequest[Any]]:
         """A later block of what is at hand, or what to ask the gateway. Raises `ProtocolError` (4.00, 4.02, 4.04)."""
         target = resolve(request.path, bare_paths=self._settings.bare_paths)
         block = request.block2

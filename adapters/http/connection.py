@@ -1,7 +1,7 @@
 """The adapter: one connection, from its first bytes to the last response."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -399,7 +399,7 @@ class HttpConnection:
     def _ask(self, exchange: Exchange, request: Request, action: Ask) -> None:
         self._asked[self._call(action.request)] = PendingQuestion(exchange, request, action.reply)
 
-    def _call(self, request: GatewayRequest) -> Token:
+    def _call(self, request: GatewayRequest[Any]) -> Token:
         token = self._token()
         self._effects.append(Call(request=request, token=token, who=self._who))
         return token

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+import msgspec
+
 from controller.api.client import ControllerClient
 from gateway.domain.errors import Cause, Refusal
 from gateway.groups.state import Group, QueueRecord, decode_group, group_key, name_key, names_range, queue_key
@@ -23,9 +25,10 @@ from store.base import logs
 from store.base.errors import RevisionConflict
 from store.format.frame import QueueNumber
 
-__all__ = ["delete", "describe", "list_groups", "reset"]
+__all__ = ["delete", "describe", "list_groups", "list_readable", "reset"]
 
 DELETE_TRIES_COUNT_MAX = 16
+GROUPS_AT_ONCE = 1_000  # names asked of the store at a time, where some are left out
 
 CheckTopic: TypeAlias = Callable[[str], None]  # raises `Refusal` for a topic of which offsets may not be told
 
@@ -42,6 +45,20 @@ async def list_groups(store: StoreClient, request: ListGroups) -> GroupsPage:
         record = decode_group(entry.value)
         found.append(GroupName(group=entry.key.removeprefix(start), topic=record.topic, strategy=record.strategy))
     return GroupsPage(groups=found, after=found[-1].group if page.more else None)
+
+
+async def list_readable(store: StoreClient, request: ListGroups, readable: Callable[[str], bool]) -> GroupsPage:
+    """The answer to `ListGroups` for an asker that may know of some groups alone."""
+    found: list[GroupName] = []
+    asked = msgspec.structs.replace(request, limit=GROUPS_AT_ONCE)
+    while True:  # until it is known whether more than a page may be read
+        page = await list_groups(store, asked)
+        found += [one for one in page.groups if readable(one.group)]
+        if len(found) > request.limit:
+            return GroupsPage(groups=found[: request.limit], after=found[request.limit - 1].group)
+        if page.after is None:
+            return GroupsPage(groups=found, after=None)
+        asked = msgspec.structs.replace(asked, after=page.after)
 
 
 async def describe(

@@ -9,13 +9,13 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from controller.api.client import ControllerClient
 from gateway.domain.errors import Cause, Refusal
-from gateway.groups.admin import delete, describe, list_groups, reset
+from gateway.groups.admin import delete, describe, list_groups, list_readable, reset
 from gateway.groups.joining import check_asked, check_same, new_group
 from gateway.groups.lost_ends import LostEnds
 from gateway.groups.reader import QueueReader, Reading, ReadLimits
@@ -35,13 +35,15 @@ from gateway.groups.state import (
 from gateway.groups.store import load_group, queues_of, without_successors
 from gateway.groups.wakes import GroupWakes
 from gateway.ownership.owners import Spawn
-from gateway.port.adapter import Principal, Random, Request
+from gateway.port.adapter import Principal, Random
 from gateway.port.groups import (
     QUEUES_COUNT_MAX,
     CommitOffsets,
     DeleteGroup,
     DescribeGroup,
     GroupCursor,
+    GroupDescription,
+    GroupsPage,
     Joined,
     JoinGroup,
     LeaveGroup,
@@ -53,13 +55,18 @@ from gateway.port.groups import (
     RenewMember,
     ResetGroup,
     check_group_name,
+    group_address,
 )
 from store.api.client import EXISTS, Delete, Put, StoreClient
 from store.base import logs
 from store.base.errors import AppendOutcomeUnknown, CorruptFrame, OffsetOutOfRange, RevisionConflict
 from store.format.frame import QueueNumber, QueueOffset
 
-__all__ = ["GROUP_REQUESTS", "ConsumerGroups"]
+__all__ = ["ConsumerGroups", "GroupClient"]
+
+R = TypeVar("R")
+T = TypeVar("T")
+Method: TypeAlias = Callable[["ConsumerGroups", "GroupClient", R], Awaitable[T]]
 
 TRIES_COUNT_MAX = 16  # of a change, while others change the same
 CHANGES_AT_ONCE = 256  # records in one transaction
@@ -141,16 +148,17 @@ class ConsumerGroups:
         self._stopping = True
         self._wakes.wake_all()
 
-    async def answer(self, connection: Connected, request: Request, who: Principal) -> Any:
-        """The answer to a request of `gateway.port.groups`. Raises `Refusal`, `StoreError`."""
+    async def answer(self, method: Method[R, T], asker: GroupClient, request: R) -> T:
+        """Answers a request of `gateway.port.groups` by one of the methods below. Raises `Refusal`, `StoreError`."""
         group = getattr(request, "group", None)
         if group is not None:
             check_group_name(group)
-        return await _HANDLERS[type(request)](self, GroupClient(connection, who), request)
+        return await method(self, asker, request)
 
     # ---- members
 
-    async def _join(self, asker: GroupClient, request: JoinGroup) -> Joined:
+    async def join(self, asker: GroupClient, request: JoinGroup) -> Joined:
+        """See `JoinGroup`."""
         self._check_join(asker, request)
         id_ = f"{self._random.getrandbits(64):016x}{self._random.getrandbits(64):016x}"
         member = MemberRecord(request.topic, asker.principal.name, request.ttl_s * 1_000)
@@ -201,7 +209,8 @@ class ConsumerGroups:
             self._check_topic(asker, group.name, group.header.record.topic)
         _check_member(asker, group, member)
 
-    async def _leave(self, asker: GroupClient, request: LeaveGroup) -> bool:
+    async def leave(self, asker: GroupClient, request: LeaveGroup) -> bool:
+        """See `LeaveGroup`."""
         for _ in range(TRIES_COUNT_MAX):
             group = await load_group(self._store, request.group)
             if group.header is None or request.member not in group.members:
@@ -217,7 +226,8 @@ class ConsumerGroups:
             return True
         raise _busy(request.group)
 
-    async def _renew_member(self, asker: GroupClient, request: RenewMember) -> Renewed:
+    async def renew(self, asker: GroupClient, request: RenewMember) -> Renewed:
+        """See `RenewMember`."""
         self._heard.pop((request.group, request.member), None)  # so that it is written
         group = await self._settle(asker, request.group, request.member, None)
         queues, revoked = owned(group, request.member)
@@ -281,7 +291,8 @@ class ConsumerGroups:
 
     # ---- messages
 
-    async def _poll(self, asker: GroupClient, request: PollGroup) -> Polled:
+    async def poll(self, asker: GroupClient, request: PollGroup) -> Polled:
+        """See `PollGroup`."""
         name, member = request.group, request.member
         asked = cursor = request.after or GroupCursor(0, {})
         until_s = self._clock() + request.wait_ms / 1_000
@@ -335,7 +346,8 @@ class ConsumerGroups:
             return  # whoever reads next does it
         log.warning("a group is set back to the end of queues", group=group.name, queues=sorted(records))
 
-    async def _commit(self, asker: GroupClient, request: CommitOffsets) -> Mapping[int, int]:
+    async def commit(self, asker: GroupClient, request: CommitOffsets) -> Mapping[int, int]:
+        """See `CommitOffsets`."""
         generation, offsets = request.cursor
         in_bounds = False
         for _ in range(TRIES_COUNT_MAX):
@@ -375,16 +387,23 @@ class ConsumerGroups:
 
     # ---- for operators
 
-    async def _list(self, _: GroupClient, request: ListGroups) -> Any:
-        return await list_groups(self._store, request)
+    async def list_groups(self, asker: GroupClient, request: ListGroups) -> GroupsPage:
+        """See `ListGroups`."""
+        permissions = asker.principal.permissions
+        if permissions.access is None:
+            return await list_groups(self._store, request)
+        return await list_readable(self._store, request, lambda group: permissions.reads(group_address(group)))
 
-    async def _describe(self, asker: GroupClient, request: DescribeGroup) -> Any:
+    async def describe(self, asker: GroupClient, request: DescribeGroup) -> GroupDescription:
+        """See `DescribeGroup`."""
         return await describe(self._store, self._controller, request, partial(self._check_topic, asker, request.group))
 
-    async def _reset(self, asker: GroupClient, request: ResetGroup) -> Any:
+    async def reset(self, asker: GroupClient, request: ResetGroup) -> Mapping[int, int]:
+        """See `ResetGroup`."""
         return await reset(self._store, self._controller, request, partial(self._check_topic, asker, request.group))
 
-    async def _delete(self, _: GroupClient, request: DeleteGroup) -> bool:
+    async def delete(self, _: GroupClient, request: DeleteGroup) -> bool:
+        """See `DeleteGroup`."""
         return await delete(self._store, request)
 
 
@@ -410,17 +429,3 @@ def _gone(group: str) -> Refusal:
 
 def _busy(group: str) -> Refusal:
     return Refusal(Cause.OVERLOAD, f"the group {group!r} is changed too often by others", retry_after_ms=1_000)
-
-
-_HANDLERS: dict[type[Request], Callable[[ConsumerGroups, GroupClient, Any], Awaitable[Any]]] = {
-    JoinGroup: ConsumerGroups._join,  # noqa: SLF001 - this class's own table
-    RenewMember: ConsumerGroups._renew_member,  # noqa: SLF001
-    LeaveGroup: ConsumerGroups._leave,  # noqa: SLF001
-    PollGroup: ConsumerGroups._poll,  # noqa: SLF001
-    CommitOffsets: ConsumerGroups._commit,  # noqa: SLF001
-    ListGroups: ConsumerGroups._list,  # noqa: SLF001
-    DescribeGroup: ConsumerGroups._describe,  # noqa: SLF001
-    ResetGroup: ConsumerGroups._reset,  # noqa: SLF001
-    DeleteGroup: ConsumerGroups._delete,  # noqa: SLF001
-}
-GROUP_REQUESTS = tuple(_HANDLERS)

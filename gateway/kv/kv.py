@@ -3,12 +3,11 @@
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from gateway.domain.access import OPEN, Permissions
 from gateway.domain.errors import Cause, Refusal
 from gateway.kv.settings import NAMESPACE_PATTERN, KvConfig
-from gateway.port.adapter import Request
 from gateway.port.kv import (
     Compacted,
     CountKeys,
@@ -41,7 +40,7 @@ from store.base.errors import (
     TransactionTooLarge,
 )
 
-__all__ = ["HOLDS_COUNT_MAX", "KV_REQUESTS", "WATCHES_COUNT_MAX", "KeyClient", "KeyValues"]
+__all__ = ["HOLDS_COUNT_MAX", "WATCHES_COUNT_MAX", "KeyClient", "KeyValues"]
 
 WATCHES_COUNT_MAX = 64  # of one connection
 HOLDS_COUNT_MAX = 4  # likewise
@@ -49,6 +48,10 @@ TRIES_COUNT_MAX = 16  # of a condition that names several revisions, while other
 
 LOOKED_AT_ONCE = 256  # entries asked of the store at a time for a list that leaves some out
 LISTED_BYTES_MAX = 4 << 20  # values in a page of such a list, and one more value
+
+R = TypeVar("R")
+T = TypeVar("T")
+Method: TypeAlias = Callable[["KeyValues", "KeyClient", R], Awaitable[T]]
 
 DEFAULTS = KvConfig()
 _NAMESPACE = re.compile(NAMESPACE_PATTERN)
@@ -58,11 +61,18 @@ _RESERVED = re.compile(r"|[$_].*", re.DOTALL)
 log = logs.get(__name__)
 
 
-class KeyClient(Protocol):
+class Connection(Protocol):
     """A connection."""
 
     id: int
     gone: bool
+
+
+class KeyClient(NamedTuple):
+    """A client that asks: its connection, and what it may do."""
+
+    connection: Connection
+    permissions: Permissions = OPEN
 
 
 class KeyValues:
@@ -85,17 +95,13 @@ class KeyValues:
         except StoreError as error:  # a full disk; what there is can still be read
             log.error("namespaces are not limited before the next start", error=str(error))
 
-    async def answer(self, asker: KeyClient, request: Request, permissions: Permissions = OPEN) -> Any:
-        """Answers a request of `gateway.port.kv`, as far as `permissions` allow. Raises `Refusal`, `StoreError`."""
+    async def answer(self, method: Method[R, T], asker: KeyClient, request: R) -> T:
+        """Answers a request of `gateway.port.kv` by one of the methods below. Raises `Refusal`, `StoreError`."""
         namespace = getattr(request, "namespace", None)
         if namespace is not None:
             self._check(namespace)
         try:
-            if isinstance(request, ListKeys):
-                return await self._list(request, permissions)
-            if isinstance(request, WatchKeys):
-                return await self._watch(asker, request, permissions)
-            return await _HANDLERS[type(request)](self, asker, request)
+            return await method(self, asker, request)
         except StoreError as error:
             raise _refusal(error) from error
 
@@ -108,23 +114,26 @@ class KeyValues:
         if not self._config.open and namespace not in self._named:
             raise Refusal(Cause.FORBIDDEN, f"the namespace {namespace!r} is not one of those that are configured")
 
-    async def leave(self, asker: KeyClient) -> None:
+    async def leave(self, connection: Connection) -> None:
         """A connection has ended: so have its watches and holds."""
-        for watch in self._watches.pop(asker.id, {}).values():
+        for watch in self._watches.pop(connection.id, {}).values():
             await watch.close()
-        for revision in self._holds.pop(asker.id, ()):
+        for revision in self._holds.pop(connection.id, ()):
             self._store.kv_release(revision)
 
     # ---- single keys
 
-    async def _get(self, _: KeyClient, request: GetKey) -> Entry | None:
+    async def get(self, _: KeyClient, request: GetKey) -> Entry | None:
+        """See `GetKey`."""
         return await self._store.kv_get(request.key, namespace=request.namespace)
 
-    async def _put(self, _: KeyClient, request: StoreKey) -> Transacted:
+    async def put(self, _: KeyClient, request: StoreKey) -> Transacted:
+        """See `StoreKey`."""
         operation = Put(request.key, request.value, ttl_ms=request.ttl_ms)
         return await self._change(operation, request.match, request.namespace)
 
-    async def _remove(self, _: KeyClient, request: RemoveKey) -> bool:
+    async def remove(self, _: KeyClient, request: RemoveKey) -> bool:
+        """See `RemoveKey`."""
         done = await self._change(Delete(request.key), request.match, request.namespace)
         return done.existed[0]
 
@@ -145,13 +154,15 @@ class KeyValues:
                 continue
         raise Refusal(Cause.OVERLOAD, f"{key!r} is changed too often by others", retry_after_ms=1_000)
 
-    async def _transact(self, _: KeyClient, request: TransactKeys) -> Transacted:
+    async def transact(self, _: KeyClient, request: TransactKeys) -> Transacted:
+        """See `TransactKeys`."""
         return await self._store.kv_transact(request.compares, request.operations, namespace=request.namespace)
 
     # ---- ranges
 
-    async def _list(self, request: ListKeys, permissions: Permissions) -> Page:
+    async def list_keys(self, asker: KeyClient, request: ListKeys) -> Page:
         """A page of what may be read: it is full, and others follow, by that alone."""
+        permissions = asker.permissions
         if permissions.access is None:
             return await self._range(request, request.after, request.limit, request.at_revision)
         found: list[Entry] = []
@@ -175,52 +186,60 @@ class KeyValues:
             request.start, request.end, namespace=request.namespace, after=after, limit=limit, at_revision=revision
         )
 
-    async def _count(self, _: KeyClient, request: CountKeys) -> int:
+    async def count(self, _: KeyClient, request: CountKeys) -> int:
+        """See `CountKeys`."""
         return await self._store.kv_count(request.start, request.end, namespace=request.namespace)
 
-    async def _hold(self, asker: KeyClient, _: HoldKeys) -> int:
-        if len(self._holds.get(asker.id, ())) >= HOLDS_COUNT_MAX:
+    async def hold(self, asker: KeyClient, _: HoldKeys) -> int:
+        """See `HoldKeys`."""
+        if len(self._holds.get(asker.connection.id, ())) >= HOLDS_COUNT_MAX:
             raise Refusal(Cause.QUOTA, f"a connection holds at most {HOLDS_COUNT_MAX} states")
         revision = await self._store.kv_hold()
-        if asker.gone:
+        if asker.connection.gone:
             self._store.kv_release(revision)
             raise Refusal(Cause.UNAVAILABLE, "the connection has ended")
-        self._holds.setdefault(asker.id, []).append(revision)
+        self._holds.setdefault(asker.connection.id, []).append(revision)
         return revision
 
-    async def _release(self, asker: KeyClient, request: ReleaseKeys) -> None:
-        held = self._holds.get(asker.id, [])
+    async def release(self, asker: KeyClient, request: ReleaseKeys) -> None:
+        """See `ReleaseKeys`."""
+        held = self._holds.get(asker.connection.id, [])
         if request.revision not in held:
             raise Refusal(Cause.NOT_FOUND, f"this connection does not hold revision {request.revision}")
         held.remove(request.revision)
         if not held:
-            del self._holds[asker.id]
+            del self._holds[asker.connection.id]
         self._store.kv_release(request.revision)
 
     # ---- watches
 
-    async def _watch(self, asker: KeyClient, request: WatchKeys, permissions: Permissions) -> None:
-        watches = self._watches.get(asker.id, {})
+    async def watch(self, asker: KeyClient, request: WatchKeys) -> None:
+        """See `WatchKeys`."""
+        watches = self._watches.get(asker.connection.id, {})
         if len(watches) >= WATCHES_COUNT_MAX:
             raise Refusal(Cause.QUOTA, f"a connection has at most {WATCHES_COUNT_MAX} watches")
-        if request.watch in watches or asker.gone:
+        if request.watch in watches or asker.connection.gone:
             raise Refusal(Cause.CONFLICT, "there is a watch of this number, or no connection any more")
         changes = self._store.kv_watch(
             request.start, request.end, namespace=request.namespace, from_revision=request.from_revision
         )
-        self._watches.setdefault(asker.id, watches)[request.watch] = _Watch(changes, request.namespace, permissions)
+        self._watches.setdefault(asker.connection.id, watches)[request.watch] = _Watch(
+            changes, request.namespace, asker.permissions
+        )
 
-    async def _next(self, asker: KeyClient, request: NextChanges) -> Changes:
-        watch = self._watches.get(asker.id, {}).get(request.watch)
+    async def next_changes(self, asker: KeyClient, request: NextChanges) -> Changes:
+        """See `NextChanges`."""
+        watch = self._watches.get(asker.connection.id, {}).get(request.watch)
         if watch is None:
             raise Refusal(Cause.NOT_FOUND, "there is no watch of this number")
         return await watch.next()
 
-    async def _unwatch(self, asker: KeyClient, request: UnwatchKeys) -> None:
-        watches = self._watches.get(asker.id, {})
+    async def unwatch(self, asker: KeyClient, request: UnwatchKeys) -> None:
+        """See `UnwatchKeys`."""
+        watches = self._watches.get(asker.connection.id, {})
         watch = watches.pop(request.watch, None)
         if not watches:
-            self._watches.pop(asker.id, None)
+            self._watches.pop(asker.connection.id, None)
         if watch is not None:
             await watch.close()
 
@@ -293,17 +312,3 @@ def _refusal(error: StoreError) -> Refusal:
             return Refusal(Cause.OVERLOAD, str(error), retry_after_ms=5_000)
         case _:
             return refusal_of(error)
-
-
-_HANDLERS: dict[type[Request], Callable[[KeyValues, KeyClient, Any], Awaitable[Any]]] = {
-    GetKey: KeyValues._get,  # noqa: SLF001 - this class's own table
-    StoreKey: KeyValues._put,  # noqa: SLF001
-    RemoveKey: KeyValues._remove,  # noqa: SLF001
-    TransactKeys: KeyValues._transact,  # noqa: SLF001
-    CountKeys: KeyValues._count,  # noqa: SLF001
-    HoldKeys: KeyValues._hold,  # noqa: SLF001
-    ReleaseKeys: KeyValues._release,  # noqa: SLF001
-    NextChanges: KeyValues._next,  # noqa: SLF001
-    UnwatchKeys: KeyValues._unwatch,  # noqa: SLF001
-}
-KV_REQUESTS: tuple[type[Request], ...] = (*_HANDLERS, ListKeys, WatchKeys)

@@ -2,8 +2,7 @@
 
 Bytes and the clock go in; effects and bytes come out. An adapter never imports asyncio, sockets or time, never
 blocks, and answers every input with the effects that follow from it. The shells (`gateway.runtime.connection` for
-streams, `gateway.runtime.datagram` for UDP) own sockets, TLS, back-pressure and deadlines, and are the same for every
-protocol.
+streams, `gateway.runtime.datagram` for UDP) own sockets, TLS, back-pressure and deadlines, for every protocol.
 
 An acknowledgement follows an input: an adapter that emits `Publish(messages, token)` or `Call(request, token)` is told
 the outcome once, by `completed(token, outcome)`, and only then may it acknowledge on the wire. Outcomes of one
@@ -11,7 +10,7 @@ connection's `Publish` effects come in the order of the effects; outcomes of cal
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NewType, Protocol, TypeAlias
+from typing import Any, Generic, NewType, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -20,7 +19,7 @@ from gateway.domain.batch import Batch
 from gateway.domain.cursor import Cursor
 from gateway.domain.errors import Refusal
 from gateway.domain.forwarding import Forwarding
-from gateway.domain.idempotency import IdempotencyKey
+from gateway.domain.idempotency import IdempotencyKey, StoredRequest
 from gateway.domain.principal import Principal
 from gateway.port.marks import NO_MARKS, Marks, OpenedMarks
 from store.api.message import Message
@@ -80,6 +79,7 @@ __all__ = [
 Token = NewType("Token", int)  # chosen by the adapter; unique among its outstanding effects
 SubscriptionId = NewType("SubscriptionId", int)  # chosen by the adapter; unique in its connection
 ConsumerId = NewType("ConsumerId", int)  # chosen by the adapter; unique in its connection
+A = TypeVar("A")  # the answer to a request
 Peer: TypeAlias = tuple[Any, ...]  # a socket address: (host, port) or (host, port, flow, scope)
 
 
@@ -206,7 +206,7 @@ class Cancel(_Value, frozen=True, kw_only=True):
 class Call(_Value, frozen=True, kw_only=True):
     """Ask the gateway something; `completed(token)` brings the answer in `Outcome.value` or `Outcome.error`."""
 
-    request: "Request"
+    request: "Request[Any]"
     token: Token
     who: Principal | None = None  # asks; as in `Publish`
 
@@ -221,11 +221,11 @@ class Close(_Value, frozen=True, kw_only=True):
 Effect: TypeAlias = Publish | Subscribe | Unsubscribe | Settled | Consume | SettleLeased | Ready | Cancel | Call | Close
 
 
-# ---- requests: what a Call carries. The type of the answer stands in the docstring.
+# ---- requests: what a Call carries. `gateway.runtime.requests` has the table of all of them.
 
 
-class Request(_Value, frozen=True, kw_only=True):
-    """The root of all requests."""
+class Request(_Value, Generic[A], frozen=True, kw_only=True):
+    """A request, whose class names the type of its answer (`Outcome.value`)."""
 
 
 class Challenge(_Value, frozen=True, kw_only=True):
@@ -235,8 +235,8 @@ class Challenge(_Value, frozen=True, kw_only=True):
     exchange: Any  # goes back with the answer, read by nobody else
 
 
-class Authenticate(Request, frozen=True, kw_only=True):
-    """Asks for the principal of credentials. Answer: `Principal`, or `Challenge` where a mechanism has another step.
+class Authenticate(Request[Principal | Challenge], frozen=True, kw_only=True):
+    """Asks for the principal of credentials. `Challenge` where a mechanism has another step.
 
     The authenticator knows the peer's certificate: "anonymous" is a client that presents nothing besides. Refused with
     UNAUTHENTICATED, or with OVERLOAD or QUOTA where too many authentications are asked for.
@@ -265,8 +265,18 @@ class Will(_Value, frozen=True, kw_only=True):
     who: Identity | None = None  # whose it is: the gateway says so
 
 
-class OpenSession(Request, frozen=True, kw_only=True):
-    """Take over or begin the durable session of a client. Answer: `OpenedSession`.
+class OpenedSession(_Value, frozen=True, kw_only=True):
+    """A session that this connection now holds. Its two parts are what `SaveSession` last stored, b"" at first."""
+
+    present: bool
+    state: bytes = b""
+    exchanges: bytes = b""
+    cursor: Cursor | None = None  # where deliveries go on; None: from now
+    marks: OpenedMarks = NO_MARKS
+
+
+class OpenSession(Request[OpenedSession], frozen=True, kw_only=True):
+    """Take over or begin the durable session of a client.
 
     The connection that held it before, wherever it is, is told by `Adapter.superseded`. With `clean` whatever was
     there is forgotten first. `expiry_s` is how long it outlives its connection: 0 not at all, None for ever.
@@ -278,21 +288,11 @@ class OpenSession(Request, frozen=True, kw_only=True):
     will: Will | None = None
 
 
-class OpenedSession(_Value, frozen=True, kw_only=True):
-    """A session that this connection now holds. Its two parts are what `SaveSession` last stored, b"" at first."""
-
-    present: bool
-    state: bytes = b""
-    exchanges: bytes = b""
-    cursor: Cursor | None = None  # where deliveries go on; None: from now
-    marks: OpenedMarks = NO_MARKS
-
-
-class SaveSession(Request, frozen=True, kw_only=True):
+class SaveSession(Request[None], frozen=True, kw_only=True):
     """Store the session durably, as bytes only the adapter reads, in two parts: None leaves a part as it is.
 
     `exchanges` is what changes with every message and should be small; `state` is the rest. When both are given,
-    `exchanges` is stored first. `marked` is to be stored before a message has `Marks`. Answer: None.
+    `exchanges` is stored first. `marked` is to be stored before a message has `Marks`.
     """
 
     state: bytes | None = None
@@ -301,36 +301,25 @@ class SaveSession(Request, frozen=True, kw_only=True):
     marked: bool = False
 
 
-class DropWill(Request, frozen=True, kw_only=True):
-    """Do not publish this connection's will. Answer: None."""
+class DropWill(Request[None], frozen=True, kw_only=True):
+    """Do not publish this connection's will."""
 
 
-class EndSession(Request, frozen=True, kw_only=True):
-    """Forget this connection's session now. Answer: None."""
+class EndSession(Request[None], frozen=True, kw_only=True):
+    """Forget this connection's session now."""
 
 
-class RecallKey(Request, frozen=True, kw_only=True):
-    """Asks for the request stored under a repeated key. Answer: `gateway.domain.idempotency.StoredRequest`."""
+class RecallKey(Request[StoredRequest], frozen=True, kw_only=True):
+    """Asks for the request stored under a repeated key."""
 
     group: int
     name: bytes
 
 
-class LastValue(Request, frozen=True, kw_only=True):
-    """The newest message at an address. Answer: `Message | None`, its id filled in."""
+class LastValue(Request[Message | None], frozen=True, kw_only=True):
+    """The newest message at an address. Its id is filled in."""
 
     address: str
-
-
-class LastValues(Request, frozen=True, kw_only=True):
-    """The newest messages at the addresses that a filter matches, by address. Answer: `LastValuesPage`.
-
-    A page may be short, or empty, though more follow. Refused with MALFORMED for what is no filter.
-    """
-
-    pattern: str
-    limit: int = 100
-    after: str = ""  # the one of the page before
 
 
 class LastValuesPage(_Value, frozen=True, kw_only=True):
@@ -340,8 +329,26 @@ class LastValuesPage(_Value, frozen=True, kw_only=True):
     after: str | None
 
 
-class Retained(Request, frozen=True, kw_only=True):
-    """Retained messages whose address a filter matches, a page at a time, by key. Answer: `RetainedPage`.
+class LastValues(Request[LastValuesPage], frozen=True, kw_only=True):
+    """The newest messages at the addresses that a filter matches, by address.
+
+    A page may be short, or empty, though more follow. Refused with MALFORMED for what is no filter.
+    """
+
+    pattern: str
+    limit: int = 100
+    after: str = ""  # the one of the page before
+
+
+class RetainedPage(_Value, frozen=True, kw_only=True):
+    """Some retained messages. `after` is where the next page begins; None: this was the last."""
+
+    messages: Sequence[Message]
+    after: str | None
+
+
+class Retained(Request[RetainedPage], frozen=True, kw_only=True):
+    """Retained messages whose address a filter matches, a page at a time, by key.
 
     A page ends at `limit` messages or at about `max_bytes` of bodies, whichever is first; ask for the next one with
     the page's `after` once there is room for it.
@@ -353,22 +360,25 @@ class Retained(Request, frozen=True, kw_only=True):
     after: str = ""
 
 
-class RetainedPage(_Value, frozen=True, kw_only=True):
-    """Some retained messages. `after` is where the next page begins; None: this was the last."""
-
-    messages: Sequence[Message]
-    after: str | None
-
-
-class ListAddresses(Request, frozen=True, kw_only=True):
-    """Some addresses that were published to, sorted, beginning with a prefix. Answer: `list[str]`."""
+class ListAddresses(Request[Sequence[str]], frozen=True, kw_only=True):
+    """Some addresses that were published to, sorted, beginning with a prefix."""
 
     prefix: str = ""
     limit: int = 1_000
 
 
-class FindMessages(Request, frozen=True, kw_only=True):
-    """Stored messages with one key, address or id, newest first. Answer: `FoundMessages`.
+class FoundMessages(_Value, frozen=True, kw_only=True):
+    """A page of messages, their ids filled in. `after` is for asking for the next, None when there is none.
+
+    It is sealed for an asker whom rules restrict.
+    """
+
+    messages: Sequence[Message]
+    after: str | None
+
+
+class FindMessages(Request[FoundMessages], frozen=True, kw_only=True):
+    """Stored messages with one key, address or id, newest first.
 
     Refused with MALFORMED unless one of the three is given, with PRECONDITION where messages are not found by it.
     """
@@ -384,20 +394,10 @@ class FindMessages(Request, frozen=True, kw_only=True):
     wait_ms: int = 0  # for the first one, where there is none
 
 
-class FoundMessages(_Value, frozen=True, kw_only=True):
-    """A page of messages, their ids filled in. `after` is for asking for the next, None when there is none.
-
-    It is sealed for an asker whom rules restrict.
-    """
-
-    messages: Sequence[Message]
-    after: str | None
-
-
-class CancelTimer(Request, frozen=True, kw_only=True):
+class CancelTimer(Request[bool], frozen=True, kw_only=True):
     """Forget a message that is to be delivered later, by its ticket (`gateway.port.tickets.timer_ticket`).
 
-    Answer: `bool`, whether it was still pending. Refused with NOT_FOUND for what is no ticket of this principal's.
+    Answers whether it was still pending. Refused with NOT_FOUND for what is no ticket of this principal's.
     """
 
     timer: str

@@ -110,8 +110,17 @@ class _Value(msgspec.Struct, frozen=True, kw_only=True):
     """A frozen, keyword-only value."""
 
 
-class JoinGroup(Request, frozen=True, kw_only=True):
-    """Become a member; a group that is not there is made. Answer: `Joined`.
+class Joined(_Value, frozen=True, kw_only=True):
+    """A new member: it is there for `ttl_s` after each request of its own."""
+
+    member: str
+    topic: str
+    strategy: str
+    ttl_s: int
+
+
+class JoinGroup(Request[Joined], frozen=True, kw_only=True):
+    """Become a member; a group that is not there is made.
 
     `strategy` is one of `gateway.groups.assignment.STRATEGIES`. A group that is made begins where `start` says,
     "earliest" or "latest", and reads queues that the topic gets later from their beginning. Refused with CONFLICT where
@@ -125,22 +134,6 @@ class JoinGroup(Request, frozen=True, kw_only=True):
     ttl_s: int = TTL_S
 
 
-class Joined(_Value, frozen=True, kw_only=True):
-    """A new member: it is there for `ttl_s` after each request of its own."""
-
-    member: str
-    topic: str
-    strategy: str
-    ttl_s: int
-
-
-class RenewMember(Request, frozen=True, kw_only=True):
-    """Be there for another time to live. Answer: `Renewed`."""
-
-    group: str
-    member: str
-
-
 class Renewed(_Value, frozen=True, kw_only=True):
     """The queues of a member; it should commit those in `revoked` and poll again, which releases them."""
 
@@ -149,25 +142,18 @@ class Renewed(_Value, frozen=True, kw_only=True):
     revoked: Sequence[int]
 
 
-class LeaveGroup(Request, frozen=True, kw_only=True):
-    """Be no member any more, and have no queues. Answer: whether it was one."""
+class RenewMember(Request[Renewed], frozen=True, kw_only=True):
+    """Be there for another time to live."""
 
     group: str
     member: str
 
 
-class PollGroup(Request, frozen=True, kw_only=True):
-    """Messages of the queues that a member has, from `after` on or from what is committed. Answer: `Polled`.
-
-    Lets go of queues that are to be another's and of which `after` says nothing that is not committed, and takes those
-    that are to be this one's and free. Waits up to `wait_ms` for a message; one poll of a member at a time.
-    """
+class LeaveGroup(Request[bool], frozen=True, kw_only=True):
+    """Be no member any more, and have no queues. Answers whether it was one."""
 
     group: str
     member: str
-    after: GroupCursor | None = None
-    limit: int = 100
-    wait_ms: int = 0
 
 
 class Polled(_Value, frozen=True, kw_only=True):
@@ -182,8 +168,22 @@ class Polled(_Value, frozen=True, kw_only=True):
     revoked: Sequence[int] = ()
 
 
-class CommitOffsets(Request, frozen=True, kw_only=True):
-    """Everything in front of these offsets is dealt with. Answer: what is committed of each queue, a mapping.
+class PollGroup(Request[Polled], frozen=True, kw_only=True):
+    """Messages of the queues that a member has, from `after` on or from what is committed.
+
+    Lets go of queues that are to be another's and of which `after` says nothing that is not committed, and takes those
+    that are to be this one's and free. Waits up to `wait_ms` for a message; one poll of a member at a time.
+    """
+
+    group: str
+    member: str
+    after: GroupCursor | None = None
+    limit: int = 100
+    wait_ms: int = 0
+
+
+class CommitOffsets(Request[Mapping[int, int]], frozen=True, kw_only=True):
+    """Everything in front of these offsets is dealt with. Answers what is committed of each queue.
 
     All are committed or none: refused with `NotOwned`. One that is lower than what is committed changes nothing.
     Refused with MALFORMED for an offset behind a queue's end.
@@ -192,13 +192,6 @@ class CommitOffsets(Request, frozen=True, kw_only=True):
     group: str
     member: str
     cursor: GroupCursor
-
-
-class ListGroups(Request, frozen=True, kw_only=True):
-    """Some groups, by name. Answer: `GroupsPage`."""
-
-    limit: int = 100
-    after: str = ""
 
 
 class GroupName(_Value, frozen=True, kw_only=True):
@@ -216,10 +209,11 @@ class GroupsPage(_Value, frozen=True, kw_only=True):
     after: str | None
 
 
-class DescribeGroup(Request, frozen=True, kw_only=True):
-    """Asks for the offsets and the members of a group. Answer: `GroupDescription`. Refused with NOT_FOUND."""
+class ListGroups(Request[GroupsPage], frozen=True, kw_only=True):
+    """Some groups, by name."""
 
-    group: str
+    limit: int = 100
+    after: str = ""
 
 
 class QueueDescription(_Value, frozen=True, kw_only=True):
@@ -247,8 +241,14 @@ class GroupDescription(_Value, frozen=True, kw_only=True):
     queues: Sequence[QueueDescription]
 
 
-class ResetGroup(Request, frozen=True, kw_only=True):
-    """Go back, or forward, in all queues or some. Answer: where the group is in each of them now, a mapping.
+class DescribeGroup(Request[GroupDescription], frozen=True, kw_only=True):
+    """Asks for the offsets and the members of a group. Refused with NOT_FOUND."""
+
+    group: str
+
+
+class ResetGroup(Request[Mapping[int, int]], frozen=True, kw_only=True):
+    """Go back, or forward, in all queues or some. Answers where the group is in each of them now.
 
     One of: `to` "earliest" or "latest", `time_ms` the first message stored then or later, `offsets`. What lies outside
     of a queue is moved to its nearer end. The queues are nobody's then: what their owners had read cannot be
@@ -262,7 +262,7 @@ class ResetGroup(Request, frozen=True, kw_only=True):
     queues: Sequence[int] = ()  # all where it is empty
 
 
-class DeleteGroup(Request, frozen=True, kw_only=True):
-    """Forget a group. Answer: whether there was one. Refused with CONFLICT while it has members."""
+class DeleteGroup(Request[bool], frozen=True, kw_only=True):
+    """Forget a group. Answers whether there was one. Refused with CONFLICT while it has members."""
 
     group: str

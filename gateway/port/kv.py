@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Request
-from store.api.client import Delete, Put
+from store.api.client import Changes, Delete, Entry, Page, Put, Transacted
 
 __all__ = [
     "DEFAULT_NAMESPACE",
@@ -68,15 +68,15 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
     none_of: tuple[int, ...] = ()  # and none of these
 
 
-class GetKey(Request, frozen=True, kw_only=True):
-    """One entry. Answer: `store.api.client.Entry | None`."""
+class GetKey(Request[Entry | None], frozen=True, kw_only=True):
+    """One entry."""
 
     key: str
     namespace: str = DEFAULT_NAMESPACE
 
 
-class StoreKey(Request, frozen=True, kw_only=True):
-    """Store a value, for `ttl_ms` if given. Answer: `store.api.client.Transacted`. Refused with
+class StoreKey(Request[Transacted], frozen=True, kw_only=True):
+    """Store a value, for `ttl_ms` if given. Refused with
     `KeyConflict`, QUOTA.
     """
 
@@ -87,24 +87,24 @@ class StoreKey(Request, frozen=True, kw_only=True):
     namespace: str = DEFAULT_NAMESPACE
 
 
-class RemoveKey(Request, frozen=True, kw_only=True):
-    """Remove a key. Answer: whether it was there. Refused with `KeyConflict`."""
+class RemoveKey(Request[bool], frozen=True, kw_only=True):
+    """Remove a key. Answers whether it was there. Refused with `KeyConflict`."""
 
     key: str
     match: Match = Match()
     namespace: str = DEFAULT_NAMESPACE
 
 
-class TransactKeys(Request, frozen=True, kw_only=True):
-    """Compare revisions, then do all or nothing. Answer: `Transacted`. Refused with `KeyConflict`, QUOTA, TOO_LARGE."""
+class TransactKeys(Request[Transacted], frozen=True, kw_only=True):
+    """Compare revisions, then do all or nothing. Refused with `KeyConflict`, QUOTA, TOO_LARGE."""
 
     compares: Mapping[str, int]
     operations: Sequence[Put | Delete]
     namespace: str = DEFAULT_NAMESPACE
 
 
-class ListKeys(Request, frozen=True, kw_only=True):
-    """A page of a range. Answer: `store.api.client.Page`. Refused with `Compacted` for a revision that is not held."""
+class ListKeys(Request[Page], frozen=True, kw_only=True):
+    """A page of a range. Refused with `Compacted` for a revision that is not held."""
 
     start: str = ""
     end: str | None = None
@@ -114,26 +114,26 @@ class ListKeys(Request, frozen=True, kw_only=True):
     namespace: str = DEFAULT_NAMESPACE
 
 
-class CountKeys(Request, frozen=True, kw_only=True):
-    """Asks how many keys a range has. Answer: `int`."""
+class CountKeys(Request[int], frozen=True, kw_only=True):
+    """Asks how many keys a range has."""
 
     start: str = ""
     end: str | None = None
     namespace: str = DEFAULT_NAMESPACE
 
 
-class HoldKeys(Request, frozen=True, kw_only=True):
-    """Keep the state as it is for `ListKeys`, as `StoreClient.kv_hold` says. Answer: its revision."""
+class HoldKeys(Request[int], frozen=True, kw_only=True):
+    """Keep the state as it is for `ListKeys`, as `StoreClient.kv_hold` says. Answers its revision."""
 
 
-class ReleaseKeys(Request, frozen=True, kw_only=True):
-    """A state that this connection holds is not needed any more. Answer: None."""
+class ReleaseKeys(Request[None], frozen=True, kw_only=True):
+    """A state that this connection holds is not needed any more."""
 
     revision: int
 
 
-class WatchKeys(Request, frozen=True, kw_only=True):
-    """Begin to watch a range from a revision on (None: from now). Answer: None. Refused with `Compacted`, QUOTA."""
+class WatchKeys(Request[None], frozen=True, kw_only=True):
+    """Begin to watch a range from a revision on (None: from now). Refused with `Compacted`, QUOTA."""
 
     watch: int  # chosen by the adapter; unique in its connection
     start: str = ""
@@ -142,8 +142,8 @@ class WatchKeys(Request, frozen=True, kw_only=True):
     namespace: str = DEFAULT_NAMESPACE
 
 
-class NextChanges(Request, frozen=True, kw_only=True):
-    """Asks for the changes since the last answer, and waits for one. Answer: `store.api.client.Changes`.
+class NextChanges(Request[Changes], frozen=True, kw_only=True):
+    """Asks for the changes since the last answer, and waits for one.
 
     Refused with `Compacted`, and with UNAVAILABLE when the watch ends meanwhile.
     """
@@ -151,7 +151,7 @@ class NextChanges(Request, frozen=True, kw_only=True):
     watch: int
 
 
-class UnwatchKeys(Request, frozen=True, kw_only=True):
-    """End a watch. Answer: None."""
+class UnwatchKeys(Request[None], frozen=True, kw_only=True):
+    """End a watch."""
 
     watch: int

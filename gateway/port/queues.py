@@ -57,8 +57,8 @@ class Got(msgspec.Struct, frozen=True, kw_only=True):
     remaining: int
 
 
-class DeclareExchange(Request, frozen=True, kw_only=True):
-    """Create an exchange, or agree with the one that exists. Answer: None.
+class DeclareExchange(Request[None], frozen=True, kw_only=True):
+    """Create an exchange, or agree with the one that exists.
 
     `passive` only asks whether it exists. `kind` is "direct", "fanout", "topic" or "headers".
     """
@@ -72,15 +72,15 @@ class DeclareExchange(Request, frozen=True, kw_only=True):
     arguments: Arguments = msgspec.field(default_factory=dict)
 
 
-class DeleteExchange(Request, frozen=True, kw_only=True):
-    """Remove an exchange and the bindings to it; one that does not exist is no error. Answer: None."""
+class DeleteExchange(Request[None], frozen=True, kw_only=True):
+    """Remove an exchange and the bindings to it; one that does not exist is no error."""
 
     name: str
     if_unused: bool = False
 
 
-class DeclareQueue(Request, frozen=True, kw_only=True):
-    """Create a queue, or agree with the one that exists. Answer: `QueueInfo`.
+class DeclareQueue(Request[QueueInfo], frozen=True, kw_only=True):
+    """Create a queue, or agree with the one that exists.
 
     An empty name asks for one that nobody else has. `passive` only asks whether it exists.
     """
@@ -93,22 +93,22 @@ class DeclareQueue(Request, frozen=True, kw_only=True):
     arguments: Arguments = msgspec.field(default_factory=dict)
 
 
-class DeleteQueue(Request, frozen=True, kw_only=True):
-    """Remove a queue; one that does not exist is no error. Answer: `int`, the messages that were waiting in it."""
+class DeleteQueue(Request[int], frozen=True, kw_only=True):
+    """Remove a queue; one that does not exist is no error. Answers how many messages were waiting in it."""
 
     name: str
     if_unused: bool = False
     if_empty: bool = False
 
 
-class PurgeQueue(Request, frozen=True, kw_only=True):
-    """Settle every message of a queue that is not lent. Answer: `int`, how many."""
+class PurgeQueue(Request[int], frozen=True, kw_only=True):
+    """Settle every message of a queue that is not lent. Answers how many."""
 
     name: str
 
 
-class BindQueue(Request, frozen=True, kw_only=True):
-    """Put what is published to an exchange, and matches, into a queue from now on. Answer: None."""
+class BindQueue(Request[None], frozen=True, kw_only=True):
+    """Put what is published to an exchange, and matches, into a queue from now on."""
 
     queue: str
     exchange: str
@@ -116,8 +116,8 @@ class BindQueue(Request, frozen=True, kw_only=True):
     arguments: Arguments = msgspec.field(default_factory=dict)
 
 
-class UnbindQueue(Request, frozen=True, kw_only=True):
-    """End a binding; one that does not exist is no error. Answer: None."""
+class UnbindQueue(Request[None], frozen=True, kw_only=True):
+    """End a binding; one that does not exist is no error."""
 
     queue: str
     exchange: str
@@ -125,8 +125,8 @@ class UnbindQueue(Request, frozen=True, kw_only=True):
     arguments: Arguments = msgspec.field(default_factory=dict)
 
 
-class GetMessage(Request, frozen=True, kw_only=True):
-    """Lease one message to this connection; with `settle` it is settled at once. Answer: `Got | None`.
+class GetMessage(Request[Got | None], frozen=True, kw_only=True):
+    """Lease one message to this connection; with `settle` it is settled at once.
 
     The consumer of `Got.leased` is 0.
     """
@@ -135,8 +135,8 @@ class GetMessage(Request, frozen=True, kw_only=True):
     settle: bool = False
 
 
-class CountRoutes(Request, frozen=True, kw_only=True):
-    """Asks how many named queues each of these messages would be put in. Answer: `Sequence[int]`, parallel."""
+class CountRoutes(Request[Sequence[int]], frozen=True, kw_only=True):
+    """Asks how many named queues each of these messages would be put in."""
 
     messages: Sequence[Message]
 

@@ -56,10 +56,10 @@ def shared_name(text: str) -> SharedName | None:
     return SharedName(group, pattern)
 
 
-class JoinShared(Request, frozen=True, kw_only=True):
+class JoinShared(Request[Sequence[str | Refusal]], frozen=True, kw_only=True):
     """Let this connection's session be a member of shared subscriptions from now on, durably.
 
-    Answer: `Sequence[str | Refusal]`, parallel to `names`: the queue to `Consume`, or why not: FORBIDDEN unless all
+    Answers, parallel to `names`, the queue to `Consume`, or why not: FORBIDDEN unless all
     that the filter matches may be read, QUOTA where there are as many as there may be, UNAVAILABLE. What there is
     already stays as it is.
     """
@@ -67,8 +67,8 @@ class JoinShared(Request, frozen=True, kw_only=True):
     names: Sequence[SharedName]
 
 
-class LeaveShared(Request, frozen=True, kw_only=True):
-    """It is no member of these any more, durably. Answer: None.
+class LeaveShared(Request[None], frozen=True, kw_only=True):
+    """It is no member of these any more, durably.
 
     What the connection holds of them it may still settle, unless it was the last member: then the queue is gone.
     """

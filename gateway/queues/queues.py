@@ -7,29 +7,24 @@ are its consumers, and what they, and those who fetch one message at a time, hol
 import asyncio
 import random as chance
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from controller.api.client import ControllerClient, ControllerError, TopicLimit
 from gateway.domain.access import OPEN, Permissions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.session_user import SessionUser
 from gateway.ownership.owners import LocalOwners, Owned, Owners
-from gateway.port.adapter import Cancel, Consume, ConsumerId, Leased, Random, Ready, Request, SettleLeased
+from gateway.port.adapter import Cancel, Consume, ConsumerId, Leased, Random, Ready, SettleLeased
 from gateway.port.queues import (
-    BindQueue,
     ConsumerCancelled,
     CountRoutes,
-    DeclareExchange,
     DeclareQueue,
-    DeleteExchange,
-    DeleteQueue,
     GetMessage,
     Got,
     PurgeQueue,
     QueueInfo,
-    UnbindQueue,
 )
 from gateway.port.topology import Exchange, QueueDefinition, message_ttl_ms
 from gateway.publishing.router import UnknownTopicError
@@ -48,6 +43,8 @@ __all__ = ["NamedQueues"]
 
 FOLLOW_S = 1.0  # between two attempts to follow the other proxies
 FINISH_S, FINISH_MAX_S = 1.0, 60.0  # between two attempts to remove what could not be: at first, and at most
+
+T = TypeVar("T")
 
 log = logs.get(__name__)
 
@@ -80,7 +77,7 @@ class NamedQueues:
         self._owners = owners = owners or LocalOwners(store)
         self._counts: ConsumerCounts = LocalConsumerCounts() if owners.alone else SharedConsumerCounts(store, owners)
         self._shares = SharedCounts(store, owners)
-        self._registry = registry = SharedRegistry(
+        self._registry = SharedRegistry(
             store,
             controller,
             router,
@@ -97,17 +94,6 @@ class NamedQueues:
         self._finishing = False
         self._consumers: dict[int, dict[ConsumerId, Consumer]] = {}  # by connection
         self._tasks: set[asyncio.Task[None]] = set()
-        self._handlers: dict[type[Request], Callable[[Connection, Any], Awaitable[Any]]] = {
-            DeclareExchange: registry.declare_exchange,
-            DeleteExchange: registry.delete_exchange,
-            DeclareQueue: self._declare,
-            DeleteQueue: registry.delete_queue,
-            PurgeQueue: self._purge,
-            BindQueue: registry.bind,
-            UnbindQueue: registry.unbind,
-            GetMessage: self._get,
-            CountRoutes: self._count_routes,
-        }
 
     @property
     def registry(self) -> SharedRegistry:
@@ -158,10 +144,10 @@ class NamedQueues:
         for queue in self._registry.queues.values():
             await queue.pump.stop()
 
-    async def request(self, conn: Connection, request: Request) -> Any:
-        """Answer one of `gateway.port.queues`'s requests. Raises `Refusal`."""
+    async def answer(self, work: Awaitable[T]) -> T:
+        """Await the answer to a request of `gateway.port.queues`, and raise all that refuses it as a `Refusal`."""
         try:
-            return await self._handlers[type(request)](conn, request)
+            return await work
         except StoreError as error:
             raise Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=1_000) from error
         except TopicLimit as error:
@@ -286,19 +272,22 @@ class NamedQueues:
 
     # ---- requests
 
-    async def _declare(self, conn: Connection, request: DeclareQueue) -> QueueInfo:
+    async def declare(self, conn: Connection, request: DeclareQueue) -> QueueInfo:
+        """See `DeclareQueue`. Raises `Refusal`, `StoreError`."""
         queue = await self._registry.declare_queue(conn, request)
         waiting = await queue.pump.waiting(conn.id)
         name = queue.definition.name
         consumers = len(queue.pump.consumers) + await self._counts.elsewhere(name)
         return QueueInfo(name=name, messages=waiting, consumers=consumers)
 
-    async def _purge(self, conn: Connection, request: PurgeQueue) -> int:
+    async def purge(self, conn: Connection, request: PurgeQueue) -> int:
+        """See `PurgeQueue`. Raises `Refusal`, `StoreError`."""
         queue = await self._registry.look_up(request.name, conn)
         await queue.pump.drop_expired(conn.id)
         return await self._store.purge(queue.number)
 
-    async def _get(self, conn: Connection, request: GetMessage) -> Got | None:
+    async def get(self, conn: Connection, request: GetMessage) -> Got | None:
+        """See `GetMessage`. Raises `Refusal`, `StoreError`."""
         queue = await self._registry.look_up(request.queue, conn)
         if any(c.exclusive for c in queue.pump.consumers):
             raise Refusal(Cause.FORBIDDEN, f"queue {request.queue!r} has an exclusive consumer")
@@ -323,7 +312,8 @@ class NamedQueues:
             queue.pump.wake()
             raise
 
-    async def _count_routes(self, _conn: Connection, request: CountRoutes) -> list[int]:
+    async def count_routes(self, _conn: Connection, request: CountRoutes) -> Sequence[int]:
+        """See `CountRoutes`. Raises `Refusal`, `StoreError`."""
         counts = []
         for message in request.messages:
             try:

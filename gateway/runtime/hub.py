@@ -314,7 +314,7 @@ class Hub:
         self._count(endpoint, begun.value)
         endpoint.answers.append((call.token, begun.value))
 
-    def _begins_at_once(self, endpoint: Endpoint, request: Request) -> bool:
+    def _begins_at_once(self, endpoint: Endpoint, request: Request[Any]) -> bool:
         """Returns whether a request begins at once and may overtake earlier ones; all of a superseded connection do."""
         if endpoint.superseded or not self.owners.alone:
             return endpoint.superseded  # whose session is about to be taken: it can be saved now, or never

@@ -1,20 +1,22 @@
-"""The answers to what adapters ask by `Call`."""
+"""The table of the requests that adapters make by `Call`: who answers each, and the right that it needs."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from gateway.config.config import is_loopback
 from gateway.delivery.find import find_messages
 from gateway.delivery.last_value import last_value, last_values
+from gateway.delivery.search_cursors import CursorSeal
 from gateway.delivery.time_grid import on_grid
+from gateway.domain.access import Permissions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.filters import is_sys
 from gateway.domain.idempotency import StoredRequest, recall
-from gateway.groups.consumer_groups import GROUP_REQUESTS
-from gateway.kv.kv import KV_REQUESTS
+from gateway.groups.consumer_groups import ConsumerGroups, GroupClient
+from gateway.kv.kv import KeyClient, KeyValues
 from gateway.port.adapter import (
     DONE,
     Authenticate,
@@ -39,12 +41,48 @@ from gateway.port.adapter import (
     RetainedPage,
     SaveSession,
 )
+from gateway.port.groups import (
+    CommitOffsets,
+    DeleteGroup,
+    DescribeGroup,
+    JoinGroup,
+    LeaveGroup,
+    ListGroups,
+    PollGroup,
+    RenewMember,
+    ResetGroup,
+)
+from gateway.port.kv import (
+    CountKeys,
+    GetKey,
+    HoldKeys,
+    ListKeys,
+    NextChanges,
+    ReleaseKeys,
+    RemoveKey,
+    StoreKey,
+    TransactKeys,
+    UnwatchKeys,
+    WatchKeys,
+)
+from gateway.port.queues import (
+    BindQueue,
+    CountRoutes,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    GetMessage,
+    PurgeQueue,
+    UnbindQueue,
+)
 from gateway.port.shared import JoinShared, LeaveShared
 from gateway.port.tickets import timer_of
 from gateway.publishing.delayed import cancel_timer
 from gateway.publishing.ingest import refusal_of
 from gateway.publishing.retained import retained_page
-from gateway.runtime import access_requests
+from gateway.queues.queues import NamedQueues
+from gateway.runtime import access_requests as rights
 from gateway.runtime.endpoint import Endpoint
 from gateway.security.auth import same_principal
 from store.api.message import Message
@@ -55,37 +93,66 @@ from store.base.errors import StoreError
 if TYPE_CHECKING:
     from gateway.runtime.hub import Hub
 
-__all__ = ["answer", "outcome"]
+__all__ = ["REQUESTS", "Asked", "Served", "answer", "outcome", "served_by"]
 
 log = logs.get(__name__)
 
 
+R = TypeVar("R")
+T = TypeVar("T")
+
+_CURSORS: Final = "\0cursors of "  # with a user's name, what its cursors are sealed by; no user has such a name
+
+
+class Asked(NamedTuple):
+    """The connection that asks, the principal that it asks for, and the hub."""
+
+    hub: "Hub"
+    endpoint: Endpoint
+    who: Principal
+
+    @property
+    def permissions(self) -> Permissions:
+        """Returns what the principal may do."""
+        return self.who.permissions
+
+
+class Served(NamedTuple):
+    """The handler of requests of one type, and the right that they need.
+
+    `needs` raises `Refusal` unless an asker whom rules restrict has the right. `on_grid` answers such an asker on a
+    grid of time (`gateway.delivery.time_grid`), as the request looks among things that it may not know of.
+    """
+
+    answer: Callable[[Asked, Any], Awaitable[Any]]
+    needs: Callable[["Hub", Permissions, Any], None]
+    on_grid: bool = False
+
+
 async def answer(hub: "Hub", endpoint: Endpoint, call: Call) -> Any:
-    """The answer to a request; its type stands in the request's docstring. Raises `Refusal` or `StoreError`."""
-    request, permissions = call.request, (call.who or endpoint.principal).permissions
-    if permissions.access is None:
-        return await _answer(hub, endpoint, call)
-    access_requests.check(hub, permissions, request)
-    sifted = access_requests.SIFTED.get(type(request))
-    work = _answer(hub, endpoint, call) if sifted is None else sifted(hub, permissions, request)
-    return await (on_grid(work) if type(request) in access_requests.ON_GRID else work)
+    """The answer to a request, of the type that its class names. Raises `Refusal` or `StoreError`."""
+    request, asked = call.request, Asked(hub, endpoint, call.who or endpoint.principal)
+    served = served_by(request)
+    if asked.permissions.access is None:
+        return await served.answer(asked, request)
+    served.needs(hub, asked.permissions, request)
+    work = served.answer(asked, request)
+    return await (on_grid(work) if served.on_grid else work)
 
 
-async def _answer(hub: "Hub", endpoint: Endpoint, call: Call) -> Any:
-    request, permissions = call.request, (call.who or endpoint.principal).permissions
-    handler = _HANDLERS.get(type(request))
-    if handler is not None:
-        return await handler(hub, endpoint, request)
-    if isinstance(request, CancelTimer):
-        return await cancel_timer(hub.store, timer_of(call.who or endpoint.principal, request.timer))
-    if isinstance(request, KV_REQUESTS):
-        return await hub.keys.answer(endpoint, request, permissions)
-    if isinstance(request, GROUP_REQUESTS):
-        return await hub.groups.answer(endpoint, request, call.who or endpoint.principal)
-    return await hub.queues.request(endpoint, request)
+def served_by(request: Request[Any]) -> Served:
+    """Returns how a request is served. Raises `Refusal` (FORBIDDEN) for one that is not in the table."""
+    served = REQUESTS.get(type(request))
+    if served is None:
+        raise Refusal(Cause.FORBIDDEN, f"not allowed: {type(request).__name__}")
+    return served
 
 
-async def _authenticate(hub: "Hub", endpoint: Endpoint, request: Authenticate) -> Principal | Challenge:
+# ---- sessions and messages
+
+
+async def _authenticate(asked: Asked, request: Authenticate) -> Principal | Challenge:
+    hub, endpoint = asked.hub, asked.endpoint
     if endpoint.turned_away is not None:
         raise endpoint.turned_away
     address, loopback = endpoint.host, endpoint.loopback
@@ -114,7 +181,8 @@ async def _authenticate(hub: "Hub", endpoint: Endpoint, request: Authenticate) -
     return principal
 
 
-async def _open_session(hub: "Hub", endpoint: Endpoint, request: OpenSession) -> OpenedSession:
+async def _open_session(asked: Asked, request: OpenSession) -> OpenedSession:
+    hub, endpoint = asked.hub, asked.endpoint
     if endpoint.has_session:
         raise Refusal(Cause.CONFLICT, "this connection has a session already")
     if request.will is not None:
@@ -128,70 +196,154 @@ async def _open_session(hub: "Hub", endpoint: Endpoint, request: OpenSession) ->
     return await hub.sessions.open(endpoint, request, hub.authenticator.session_user(endpoint.principal))
 
 
-async def _save_session(hub: "Hub", endpoint: Endpoint, request: SaveSession) -> None:
-    await hub.sessions.save(endpoint, request)
+async def _save_session(asked: Asked, request: SaveSession) -> None:
+    await asked.hub.sessions.save(asked.endpoint, request)
 
 
-async def _drop_will(hub: "Hub", endpoint: Endpoint, request: DropWill) -> None:
-    hub.sessions.drop_will(endpoint)
+async def _drop_will(asked: Asked, request: DropWill) -> None:
+    asked.hub.sessions.drop_will(asked.endpoint)
 
 
-async def _end_session(hub: "Hub", endpoint: Endpoint, request: EndSession) -> None:
-    await hub.sessions.end(endpoint)
+async def _end_session(asked: Asked, request: EndSession) -> None:
+    await asked.hub.sessions.end(asked.endpoint)
 
 
-async def _recall_key(hub: "Hub", endpoint: Endpoint, request: RecallKey) -> StoredRequest:
-    return await recall(hub.store, request.group, request.name)
+async def _recall_key(asked: Asked, request: RecallKey) -> StoredRequest:
+    return await recall(asked.hub.store, request.group, request.name)
 
 
-async def _last_value(hub: "Hub", endpoint: Endpoint, request: LastValue) -> Message | None:
-    return await last_value(hub.store, request.address, now_ms=now_ms())
+async def _last_value(asked: Asked, request: LastValue) -> Message | None:
+    return await last_value(asked.hub.store, request.address, now_ms=now_ms())
 
 
-async def _last_values(hub: "Hub", endpoint: Endpoint, request: LastValues) -> LastValuesPage:
-    return await last_values(hub.store, request, now_ms=now_ms())
+async def _last_values(asked: Asked, request: LastValues) -> LastValuesPage:
+    return await last_values(asked.hub.store, request, now_ms=now_ms(), readable=asked.permissions.reads)
 
 
-async def _retained(hub: "Hub", endpoint: Endpoint, request: Retained) -> RetainedPage:
+async def _retained(asked: Asked, request: Retained) -> RetainedPage:
     if is_sys(request.pattern):
-        return hub.sys_topics.page(request)
-    return await retained_page(hub.store, request, now_ms=now_ms())
+        return asked.hub.sys_topics.page(request, readable=asked.permissions.reads)
+    return await retained_page(asked.hub.store, request, now_ms=now_ms(), readable=asked.permissions.reads)
 
 
-async def _find_messages(hub: "Hub", endpoint: Endpoint, request: FindMessages) -> FoundMessages:
+async def _find_messages(asked: Asked, request: FindMessages) -> FoundMessages:
+    hub, permissions = asked.hub, asked.permissions
+    restricted: dict[str, Any] = {}
+    if permissions.access is not None:
+        seal = CursorSeal(hub.timer_secrets.of(f"{_CURSORS}{permissions.identity.name}"))
+        restricted = {"readable": permissions.reads, "cursors": seal}
+
     async def find() -> FoundMessages:
-        return await find_messages(hub.store, request, now_ms=now_ms(), indexed=hub.router.indexed)
+        return await find_messages(hub.store, request, now_ms=now_ms(), indexed=hub.router.indexed, **restricted)
 
     return await hub.finds.find(request, find)
 
 
-async def _list_addresses(hub: "Hub", endpoint: Endpoint, request: ListAddresses) -> Sequence[str]:
-    return await hub.directory.list(request.prefix, request.limit, router=hub.router, controller=hub.controller)
+async def _list_addresses(asked: Asked, request: ListAddresses) -> Sequence[str]:
+    hub = asked.hub
+    return await hub.directory.list(
+        request.prefix,
+        request.limit,
+        router=hub.router,
+        controller=hub.controller,
+        readable=asked.permissions.reads,
+    )
 
 
-async def _join_shared(hub: "Hub", endpoint: Endpoint, request: JoinShared) -> Sequence[str | Refusal]:
-    return await hub.shared.join(endpoint, request, endpoint.principal.permissions)
+async def _join_shared(asked: Asked, request: JoinShared) -> Sequence[str | Refusal]:
+    return await asked.hub.shared.join(asked.endpoint, request, asked.endpoint.principal.permissions)
 
 
-async def _leave_shared(hub: "Hub", endpoint: Endpoint, request: LeaveShared) -> None:
-    await hub.shared.leave(endpoint, request)
+async def _leave_shared(asked: Asked, request: LeaveShared) -> None:
+    await asked.hub.shared.leave(asked.endpoint, request)
 
 
-_HANDLERS: dict[type[Request], Callable[["Hub", Endpoint, Any], Awaitable[Any]]] = {
-    Authenticate: _authenticate,
-    OpenSession: _open_session,
-    SaveSession: _save_session,
-    DropWill: _drop_will,
-    EndSession: _end_session,
-    RecallKey: _recall_key,
-    LastValue: _last_value,
-    LastValues: _last_values,
-    Retained: _retained,
-    ListAddresses: _list_addresses,
-    FindMessages: _find_messages,
-    JoinShared: _join_shared,
-    LeaveShared: _leave_shared,
-}
+# ---- requests that a room of its own answers
+
+
+async def _cancel_timer(asked: Asked, request: CancelTimer) -> bool:
+    return await cancel_timer(asked.hub.store, timer_of(asked.who, request.timer))
+
+
+def _keys(method: Callable[[KeyValues, KeyClient, R], Awaitable[T]]) -> Callable[[Asked, R], Awaitable[T]]:
+    return lambda asked, request: asked.hub.keys.answer(method, KeyClient(asked.endpoint, asked.permissions), request)
+
+
+def _groups(method: Callable[[ConsumerGroups, GroupClient, R], Awaitable[T]]) -> Callable[[Asked, R], Awaitable[T]]:
+    return lambda asked, request: asked.hub.groups.answer(method, GroupClient(asked.endpoint, asked.who), request)
+
+
+def _queues(
+    method: Callable[[NamedQueues], Callable[[Endpoint, R], Awaitable[T]]],
+) -> Callable[[Asked, R], Awaitable[T]]:
+    def ask(asked: Asked, request: R) -> Awaitable[T]:
+        queues = asked.hub.queues
+        return queues.answer(method(queues)(asked.endpoint, request))
+
+    return ask
+
+
+# ---- the table
+
+
+def _served(
+    kind: type[Request[T]],
+    answer: Callable[[Asked, Any], Awaitable[T]],
+    needs: Callable[["Hub", Permissions, Any], None],
+    *,
+    on_grid: bool = False,
+) -> tuple[type[Request[T]], Served]:
+    """A row: the answer is of the type that the request's class names."""
+    return kind, Served(answer, needs, on_grid)
+
+
+REQUESTS: Mapping[type[Request[Any]], Served] = dict(
+    [
+        _served(Authenticate, _authenticate, rights.own),
+        _served(OpenSession, _open_session, rights.own),  # its will is checked when it is set, and when it is published
+        _served(SaveSession, _save_session, rights.own),
+        _served(EndSession, _end_session, rights.own),
+        _served(DropWill, _drop_will, rights.own),
+        _served(RecallKey, _recall_key, rights.own),
+        _served(CancelTimer, _cancel_timer, rights.own),  # by a ticket that its publisher was given
+        _served(JoinShared, _join_shared, rights.own),  # each of its filters is checked and refused by itself
+        _served(LeaveShared, _leave_shared, rights.own),
+        _served(LastValue, _last_value, rights.reads_address),
+        _served(LastValues, _last_values, rights.reads_filter, on_grid=True),
+        _served(Retained, _retained, rights.reads_filter),
+        _served(FindMessages, _find_messages, rights.finds, on_grid=True),
+        _served(ListAddresses, _list_addresses, rights.own, on_grid=True),  # it gets those that it may read
+        _served(DeclareExchange, _queues(lambda queues: queues.registry.declare_exchange), rights.manages_exchange),
+        _served(DeleteExchange, _queues(lambda queues: queues.registry.delete_exchange), rights.manages_exchange),
+        _served(DeclareQueue, _queues(lambda queues: queues.declare), rights.declares_queue),
+        _served(DeleteQueue, _queues(lambda queues: queues.registry.delete_queue), rights.manages_queue),
+        _served(PurgeQueue, _queues(lambda queues: queues.purge), rights.manages_queue),
+        _served(BindQueue, _queues(lambda queues: queues.registry.bind), rights.binds),
+        _served(UnbindQueue, _queues(lambda queues: queues.registry.unbind), rights.unbinds),
+        _served(GetMessage, _queues(lambda queues: queues.get), rights.gets),
+        _served(CountRoutes, _queues(lambda queues: queues.count_routes), rights.own),  # of what it has published
+        _served(GetKey, _keys(KeyValues.get), rights.reads_key),
+        _served(StoreKey, _keys(KeyValues.put), rights.writes_key),
+        _served(RemoveKey, _keys(KeyValues.remove), rights.writes_key),
+        _served(TransactKeys, _keys(KeyValues.transact), rights.transacts),
+        _served(ListKeys, _keys(KeyValues.list_keys), rights.reads_keys, on_grid=True),
+        _served(CountKeys, _keys(KeyValues.count), rights.counts_keys),
+        _served(HoldKeys, _keys(KeyValues.hold), rights.own),
+        _served(ReleaseKeys, _keys(KeyValues.release), rights.own),
+        _served(WatchKeys, _keys(KeyValues.watch), rights.reads_keys),
+        _served(NextChanges, _keys(KeyValues.next_changes), rights.own),  # of a watch, which knows whose it is
+        _served(UnwatchKeys, _keys(KeyValues.unwatch), rights.own),
+        _served(JoinGroup, _groups(ConsumerGroups.join), rights.reads_by_group),
+        _served(PollGroup, _groups(ConsumerGroups.poll), rights.reads_by_group),
+        _served(CommitOffsets, _groups(ConsumerGroups.commit), rights.reads_by_group),
+        _served(RenewMember, _groups(ConsumerGroups.renew), rights.reads_by_group),
+        _served(LeaveGroup, _groups(ConsumerGroups.leave), rights.reads_by_group),
+        _served(ListGroups, _groups(ConsumerGroups.list_groups), rights.own, on_grid=True),  # those that it may read by
+        _served(DescribeGroup, _groups(ConsumerGroups.describe), rights.describes_group),
+        _served(ResetGroup, _groups(ConsumerGroups.reset), rights.manages_group),
+        _served(DeleteGroup, _groups(ConsumerGroups.delete), rights.manages_group),
+    ]
+)
 
 
 async def outcome(work: Awaitable[Any]) -> Outcome:

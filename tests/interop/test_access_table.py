@@ -33,7 +33,7 @@ from adapters.mqtt.codec import packets
 from adapters.mqtt.session import session
 from controller.node.service import ControllerService
 from gateway.port import adapter as port
-from gateway.runtime import access_requests
+from gateway.runtime.requests import REQUESTS
 from store.base.admin import AdminServer
 from store.node.replication_service import ReplicationService
 from store.serving.rpc import StoreService
@@ -264,7 +264,7 @@ EFFECTS = {
     "Publish": "Permissions.refused",
     "Subscribe": "Permissions.check_filter by the adapter, and each address by the fan-out",
     "Consume": "access_requests.check_consume, and the pump",
-    "Call": "access_requests.check",
+    "Call": "the right named in gateway.runtime.requests",
     **dict.fromkeys(["Unsubscribe", "Settled", "SettleLeased", "Ready", "Cancel", "Close"], "its own"),
 }
 
@@ -282,10 +282,9 @@ def test_every_remote_call_page_and_effect_is_in_the_table():
         assert set(calls) == GRPC[service.__name__]
     assert AdminServer(lambda: None, lambda: None, CollectorRegistry())._pages.keys() == ADMIN
     assert {one.__name__ for one in typing.get_args(port.Effect)} == EFFECTS.keys()
-    assert set(access_requests.ON_GRID) <= access_requests._NEEDS.keys()
-    assert set(access_requests.SIFTED) <= access_requests._NEEDS.keys()
     # Retained messages are told of by no answer of their own: who subscribes gets them one by one.
-    assert set(access_requests.SIFTED) - access_requests.ON_GRID == {port.Retained}
+    searching = {kind.__name__ for kind, served in REQUESTS.items() if served.on_grid}
+    assert searching == {"FindMessages", "LastValues", "ListAddresses", "ListGroups", "ListKeys"}
 
 
 # ---- the answers, before there is anything hidden and after

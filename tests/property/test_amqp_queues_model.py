@@ -25,6 +25,7 @@ from store.base.errors import StoreError, StoreOverloaded
 from store.format.frame import ROW, ROW_EXTRA, UnplacedFrame
 from store.local.local import LocalStore
 from tests.support.amqp.amqp_peer import Peer
+from tests.support.gateway.asking import ask
 from tests.support.gateway.queues_rig import Rig
 
 CLIENTS, QUEUES, KEYS = range(3), ("a", "b", "own"), ("k", "l")
@@ -108,7 +109,7 @@ class Client:
                 return Outcome()
             case Call():
                 try:
-                    return Outcome(value=await queues.request(self, effect.request))
+                    return Outcome(value=await ask(self, effect.request, queues=queues))
                 except Refusal as refusal:
                     return Outcome(error=refusal)
         return None

@@ -20,6 +20,7 @@ from gateway.port.groups import CommitOffsets, DescribeGroup, GroupCursor, JoinG
 from store.api.client import EXISTS, Change, Changes, Delete, Entry, Page, Put, Transacted
 from store.api.message import Message
 from store.base.errors import AppendOutcomeUnknown, RevisionConflict, StoreError, StoreUnreachable
+from tests.support.gateway.asking import ask
 from tests.support.gateway.groups_rig import ANYBODY, FIRST, Connection, Topics
 from tests.support.store.fake_store import FakeStore
 
@@ -289,7 +290,7 @@ class World:
     async def request(self, chance: random.Random, request: Any) -> Any:
         """Ask one of the proxies; never answered by one that dies. Raises `TimeoutError`."""
         process, groups = chance.choice(self.proxies)
-        asked = process.run(groups.answer(Connection(), request, ANYBODY))
+        asked = process.run(ask(Connection(), request, groups=groups))
         await asyncio.wait([asked], timeout=REQUEST_TIMEOUT_S)
         if not asked.done():
             asked.cancel()

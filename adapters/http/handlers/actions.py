@@ -49,7 +49,7 @@ class Store(NamedTuple):
 class Ask(NamedTuple):
     """Ask the gateway; `reply` makes the response from the answer."""
 
-    request: GatewayRequest
+    request: GatewayRequest[Any]
     reply: Callable[[Any], Response]
 
 

@@ -1,7 +1,7 @@
 """Watches of keys as server-sent events: a stream asks for changes when it has room for them, and not before."""
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -40,7 +40,7 @@ class KeyStreams:
         self,
         transport: Transport,
         *,
-        call: Callable[[GatewayRequest], Token],
+        call: Callable[[GatewayRequest[Any]], Token],
         begin: Callable[[Exchange, Request], None],
         respond: Callable[[Exchange, Request, Response], None],
     ) -> None:
@@ -104,7 +104,7 @@ class KeyStreams:
             stream.asking = True
             self._ask(stream.exchange, NextChanges(watch=int(stream.exchange)))
 
-    def _ask(self, exchange: Exchange, asked: GatewayRequest) -> None:
+    def _ask(self, exchange: Exchange, asked: GatewayRequest[Any]) -> None:
         self._asked[self._call(asked)] = exchange
 
     def gone(self, exchange: Exchange) -> None:

@@ -1,6 +1,7 @@
 """State that the parts of one connection share: who is at the other end, and where output and effects go."""
 
 from collections.abc import Callable
+from typing import Any
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Packet, Version
@@ -65,7 +66,7 @@ class Link:
         self._next_token += 1
         return Token(self._next_token)
 
-    def call(self, request: Request, answer: Answer | None = None) -> None:
+    def call(self, request: Request[Any], answer: Answer | None = None) -> None:
         """Ask the gateway; `answer`, if anybody wants to know, is called with the outcome."""
         token = self.token() if answer is None else self.expect(answer)
         self.effects.append(Call(request=request, token=token))

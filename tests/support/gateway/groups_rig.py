@@ -24,6 +24,7 @@ from gateway.port.groups import (
     RenewMember,
 )
 from store.api.message import Message
+from tests.support.gateway.asking import ask
 from tests.support.process.clock import Clock
 from tests.support.store.fake_store import unplaced
 
@@ -92,10 +93,10 @@ class Proxy:
         task.add_done_callback(self.tasks.discard)
         return task
 
-    async def ask(self, request: Request, of: Principal = ANYBODY) -> Any:
-        return await self.groups.answer(Connection(), request, of)
+    async def ask(self, request: Request[Any], of: Principal = ANYBODY) -> Any:
+        return await ask(Connection(), request, who=of, groups=self.groups)
 
-    async def refused(self, request: Request, of: Principal = ANYBODY) -> Refusal:
+    async def refused(self, request: Request[Any], of: Principal = ANYBODY) -> Refusal:
         with pytest.raises(Refusal) as caught:
             await self.ask(request, of)
         return caught.value

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from controller.node.local import LocalController
-from gateway.port.adapter import Cancel, Consume, ConsumerId, Disposition, Leased, Ready, SettleLeased, Token
+from gateway.port.adapter import Cancel, Consume, ConsumerId, Disposition, Leased, Ready, Request, SettleLeased, Token
 from gateway.port.queues import ConsumerCancelled, DeclareQueue
 from gateway.port.topology import address_of
 from gateway.publishing.router import Router
@@ -14,6 +14,7 @@ from store.api.message import Message, encode
 from store.base.errors import StoreError
 from store.format.frame import ROW, ROW_EXTRA, UnplacedFrame
 from store.local.local import LocalStore
+from tests.support.gateway.asking import ask
 
 
 class Conn:
@@ -83,8 +84,11 @@ class Rig:
         self.conns += 1
         return Conn(self.conns, credit)
 
+    async def request(self, conn: Conn, request: Request[Any]) -> Any:
+        return await ask(conn, request, queues=self.queues)
+
     async def declare(self, conn: Conn, name: str, **options: Any) -> Any:
-        return await self.queues.request(conn, DeclareQueue(name=name, **options))
+        return await self.request(conn, DeclareQueue(name=name, **options))
 
     async def publish(self, exchange: str, key: str, *bodies: bytes, **fields: Any) -> list[int]:
         return await self.publish_to(address_of(exchange, key), *bodies, **fields)

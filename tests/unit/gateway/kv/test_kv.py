@@ -27,6 +27,7 @@ from gateway.port.kv import (
 from store.api.client import EXISTS, Delete, Namespace, Put
 from store.base.errors import SnapshotLost
 from store.local.local import LocalStore
+from tests.support.gateway.asking import ask
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +45,7 @@ class Rig:
         self.one, self.other = Connection(1), Connection(2)
 
     async def ask(self, request, of=None):
-        return await self.keys.answer(of or self.one, request)
+        return await ask(of or self.one, request, keys=self.keys)
 
     async def refused(self, request, of=None):
         with pytest.raises(Refusal) as caught:

@@ -83,20 +83,18 @@ async def test_the_default_exchange_reaches_every_queue_by_its_name(rig):
     for name in ("q", "with.dots", "with/slash", "wild.*.#"):
         await rig.declare(conn, name)
         await rig.publish("", name, name.encode())
-        got = await rig.queues.request(conn, GetMessage(queue=name, settle=True))
+        got = await rig.request(conn, GetMessage(queue=name, settle=True))
         assert got.leased.messages[0].body == name.encode()
         assert got.remaining == 0
-        assert await rig.queues.request(conn, GetMessage(queue=name)) is None
+        assert await rig.request(conn, GetMessage(queue=name)) is None
 
 
 async def bound(rig, exchange, key, queue="q", **arguments):
-    await rig.queues.request(
-        rig.conn(), BindQueue(queue=queue, exchange=exchange, routing_key=key, arguments=arguments)
-    )
+    await rig.request(rig.conn(), BindQueue(queue=queue, exchange=exchange, routing_key=key, arguments=arguments))
 
 
 async def exchange(rig, name, kind, **options):
-    await rig.queues.request(rig.conn(), DeclareExchange(name=name, kind=kind, **options))
+    await rig.request(rig.conn(), DeclareExchange(name=name, kind=kind, **options))
 
 
 async def test_a_direct_exchange_matches_keys_exactly(rig):
@@ -177,8 +175,8 @@ async def test_unbinding_ends_one_binding_alone(rig):
     await bound(rig, "amq.topic", "a.x")
     await bound(rig, "amq.topic", "a.#")
     unbind = UnbindQueue(queue="q", exchange="amq.topic", routing_key="a.#")
-    await rig.queues.request(conn, unbind)
-    await rig.queues.request(conn, unbind)
+    await rig.request(conn, unbind)
+    await rig.request(conn, unbind)
     assert await rig.publish_to("a/y", b"") == []
     assert len(await rig.publish_to("a/x", b"")) == 1
     await refused(Cause.NOT_FOUND, bound(rig, "nowhere", "k"))
@@ -219,10 +217,10 @@ async def test_deleting_an_exchange_takes_its_bindings_along(rig):
     await exchange(rig, "d", "direct", durable=True)
     await bound(rig, "d", "k")
     delete = DeleteExchange(name="d", if_unused=True)
-    await refused(Cause.PRECONDITION, rig.queues.request(conn, delete))
-    await rig.queues.request(conn, DeleteExchange(name="d"))
-    await rig.queues.request(conn, delete)
-    await refused(Cause.FORBIDDEN, rig.queues.request(conn, DeleteExchange(name="amq.topic")))
+    await refused(Cause.PRECONDITION, rig.request(conn, delete))
+    await rig.request(conn, DeleteExchange(name="d"))
+    await rig.request(conn, delete)
+    await refused(Cause.FORBIDDEN, rig.request(conn, DeleteExchange(name="amq.topic")))
     await exchange(rig, "d", "direct", durable=True)
     assert await rig.publish("d", "k", b"") == []
 
@@ -232,7 +230,7 @@ async def test_an_auto_delete_exchange_goes_with_its_last_binding(rig):
     await rig.declare(conn, "q")
     await exchange(rig, "d", "direct", auto_delete=True)
     await bound(rig, "d", "k")
-    await rig.queues.request(conn, UnbindQueue(queue="q", exchange="d", routing_key="k"))
+    await rig.request(conn, UnbindQueue(queue="q", exchange="d", routing_key="k"))
     await refused(Cause.NOT_FOUND, exchange(rig, "d", "", passive=True))
 
 
@@ -240,9 +238,9 @@ async def test_deleting_a_queue_says_how_much_was_in_it(rig):
     conn = rig.conn()
     await rig.declare(conn, "q")
     await rig.publish("", "q", b"1", b"2")
-    await refused(Cause.PRECONDITION, rig.queues.request(conn, DeleteQueue(name="q", if_empty=True)))
-    assert await rig.queues.request(conn, DeleteQueue(name="q")) == 2
-    assert await rig.queues.request(conn, DeleteQueue(name="q")) == 0
+    await refused(Cause.PRECONDITION, rig.request(conn, DeleteQueue(name="q", if_empty=True)))
+    assert await rig.request(conn, DeleteQueue(name="q")) == 2
+    assert await rig.request(conn, DeleteQueue(name="q")) == 0
     assert await rig.publish("", "q", b"lost") == []
     assert (await rig.declare(conn, "q")).messages == 0
 
@@ -251,11 +249,11 @@ async def test_purging_leaves_what_is_lent(rig):
     conn = rig.conn()
     await rig.declare(conn, "q")
     await rig.publish("", "q", b"1", b"2", b"3")
-    got = await rig.queues.request(conn, GetMessage(queue="q"))
+    got = await rig.request(conn, GetMessage(queue="q"))
     assert got.remaining == 2
-    assert await rig.queues.request(conn, PurgeQueue(name="q")) == 2
+    assert await rig.request(conn, PurgeQueue(name="q")) == 2
     await rig.settle(conn, "q", "requeue", got.leased.offsets[0])
-    got = await rig.queues.request(conn, GetMessage(queue="q"))
+    got = await rig.request(conn, GetMessage(queue="q"))
     assert (got.leased.messages[0].body, got.leased.deliveries) == (b"1", [1])
 
 
@@ -283,7 +281,7 @@ async def test_a_deleted_queue_stays_deleted(rig):
     conn = rig.conn()
     await rig.declare(conn, "q", durable=True)
     await rig.publish("", "q", b"old")
-    await rig.queues.request(conn, DeleteQueue(name="q"))
+    await rig.request(conn, DeleteQueue(name="q"))
     await rig.restart()
     conn = rig.conn()
     await refused(Cause.NOT_FOUND, rig.declare(conn, "q", passive=True))
@@ -294,7 +292,7 @@ async def test_an_exclusive_queue_is_its_connections_alone(rig):
     mine, other = rig.conn(), rig.conn()
     await rig.declare(mine, "q", exclusive=True)
     for request in (DeleteQueue(name="q"), PurgeQueue(name="q"), GetMessage(queue="q")):
-        await refused(Cause.CONFLICT, rig.queues.request(other, request))
+        await refused(Cause.CONFLICT, rig.request(other, request))
     await refused(Cause.CONFLICT, rig.declare(other, "q", exclusive=True))
     await refused(Cause.CONFLICT, bound(rig, "amq.topic", "k"))
     await refused(Cause.CONFLICT, rig.consume(other, "q"))
@@ -316,4 +314,4 @@ async def test_routes_are_counted_for_whoever_publishes_mandatory(rig):
     await rig.declare(rig.conn(), "q")
     await bound(rig, "amq.topic", "a.#")
     messages = [Message("a/b"), Message("b/b"), Message("$amqp//q"), Message("none/b")]
-    assert await rig.queues.request(rig.conn(), CountRoutes(messages=messages)) == [1, 0, 1, 0]
+    assert await rig.request(rig.conn(), CountRoutes(messages=messages)) == [1, 0, 1, 0]

@@ -200,7 +200,7 @@ async def test_an_exclusive_consumer_is_alone(rig):
     await rig.consume(conn, "q", exclusive=True)
     for attempt in (
         rig.consume(other, "q"),
-        rig.queues.request(other, GetMessage(queue="q")),
+        rig.request(other, GetMessage(queue="q")),
     ):
         with pytest.raises(Refusal) as info:
             await attempt
@@ -222,8 +222,8 @@ async def test_consumers_hear_that_their_queue_is_gone(rig):
     await rig.declare(conn, "q")
     await rig.consume(conn, "q", 7)
     with pytest.raises(Refusal):
-        await rig.queues.request(conn, DeleteQueue(name="q", if_unused=True))
-    await rig.queues.request(conn, DeleteQueue(name="q"))
+        await rig.request(conn, DeleteQueue(name="q", if_unused=True))
+    await rig.request(conn, DeleteQueue(name="q"))
     assert conn.cancelled == [7]
     rig.ready(conn, 1, 7)
     rig.cancel(conn, 7)
@@ -251,7 +251,7 @@ async def test_expired_messages_are_settled_and_not_delivered(rig):
     assert await conn.has(1) == [b"young"]
     rig.now_ms = 6_000
     await rig.lose(conn)
-    assert await rig.queues.request(rig.conn(), GetMessage(queue="q")) is None
+    assert await rig.request(rig.conn(), GetMessage(queue="q")) is None
     assert await waiting(rig) == 0
 
 
@@ -260,10 +260,10 @@ async def test_a_queues_own_time_to_live_counts_from_the_log(rig):
     await rig.declare(conn, "q", arguments={"x-message-ttl": 60_000})
     await rig.publish("", "q", b"1")
     rig.now_ms = 1 << 60
-    assert await rig.queues.request(conn, GetMessage(queue="q")) is None
+    assert await rig.request(conn, GetMessage(queue="q")) is None
     await rig.publish("", "q", b"2")
     rig.now_ms = 1_000
-    assert (await rig.queues.request(conn, GetMessage(queue="q"))).leased.messages[0].body == b"2"
+    assert (await rig.request(conn, GetMessage(queue="q"))).leased.messages[0].body == b"2"
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -280,7 +280,7 @@ async def test_what_has_expired_is_not_counted(rig, own):
         rig.now_ms = late_ms
 
     async def asked(request):
-        return await rig.queues.request(conn, request)
+        return await rig.request(conn, request)
 
     await filled()
     assert await waiting(rig, name) == 0
@@ -299,7 +299,7 @@ async def test_what_has_expired_in_front_of_others_is_not_counted_and_order_is_k
         await rig.publish("", "q", b"old", expires_at_ms=500)
         await rig.publish("", "q", body)
     assert await waiting(rig) == 5  # those behind one that has not expired are there still, as in RabbitMQ
-    got = await rig.queues.request(conn, GetMessage(queue="q", settle=True))
+    got = await rig.request(conn, GetMessage(queue="q", settle=True))
     assert (got.leased.messages[0].body, got.remaining) == (b"1", 3)
     await rig.publish("", "q", b"4")
     await rig.consume(conn, "q")
@@ -348,7 +348,7 @@ async def test_an_acknowledgement_does_not_reach_a_later_queue_of_that_name(rig)
     await rig.consume(conn, "q")
     await conn.has(1)
     number = conn.number
-    await rig.queues.request(conn, DeleteQueue(name="q"))
+    await rig.request(conn, DeleteQueue(name="q"))
     await rig.declare(conn, "q")
     await rig.publish("", "q", b"new")
     await rig.consume(conn, "q", consumer=2)

@@ -24,6 +24,7 @@ from gateway.queues.queues import NamedQueues
 from store.api.message import Message
 from store.local.local import LocalStore
 from store.remoting import RemoteStore
+from tests.support.gateway.asking import ask
 from tests.support.gateway.proxies_rig import TTL_S, until
 from tests.support.gateway.queues_rig import Rig
 from tests.support.process.clock import Clock
@@ -72,7 +73,7 @@ class Proxy(Rig):
         await self.store.close()
 
     async def ask(self, request, conn=None):
-        return await self.queues.request(conn or self.conn(), request)
+        return await ask(conn or self.conn(), request, queues=self.queues)
 
     def routes(self, exchange, key):
         return self.router.named_queues(Message(address_of(exchange, key), b""))

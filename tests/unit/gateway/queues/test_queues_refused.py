@@ -109,8 +109,8 @@ async def test_an_unused_queue_whose_removal_is_refused_cannot_be_used_and_goes_
     await refusing.failed(8)
     for request in (GetMessage(queue="a"), BindQueue(queue="a", exchange="amq.direct"), DeclareQueue(name="a")):
         with pytest.raises(Refusal):
-            await rig.queues.request(other, request)
-    assert await rig.queues.request(other, DeleteQueue(name="b")) == 0
+            await rig.request(other, request)
+    assert await rig.request(other, DeleteQueue(name="b")) == 0
     refusing.failing = False
     await until_named(rig, [*NAMES, *(["mine"] if lost else [])])
     await rig.restart()
@@ -142,9 +142,9 @@ async def test_a_name_can_be_declared_again_while_its_old_queue_is_cleared_away(
 async def test_an_exchange_that_nothing_is_bound_to_goes_when_the_store_takes_it(rig, monkeypatch):
     conn = rig.conn()
     exchange = DeclareExchange(name="x", kind="fanout", durable=True, auto_delete=True)
-    await rig.queues.request(conn, exchange)
+    await rig.request(conn, exchange)
     await rig.declare(conn, "q", exclusive=True)
-    await rig.queues.request(conn, BindQueue(queue="q", exchange="x"))
+    await rig.request(conn, BindQueue(queue="q", exchange="x"))
     refusing = Refusing(monkeypatch, rig.store, StoreOverloaded(), "kv_delete")
     await rig.lose(conn)
     await refusing.failed(3)
@@ -153,7 +153,7 @@ async def test_an_exchange_that_nothing_is_bound_to_goes_when_the_store_takes_it
     async with asyncio.timeout(10):
         while True:
             try:
-                await rig.queues.request(conn, passive)
+                await rig.request(conn, passive)
             except Refusal:
                 break
             await asyncio.sleep(0.001)

@@ -248,7 +248,7 @@ async def test_nobody_else_can_use_or_name_such_a_queue(rig):
         GetMessage(queue=queue),
         BindQueue(queue=queue, exchange="amq.topic", routing_key="x"),
     ):
-        await refused(Cause.FORBIDDEN, rig.queues.request(stranger, request))
+        await refused(Cause.FORBIDDEN, rig.request(stranger, request))
     assert await rig.publish("", queue, b"by name") == []
     rig.shared.left(member)
     await refused(Cause.FORBIDDEN, rig.consume(member, queue))

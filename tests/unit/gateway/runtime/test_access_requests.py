@@ -21,6 +21,7 @@ from gateway.port.queues import (
 from gateway.port.shared import JoinShared, SharedName
 from gateway.port.topology import PREDECLARED, Exchange
 from gateway.runtime import access_requests
+from gateway.runtime.requests import REQUESTS, served_by
 from store.api.client import Delete, Put
 
 EXCHANGES = {
@@ -50,7 +51,7 @@ def permissions(*allowed):
 
 def may(request, *allowed):
     try:
-        access_requests.check(Hub, permissions(*allowed), request)
+        served_by(request).needs(Hub, permissions(*allowed), request)
     except Refusal as refusal:
         return refusal.cause is not Cause.FORBIDDEN
     return True
@@ -63,9 +64,9 @@ def every(kind):
 
 
 def test_every_request_says_what_it_needs():
-    """An engineer who adds a request decides in `gateway.runtime.access_requests` what has to be allowed for it."""
+    """An engineer who adds a request decides in `gateway.runtime.requests` who answers it and what it needs."""
     asked = {one for one in every(Request) if one.__module__.startswith(("gateway.", "adapters."))}
-    assert asked - access_requests._NEEDS.keys() == set()
+    assert asked == set(REQUESTS)
 
 
 def test_a_request_that_nobody_has_thought_of_is_refused():

@@ -15,12 +15,13 @@ from gateway.delivery.last_value import last_values
 from gateway.domain.access import OPEN, Identity, Permissions, Rules
 from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import DONE, LastValues, Outcome, Publish, SubscriptionId, Token
+from gateway.port.adapter import DONE, LastValues, Outcome, Principal, Publish, SubscriptionId, Token
 from gateway.port.kv import ListKeys, NextChanges, WatchKeys
 from gateway.publishing.publishing import with_denied
 from store.api.message import Message
 from store.format.frame import LogOffset, Position
 from store.local.local import LocalStore
+from tests.support.gateway.asking import ask
 
 pytestmark = pytest.mark.anyio
 
@@ -173,10 +174,10 @@ async def test_pages_of_keys_have_what_may_be_read_and_go_on(tmp_path):
         rig_ = KvRig(opened)
         for n in range(20):
             await rig_.put(f"{n:02}/{'yes' if n % 7 == 0 else 'no'}")
-        who = permissions("$kv/default/+/yes")
+        who = Principal(name="", permissions=permissions("$kv/default/+/yes"))
         found, after = [], None
         while True:
-            page = await rig_.keys.answer(rig_.one, ListKeys(limit=3, after=after), who)
+            page = await ask(rig_.one, ListKeys(limit=3, after=after), who=who, keys=rig_.keys)
             found += [entry.key for entry in page.entries]
             if not page.more:
                 break
@@ -187,13 +188,13 @@ async def test_pages_of_keys_have_what_may_be_read_and_go_on(tmp_path):
 async def test_a_watch_tells_what_may_be_read_when_it_happens(tmp_path):
     async with await LocalStore.open(tmp_path) as opened:
         rig_ = KvRig(opened)
-        who = permissions("$kv/default/a/#")
-        await rig_.keys.answer(rig_.one, WatchKeys(watch=1), who)
+        who = Principal(name="", permissions=permissions("$kv/default/a/#"))
+        await ask(rig_.one, WatchKeys(watch=1), who=who, keys=rig_.keys)
         for key in ("b/1", "a/1", "b/2"):
             await rig_.put(key)
         changes = await rig_.ask(NextChanges(watch=1))
         assert [change.key for change in changes.changes] == ["a/1"]
-        who.access = permissions("$kv/default/b/#").access
+        who.permissions.access = permissions("$kv/default/b/#").access
         for key in ("a/2", "b/3"):
             await rig_.put(key)
         keys = []

@@ -1,0 +1,15 @@
+"""Requests of the port, answered without a hub: by the table of the gateway, and what a test has of the gateway."""
+
+from collections.abc import Awaitable
+from types import SimpleNamespace
+from typing import Any
+
+from gateway.port.adapter import Principal, Request
+from gateway.runtime.requests import Asked, served_by
+
+ANYBODY = Principal(name="")
+
+
+def ask(connection: Any, request: Request[Any], *, who: Principal = ANYBODY, **parts: Any) -> Awaitable[Any]:
+    """The answer to a request; `parts` are those of the hub that it needs: `keys`, `groups`, `queues`."""
+    return served_by(request).answer(Asked(SimpleNamespace(**parts), connection, who), request)  # type: ignore[arg-type]
