@@ -12,7 +12,7 @@ from typing import Final
 from adapters.amqp.fitting import fitted
 from adapters.amqp.properties import NATIVE, SHORT_BYTES_MAX, properties_of
 from adapters.amqp.wire import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD, HEAD, short_string, write_table
-from gateway.port.topology import routing_of
+from gateway.port.queues import routing_of
 from store.api.message import Message
 
 __all__ = ["deliver_frames", "deliver_prefix", "get_ok_frames", "return_frames"]

@@ -17,6 +17,7 @@ from adapters.amqp.wire import COMMAND_INVALID, NOT_ALLOWED, NOT_FOUND, NOT_IMPL
 from gateway.domain.errors import ProtocolError
 from gateway.port.adapter import Cancel, Consume, Outcome, Request
 from gateway.port.queues import (
+    EXCHANGE_KINDS,
     BindQueue,
     DeclareExchange,
     DeclareQueue,
@@ -27,7 +28,6 @@ from gateway.port.queues import (
     QueueInfo,
     UnbindQueue,
 )
-from gateway.port.topology import EXCHANGE_KINDS
 
 __all__ = ["handle"]
 

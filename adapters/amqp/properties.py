@@ -24,8 +24,7 @@ from adapters.amqp.wire import (
     write_table,
 )
 from gateway.domain.errors import ProtocolError, Refusal
-from gateway.port.queues import text_of
-from gateway.port.topology import routing_of
+from gateway.port.queues import routing_of, text_of
 from store.api.message import REPLY_QUEUE, Message
 
 __all__ = ["NATIVE", "SHORT_BYTES_MAX", "Template", "layout", "properties_of", "read_properties"]

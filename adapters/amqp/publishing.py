@@ -17,7 +17,7 @@ from adapters.amqp.wire import (
     read_short_string,
 )
 from gateway.domain.errors import ProtocolError, Refusal
-from gateway.port.topology import address_of
+from gateway.port.queues import address_of
 
 __all__ = [
     "PUBLISH",

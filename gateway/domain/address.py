@@ -17,8 +17,11 @@ __all__ = [
     "address_of_subject",
     "check_address",
     "escape_level",
+    "exchange_address",
     "from_routing_key",
+    "group_address",
     "hash64",
+    "key_address",
     "level_of",
     "queue_address",
     "to_routing_key",
@@ -101,6 +104,21 @@ def queue_address(name: str) -> str:
     if not name or name.startswith(GENERATED):
         return f"$queue/amq.gen/{name.removeprefix(GENERATED)}"
     return f"$queue/{name}"
+
+
+def exchange_address(name: str) -> str:
+    """Returns the address of an exchange in access rules."""
+    return f"$exchange/{name}"
+
+
+def key_address(namespace: str, key: str) -> str:
+    """Returns the address of a key in access rules."""
+    return f"$kv/{namespace}/{key}"
+
+
+def group_address(name: str) -> str:
+    """Returns the address of a group in access rules: "subscribe" reads by it, "manage" resets and deletes it."""
+    return f"$group/{name}"
 
 
 def from_routing_key(key: str) -> str:

@@ -14,9 +14,10 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from controller.api.client import ControllerClient
+from gateway.domain.address import group_address
 from gateway.domain.errors import Cause, Refusal
 from gateway.groups.admin import delete, describe, list_groups, list_readable, reset
-from gateway.groups.joining import check_asked, check_same, new_group
+from gateway.groups.joining import QUEUES_COUNT_MAX, check_asked, check_group_name, check_same, new_group
 from gateway.groups.lost_ends import LostEnds
 from gateway.groups.reader import QueueReader, Reading, ReadLimits
 from gateway.groups.settings import GroupsConfig
@@ -37,7 +38,6 @@ from gateway.groups.wakes import GroupWakes
 from gateway.ownership.owners import Spawn
 from gateway.port.adapter import Principal, Random
 from gateway.port.groups import (
-    QUEUES_COUNT_MAX,
     CommitOffsets,
     DeleteGroup,
     DescribeGroup,
@@ -54,8 +54,6 @@ from gateway.port.groups import (
     Renewed,
     RenewMember,
     ResetGroup,
-    check_group_name,
-    group_address,
 )
 from store.api.client import EXISTS, Delete, Put, StoreClient
 from store.base import logs

@@ -1,19 +1,35 @@
 """Admits the members of a consumer group and creates groups."""
 
 import asyncio
+import re
 
 from controller.api.client import ControllerClient
 from gateway.domain.errors import Cause, Refusal
 from gateway.groups.assignment import STRATEGIES
 from gateway.groups.state import Group, GroupRecord, QueueRecord, encode, group_key, name_key, names_range, queue_puts
 from gateway.groups.store import queues_of
-from gateway.port.groups import QUEUES_COUNT_MAX, TTL_S_MAX, TTL_S_MIN, JoinGroup
+from gateway.port.groups import TTL_S_MAX, TTL_S_MIN, JoinGroup
 from store.api.client import Put, StoreClient
 from store.format.frame import QueueNumber
 
 TOPIC_CHARS_MAX = 1_024  # more than a topic's name may have bytes
 
-__all__ = ["check_asked", "check_same", "new_group"]
+__all__ = ["QUEUES_COUNT_MAX", "check_asked", "check_group_name", "check_same", "new_group"]
+
+
+NAME_CHARS_MAX = 64
+QUEUES_COUNT_MAX = 1_000  # of a topic that a group can read: all their records change in one transaction
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_CHARS_MAX - 1}}}")
+
+
+def check_group_name(name: str) -> str:
+    """Returns the name. Raises `Refusal` (MALFORMED)."""
+    if _NAME.fullmatch(name) is None:
+        raise Refusal(
+            Cause.MALFORMED,
+            f"a group's name is a letter or digit, then up to {NAME_CHARS_MAX - 1} letters, digits and . _ -",
+        )
+    return name
 
 
 def check_asked(controller: ControllerClient, request: JoinGroup, *, may_come: bool) -> None:

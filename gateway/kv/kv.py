@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from gateway.domain.access import OPEN, Permissions
+from gateway.domain.address import key_address
 from gateway.domain.errors import Cause, Refusal
 from gateway.kv.settings import NAMESPACE_PATTERN, KvConfig
 from gateway.port.kv import (
@@ -23,7 +24,6 @@ from gateway.port.kv import (
     TransactKeys,
     UnwatchKeys,
     WatchKeys,
-    key_address,
 )
 from gateway.publishing.ingest import refusal_of
 from store.api.client import EXISTS, Changes, Delete, Entry, Page, Put, StoreClient, Transacted

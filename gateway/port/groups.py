@@ -18,7 +18,6 @@ from store.api.message import Message
 
 __all__ = [
     "MESSAGES_COUNT_MAX",
-    "QUEUES_COUNT_MAX",
     "TTL_S_MAX",
     "TTL_S_MIN",
     "WAIT_MS_MAX",
@@ -40,36 +39,16 @@ __all__ = [
     "RenewMember",
     "Renewed",
     "ResetGroup",
-    "check_group_name",
-    "group_address",
 ]
 
 TTL_S_MIN, TTL_S_MAX = 2, 3_600  # how long a member may be unheard of
 TTL_S = 30  # unless it says something else
 WAIT_MS_MAX = 60_000  # for messages
 MESSAGES_COUNT_MAX = 1_000  # in one answer
-QUEUES_COUNT_MAX = 1_000  # of a topic that a group can read: all their records change in one transaction
-NAME_CHARS_MAX = 64
 CURSOR_CHARS_MAX = 40_000  # a thousand queues, the largest numbers
 
-_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_CHARS_MAX - 1}}}")
 _CURSOR = re.compile(r"[0-9]{1,19}(?:~[0-9]{1,10}\.[0-9]{1,19})*")
 _NUMBER_MAX: Final = (1 << 63) - 1  # that there can be: an offset, a generation
-
-
-def check_group_name(name: str) -> str:
-    """Returns the name. Raises `Refusal` (MALFORMED)."""
-    if _NAME.fullmatch(name) is None:
-        raise Refusal(
-            Cause.MALFORMED,
-            f"a group's name is a letter or digit, then up to {NAME_CHARS_MAX - 1} letters, digits and . _ -",
-        )
-    return name
-
-
-def group_address(name: str) -> str:
-    """Returns the address of a group in access rules: "subscribe" reads by it, "manage" resets and deletes it."""
-    return f"$group/{name}"
 
 
 class NotOwned(Refusal):

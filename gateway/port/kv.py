@@ -30,15 +30,9 @@ __all__ = [
     "TransactKeys",
     "UnwatchKeys",
     "WatchKeys",
-    "key_address",
 ]
 
 DEFAULT_NAMESPACE = "default"
-
-
-def key_address(namespace: str, key: str) -> str:
-    """Returns the address of a key in access rules."""
-    return f"$kv/{namespace}/{key}"
 
 
 class KeyConflict(Refusal):

@@ -2,18 +2,26 @@
 
 Refusals: NOT_FOUND where a queue or exchange is missing, PRECONDITION where a request contradicts what exists or is
 not supported, CONFLICT where another connection holds a queue exclusively, FORBIDDEN where a name is reserved.
+
+An exchange stores nothing: publishing to it is publishing to an address. `$amqp/{exchange}/{key}` is the address of a
+routing key, except on amq.topic, whose routing keys are the addresses that every protocol publishes to.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
-from gateway.domain.address import queue_address
+from gateway.domain.address import from_routing_key, to_routing_key
+from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import ConsumerCancelled, Leased, Request
 from store.api.message import Message
 
 __all__ = [
+    "EXCHANGE_KINDS",
+    "ROOT",
+    "TOPIC_EXCHANGE",
     "Arguments",
     "BindQueue",
     "ConsumerCancelled",
@@ -27,19 +35,42 @@ __all__ = [
     "PurgeQueue",
     "QueueInfo",
     "UnbindQueue",
-    "exchange_address",
-    "queue_address",
+    "address_of",
+    "exchange_level",
+    "routing_of",
     "text_of",
 ]
+
+TOPIC_EXCHANGE = "amq.topic"
+EXCHANGE_KINDS = ("direct", "fanout", "topic", "headers")
+ROOT = "$amqp"  # the first level of the addresses of exchanges
+_OUTSIDE_NAMES = re.compile("[%\x00-\x1f\x7f]")
 
 Arguments: TypeAlias = Mapping[
     str, Any
 ]  # plain values: None, bool, int, float, str, bytes, and lists and dicts of them
 
 
-def exchange_address(name: str) -> str:
-    """Returns the address of an exchange in access rules."""
-    return f"$exchange/{name}"
+def exchange_level(exchange: str) -> str:
+    """Returns the level that names an exchange. Raises `Refusal` (PRECONDITION) for a name no exchange may have."""
+    if _OUTSIDE_NAMES.search(exchange) is not None:
+        raise Refusal(Cause.PRECONDITION, f"an exchange's name holds no '%' and no control characters: {exchange!r}")
+    return from_routing_key(exchange).replace("/", ".")
+
+
+def address_of(exchange: str, routing_key: str) -> str:
+    """Returns the address that publishing to an exchange means."""
+    if exchange == TOPIC_EXCHANGE and routing_key and not routing_key.startswith("$"):
+        return from_routing_key(routing_key)
+    return f"{ROOT}/{exchange_level(exchange)}/{from_routing_key(routing_key)}"
+
+
+def routing_of(address: str) -> tuple[str, str]:
+    """Returns an address's exchange and routing key: inverts `address_of`, and uses amq.topic for all others."""
+    levels = address.split("/", 2)
+    if len(levels) == 3 and levels[0] == ROOT:
+        return to_routing_key(levels[1].replace(".", "/")), to_routing_key(levels[2])
+    return TOPIC_EXCHANGE, to_routing_key(address)
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):

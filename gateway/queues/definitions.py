@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.domain.keys import kv_key
 from gateway.ownership.queue_garbage import stored_entries
-from gateway.port.topology import Exchange, QueueDefinition
+from gateway.queues.bindings import Exchange, QueueDefinition
 from store.api.client import Change, Delete, Entry, Put, StoreClient
 from store.base import logs
 from store.base.errors import RevisionConflict

@@ -15,8 +15,9 @@ import msgspec
 import numpy as np
 
 from gateway.domain.access import OPEN, Access, Permissions
+from gateway.domain.address import queue_address
 from gateway.port.adapter import ConsumerId, Leased
-from gateway.port.queues import ConsumerCancelled, queue_address
+from gateway.port.queues import ConsumerCancelled
 from store.api.client import Lease, StoreClient
 from store.api.message import Message, decode
 from store.base import logs

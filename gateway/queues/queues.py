@@ -26,8 +26,8 @@ from gateway.port.queues import (
     PurgeQueue,
     QueueInfo,
 )
-from gateway.port.topology import Exchange, QueueDefinition, message_ttl_ms
 from gateway.publishing.router import UnknownTopicError
+from gateway.queues.bindings import Exchange, QueueDefinition, message_ttl_ms
 from gateway.queues.consumer_counts import PREFIX as COUNTED
 from gateway.queues.consumer_counts import ConsumerCounts, LocalConsumerCounts, SharedConsumerCounts
 from gateway.queues.pump import Connection, Consumer, Pump, take_live

@@ -17,16 +17,23 @@ import msgspec
 from controller.api.client import ControllerError
 from gateway.domain.errors import Cause, Refusal
 from gateway.ownership.owners import Owned
-from gateway.port.queues import BindQueue, DeclareExchange, DeclareQueue, DeleteExchange, DeleteQueue, UnbindQueue
-from gateway.port.shared import SHARED_PREFIX
-from gateway.port.topology import (
+from gateway.port.queues import (
     EXCHANGE_KINDS,
+    BindQueue,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    UnbindQueue,
+    exchange_level,
+)
+from gateway.port.shared import SHARED_PREFIX
+from gateway.queues.bindings import (
     Binding,
     Exchange,
     QueueDefinition,
     check_exchange_arguments,
     check_queue_arguments,
-    exchange_level,
     header_predicate,
 )
 from gateway.queues.definitions import NOTHING, Changed

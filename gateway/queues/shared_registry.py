@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.shared import SharedName
-from gateway.port.topology import QueueDefinition
+from gateway.queues.bindings import QueueDefinition
 from gateway.queues.registry import QueueRegistry
 from gateway.queues.topology import Queue
 

@@ -11,15 +11,8 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.ownership.owners import Owned, Owners, Taken
 from gateway.ownership.queue_garbage import QueueGarbage
 from gateway.port.adapter import Random
-from gateway.port.topology import (
-    PREDECLARED,
-    Binding,
-    Exchange,
-    QueueDefinition,
-    binding_predicate,
-    exchange_level,
-    patterns,
-)
+from gateway.port.queues import exchange_level
+from gateway.queues.bindings import PREDECLARED, Binding, Exchange, QueueDefinition, binding_predicate, patterns
 from gateway.queues.consumer_counts import ConsumerCounts
 from gateway.queues.definitions import Changed, Definitions, LocalDefinitions, SharedDefinitions, StoredDefinition
 from gateway.queues.pump import Connection, Pump

@@ -7,6 +7,7 @@ checked.
 from typing import TYPE_CHECKING, Any
 
 from gateway.domain.access import Permissions
+from gateway.domain.address import exchange_address, group_address, key_address, queue_address
 from gateway.port.adapter import (
     Consume,
     FindMessages,
@@ -24,18 +25,8 @@ from gateway.port.groups import (
     PollGroup,
     RenewMember,
     ResetGroup,
-    group_address,
 )
-from gateway.port.kv import (
-    CountKeys,
-    GetKey,
-    ListKeys,
-    RemoveKey,
-    StoreKey,
-    TransactKeys,
-    WatchKeys,
-    key_address,
-)
+from gateway.port.kv import CountKeys, GetKey, ListKeys, RemoveKey, StoreKey, TransactKeys, WatchKeys
 from gateway.port.queues import (
     BindQueue,
     DeclareExchange,
@@ -45,11 +36,9 @@ from gateway.port.queues import (
     GetMessage,
     PurgeQueue,
     UnbindQueue,
-    exchange_address,
-    queue_address,
 )
 from gateway.port.shared import SHARED_PREFIX
-from gateway.port.topology import Exchange, patterns
+from gateway.queues.bindings import Exchange, patterns
 from store.api.kv_rules import end_of_prefix
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from adapters.amqp.properties import properties_of, read_properties
 from adapters.amqp.wire import read_table, write_table
 from gateway.domain.filters import matches
 from gateway.port.adapter import Call, Principal, Publish
-from gateway.port.topology import PREDECLARED, Binding, Exchange, address_of, binding_predicate, patterns, routing_of
+from gateway.port.queues import address_of, routing_of
+from gateway.queues.bindings import PREDECLARED, Binding, Exchange, binding_predicate, patterns
 from store.api.message import Message
 from store.api.message import decode as decode_message
 from store.api.message import encode as encode_message

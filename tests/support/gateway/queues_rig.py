@@ -5,8 +5,7 @@ from typing import Any
 
 from controller.node.local import LocalController
 from gateway.port.adapter import Cancel, Consume, ConsumerId, Disposition, Leased, Ready, Request, SettleLeased, Token
-from gateway.port.queues import ConsumerCancelled, DeclareQueue
-from gateway.port.topology import address_of
+from gateway.port.queues import ConsumerCancelled, DeclareQueue, address_of
 from gateway.publishing.router import Router
 from gateway.queues.queues import NamedQueues
 from store.api.client import Appended

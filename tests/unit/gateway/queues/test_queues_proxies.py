@@ -17,8 +17,8 @@ from gateway.port.queues import (
     DeleteQueue,
     GetMessage,
     UnbindQueue,
+    address_of,
 )
-from gateway.port.topology import address_of
 from gateway.publishing.router import Router
 from gateway.queues.queues import NamedQueues
 from store.api.message import Message

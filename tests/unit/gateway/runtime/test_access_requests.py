@@ -19,7 +19,7 @@ from gateway.port.queues import (
     UnbindQueue,
 )
 from gateway.port.shared import JoinShared, SharedName
-from gateway.port.topology import PREDECLARED, Exchange
+from gateway.queues.bindings import PREDECLARED, Exchange
 from gateway.runtime import access_requests
 from gateway.runtime.requests import REQUESTS, served_by
 from store.api.client import Delete, Put

@@ -1,43 +1,30 @@
 """Exchanges, queues and bindings after AMQP 0-9-1, and the address patterns that bindings are.
 
-An exchange is no store of its own: publishing to it is publishing to an address, and a binding is a filter over
-addresses (with a look at the message for headers exchanges). `$amqp/{exchange}/{key}` is the address of a routing key,
-except on amq.topic, whose routing keys are the addresses that every protocol publishes to.
+A binding is a filter over addresses, with a look at the message for headers exchanges.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from gateway.domain.address import from_routing_key, to_routing_key
+from gateway.domain.address import from_routing_key
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.queues import Arguments, text_of
+from gateway.port.queues import ROOT, TOPIC_EXCHANGE, Arguments, address_of, exchange_level, text_of
 from store.api.message import Message
 
 __all__ = [
-    "EXCHANGE_KINDS",
     "PREDECLARED",
-    "TOPIC_EXCHANGE",
     "Binding",
     "Exchange",
     "QueueDefinition",
-    "address_of",
     "binding_predicate",
     "check_exchange_arguments",
     "check_queue_arguments",
-    "exchange_level",
     "header_predicate",
     "message_ttl_ms",
     "patterns",
-    "routing_of",
 ]
-
-TOPIC_EXCHANGE = "amq.topic"
-EXCHANGE_KINDS = ("direct", "fanout", "topic", "headers")
-_ROOT = "$amqp"
-_OUTSIDE_NAMES = re.compile("[%\x00-\x1f\x7f]")
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,29 +77,7 @@ class QueueDefinition(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str = ""  # of a shared subscription: the filter that fills it, instead of exchanges and bindings
 
 
-# ---- addresses
-
-
-def exchange_level(exchange: str) -> str:
-    """Returns the level that names an exchange. Raises `Refusal` (PRECONDITION) for a name no exchange may have."""
-    if _OUTSIDE_NAMES.search(exchange) is not None:
-        raise Refusal(Cause.PRECONDITION, f"an exchange's name holds no '%' and no control characters: {exchange!r}")
-    return from_routing_key(exchange).replace("/", ".")
-
-
-def address_of(exchange: str, routing_key: str) -> str:
-    """Returns the address that publishing to an exchange means."""
-    if exchange == TOPIC_EXCHANGE and routing_key and not routing_key.startswith("$"):
-        return from_routing_key(routing_key)
-    return f"{_ROOT}/{exchange_level(exchange)}/{from_routing_key(routing_key)}"
-
-
-def routing_of(address: str) -> tuple[str, str]:
-    """Returns an address's exchange and routing key: inverts `address_of`, and uses amq.topic for all others."""
-    levels = address.split("/", 2)
-    if len(levels) == 3 and levels[0] == _ROOT:
-        return to_routing_key(levels[1].replace(".", "/")), to_routing_key(levels[2])
-    return TOPIC_EXCHANGE, to_routing_key(address)
+# ---- bindings
 
 
 def patterns(exchange: Exchange, routing_key: str) -> Iterator[str]:
@@ -120,7 +85,7 @@ def patterns(exchange: Exchange, routing_key: str) -> Iterator[str]:
 
     Keys of amq.topic that are empty or begin with `$` are below `$amqp/amq.topic`, which no leading wildcard reaches.
     """
-    root = f"{_ROOT}/{exchange_level(exchange.name)}/"
+    root = f"{ROOT}/{exchange_level(exchange.name)}/"
     match exchange.kind:
         case "direct":
             yield root + from_routing_key(routing_key)
