@@ -150,7 +150,8 @@ async def test_commands_go_on_when_the_leader_goes(three):
 
 async def test_reads_need_no_controller_and_commands_say_that_there_is_none(three):
     client = three.remote(budget_s=0.3)
-    topic = await client.do(CreateTopic(name="a", queues=1))
+    topic = await three.remote().do(CreateTopic(name="a", queues=1))
+    await until(lambda: client.topic("a") == topic)
     await three.stop()
     assert client.topic("a") == topic
     with pytest.raises(ControllerUnreachable):
