@@ -29,13 +29,11 @@ LONGER = {
     "adapters/http/wire/h2.py": 500,  # one handler for each event of h2
     "adapters/mqtt/connection.py": 470,  # every input of a connection, in every phase
     "adapters/mqtt/session/intake.py": 490,  # the hot loop, its short way, and what acknowledges both
-    "gateway/queues/queues.py": 600,  # exchanges, bindings and queues check each other
     "gateway/port/adapter.py": 550,  # the whole vocabulary between adapters and gateway, a few lines a word
     "gateway/runtime/hub.py": 470,  # all that connections share, each part imported by its name
     "store/api/client.py": 550,  # one client interface, and what each method promises
     "controller/raft/core.py": 480,  # every message in every role
     "controller/node/service.py": 470,  # every stream a controller serves
-    "controller/node/node.py": 480,  # one controller, and everything that is asked of it
     "store/log/log.py": 560,  # one log: its segments, what is written, read, cut and recovered
     "store/leases/leases.py": 600,  # the life of a lease, told once
     "store/local/lending.py": 500,  # what a consumer can do with what it was lent
