@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -12,7 +13,10 @@ from deploy.demo.plan import METRICS, TOPIC, Target
 from deploy.demo.view import AGGREGATES_SHOWN, Aggregate
 from gateway.process.child import Child
 from spark.errors import MissingJdk, SparkError
-from spark.tables import Progress, Tables
+from spark.tables.manifest import Progress
+
+if TYPE_CHECKING:
+    from spark.tables.reader import Tables
 
 __all__ = ["SparkJob"]
 
@@ -22,7 +26,7 @@ TRIGGER_S = 2.0
 class SparkJob:
     """`headgate spark telemetry`, and its progress as of the last `look`."""
 
-    def __init__(self, child: Child, tables: Tables) -> None:
+    def __init__(self, child: Child, tables: "Tables") -> None:
         self.child = child
         self.counts: Mapping[str, int] = {}  # fleet -> records counted
         self.words = "starting"
@@ -35,6 +39,8 @@ class SparkJob:
     async def start(cls, target: Target, output: Path, logs: Path) -> "SparkJob":
         """Start it. Raises `MissingJdk`, whose text says what to install."""
         await asyncio.to_thread(_require_java)
+        from spark.tables.reader import Tables  # noqa: PLC0415 - of an extra, which is there now
+
         where = ("--port-offset", str(target.port_offset), "--host", target.host, "--output", str(output))
         job = ("gateway.cli", "spark", "telemetry", "--topic", TOPIC, "--trigger", str(TRIGGER_S))
         return cls(launch("spark", *job, *where, logs=logs), Tables(output))
@@ -68,7 +74,10 @@ class SparkJob:
 
 def _require_java() -> None:
     try:
-        from spark.session import find_java_home  # noqa: PLC0415 - loads pyspark
+        import deltalake  # noqa: F401, PLC0415 - an extra, as all that follows
+        import pandas  # noqa: F401, PLC0415 - which Spark needs to hand Arrow to Python
+
+        from spark.job.session import find_java_home  # noqa: PLC0415 - loads pyspark
     except ImportError as error:
         raise MissingJdk(f"Spark is not installed ({error.name})") from error
     find_java_home()

@@ -26,9 +26,15 @@ def spark() -> None:
 @app.command()
 def telemetry(
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the tables are written.")] = Path(
-        "headgate-data/telemetry"
-    ),
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="Where the tables are written: a directory, or s3://bucket/path.")
+    ] = "headgate-data/telemetry",
+    storage_option: Annotated[
+        list[str] | None, typer.Option("--storage-option", help="Of the object store, NAME=VALUE; may be repeated.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", help="Where Spark keeps its position; below the output by default.")
+    ] = None,
     host: Annotated[str, typer.Option("--host", help="Where the gateway is.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="Its gRPC port.", min=1, max=65_535)] = RPC_PORT,
     port_offset: Annotated[int, typer.Option("--port-offset", help="The gateway's own port offset.", min=0)] = 0,
@@ -38,22 +44,38 @@ def telemetry(
     watermark_s: Annotated[
         float, typer.Option("--watermark", help="Seconds after its end in which a window still takes records.", min=0)
     ] = 120.0,
+    late_s: Annotated[
+        float, typer.Option("--late", help="Seconds after its end in which a settled window is corrected.", min=0)
+    ] = 7 * 86_400.0,
+    starting_offsets: Annotated[
+        str, typer.Option("--starting-offsets", help="earliest, latest, or JSON by queue; at the very first start.")
+    ] = "earliest",
+    buckets: Annotated[int, typer.Option("--buckets", help="Parts of the state, fixed at the first start.", min=1)] = 4,
+    memory: Annotated[str, typer.Option("--memory", help="Of Spark's driver, as 2g.")] = "1g",
+    master: Annotated[str | None, typer.Option("--master", help="Of a Spark cluster, as spark://host:7077.")] = None,
     cores: Annotated[int, typer.Option("--cores", help="Of this machine.", min=1)] = 2,
 ) -> None:
-    """Turn JSON telemetry into one-minute windows and latest values, as Parquet, until SIGTERM or SIGINT."""
+    """Turn JSON telemetry into windows and latest values, as Delta tables, until SIGTERM or SIGINT."""
     try:
-        from spark import errors, job, job_options  # noqa: PLC0415 - an extra, and slow to load
+        from spark import errors, job  # noqa: PLC0415 - an extra, and slow to load
     except ImportError as error:
         raise SparkFailed(f"Spark is not installed ({error.name}); pip install 'headgate[spark]'") from error
     try:
         job.run(
-            job_options.TelemetryOptions(
+            job.TelemetryOptions(
                 output=output,
+                storage_options=dict(_pair(text) for text in storage_option or ()),
+                checkpoint=checkpoint,
                 target=f"{host}:{port + port_offset}",
                 topics=tuple(topic or ()),
                 once=once,
                 trigger_s=trigger_s,
                 watermark_s=watermark_s,
+                late_s=late_s,
+                starting_offsets=starting_offsets,
+                buckets=buckets,
+                driver_memory=memory,
+                master=master,
                 cores=cores,
             )
         )
@@ -61,3 +83,10 @@ def telemetry(
         raise SparkFailed(f"Spark is not installed ({error.name}); pip install 'headgate[spark]'") from error
     except errors.SparkError as error:
         raise SparkFailed(str(error)) from error
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not found or not name:
+        raise SparkFailed(f"option storage-option cannot be {text!r}: it must be NAME=VALUE")
+    return name, value

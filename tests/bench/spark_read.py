@@ -22,8 +22,8 @@ import uvloop
 
 from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
-from spark.columns import Columns, schema_of
-from spark.session import build_session
+from spark.job.session import build_session
+from spark.source.columns import Columns, schema_of
 from store.api.client import Appended
 from store.api.message import Message, encode
 from store.base.errors import StoreError

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("deltalake")
+pytest.importorskip("pandas")
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 from spark.errors import MissingJdk
-from spark.session import find_java_home
-from spark.tables import Tables
+from spark.job.session import find_java_home
+from spark.tables.reader import Tables
 from store.api.message import Message
 from tests.support.store.fake_store import Serving, serving
 
@@ -28,9 +30,9 @@ MINUTE_MS = 60_000
 JOB = """
 import sys
 from pathlib import Path
-from spark.job_options import TelemetryOptions; from spark.job import run
+from spark.job.options import TelemetryOptions; from spark.job import run
 run(TelemetryOptions(output=Path(sys.argv[1]), target=sys.argv[2], trigger_s=0.2, records_max=int(sys.argv[3]),
-                     shuffle_partitions=2, retry_s=20))
+                     buckets=2, retry_s=20))
 """
 
 

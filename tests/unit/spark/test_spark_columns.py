@@ -7,8 +7,8 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from spark.columns import DERIVED, TIME_MS_MAX, TYPES, Columns, schema_of  # noqa: E402
 from spark.errors import BadOption  # noqa: E402
+from spark.source.columns import DERIVED, TIME_MS_MAX, TYPES, Columns, schema_of  # noqa: E402
 from store.api.client import Fetched  # noqa: E402
 from store.api.message import Message  # noqa: E402
 from store.base.errors import CorruptFrame  # noqa: E402

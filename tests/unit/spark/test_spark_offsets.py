@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark import offsets
 from spark.errors import BadOption
-from spark.offsets import Range
-from spark.options import SourceOptions
+from spark.source import offsets
+from spark.source.offsets import Range
+from spark.source.options import SourceOptions
 from store.api.client import Bounds
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark import samples
+from spark.decode import samples
 from store.api.message import Message
 
 

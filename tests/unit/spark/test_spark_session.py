@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from spark.errors import MissingJdk
-from spark.session import find_java_home
+from spark.job.session import find_java_home
 
 
 def java(home: Path, version: str, modules: str | None = "java.base jdk.incubator.vector") -> Path:

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark import samples
+from spark.decode import samples
 from spark.errors import BadOption
 from store.api.client import Fetched
 from store.api.message import Message, decode

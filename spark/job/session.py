@@ -88,20 +88,21 @@ def build_session(
     shuffle_partitions: int = 4,
     driver_memory: str = "1g",
     local_dir: Path | None = None,
+    master: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """A session on this machine, with the `headgate` source registered. Raises `MissingJdk` before anything starts.
 
     It listens on loopback only, shows no web page, and logs warnings. `settings` go over everything set here.
     """
-    from spark.source import HeadgateDataSource  # noqa: PLC0415  # pyarrow is not needed to look for a JDK
+    from spark.source.datasource import HeadgateDataSource  # noqa: PLC0415  # pyarrow is not needed to look for a JDK
 
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if local_dir is not None:
         os.environ["SPARK_LOCAL_DIRS"] = str(local_dir)  # the setting of that name is warned about at every start
-    builder = SparkSession.builder.appName(name).master(f"local[{cores}]")
+    builder = SparkSession.builder.appName(name).master(master or f"local[{cores}]")
     for key, value in (_settings(shuffle_partitions, driver_memory, local_dir) | dict(settings or {})).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()

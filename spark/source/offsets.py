@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from spark.errors import BadOption
-from spark.options import EARLIEST, LATEST, Place
+from spark.source.options import EARLIEST, LATEST, Place
 from store.api.client import Bounds
 
 __all__ = ["Range", "advance", "chosen_queues", "decode", "encode", "place", "ranges"]

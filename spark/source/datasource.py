@@ -4,12 +4,12 @@
     spark.read.format("headgate").option("topic", "telemetry").load()
     spark.readStream.format("headgate").option("startingOffsets", "latest").load()
 
-Options are the fields of `spark.options.SourceOptions`. Spark's Python data sources are not told which columns a
+Options are the fields of `spark.source.options.SourceOptions`. Spark's Python data sources are not told which columns a
 query uses, so name them, by the option `columns` or by `.schema(...)`: without a column that comes from the message
 itself no record is decoded, and `count` over `columns=offset` is several times faster. Two columns exist only on
 request: `samples`, the numbers of a JSON telemetry body, and `quality`, what is to be said of that body
-(`spark.samples`). Filters are not pushed down (Spark 4.3 refuses sources that do unless a setting is changed); use
-`topic`, `startingTimestamp` and the offsets.
+(`spark.decode.samples`). Filters are not pushed down (Spark 4.3 refuses sources that do unless a setting is changed);
+use `topic`, `startingTimestamp` and the offsets.
 
 **Resuming.** A position is the next offset of every queue, `{"16": 120, "17": 0}`, and nothing else: which records a
 micro-batch holds follows from its two positions alone, so a batch that Spark repeats after a crash holds the same
@@ -37,10 +37,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from spark import offsets
-from spark.columns import Columns, schema_of
 from spark.errors import DataLoss
-from spark.options import EARLIEST, LATEST, SourceOptions
+from spark.source import offsets
+from spark.source.columns import Columns, schema_of
+from spark.source.options import EARLIEST, LATEST, SourceOptions
 from store.api.client import Bounds
 from store.base.errors import CorruptFrame, OffsetOutOfRange
 from store.remoting.reader import RemoteReader

@@ -1,0 +1,21 @@
+"""The telemetry job: its options, the session, the query, and the work on one bucket.
+
+The command line and the demonstration import it. It imports every other room of this package, and is imported by none.
+Nothing of Spark is loaded until `run` is called.
+"""
+
+from spark.job.options import TelemetryOptions
+
+__all__ = ["TelemetryOptions", "run"]
+
+
+def run(options: TelemetryOptions) -> None:
+    """Run the telemetry job until it ends (`once`), fails, or the process gets SIGTERM or SIGINT.
+
+    A signal lets the batch under way be committed, then ends the job; a second one ends it at once. Raises
+    `MissingJdk`, `OutputBusy`, `OutputMismatch` before anything starts, and `SparkError` when the query fails. To be
+    called in the main thread.
+    """
+    from spark.job.query import run_telemetry  # noqa: PLC0415  # pyspark is an extra, and takes a second to load
+
+    run_telemetry(options)

@@ -1,0 +1,167 @@
+"""The work on one bucket in one pass: its records into its state, and its files of every table.
+
+It runs where the bucket's records are, in an executor. Files and counters are all it tells the driver. The same
+records on the same state give the same rows, so a repeated pass repeats its rows; only the files' names differ.
+"""
+
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark.tables.data_files import OPEN, SETTLED, take_settled, write_rows
+from spark.tables.manifest import TrafficRow
+from spark.tables.reports import BucketReport, NewFile, Plan, QueueCount
+from spark.tables.schemas import WINDOW_TABLES, partials_from, presented
+from spark.tables.state import BucketState, load_state, save_state
+from spark.telemetry import lateness, marks
+from spark.telemetry.groups import codes, column, group
+from spark.telemetry.lateness import IN_LATEST, IN_WINDOWS, Limits
+from spark.telemetry.windows import LATEST, SAMPLES, WINDOW_MS, absorb, coarser, latest_of, partials_of, settled_before
+
+__all__ = ["RECORD_COLUMNS", "work"]
+
+RECORD_COLUMNS = (
+    *("topic", "queue", "offset", "position", "address", "device", "time", "stored_at", "protocol"),
+    *("samples", "quality"),
+)
+
+
+class _Tables(NamedTuple):
+    """What a pass changes, gathered while it goes."""
+
+    files: list[NewFile]
+    replaced: list[str]
+    removed: dict[str, list[str]]
+
+
+def work(plan: Plan, bucket: int, records: pa.Table | None) -> BucketReport:
+    """Do a bucket's part of a pass. `records` has `RECORD_COLUMNS`; None: no record came, time alone went on."""
+    state = load_state(plan, bucket)
+    found = _Tables([], [], {})
+    queues: list[QueueCount] = []
+    traffic: list[TrafficRow] = []
+    samples = SAMPLES.empty_table()
+    latest = state.latest
+    if records is not None and records.num_rows:
+        records = records.sort_by([("queue", "ascending"), ("offset", "ascending")]).combine_chunks()
+        quality = _judged(plan, records)
+        queues, traffic = _queues(records), _traffic(records, quality)
+        everything, owners = _samples(records)
+        samples = everything.filter(pa.array(np.isin(quality, IN_WINDOWS)[owners]))
+        latest = _newest(latest, everything.filter(pa.array(np.isin(quality, IN_LATEST)[owners])))
+    windows, all_marks, corrected = _windows(plan, bucket, state, samples, found)
+    if latest is not state.latest:
+        found.replaced.append("latest")
+        found.files.extend(write_rows(plan, "latest", OPEN, bucket, latest))
+    after = BucketState(windows, all_marks, latest)
+    changed = latest is not state.latest or any(windows[name] is not state.windows[name] for name in windows)
+    return BucketReport(
+        bucket=bucket,
+        state=save_state(plan, bucket, after) if changed else None,
+        files=found.files,
+        replaced=found.replaced,
+        removed=found.removed,
+        queues=queues,
+        traffic=traffic,
+        corrected=corrected,
+    )
+
+
+def _windows(
+    plan: Plan, bucket: int, state: BucketState, samples: pa.Table, found: _Tables
+) -> tuple[dict[str, pa.Table], dict[str, pa.Table], int]:
+    """The windows still open and the marks, by table; and how many windows were opened again."""
+    windows, all_marks, corrected = dict(state.windows), dict(state.marks), 0
+    minutes = partials_of(samples) if samples.num_rows else None
+    for table, width in WINDOW_TABLES.items():
+        merged, reopened = windows[table], 0
+        if minutes is not None:
+            more = minutes if width == WINDOW_MS else coarser(minutes, width)
+            merged, reopened = _merge(plan, bucket, table, more, state=state, found=found)
+        settled, still_open = settled_before(merged, plan.settled_ms, width)
+        corrected += reopened
+        if minutes is None and not settled.num_rows:
+            continue
+        windows[table] = still_open
+        all_marks[table] = marks.advance(all_marks[table], settled)
+        found.replaced.append(table)
+        if settled.num_rows:
+            found.files.extend(write_rows(plan, table, SETTLED, bucket, presented(settled, settled=True)))
+        if still_open.num_rows:
+            found.files.extend(write_rows(plan, table, OPEN, bucket, presented(still_open, settled=False)))
+    return windows, all_marks, corrected
+
+
+def _merge(
+    plan: Plan, bucket: int, table: str, more: pa.Table, *, state: BucketState, found: _Tables
+) -> tuple[pa.Table, int]:
+    """The open windows with some more, those that were settled already being opened again."""
+    still_open = state.windows[table]
+    behind = marks.behind(more, still_open, state.marks[table])
+    if not behind.any():
+        return absorb(still_open, more), 0
+    rows, files, removed = take_settled(plan, table, bucket, more.filter(pa.array(behind)))
+    if not rows.num_rows:
+        return absorb(still_open, more), 0
+    found.files.extend(files)
+    found.removed.setdefault(table, []).extend(removed)
+    return absorb(pa.concat_tables([still_open, partials_from(rows)]), more), rows.num_rows
+
+
+def _judged(plan: Plan, records: pa.Table) -> npt.NDArray[np.object_]:
+    quality = np.asarray(records["quality"].to_numpy(), dtype=object)
+    time_ms, stored_ms = (column(records, name) // 1000 for name in ("time", "stored_at"))
+    limits = Limits(plan.watermark_ms, plan.late_ms)
+    return lateness.judge(quality, time_ms, stored_ms, limits, settled_ms=plan.settled_ms)
+
+
+def _samples(records: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """The samples as rows of `SAMPLES`, and the record that each is of."""
+    lists = records["samples"]
+    parents = pc.list_parent_indices(lists)
+    owners = np.asarray(parents.to_numpy(), dtype=np.int64)
+    flat = pc.list_flatten(lists)
+    flat = pa.concat_arrays(flat.chunks) if flat.num_chunks else pa.array([], flat.type)
+    made = {"metric": pc.struct_field(flat, "metric"), "value": pc.struct_field(flat, "value")}
+    made["unit"] = pa.nulls(len(flat), pa.string())
+    kept = records.take(pa.array(owners))
+    columns = [made[name] if name in made else kept[name] for name in SAMPLES.names]
+    return pa.table(columns, schema=SAMPLES), owners
+
+
+def _newest(latest: pa.Table, samples: pa.Table) -> pa.Table:
+    if not samples.num_rows:
+        return latest
+    text = pa.nulls(samples.num_rows, pa.string())
+    more = pa.table([text if name == "text" else samples[name] for name in LATEST.names], schema=LATEST)
+    return latest_of(latest, more)
+
+
+def _queues(records: pa.Table) -> list[QueueCount]:
+    counted = records.group_by("queue").aggregate([("offset", "max"), ("offset", "count"), ("stored_at", "max")])
+    stored = column(counted, "stored_at_max") // 1000
+    rows = zip(
+        *(counted[name].to_pylist() for name in ("queue", "offset_count", "offset_max")), stored.tolist(), strict=True
+    )
+    return [QueueCount(queue, count, offset + 1, stored_ms) for queue, count, offset, stored_ms in rows]
+
+
+def _traffic(records: pa.Table, quality: npt.NDArray[np.object_]) -> list[TrafficRow]:
+    """Records by minute of storage, protocol, topic and quality: as many rows as there are of these, not of devices."""
+    minute = column(records, "stored_at") // (WINDOW_MS * 1000) * WINDOW_MS
+    verdicts = pa.array(quality, pa.string())
+    texts = [codes(records["protocol"]), codes(records["topic"]), codes(verdicts)]
+    base = int(minute.min())
+    step = (minute - base) // WINDOW_MS
+    groups = group([*texts, (step, int(step.max()) + 1)])
+    heads = pa.array(groups.heads)
+    names = (records["protocol"].take(heads), records["topic"].take(heads), verdicts.take(heads))
+    counted: Counter[tuple[int, str, str, str]] = Counter()
+    rows = zip(minute[groups.heads].tolist(), *(n.to_pylist() for n in names), groups.sizes.tolist(), strict=True)
+    for start, protocol, topic, verdict, size in rows:
+        counted[start, protocol or "", topic or "", verdict] += size
+    return [TrafficRow(*key, records=count) for key, count in counted.items()]

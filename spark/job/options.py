@@ -1,0 +1,59 @@
+"""The options of the telemetry job."""
+
+from pathlib import Path
+
+import msgspec
+
+from spark.errors import BadOption
+from spark.tables.files import Place
+
+__all__ = ["BUCKETS_MAX", "TelemetryOptions"]
+
+BUCKETS_MAX = 1_000
+
+
+class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of `headgate spark telemetry`."""
+
+    output: str | Path  # where the tables are written: a directory, or s3://bucket/path
+    storage_options: dict[str, str] = {}  # of an object store, as deltalake has them: AWS_ENDPOINT_URL and the like
+    checkpoint: Path | None = None  # Spark's; None: `checkpoint` below the output, where that is a directory
+    target: str = "127.0.0.1:8081"  # host and port of the store's gRPC service
+    topics: tuple[str, ...] = ()  # none: all
+    starting_offsets: str = "earliest"  # as the data source's option; counts only at the very first start
+    trigger_s: float = 2.0  # seconds from the start of one micro-batch to the next
+    once: bool = False  # read what there is now, then end
+    watermark_s: float = 120.0  # how much later than its window's end a record may be stored and still count in it
+    late_s: float = 7 * 86_400.0  # how much later a settled window is still corrected
+    records_max: int = 500_000  # in one micro-batch
+    retry_s: float = 60.0  # how long an absent store is waited for
+    cores: int = 2
+    buckets: int = 4  # parts of the state, worked on side by side: fixed when the output is begun
+    history_h: int = 6  # hours in which replaced rows stay readable
+    master: str | None = None  # of a Spark cluster; None: this machine
+    driver_memory: str = "1g"
+
+    def __post_init__(self) -> None:
+        for name in ("trigger_s", "watermark_s", "late_s", "retry_s"):
+            if not 0 <= getattr(self, name) < 1e9:
+                raise BadOption(name, "must be a number of seconds")
+        for name in ("records_max", "cores", "buckets", "history_h"):
+            if getattr(self, name) < 1:
+                raise BadOption(name, "must be at least 1")
+        if self.buckets > BUCKETS_MAX:
+            raise BadOption("buckets", f"must be at most {BUCKETS_MAX}")
+        if self.checkpoint is None and self.place.local is None:
+            raise BadOption("checkpoint", f"must be named where the tables are at a URL ({self.output})")
+
+    @property
+    def place(self) -> Place:
+        """Returns where the tables are."""
+        return Place.of(self.output, self.storage_options)
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        """Returns where Spark keeps its positions."""
+        if self.checkpoint is not None:
+            return self.checkpoint
+        assert self.place.local is not None
+        return self.place.local / "checkpoint"

@@ -1,0 +1,212 @@
+"""The telemetry job: the log to tables, each record counted once.
+
+    log -> data source (samples, quality) -> shuffle by device -> `spark.job.bucket` on executors -> `Commits`
+
+One streaming query, with Spark's checkpoint for its position in the log, calls `_Job.batch` for every micro-batch
+(`foreachBatch`). The records are spread over buckets by their device's hash; each bucket's task has the state of the
+batch before, writes the new state and the files of the tables, and answers with their names. The driver commits them
+(`spark.tables.commits`). A batch that Spark repeats after a crash gives the same rows, and what is committed of it
+already is passed over. Why so: `docs/decisions/0039-delta-tables.md`.
+
+**Watermark.** A record counts in the window of its own time (`time`). The watermark is the time up to which every queue
+has been read, less `watermark_s`: a window that ends before it is settled. A record that is stored later than that is
+`late` (`spark.telemetry.lateness`): its window is opened again and corrected, for as long as `late_s` says.
+"""
+
+import re
+import shutil
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everywhere in Spark
+
+from spark.errors import SparkError
+from spark.job.bucket import RECORD_COLUMNS, work
+from spark.job.options import TelemetryOptions
+from spark.job.session import build_session, find_java_home
+from spark.tables.commits import Commits, Settings
+from spark.tables.files import now_ms
+from spark.tables.reports import BucketReport, Plan
+
+__all__ = ["Signals", "follow", "run_telemetry", "settings_of"]
+
+_POLL_S = 0.2
+_ERROR_LINE = re.compile(r"[A-Za-z_][\w.]*: .")
+
+
+def run_telemetry(options: TelemetryOptions) -> None:
+    """Runs the telemetry job, as `spark.job.run` says."""
+    if options.master is None:
+        find_java_home()  # a missing JDK is said before anything is written
+    commits = Commits.open(options.place, options.checkpoint_dir, settings_of(options))
+    try:
+        local = options.place.local
+        scratch = (local if local is not None else options.checkpoint_dir) / "tmp"
+        shutil.rmtree(scratch, ignore_errors=True)  # what a killed job left
+        session = build_session(
+            "headgate telemetry",
+            cores=options.cores,
+            shuffle_partitions=options.buckets,
+            driver_memory=options.driver_memory,
+            local_dir=scratch,
+            master=options.master,
+            settings={"spark.sql.adaptive.enabled": "false"},  # streams do without, and say so in a warning
+        )
+        try:
+            with Signals() as asked:
+                follow(session, options, commits, asked)
+        finally:
+            session.stop()
+    finally:
+        commits.close()
+
+
+def settings_of(options: TelemetryOptions) -> Settings:
+    """The options that commits need."""
+    return Settings(
+        watermark_ms=round(options.watermark_s * 1000),
+        late_ms=round(options.late_s * 1000),
+        buckets=options.buckets,
+        history_h=options.history_h,
+    )
+
+
+def follow(session: SparkSession, options: TelemetryOptions, commits: Commits, asked: "Signals") -> None:
+    """Count the log into the tables until there is no more (`once`) or `asked` to stop. Raises `SparkError`."""
+    job = _Job(session, commits)
+    job.finish_tick()
+    log = session.readStream.format("headgate").options(**_source_options(options)).load()
+    writer = log.writeStream.queryName("telemetry").foreachBatch(job.batch)
+    writer = writer.option("checkpointLocation", str(options.checkpoint_dir))
+    trigger: dict[str, Any] = (
+        {"availableNow": True}
+        if options.once
+        else {"processingTime": f"{round(options.trigger_s * 1000)} milliseconds"}
+    )
+    query = writer.trigger(**trigger).start()
+    while query.isActive and not asked.stop.wait(_POLL_S):
+        pass
+    if query.isActive:
+        with job.ended(asked):
+            query.stop()
+    elif (failure := query.exception()) is not None:
+        raise SparkError(f"the telemetry query failed: {_gist(str(failure))}") from failure
+    elif options.once:
+        job.tick()
+
+
+def _gist(failure: str) -> str:
+    """The line of Spark's account of a failed query that says why: the last Python error in it, else its first line."""
+    lines = failure.partition("=== Streaming Query ===")[0].splitlines()
+    errors = [line for line in lines if _ERROR_LINE.match(line)]
+    return errors[-1] if errors else lines[0]
+
+
+def _source_options(options: TelemetryOptions) -> dict[str, str]:
+    return {
+        "target": options.target,
+        "topic": ",".join(options.topics),
+        "columns": ",".join(RECORD_COLUMNS),
+        "startingOffsets": options.starting_offsets,
+        "maxOffsetsPerTrigger": str(options.records_max),
+        "retrySeconds": str(options.retry_s),
+    }
+
+
+class Signals:
+    """SIGTERM and SIGINT, noted while this is entered; `stop` is set by the first, `now` by the second."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.now = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Signals":
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self.now = self.stop.is_set()
+        self.stop.set()
+
+
+class _Job:
+    """The work on one micro-batch."""
+
+    def __init__(self, session: SparkSession, commits: Commits) -> None:
+        self._session = session
+        self._commits = commits
+        self._idle = threading.Lock()  # held while a batch is under way
+        self._ending = False
+
+    @contextmanager
+    def ended(self, asked: "Signals") -> Iterator[None]:
+        """No batch is under way inside, and none begins any more; unless a second signal cut the waiting short."""
+        while not (held := self._idle.acquire(timeout=_POLL_S)) and not asked.now:
+            pass
+        self._ending = True
+        try:
+            yield
+        finally:
+            if held:
+                self._idle.release()
+
+    def batch(self, records: DataFrame, batch: int) -> None:
+        """Count a micro-batch and commit it, unless it was."""
+        with self._idle:
+            if self._ending:
+                raise SparkError(f"batch {batch} is left for the next start")
+            began_ms = now_ms()
+            if (plan := self._commits.begin(batch)) is None:
+                return
+            self._commits.commit(plan, self._spread(plan, records), batch=batch, began_ms=began_ms)
+
+    def tick(self) -> None:
+        """Settle what the last batch's watermark settles; without it that waits for the next batch."""
+        with self._idle:
+            if (plan := self._commits.begin_tick()) is not None:
+                self._commits.commit(plan, self._spread(plan, None), batch=None, began_ms=now_ms())
+
+    def finish_tick(self) -> None:
+        """Finish a tick that was interrupted, before any batch."""
+        if self._commits.manifest.pending_tick is not None:
+            self.tick()
+
+    def _spread(self, plan: Plan, records: DataFrame | None) -> list[BucketReport]:
+        """Have every bucket worked on, by the executors."""
+        buckets = self._commits.manifest.buckets
+        if records is None:
+            spread = self._session.range(0, buckets, 1, buckets)
+        else:
+            spread = records.select(*RECORD_COLUMNS).repartition(buckets, F.col("device"))
+        work = _BucketTask(plan, timed=records is None)
+        rows = spread.mapInArrow(work, "report binary").toArrow()
+        return [BucketReport.decode(data) for data in rows["report"].to_pylist()]
+
+
+class _BucketTask:
+    """The work on the bucket of the task that calls it; pickled to the executors."""
+
+    def __init__(self, plan: Plan, *, timed: bool) -> None:
+        self._plan, self._timed = plan, timed
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Does it, and yields the report."""
+        context = TaskContext.get()
+        assert context is not None
+        came = list(batches)
+        records = pa.Table.from_batches(came) if came and not self._timed else None
+        report = work(self._plan, context.partitionId(), records)
+        yield pa.record_batch([pa.array([report.encode()], pa.binary())], names=["report"])

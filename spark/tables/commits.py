@@ -1,0 +1,339 @@
+"""Commits of the telemetry job: every table once a pass, then the manifest. The driver's side; it sees no row.
+
+`begin` gives the plan of a pass, or nothing when the pass is done. Executors write data files and a new state each
+(`spark.job.bucket`). `commit` then, in this order:
+
+1. commits each table of which a file changed: the files to add and those that give way, in one Delta transaction that
+   carries the job's id and the pass. A table that has the pass already is passed over;
+2. replaces the manifest, which names the new states;
+3. removes what is superseded.
+
+A kill anywhere leaves the manifest of the pass before. The repeated pass reads that manifest's states, reads tables as
+of the versions before it (`Plan.versions`), and so gives the same rows; the tables that are committed keep the files
+of the first attempt, the others get those of the second. So every record counts exactly once in every table.
+"""
+
+import fcntl
+import os
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+
+from spark.errors import OutputBusy, OutputMismatch, SparkError
+from spark.tables.data_files import OPEN, bucket_of, kind_of, write_rows
+from spark.tables.files import Place, now_ms
+from spark.tables.manifest import Manifest, Progress, TrafficRow, sequence
+from spark.tables.reports import BucketReport, NewFile, Plan
+from spark.tables.schemas import DAY, SPECS
+from spark.tables.state import STATE
+from spark.telemetry.windows import INSTANT, WINDOW_MS
+
+__all__ = ["JOB_FILE", "Commits", "Settings"]
+
+JOB_FILE = "headgate-job"
+_LOCK_FILE = ".lock"
+_DRIVER = 9999  # the "bucket" of the files that the driver writes itself: counters
+_CONFIGURATION = {"delta.checkpointInterval": "50", "delta.enableExpiredLogCleanup": "true"}
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The job's settings that its commits need."""
+
+    watermark_ms: int
+    late_ms: int
+    buckets: int
+    history_h: int = 6  # how long what was replaced stays readable: time travel, and readers that lag
+
+
+class Commits:
+    """The tables of one output, open for writing by one job."""
+
+    def __init__(self, place: Place, settings: Settings, manifest: Manifest, lock: int | None) -> None:
+        self.place, self.manifest, self._settings, self._lock = place, manifest, settings, lock
+        self._tables = {name: self._table(name) for name in SPECS}
+        self._open: dict[str, dict[int, list[str]]] = {name: self._live(name) for name in SPECS}
+
+    @classmethod
+    def open(cls, place: Place, checkpoint: Path, settings: Settings) -> "Commits":
+        """Open an output that belongs to this checkpoint, both begun when neither is there.
+
+        Raises `OutputMismatch` when they do not belong together, `OutputBusy` when another process has it open.
+        """
+        place.make()
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        lock = _locked(place)
+        try:
+            return cls(place, settings, _joined(place, checkpoint, settings), lock)
+        except BaseException:
+            if lock is not None:
+                os.close(lock)
+            raise
+
+    def close(self) -> None:
+        """Let others open it."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def begin(self, batch: int, tick: int = 0) -> Plan | None:
+        """The plan of a pass; None when it is done. Raises `OutputMismatch` when a batch before it is missing."""
+        done, wanted = self.manifest.pass_, sequence(batch, tick)
+        if batch > self.manifest.progress.batch + 1:
+            raise OutputMismatch(
+                f"batch {batch} follows {self.manifest.progress.batch} in {self.place.url}: batches between them are "
+                "missing; the checkpoint is of another output"
+            )
+        if wanted <= done:
+            return None
+        return Plan(
+            place=self.place,
+            pass_=wanted,
+            attempt=uuid.uuid4().hex[:8],
+            settled_ms=self.manifest.progress.watermark_ms,
+            watermark_ms=self._settings.watermark_ms,
+            late_ms=self._settings.late_ms,
+            states=self.manifest.states,
+            versions={name: self._version_before(name, wanted) for name in SPECS},
+        )
+
+    def begin_tick(self) -> Plan | None:
+        """The plan of a tick after the last batch: time goes on without records. None before the first batch.
+
+        It is noted in the manifest first, so that it is finished, with the same watermark, whatever happens.
+        """
+        manifest = self.manifest
+        if manifest.progress.batch < 0:
+            return None
+        number = manifest.pass_ + 1 if manifest.pending_tick is None else manifest.pending_tick
+        if manifest.pending_tick is None:
+            self._save(msgspec.structs.replace(manifest, pending_tick=number))
+        batch = manifest.progress.batch
+        return self.begin(batch, number - sequence(batch))
+
+    def commit(self, plan: Plan, reports: Iterable[BucketReport], *, batch: int | None, began_ms: int) -> None:
+        """Commit a pass; `batch` is None for a tick."""
+        reports = sorted(reports, key=lambda report: report.bucket)
+        assert [report.bucket for report in reports] == list(range(self.manifest.buckets))
+        before = self.manifest
+        progress = self._progress(reports, batch, began_ms)
+        traffic = self._traffic(plan, reports, progress.watermark_ms)
+        for table in SPECS:
+            self._commit_table(table, plan, [*reports, *([traffic[1]] if traffic[1] else [])])
+        manifest = msgspec.structs.replace(
+            before,
+            pass_=plan.pass_,
+            pending_tick=None,
+            progress=progress,
+            counts=_added(before.counts, reports),
+            states={**before.states, **{r.bucket: r.state for r in reports if r.state is not None}},
+            versions={name: table.version() for name, table in self._tables.items()},
+            traffic=traffic[0],
+        )
+        self._save(manifest)
+        for bucket, path in before.states.items():
+            if manifest.states[bucket] != path:
+                self.place.remove(path)
+
+    # ---- tables
+
+    def _table(self, name: str) -> Any:
+        url, options = self.place.child(name), dict(self.place.options)
+        spec = SPECS[name]
+        keep = f"interval {self._settings.history_h} hours"
+        configuration = {**_CONFIGURATION, "delta.deletedFileRetentionDuration": keep}
+        configuration["delta.logRetentionDuration"] = keep
+        try:
+            if not DeltaTable.is_deltatable(url, options):
+                schema, by = spec.schema, spec.partition_by
+                DeltaTable.create(
+                    url, schema, "ignore", by, name=name, configuration=configuration, storage_options=options
+                )
+            return DeltaTable(url, storage_options=options)
+        except (DeltaError, OSError) as error:
+            raise SparkError(f"the table {url} cannot be opened: {error}") from error
+
+    def _live(self, name: str) -> dict[int, list[str]]:
+        """The open files of a table, by bucket."""
+        found: dict[int, list[str]] = {}
+        for path in pa.table(self._tables[name].get_add_actions())["path"].to_pylist():
+            if kind_of(path) == OPEN:
+                found.setdefault(bucket_of(path), []).append(path)
+        return found
+
+    def _version_before(self, name: str, wanted: int) -> int:
+        """The version of a table that a pass continues: the one before the pass, where it is committed already."""
+        table = self._tables[name]
+        version: int = table.version()
+        return version - 1 if table.transaction_version(self.manifest.job) == wanted else version
+
+    def _commit_table(self, name: str, plan: Plan, reports: list[BucketReport]) -> None:
+        table = self._tables[name]
+        done = table.transaction_version(self.manifest.job)
+        if done is not None and done >= plan.pass_:
+            return
+        files = [file for report in reports for file in report.files if file.table == name]
+        gone = [path for report in reports for path in report.removed.get(name, ())]
+        for report in reports:
+            if name in report.replaced:
+                gone += self._open[name].get(report.bucket, ())
+        if not files and not gone:
+            return
+        stamp = now_ms()
+        actions: list[AddAction | RemoveAction] = [_add(file, stamp) for file in files]
+        actions += [RemoveAction(path, True, stamp, None, _partition(path)) for path in gone]
+        properties = CommitProperties(
+            app_transactions=[Transaction(self.manifest.job, plan.pass_, stamp)], max_commit_retries=0
+        )
+        spec = SPECS[name]
+        try:
+            table.create_write_transaction(
+                actions,
+                "append",
+                spec.schema,
+                spec.partition_by,
+                commit_properties=properties,
+                post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None),
+            )
+        except CommitFailedError as error:
+            raise OutputBusy(f"another job is writing to {self.place.child(name)}: {error}") from error
+        except (DeltaError, OSError) as error:
+            raise SparkError(f"the table {self.place.child(name)} cannot be committed: {error}") from error
+        table.update_incremental()
+        self.place.sync_log(name, table.version())
+        for report in reports:
+            if name in report.replaced:
+                mine = [file.path for file in report.files if file.table == name and kind_of(file.path) == OPEN]
+                self._open[name][report.bucket] = mine
+
+    # ---- counters
+
+    def _progress(self, reports: list[BucketReport], batch: int | None, began_ms: int) -> Progress:
+        """Returns the progress that a pass brings.
+
+        The job has read every queue up to a time: a queue with records in the batch, up to its newest; a queue without
+        had none waiting when the batch was planned, and what comes later is stored later. So this time is the least of
+        the newest; it never goes back.
+        """
+        before = self.manifest.progress
+        offsets, newest, records = dict(before.offsets), dict[int, int](), 0
+        for report in reports:
+            for count in report.queues:
+                offsets[count.queue] = max(offsets.get(count.queue, 0), count.next_offset)
+                newest[count.queue] = max(newest.get(count.queue, 0), count.stored_at_ms)
+                records += count.records
+        read_to = min(newest.values(), default=0) - self._settings.watermark_ms
+        stamp = now_ms()
+        return Progress(
+            batch=before.batch if batch is None else batch,
+            records=before.records + records,
+            offsets=offsets,
+            watermark_ms=max(before.watermark_ms, read_to),
+            stored_at_ms=max([before.stored_at_ms, *newest.values()]),
+            committed_at_ms=stamp,
+            batch_records=before.batch_records if batch is None else records,
+            batch_ms=before.batch_ms if batch is None else max(0, stamp - began_ms),
+            corrected=before.corrected + sum(report.corrected for report in reports),
+        )
+
+    def _traffic(
+        self, plan: Plan, reports: list[BucketReport], watermark_ms: int
+    ) -> tuple[list[TrafficRow], BucketReport | None]:
+        """Traffic of the minutes that are not settled, and the files of the table; nothing changed: no files."""
+        counted = {(r.start_ms, r.protocol, r.topic, r.quality): r.records for r in self.manifest.traffic}
+        came = [row for report in reports for row in report.traffic]
+        for row in came:
+            key = (row.start_ms, row.protocol, row.topic, row.quality)
+            counted[key] = counted.get(key, 0) + row.records
+        rows = sorted(TrafficRow(*key, records=records) for key, records in counted.items())
+        settled = [row for row in rows if row.start_ms + WINDOW_MS <= watermark_ms]
+        still_open = [row for row in rows if row.start_ms + WINDOW_MS > watermark_ms]
+        if not came and not settled:
+            return rows, None
+        files = write_rows(plan, "traffic", "settled", _DRIVER, _traffic_table(settled, settled=True))
+        files += write_rows(plan, "traffic", OPEN, _DRIVER, _traffic_table(still_open, settled=False))
+        report = BucketReport(
+            bucket=_DRIVER, state=None, files=files, replaced=["traffic"], removed={}, queues=[], traffic=[]
+        )
+        return still_open, report
+
+    def _save(self, manifest: Manifest) -> None:
+        manifest.save(self.place)
+        self.manifest = manifest
+
+
+def _traffic_table(rows: list[TrafficRow], *, settled: bool) -> pa.Table:
+    made = {
+        "start": pa.array([row.start_ms * 1000 for row in rows], INSTANT),
+        "protocol": pa.array([row.protocol for row in rows], pa.string()),
+        "topic": pa.array([row.topic for row in rows], pa.string()),
+        "quality": pa.array([row.quality for row in rows], pa.string()),
+        "records": pa.array([row.records for row in rows], pa.int64()),
+        "settled": pa.array([settled] * len(rows), pa.bool_()),
+    }
+    return pa.table(made, schema=SPECS["traffic"].columns)
+
+
+def _partition(path: str) -> dict[str, str]:
+    folder, _, _ = path.rpartition("/")
+    return {DAY.name: folder.partition("=")[2]} if folder else {}
+
+
+def _add(file: NewFile, stamp: int) -> AddAction:
+    partition = {} if file.day is None else {DAY.name: file.day}
+    return AddAction(file.path, file.size, partition, stamp, True, file.stats)
+
+
+def _added(totals: Mapping[str, Mapping[str, int]], reports: list[BucketReport]) -> dict[str, dict[str, int]]:
+    found = {protocol: dict(by) for protocol, by in totals.items()}
+    for report in reports:
+        for row in report.traffic:
+            mine = found.setdefault(row.protocol, {})
+            mine[row.quality] = mine.get(row.quality, 0) + row.records
+    return found
+
+
+def _locked(place: Place) -> int | None:
+    """The descriptor that holds the output's lock: the system lets go of it when the process dies."""
+    if place.local is None:
+        return None  # a second job is found by its commits
+    lock = os.open(place.local / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise OutputBusy(f"another job is writing to {place.url}") from error
+    return lock
+
+
+def _joined(place: Place, checkpoint: Path, settings: Settings) -> Manifest:
+    """The output's manifest, which must be of the checkpoint's job; both begun when neither is there."""
+    job_file = checkpoint / JOB_FILE
+    job = job_file.read_text(encoding="ascii").strip() if job_file.exists() else None
+    manifest = Manifest.load(place)
+    if job is None and manifest is None:
+        job = uuid.uuid4().hex
+        Place.of(checkpoint).write(JOB_FILE, job.encode())
+    if manifest is None:
+        if any((checkpoint / "commits").glob("[0-9]*")):
+            raise OutputMismatch(f"{checkpoint} has committed batches, but {place.url} holds none of them")
+        manifest = Manifest(job=job or "", buckets=settings.buckets)
+        manifest.save(place)
+    if job != manifest.job:
+        raise OutputMismatch(f"{place.url} was written with another checkpoint than {checkpoint}")
+    _tidy_states(place, manifest)
+    return manifest
+
+
+def _tidy_states(place: Place, manifest: Manifest) -> None:
+    """Remove the states of attempts that came to nothing."""
+    kept = {path.rpartition("/")[2] for path in manifest.states.values()}
+    for name in place.files(STATE):
+        if name not in kept:
+            place.remove(f"{STATE}/{name}")

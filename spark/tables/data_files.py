@@ -1,0 +1,173 @@
+"""Data files of tables: their names, their statistics, and finding rows in them again.
+
+    day=2026-01-31/settled-0003-41000000-5f3a.parquet   rows for good, of bucket 3; corrected by replacing the file
+    day=2026-01-31/open-0003-42000000-77c1.parquet      rows that the next pass may replace
+
+Rows are sorted by device, so that the statistics of row groups and pages say where a device is.
+"""
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from spark.tables.files import Place
+from spark.tables.reports import NewFile, Plan
+from spark.tables.schemas import DAY, SPECS
+from spark.telemetry.groups import codes, column
+from spark.telemetry.windows import INSTANT
+
+__all__ = ["OPEN", "SETTLED", "bucket_of", "kind_of", "take_settled", "write_rows"]
+
+OPEN, SETTLED = "open", "settled"
+_STATS_TEXT_MAX = 64  # characters of a text in the statistics
+_ROW_GROUP_ROWS = 128_000
+
+
+def write_rows(plan: Plan, table: str, kind: str, bucket: int, rows: pa.Table) -> list[NewFile]:
+    """Write rows of a table, a file for each day where it is partitioned."""
+    if not rows.num_rows:
+        return []
+    spec = SPECS[table]
+    name = f"{kind}-{bucket:04d}-{plan.pass_}-{plan.attempt}.parquet"
+    if not spec.by_day:
+        return [_write(plan.place, table, name, None, rows)]
+    days = pc.cast(pc.floor_temporal(rows[spec.time], unit="day"), pa.date32())
+    found = []
+    for day in sorted(pc.unique(days).to_pylist()):
+        text = day.isoformat()
+        part = rows.filter(pc.equal(days, pa.scalar(day, pa.date32())))
+        found.append(_write(plan.place, table, f"{DAY.name}={text}/{name}", text, part))
+    return found
+
+
+def kind_of(path: str) -> str:
+    """`open` or `settled`."""
+    return path.rpartition("/")[2].partition("-")[0]
+
+
+def bucket_of(path: str) -> int:
+    """The bucket that wrote a file; -1 for a file of somebody else."""
+    parts = path.rpartition("/")[2].split("-")
+    return int(parts[1]) if len(parts) > 1 and parts[0] in (OPEN, SETTLED) and parts[1].isdecimal() else -1
+
+
+def take_settled(plan: Plan, table: str, bucket: int, wanted: pa.Table) -> tuple[pa.Table, list[NewFile], list[str]]:
+    """Take the settled rows of some (device, metric, start) out of their files.
+
+    Returns the rows, the files that hold what else was in theirs, and the paths of those that give way. The table is
+    read as of the version that the plan continues, so that a repeated pass takes the same rows again.
+    """
+    spec = SPECS[table]
+    taken, added, removed = [], [], []
+    for path in _candidates(plan, table, bucket, wanted):
+        with plan.place.open(f"{table}/{path}") as file:
+            rows = pq.read_table(file, schema=spec.columns, partitioning=None)
+        hit = _matches(rows, wanted, spec.time)
+        if not hit.any():
+            continue
+        removed.append(path)
+        taken.append(rows.filter(pa.array(hit)))
+        rest = rows.filter(pa.array(~hit))
+        if rest.num_rows:
+            day = path.partition("/")[0].partition("=")[2] if spec.by_day else None
+            folder = f"{DAY.name}={day}/" if day else ""
+            name = f"{folder}{SETTLED}-{bucket:04d}-{plan.pass_}-{plan.attempt}-{len(removed)}.parquet"
+            added.append(_write(plan.place, table, name, day, rest))
+    return pa.concat_tables(taken) if taken else spec.columns.empty_table(), added, removed
+
+
+def _candidates(plan: Plan, table: str, bucket: int, wanted: pa.Table) -> list[str]:
+    """The bucket's settled files that may hold rows of these times and devices, by their statistics."""
+    if (version := plan.versions.get(table)) is None:
+        return []
+    known = DeltaTable(plan.place.child(table), version=version, storage_options=dict(plan.place.options))
+    files = pa.table(known.get_add_actions(flatten=True))
+    time = SPECS[table].time
+    times = column(wanted, time)
+    low_us, high_us = int(times.min()), int(times.max())
+    first, last = pc.min(wanted["device"]).as_py(), pc.max(wanted["device"]).as_py()
+    found = []
+    for row in files.to_pylist():
+        path = row["path"]
+        if kind_of(path) != SETTLED or bucket_of(path) != bucket:
+            continue
+        low, high = row.get(f"min.{time}"), row.get(f"max.{time}")
+        if low is not None and high is not None and not (_us(low) <= high_us + 999 and low_us <= _us(high) + 999):
+            continue
+        least, most = row.get("min.device"), row.get("max.device")
+        if least is not None and most is not None and not (least <= last and first <= most):
+            continue
+        found.append(path)
+    return sorted(found)
+
+
+def _matches(rows: pa.Table, wanted: pa.Table, time: str) -> npt.NDArray[np.bool_]:
+    """Which rows are of a wanted (device, metric, time)."""
+    keys = []
+    for name in ("device", "metric"):
+        both = pa.concat_arrays([*rows[name].chunks, *wanted[name].chunks])
+        keys.append(codes(both))
+    series = keys[0][0] * keys[1][1] + keys[1][0]
+    times = np.concatenate([column(rows, time), column(wanted, time)])
+    distinct, index = np.unique(times, return_inverse=True)
+    both_keys = series * len(distinct) + index
+    return np.isin(both_keys[: rows.num_rows], both_keys[rows.num_rows :])
+
+
+def _write(place: Place, table: str, path: str, day: str | None, rows: pa.Table) -> NewFile:
+    with place.writing(f"{table}/{path}") as file:
+        pq.write_table(rows, file, compression="zstd", row_group_size=_ROW_GROUP_ROWS)
+        size = file.tell()
+    return NewFile(table=table, path=path, day=day, size=size, stats=statistics(rows))
+
+
+def statistics(rows: pa.Table) -> str:
+    """Row count, nulls and extremes, as the Delta protocol has them; of all columns but lists.
+
+    Without them a reader that filters by pyarrow's datasets takes the extremes for null, and finds no row.
+    """
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for field in rows.schema:
+        if pa.types.is_nested(field.type):
+            continue
+        nulls[field.name] = rows[field.name].null_count
+        extremes = pc.min_max(rows[field.name])
+        least, most = _shown(extremes["min"], up=False), _shown(extremes["max"], up=True)
+        if least is not None and most is not None:
+            low[field.name], high[field.name] = least, most
+    found = {"numRecords": rows.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
+    return msgspec.json.encode(found).decode()
+
+
+def _shown(value: pa.Scalar, *, up: bool) -> Any:
+    """An extreme as JSON has it, rounded so that it stays one."""
+    if not value.is_valid:
+        return None
+    if pa.types.is_timestamp(value.type):
+        us = value.cast(INSTANT).cast(pa.int64()).as_py()
+        when = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=-(-us // 1000) if up else us // 1000)
+        return f"{when:%Y-%m-%dT%H:%M:%S}.{when.microsecond // 1000:03d}Z"
+    plain = value.as_py()
+    if isinstance(plain, str) and len(plain) > _STATS_TEXT_MAX:
+        return plain[:_STATS_TEXT_MAX] + (chr(0x10FFFF) if up else "")
+    return plain
+
+
+def _us(when: dt.datetime) -> int:
+    aware = when if when.tzinfo else when.replace(tzinfo=dt.UTC)
+    return round(aware.timestamp() * 1e6)
+
+
+def paths(files: Sequence[NewFile]) -> list[str]:
+    """The paths of some files."""
+    return [file.path for file in files]

@@ -1,0 +1,86 @@
+"""The manifest: which pass counts, where its state lies, and the counters that are no table's.
+
+`manifest.json` is replaced in one step after everything it names is written, and after every table is committed. A
+pass is one micro-batch, or one tick between two (`sequence`); the tables carry the pass they were last committed with
+as the version of their application transaction, so a repeated pass skips those that have it already.
+"""
+
+from typing import Final
+
+import msgspec
+
+from spark.errors import OutputMismatch, SparkError
+from spark.tables.files import Place
+
+__all__ = ["MANIFEST", "TICKS_MAX", "Manifest", "Progress", "TrafficRow", "sequence"]
+
+MANIFEST: Final = "manifest.json"
+TICKS_MAX: Final = 1_000_000  # passes between two micro-batches
+
+
+def sequence(batch: int, tick: int = 0) -> int:
+    """The number of a pass: rising with the batch, then with the ticks after it."""
+    assert 0 <= tick < TICKS_MAX
+    return batch * TICKS_MAX + tick
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """The progress of the job. Times are ms since 1970, by the clock of who stored or committed."""
+
+    batch: int = -1  # the last one committed; -1: none yet
+    records: int = 0  # counted in all
+    offsets: dict[int, int] = msgspec.field(default_factory=dict)  # queue -> the next offset to count
+    watermark_ms: int = 0  # every queue has been read up to what was stored this long before
+    stored_at_ms: int = 0  # when the newest record counted was stored
+    committed_at_ms: int = 0
+    batch_records: int = 0  # in the last batch
+    batch_ms: int = 0  # from the beginning of the last batch to its commit
+    corrected: int = 0  # settled windows that late records opened again, in all
+
+
+class TrafficRow(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """Records of one minute, by the store's clock."""
+
+    start_ms: int
+    protocol: str
+    topic: str
+    quality: str
+    records: int = 0
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The commit of a pass."""
+
+    job: str  # the same as in the checkpoint
+    buckets: int  # parts of the state, by the device's hash: fixed for good
+    pass_: int = msgspec.field(default=-1, name="pass")  # the last one that is whole (`sequence`)
+    pending_tick: int | None = None  # a tick that began with this manifest's watermark, and is to be finished first
+    progress: Progress = Progress()
+    counts: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)  # protocol -> quality -> records
+    states: dict[int, str] = msgspec.field(default_factory=dict)  # bucket -> its state's file; none: nothing yet
+    versions: dict[str, int] = msgspec.field(default_factory=dict)  # table -> its version that belongs to this
+    traffic: list[TrafficRow] = msgspec.field(default_factory=list)  # of minutes that are not settled
+
+    @classmethod
+    def load(cls, place: Place) -> "Manifest | None":
+        """The manifest there; None when nothing was committed. Raises `SparkError` for junk."""
+        if (data := place.read(MANIFEST)) is None:
+            return None
+        try:
+            return _decode(data)
+        except msgspec.ValidationError as error:
+            if b'"buckets"' not in data:
+                raise OutputMismatch(
+                    f"{place.url} holds Parquet files of an older version, which are no Delta tables: name another "
+                    "output and checkpoint, and the tables are computed from the log again"
+                ) from error
+            raise SparkError(f"{place.child(MANIFEST)} is no manifest: {error}") from error
+        except msgspec.MsgspecError as error:
+            raise SparkError(f"{place.child(MANIFEST)} is no manifest: {error}") from error
+
+    def save(self, place: Place) -> None:
+        """Replace the manifest by this one."""
+        place.write(MANIFEST, msgspec.json.encode(self))
+
+
+_decode = msgspec.json.Decoder(Manifest).decode

@@ -1,0 +1,67 @@
+"""What executors tell the driver of a pass: names and sizes of files, and small counters. No row of any table."""
+
+from typing import Any
+
+import msgspec
+
+from spark.tables.files import Place
+from spark.tables.manifest import TrafficRow
+
+__all__ = ["BucketReport", "NewFile", "Plan", "QueueCount"]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The driver's word to every bucket: which pass this is, and what it continues."""
+
+    place: Place
+    pass_: int
+    attempt: str  # a part of file names: of two attempts at a pass no file of one is ever changed by the other
+    settled_ms: int  # the watermark
+    watermark_ms: int
+    late_ms: int
+    states: dict[int, str]
+    versions: dict[str, int]  # table -> the version that this pass continues
+
+
+class NewFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A data file that an executor wrote for a table, to be added to it."""
+
+    table: str
+    path: str  # below the table
+    day: str | None
+    size: int
+    stats: str  # as the Delta protocol has them, JSON
+
+
+class QueueCount(msgspec.Struct, frozen=True, array_like=True):
+    """How far a bucket saw one queue."""
+
+    queue: int
+    records: int
+    next_offset: int
+    stored_at_ms: int
+
+
+class BucketReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of one bucket's work."""
+
+    bucket: int
+    state: str | None  # None: as before
+    files: list[NewFile]
+    replaced: list[str]  # tables of which this bucket's open file gives way to those of `files`, if any
+    removed: dict[str, list[str]]  # table -> settled files that give way to those of `files`, if any
+    queues: list[QueueCount]
+    traffic: list[TrafficRow]
+    corrected: int = 0
+
+    def encode(self) -> bytes:
+        """The report as bytes."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, data: Any) -> "BucketReport":
+        """The inverse of `encode`."""
+        return _decode(bytes(data))
+
+
+_decode = msgspec.msgpack.Decoder(BucketReport).decode

@@ -1,0 +1,91 @@
+"""The tables: names, columns, partitions, and how a row of state becomes a row that is shown."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from spark.telemetry import digest
+from spark.telemetry.groups import column, flatten, lists
+from spark.telemetry.windows import CENTROIDS, INSTANT, LATEST, PARTIALS, WINDOW_MS
+
+__all__ = ["DAY", "SPECS", "WINDOWS", "WINDOW_TABLES", "Spec", "partials_from", "presented"]
+
+DAY = pa.field("day", pa.date32())
+SETTLED_CENTROIDS, SETTLED_COMPRESSION = 16, 30  # a settled window's digest: for rolling windows up, and corrections
+
+_ROW = [name for name in PARTIALS.names if name not in ("m2", "means", "weights")]
+WINDOWS = pa.schema(
+    [PARTIALS.field(name) for name in _ROW]
+    + [(name, pa.float64()) for name in ("mean", "stddev", "p50", "p95", "p99", "rate")]
+    + [("settled", pa.bool_()), ("means", CENTROIDS), ("weights", CENTROIDS)]
+)
+_TRAFFIC = pa.schema(
+    [("start", INSTANT)]
+    + [(name, pa.string()) for name in ("protocol", "topic", "quality")]
+    + [("records", pa.int64()), ("settled", pa.bool_())]
+)
+
+
+class Spec(NamedTuple):
+    """A table: the columns of its data files, and whether it is partitioned by `day`."""
+
+    columns: pa.Schema
+    by_day: bool
+    time: str  # the column that says the day, and that readers choose by
+
+    @property
+    def schema(self) -> pa.Schema:
+        """All columns, the partition's among them."""
+        return pa.schema([*self.columns, DAY]) if self.by_day else self.columns
+
+    @property
+    def partition_by(self) -> list[str]:
+        """The partition columns."""
+        return [DAY.name] if self.by_day else []
+
+
+WINDOW_TABLES: Mapping[str, int] = {"windows_1m": WINDOW_MS, "windows_15m": 15 * WINDOW_MS}  # and the width, in ms
+
+SPECS: Mapping[str, Spec] = {
+    **{name: Spec(WINDOWS, True, "start") for name in WINDOW_TABLES},
+    "latest": Spec(LATEST, False, "time"),
+    "traffic": Spec(_TRAFFIC, True, "start"),
+}
+
+
+def presented(windows: pa.Table, *, settled: bool) -> pa.Table:
+    """Rows of `PARTIALS` as rows of `WINDOWS`; of settled ones the digest is made smaller."""
+    count, total, m2 = (column(windows, name) for name in ("count", "sum", "m2"))
+    lengths, means = flatten(windows, "means")
+    digests = digest.Digests(lengths, means, flatten(windows, "weights")[1])
+    p50, p95, p99 = digest.quantiles(digests, column(windows, "min"), column(windows, "max"), (0.5, 0.95, 0.99))
+    if settled:
+        digests = digest.compress(digests, exact_max=SETTLED_CENTROIDS, compression=SETTLED_COMPRESSION)
+    seconds = (column(windows, "last_time") - column(windows, "first_time")) / 1e6
+    change = column(windows, "last") - column(windows, "first")
+    rate = np.divide(change, seconds, out=np.full(len(change), np.nan), where=seconds > 0)
+    made = {
+        "mean": pa.array(total / np.maximum(count, 1)),
+        "stddev": pa.array(np.sqrt(m2 / np.maximum(count, 1))),
+        "p50": pa.array(p50),
+        "p95": pa.array(p95),
+        "p99": pa.array(p99),
+        "rate": pa.array(rate, mask=np.isnan(rate)),
+        "settled": pa.array(np.full(len(count), settled)),
+        "means": lists(digests.lengths, digests.means, CENTROIDS),
+        "weights": lists(digests.lengths, digests.weights, CENTROIDS),
+    }
+    columns = [made[name] if name in made else windows[name] for name in WINDOWS.names]
+    return pa.table(columns, schema=WINDOWS)
+
+
+def partials_from(rows: pa.Table) -> pa.Table:
+    """Rows of `WINDOWS` as rows of `PARTIALS`, to be corrected: each is its next revision."""
+    made = {
+        "m2": pa.array(column(rows, "stddev") ** 2 * column(rows, "count")),
+        "revision": pa.array(column(rows, "revision") + 1, pa.int32()),
+    }
+    columns = [made[name] if name in made else rows[name] for name in PARTIALS.names]
+    return pa.table(columns, schema=PARTIALS)

@@ -1,0 +1,66 @@
+"""The state of one bucket: what the next pass continues, in one file of several Arrow tables, one after another.
+
+    state/0003-42000000-77c1.arrow
+
+A state is never changed: the next pass writes another, and the manifest names the one that counts.
+"""
+
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from spark.errors import SparkError
+from spark.tables.reports import Plan
+from spark.tables.schemas import WINDOW_TABLES
+from spark.telemetry.marks import MARKS
+from spark.telemetry.windows import LATEST, PARTIALS
+
+__all__ = ["STATE", "BucketState", "load_state", "save_state"]
+
+STATE = "state"
+
+
+class BucketState(NamedTuple):
+    """Tables that the bucket's devices have: open windows and marks by the name of their table, latest values."""
+
+    windows: dict[str, pa.Table]  # `PARTIALS`
+    marks: dict[str, pa.Table]
+    latest: pa.Table
+
+    @classmethod
+    def empty(cls) -> "BucketState":
+        """Nothing yet."""
+        return cls(
+            {name: PARTIALS.empty_table() for name in WINDOW_TABLES},
+            {name: MARKS.empty_table() for name in WINDOW_TABLES},
+            LATEST.empty_table(),
+        )
+
+
+def load_state(plan: Plan, bucket: int) -> BucketState:
+    """The state that a pass continues. Raises `SparkError` when its file is gone."""
+    path = plan.states.get(bucket)
+    if path is None:
+        return BucketState.empty()
+    try:
+        with plan.place.open(path) as file:
+            tables = [pa.ipc.open_stream(file).read_all() for _ in range(2 * len(WINDOW_TABLES) + 1)]
+    except FileNotFoundError as error:
+        raise SparkError(
+            f"{plan.place.child(path)} is gone, which the tables continue: restore it, or name another output and "
+            "checkpoint, and the tables are computed from the log again"
+        ) from error
+    names = list(WINDOW_TABLES)
+    windows, marks = tables[: len(names)], tables[len(names) : -1]
+    return BucketState(dict(zip(names, windows, strict=True)), dict(zip(names, marks, strict=True)), tables[-1])
+
+
+def save_state(plan: Plan, bucket: int, state: BucketState) -> str:
+    """Write a state; returns its path."""
+    path = f"{STATE}/{bucket:04d}-{plan.pass_}-{plan.attempt}.arrow"
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with plan.place.writing(path) as file:
+        for table in (*state.windows.values(), *state.marks.values(), state.latest):
+            with pa.ipc.new_stream(file, table.schema, options=options) as writer:
+                writer.write_table(table)
+    return path

@@ -1,0 +1,51 @@
+"""Judges each record by its times: in time, late, too old, or ahead of its time.
+
+Every verdict follows from the record's own times and the watermark, by the store's clock and never by the greatest
+device time seen. So it does not depend on how the log was cut into batches, and no device with a wrong clock makes the
+others late.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from spark.telemetry.windows import WINDOW_MS
+
+__all__ = ["AHEAD", "IN_LATEST", "IN_WINDOWS", "LATE", "TOO_OLD", "Limits", "judge"]
+
+LATE = "late"  # stored after its window was settled; the window is corrected
+TOO_OLD = "too_old"  # later than windows are corrected: in the latest values still, in no window
+AHEAD = "ahead"  # its time is after it was stored, by more than clocks may differ: in no window and no latest value
+_MEASURED = ("ok", "too_many_metrics")  # `spark.decode`: records that have samples
+
+IN_WINDOWS = (*_MEASURED, LATE)
+IN_LATEST = (*IN_WINDOWS, TOO_OLD)
+
+
+class Limits(NamedTuple):
+    """How far a record's time may be from when it was stored, in ms."""
+
+    watermark_ms: int  # after its window's end; and before it was stored, for clocks that are ahead
+    late_ms: int  # after its window's end: so long a settled window is corrected
+
+
+def judge(
+    quality: npt.NDArray[np.object_],
+    time_ms: npt.NDArray[np.int64],
+    stored_ms: npt.NDArray[np.int64],
+    limits: Limits,
+    *,
+    settled_ms: int,
+) -> npt.NDArray[np.object_]:
+    """The quality of each record: that of its body, or the verdict on its times where the body has samples.
+
+    `settled_ms` is the watermark: windows that end at or before it are settled.
+    """
+    end_ms = time_ms - time_ms % WINDOW_MS + WINDOW_MS
+    measured = np.isin(quality, _MEASURED)
+    found = quality.copy()
+    found[measured & (end_ms + limits.watermark_ms <= np.maximum(stored_ms, settled_ms + limits.watermark_ms))] = LATE
+    found[measured & (end_ms + limits.late_ms <= stored_ms)] = TOO_OLD
+    found[measured & (time_ms > stored_ms + limits.watermark_ms)] = AHEAD
+    return found

@@ -1,0 +1,123 @@
+"""The telemetry job without Spark: records as executors get them, and passes over all buckets in this process."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark.job.bucket import RECORD_COLUMNS, work
+from spark.tables.commits import Commits
+from spark.tables.files import now_ms
+from spark.tables.reports import BucketReport, Plan
+from spark.telemetry.windows import INSTANT
+
+MINUTE_MS = 60_000
+SAMPLES = pa.list_(pa.struct([("metric", pa.string()), ("value", pa.float64())]))
+RECORDS = pa.schema(
+    {
+        "topic": pa.string(),
+        "queue": pa.int32(),
+        "offset": pa.int64(),
+        "position": pa.string(),
+        "address": pa.string(),
+        "device": pa.string(),
+        "time": INSTANT,
+        "stored_at": INSTANT,
+        "protocol": pa.string(),
+        "samples": SAMPLES,
+        "quality": pa.string(),
+    }
+)
+assert tuple(RECORDS.names) == RECORD_COLUMNS
+
+
+@dataclass
+class Record:
+    device: str
+    time_ms: int
+    offset: int
+    values: dict[str, float] = field(default_factory=dict)
+    stored_ms: int | None = None  # None: at its time
+    queue: int = 16
+    protocol: str = "mqtt"
+    quality: str = "ok"
+
+    @property
+    def stored_at_ms(self) -> int:
+        return self.time_ms if self.stored_ms is None else self.stored_ms
+
+
+def table(records: Iterable[Record]) -> pa.Table:
+    rows = [
+        {
+            "topic": "telemetry",
+            "queue": r.queue,
+            "offset": r.offset,
+            "position": f"{r.offset:x}.0",
+            "address": f"telemetry/{r.device}",
+            "device": r.device,
+            "time": r.time_ms * 1000,
+            "stored_at": r.stored_at_ms * 1000,
+            "protocol": r.protocol,
+            "samples": [{"metric": name, "value": value} for name, value in r.values.items()],
+            "quality": r.quality,
+        }
+        for r in records
+    ]
+    return pa.table({n: pa.array([row[n] for row in rows], RECORDS.field(n).type) for n in RECORDS.names})
+
+
+def worked(plan: Plan, buckets: int, records: Sequence[Record] | None) -> list[BucketReport]:
+    """Every bucket's report, as Spark's tasks would give them."""
+    found = []
+    for bucket in range(buckets):
+        mine = [r for r in records or () if sum(r.device.encode()) % buckets == bucket]
+        report = work(plan, bucket, table(mine) if records is not None else None)
+        found.append(BucketReport.decode(report.encode()))
+    return found
+
+
+def do_batch(commits: Commits, batch: int, records: Sequence[Record]) -> None:
+    plan = commits.begin(batch)
+    if plan is not None:
+        commits.commit(plan, worked(plan, commits.manifest.buckets, records), batch=batch, began_ms=now_ms())
+
+
+def do_tick(commits: Commits) -> None:
+    plan = commits.begin_tick()
+    if plan is not None:
+        commits.commit(plan, worked(plan, commits.manifest.buckets, None), batch=None, began_ms=now_ms())
+
+
+def naive(records: Iterable[Record], width_ms: int = MINUTE_MS) -> dict:
+    """The windows, by the book: count, min, max, mean, first, last."""
+    groups = defaultdict(list)
+    for r in records:
+        for metric, value in r.values.items():
+            groups[r.device, metric, r.time_ms // width_ms * width_ms].append(((r.time_ms, r.offset, r.queue), value))
+    found = {}
+    for key, group in groups.items():
+        values = [value for _, value in group]
+        found[key] = (
+            *(len(values), min(values), max(values), sum(values) / len(values)),
+            *(min(group)[1], max(group)[1]),
+        )
+    return found
+
+
+def shown(windows: pa.Table) -> dict:
+    rows = windows.to_pylist()
+    found = {
+        (r["device"], r["metric"], round(r["start"].timestamp() * 1000)): tuple(
+            r[name] for name in ("count", "min", "max", "mean", "first", "last")
+        )
+        for r in rows
+    }
+    assert len(found) == len(rows), "a window is there twice"
+    return found
+
+
+def total(table: pa.Table, column: str) -> int:
+    return pc.sum(table[column]).as_py() or 0

@@ -1,0 +1,293 @@
+"""Commits of the telemetry job: every table, all or nothing, whatever was cut off where and tried again."""
+
+import random
+import shutil
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+deltalake = pytest.importorskip("deltalake")
+
+from spark.errors import OutputBusy, OutputMismatch, SparkError  # noqa: E402
+from spark.tables import commits as commits_module  # noqa: E402
+from spark.tables.commits import Commits, Settings  # noqa: E402
+from spark.tables.files import Place  # noqa: E402
+from spark.tables.manifest import MANIFEST, Manifest, Progress  # noqa: E402
+from spark.tables.reader import Tables  # noqa: E402
+from tests.support.spark_job import MINUTE_MS, Record, do_batch, do_tick, naive, shown, total, worked  # noqa: E402
+
+T0 = 1_767_225_600_000  # the start of a day
+SETTINGS = Settings(watermark_ms=30_000, late_ms=3_600_000, buckets=2)
+
+
+def some(count: int, seed: int, *, first: int = 0, minutes: int = 6) -> list[Record]:
+    """Records of a few devices, stored in order, up to 20 s after their time."""
+    chance = random.Random(seed)
+    found = []
+    for n in range(first, first + count):
+        stored = T0 + n * minutes * MINUTE_MS // 600
+        values = {chance.choice("ab"): float(chance.randrange(1000))}
+        found.append(Record(f"d{chance.randrange(4)}", stored - chance.randrange(20_000), n, values, stored))
+    return found
+
+
+@pytest.fixture
+def places(tmp_path):
+    return Place.of(tmp_path / "out"), tmp_path / "checkpoint"
+
+
+@pytest.fixture
+def opened(places):
+    commits = Commits.open(*places, SETTINGS)
+    yield commits
+    commits.close()
+
+
+def plain(place: Place, name: str) -> "pa.Table":
+    """A table as a reader sees it that knows Delta Lake and nothing of us."""
+    return deltalake.DeltaTable(place.child(name)).to_pyarrow_table()
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 40])
+def test_how_the_log_was_cut_does_not_show(opened, places, pieces):
+    records = some(400, 1)
+    size = -(-len(records) // pieces)
+    for batch, at in enumerate(range(0, len(records), size)):
+        do_batch(opened, batch, records[at : at + size])
+    tables = Tables(places[0].url)
+    assert shown(tables.windows()) == shown(plain(places[0], "windows_1m")) == naive(records)
+    assert shown(plain(places[0], "windows_15m")) == naive(records, 15 * MINUTE_MS)
+    assert tables.counts() == {"mqtt": 400}
+    assert total(plain(places[0], "traffic"), "records") == 400
+    assert tables.progress().records == 400
+    assert tables.progress().offsets == {16: 400}
+    newest = {}
+    for r in records:
+        for metric, value in r.values.items():
+            newest[r.device, metric] = max(newest.get((r.device, metric), (0, 0, 0.0)), (r.time_ms, r.offset, value))
+    rows = tables.latest().to_pylist()
+    assert {(r["device"], r["metric"]): (r["value"], r["offset"]) for r in rows} == {
+        key: (value, offset) for key, (_, offset, value) in newest.items()
+    }
+    assert [r["time"] for r in rows] == sorted((r["time"] for r in rows), reverse=True)
+    assert {r["address"] for r in rows if r["device"] == "d1"} == {"telemetry/d1"}
+    assert tables.latest(2).num_rows == 2
+    assert {r["device"] for r in tables.latest(device="d1").to_pylist()} == {"d1"}
+
+
+def test_windows_are_settled_behind_the_watermark(opened, places):
+    records = some(600, 2)
+    for batch, at in enumerate(range(0, 600, 50)):
+        do_batch(opened, batch, records[at : at + 50])
+    do_tick(opened)
+    tables = Tables(places[0].url)
+    settled = shown(tables.windows(settled_only=True))
+    mark = tables.progress().watermark_ms
+    assert settled
+    assert all(key[2] + MINUTE_MS <= mark for key in settled)
+    assert {key for key in naive(records) if key[2] + MINUTE_MS + SETTINGS.watermark_ms <= mark} <= settled.keys()
+    assert shown(tables.windows()) == naive(records)
+    assert shown(tables.windows(since_ms=T0 + 3 * MINUTE_MS + 5)) == {
+        key: value for key, value in naive(records).items() if key[2] >= T0 + 3 * MINUTE_MS
+    }
+    assert {key[:2] for key in shown(tables.windows(device="d1", metric="a"))} == {("d1", "a")}
+    assert tables.windows(3).num_rows == 3
+
+
+def test_late_records_correct_settled_windows(opened, places):
+    records = some(300, 3)
+    do_batch(opened, 0, records[:150])
+    do_batch(opened, 1, records[150:])
+    do_tick(opened)
+    before = Tables(places[0].url).windows(settled_only=True)
+    assert before.num_rows > 4
+    first = min(records, key=lambda r: r.time_ms)
+    stored = records[-1].stored_at_ms
+    late = [
+        replace(first, offset=300, values={"a": -5.0, "b": 2000.0}, stored_ms=stored),
+        Record("new", first.time_ms, 301, {"a": 7.0}, stored),
+        Record("d1", stored - SETTINGS.late_ms - 2 * MINUTE_MS, 302, {"a": 1.0}, stored),  # too old
+        Record("d1", stored + SETTINGS.watermark_ms + 1, 303, {"a": 1.0}, stored),  # ahead
+    ]
+    do_batch(opened, 2, late)
+    tables = Tables(places[0].url)
+    assert shown(plain(places[0], "windows_1m")) == naive([*records, *late[:2]])
+    assert shown(plain(places[0], "windows_15m")) == naive([*records, *late[:2]], 15 * MINUTE_MS)
+    assert tables.quality() == {"ahead": 1, "late": 2, "ok": 300, "too_old": 1}
+    assert tables.progress().corrected >= 1
+    start = first.time_ms // MINUTE_MS * MINUTE_MS
+    again = [r for r in tables.windows(device=first.device).to_pylist() if r["start"].timestamp() * 1000 == start]
+    assert {(r["revision"], r["settled"]) for r in again if r["min"] == -5.0 or r["max"] == 2000.0} <= {
+        (1, False),
+        (0, False),
+    }
+    assert sorted(r["stddev"] > 0 for r in again)  # the spread was carried over
+    later = [replace(r, offset=400 + n, stored_ms=stored + 10 * MINUTE_MS, time_ms=stored + 10 * MINUTE_MS)
+             for n, r in enumerate(records[:3])]  # fmt: skip
+    do_batch(opened, 3, later)
+    do_tick(opened)
+    assert shown(plain(places[0], "windows_1m")) == naive([*records, *late[:2], *later])
+    assert shown(tables.windows(settled_only=True)) == naive([*records, *late[:2]])
+
+
+def test_days_are_partitions(opened, places):
+    midnight = int(datetime(2026, 1, 2, tzinfo=UTC).timestamp() * 1000)
+    records = [Record("d", midnight - 1, 0, {"m": 1.0}), Record("d", midnight, 1, {"m": 2.0})]
+    do_batch(opened, 0, records)
+    table = deltalake.DeltaTable(places[0].child("windows_1m"))
+    assert sorted(p["day"] for p in table.partitions()) == ["2026-01-01", "2026-01-02"]
+    assert shown(Tables(places[0].url).windows(since_ms=midnight)) == naive(records[1:])
+
+
+class Crash(Exception):
+    """The process ended here."""
+
+
+def crashing(monkeypatch, survive: int):
+    """Let so many files be written or commits be made, then none."""
+    left = survive
+
+    def step(real):
+        def call(*args, **kwargs):
+            nonlocal left
+            if left <= 0:
+                raise Crash
+            left -= 1
+            return real(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(Place, "writing", step(Place.writing))
+    monkeypatch.setattr(Commits, "_commit_table", step(Commits._commit_table))
+    monkeypatch.setattr(Place, "remove", step(Place.remove))
+
+
+@pytest.mark.parametrize("survive", range(0, 36, 1))
+def test_a_crash_at_any_step_neither_loses_nor_doubles(places, monkeypatch, survive):
+    records = some(300, 4)
+    late = [replace(records[0], offset=300, values={"a": -1.0}, stored_ms=records[-1].stored_at_ms)]
+    cuts = [records[:100], records[100:200], [*records[200:], *late]]
+    commits = Commits.open(*places, SETTINGS)
+    for batch, cut in enumerate(cuts[:2]):
+        do_batch(commits, batch, cut)
+    with monkeypatch.context() as patch:
+        crashing(patch, survive)
+        try:
+            do_batch(commits, 2, cuts[2])
+            do_tick(commits)
+        except Crash:
+            pass
+    commits.close()
+    seen = shown(Tables(places[0].url).windows())  # a reader sees the one or the other, whole
+    assert seen in (naive(records[:200]), naive([*records, *late]))
+    commits = Commits.open(*places, SETTINGS)
+    if commits.manifest.pending_tick is not None:
+        do_tick(commits)
+    do_batch(commits, 2, cuts[2])
+    do_tick(commits)
+    more = some(60, 5, first=301)
+    do_batch(commits, 3, more)
+    commits.close()
+    tables = Tables(places[0].url)
+    everything = [*records, *late, *more]
+    assert shown(plain(places[0], "windows_1m")) == shown(tables.windows()) == naive(everything)
+    assert shown(plain(places[0], "windows_15m")) == naive(everything, 15 * MINUTE_MS)
+    assert tables.counts() == {"mqtt": 361}
+    assert total(plain(places[0], "traffic"), "records") == 361
+    assert len({(r["device"], r["metric"]) for r in plain(places[0], "latest").to_pylist()}) == 8
+    assert plain(places[0], "latest").num_rows == 8
+
+
+def test_a_done_batch_is_passed_over_and_a_gap_refused(opened):
+    do_batch(opened, 0, some(10, 4))
+    assert opened.begin(0) is None
+    assert opened.begin(1) is not None
+    with pytest.raises(OutputMismatch, match="batch 2 follows 0"):
+        opened.begin(2)
+
+
+def test_output_and_checkpoint_belong_together(places, tmp_path):
+    def opens(out, checkpoint):
+        Commits.open(Place.of(out), checkpoint, SETTINGS).close()
+
+    opens(places[0].url, places[1])
+    opens(places[0].url, places[1])
+    with pytest.raises(OutputMismatch, match="another checkpoint"):
+        opens(places[0].url, tmp_path / "other")
+    opens(tmp_path / "out2", tmp_path / "checkpoint2")
+    with pytest.raises(OutputMismatch, match="another checkpoint"):
+        opens(tmp_path / "out2", places[1])
+    (places[1] / "commits").mkdir()
+    (places[1] / "commits" / "0").touch()
+    shutil.rmtree(places[0].url)
+    with pytest.raises(OutputMismatch, match="holds none of them"):
+        opens(places[0].url, places[1])
+
+
+def test_a_start_cut_short_can_be_repeated(places):
+    Commits.open(*places, SETTINGS).close()
+    (places[0].local / MANIFEST).unlink()  # the job id was written, the manifest was not
+    Commits.open(*places, SETTINGS).close()
+
+
+def test_output_of_an_older_version_is_refused(places):
+    places[0].make()
+    (places[0].local / MANIFEST).write_text('{"job":"x","progress":{"batch":3},"counts":{}}')
+    with pytest.raises(OutputMismatch, match="older version"):
+        Commits.open(*places, SETTINGS)
+
+
+def test_only_one_job_writes(opened, places):
+    with pytest.raises(OutputBusy):
+        Commits.open(*places, SETTINGS)
+
+
+def test_a_second_job_without_the_lock_is_found_by_its_commit(places, monkeypatch):
+    """An object store has no locks: the second commit of a version is refused."""
+    monkeypatch.setattr(commits_module, "_locked", lambda _: None)
+    first, second = (Commits.open(*places, SETTINGS) for _ in range(2))
+    do_batch(first, 0, some(10, 1))
+    with pytest.raises(OutputBusy):
+        do_batch(second, 0, some(10, 1))
+
+
+def test_superseded_states_are_removed(opened, places):
+    for batch in range(4):
+        do_batch(opened, batch, some(5, batch, first=5 * batch))
+    assert len(places[0].files("state")) == SETTINGS.buckets
+
+
+def test_nothing_that_grows_with_devices_reaches_the_driver(places):
+    """A report's size is that of its files' names and counters."""
+    sizes = []
+    for fleet in (10, 1_000):
+        commits = Commits.open(Place.of(f"{places[0].url}{fleet}"), places[1] / str(fleet), SETTINGS)
+        plan = commits.begin(0)
+        reports = worked(plan, 2, [Record(f"d{n:04d}", T0 + n, n, {"a": 1.0}) for n in range(fleet)])
+        sizes.append(max(len(report.encode()) for report in reports))
+        commits.close()
+    assert sizes[1] < sizes[0] + 200
+
+
+def test_nothing_committed_reads_as_empty(tmp_path):
+    tables = Tables(tmp_path / "none")
+    assert tables.progress() == Progress()
+    assert tables.counts() == tables.quality() == {}
+    assert tables.latest().num_rows == tables.windows().num_rows == 0
+
+
+def test_a_reader_that_lags_sees_the_pass_it_began_with(opened, places, monkeypatch):
+    do_batch(opened, 0, some(50, 1))
+    stale, tables = Manifest.load(places[0]), Tables(places[0].url)
+    for batch in range(1, 4):
+        do_batch(opened, batch, some(50, batch, first=50 * batch))
+    monkeypatch.setattr(Manifest, "load", lambda _: stale)
+    assert shown(tables.windows()) == naive(some(50, 1))
+
+
+def test_junk_is_no_manifest(tmp_path):
+    (tmp_path / MANIFEST).write_text("{")
+    with pytest.raises(SparkError, match="is no manifest"):
+        Tables(tmp_path).counts()
