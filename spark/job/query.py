@@ -38,6 +38,8 @@ from spark.tables.reports import BucketReport, Plan
 __all__ = ["Signals", "follow", "run_telemetry", "settings_of"]
 
 _POLL_S = 0.2
+_ATTEMPTS = 5
+_OVERLOADED = "Python worker failed to connect back"  # within Spark's 10 s, on a machine that is too busy for that
 _ERROR_LINE = re.compile(r"[A-Za-z_][\w.]*: .")
 
 
@@ -90,15 +92,20 @@ def follow(session: SparkSession, options: TelemetryOptions, commits: Commits, a
         if options.once
         else {"processingTime": f"{round(options.trigger_s * 1000)} milliseconds"}
     )
-    query = writer.trigger(**trigger).start()
-    while query.isActive and not asked.stop.wait(_POLL_S):
-        pass
-    if query.isActive:
-        with job.ended(asked):
-            query.stop()
-    elif (failure := query.exception()) is not None:
-        raise SparkError(f"the telemetry query failed: {_gist(str(failure))}") from failure
-    elif options.once:
+    for attempt in range(1, _ATTEMPTS + 1):
+        query = writer.trigger(**trigger).start()
+        while query.isActive and not asked.stop.wait(_POLL_S):
+            pass
+        if query.isActive:
+            with job.ended(asked):
+                query.stop()
+            return
+        failure = query.exception()
+        if failure is None:
+            break
+        if asked.stop.is_set() or attempt == _ATTEMPTS or _OVERLOADED not in str(failure):
+            raise SparkError(f"the telemetry query failed: {_gist(str(failure))}") from failure
+    if options.once:
         job.tick()
 
 

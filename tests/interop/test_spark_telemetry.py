@@ -23,7 +23,7 @@ from spark.tables.reader import Tables
 from store.api.message import Message
 from tests.support.store.fake_store import Serving, serving
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 T0 = 1_700_000_040_000
 MINUTE_MS = 60_000
@@ -103,7 +103,7 @@ def start(served: Serving, output: Path, records_max: int) -> subprocess.Popen:
 
 
 def await_true(condition, job: subprocess.Popen) -> None:
-    until = time.monotonic() + 150
+    until = time.monotonic() + 400
     while not condition():
         assert job.poll() is None, "the job ended"
         assert time.monotonic() < until

@@ -1,0 +1,154 @@
+"""Devices: which one a message is of, by one rule for all protocols.
+
+`Message.device` says who spoke: an authenticated identity, a client identifier, or the peer's host. That is the
+device for most fleets, and not for others: a backend that publishes for its devices, an AMQP user that all share, a
+client identifier made up at every start. Rules, first match first, say where the device's name is instead. They are
+applied where the log is read, so what was computed can be computed again by other rules.
+
+Without a rule, or where no rule that matches gives a name, it is the name in the log unless that was made up by a
+client library, is `guest`, or is the host of a peer. Then it is Sparkplug's edge node and device (Sparkplug 3.0.0,
+chapter 4), or level 2 of an address of four levels or more (`telemetry/site1/dev42/temp`), or else the address without
+its last level.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from store.api.message import EVENT, Message
+
+__all__ = ["DEVICE_CHARS_MAX", "DeviceRule", "Devices", "generated"]
+
+DEVICE_CHARS_MAX: Final = 256  # a longer name is cut
+_REMEMBERED_MAX = 65_536  # pairs of address and name that are remembered
+_LEVEL = 2  # of an address, counted from 0: as the adapters' `device_level`
+_SPARKPLUG = "spBv1.0"
+_MADE_UP = re.compile(
+    r"""(?ix)
+    guest | anonymous | unknown
+  | (mosq|auto|mqttjs|paho|pahomqtt|mqttx|mqtt[-_]explorer|mqttui|ctag|nodered)[-_/]?[-_0-9a-z]*[0-9][-_0-9a-z]*
+  | mosq-[0-9a-z]+ | auto-[-0-9a-z]+
+  | [0-9a-f]{16,64}                                                 # a random number
+  | \{?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\}?  # a UUID (RFC 9562)
+  | (\d{1,3}\.){3}\d{1,3}(:\d+)? | localhost | \[?[0-9a-f]*:[0-9a-f:.]*:[0-9a-f:.]*\]?(:\d+)?  # a host
+    """
+)
+
+
+def generated(name: str) -> bool:
+    """Returns whether a name was made up by a library, is shared by many, or is a host's: no device's own."""
+    return not name or _MADE_UP.fullmatch(name) is not None
+
+
+class DeviceRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the name of the device is, in messages of some addresses. Raises ValueError for a rule that is none."""
+
+    filter: str = "#"  # of addresses, with + and #
+    source: Literal["identity", "client_id", "level", "template", "property", "cloudevents"] = "level"
+    level: int = _LEVEL  # of the address, counted from 0
+    template: str = ""  # as "plant/{site}/{device}/#": {device} is the name; of several, joined by "/"
+    name: str = ""  # of the property, or of the event's attribute
+
+    def __post_init__(self) -> None:
+        if not self.filter or "#" in self.filter.removesuffix("#") or not _whole_levels(self.filter):
+            raise ValueError(f"filter {self.filter!r}: + and # stand for whole levels, # for the last")
+        if self.source == "level" and self.level < 0:
+            raise ValueError(f"level {self.level}: levels are counted from 0")
+        if self.source == "template" and "{device}" not in self.template.split("/"):
+            raise ValueError(f"template {self.template!r}: a level of it must be {{device}}")
+        if self.source in ("property", "cloudevents") and not self.name:
+            raise ValueError(f"source {self.source} needs a name")
+
+    @property
+    def by_address(self) -> bool:
+        """Returns whether address and speaker alone decide."""
+        return self.source not in ("property", "cloudevents")
+
+    def find(self, message: Message, levels: Sequence[str]) -> str:
+        """The name in a message whose address has these levels; empty: none."""
+        match self.source:
+            case "identity":
+                return _own(message.principal or message.device)
+            case "client_id":
+                return _own(message.device)
+            case "level":
+                return levels[self.level] if self.level < len(levels) else ""
+            case "template":
+                return _by_template(self.template.split("/"), levels)
+            case "property":
+                return next((value for name, value in message.properties if name == self.name), "")
+            case "cloudevents":
+                event = (message.native or {}).get(EVENT)
+                value = event.get(self.name) if isinstance(event, dict) else None
+                return value if isinstance(value, str) else ""
+
+
+class Devices:
+    """The rules, ready to be applied to many messages."""
+
+    def __init__(self, rules: Iterable[DeviceRule] = ()) -> None:
+        self._rules = [(rule, rule.filter.split("/")) for rule in rules]
+        self._known: dict[tuple[str, str, str | None], str] = {}  # of what address and speaker alone decide
+
+    def of(self, messages: Sequence[Message]) -> list[str]:
+        """The device of each message. One look-up a message where it was seen before: 0.2 us."""
+        known = self._known
+        found = []
+        for message in messages:
+            device = known.get((message.address, message.device, message.principal))
+            found.append(self._find(message) if device is None else device)
+        return found
+
+    def _find(self, message: Message) -> str:
+        levels = message.address.split("/")
+        matching = [rule for rule, pattern in self._rules if _matches(pattern, levels)]
+        name = next((name for rule in matching if (name := rule.find(message, levels))), "")
+        found = (name or _by_default(message, levels))[:DEVICE_CHARS_MAX]
+        if all(rule.by_address for rule in matching):
+            if len(self._known) >= _REMEMBERED_MAX:
+                self._known.clear()
+            self._known[message.address, message.device, message.principal] = found
+        return found
+
+
+def _own(name: str) -> str:
+    return "" if generated(name) else name
+
+
+def _by_default(message: Message, levels: Sequence[str]) -> str:
+    if _own(message.device):
+        return message.device
+    if levels[0] == _SPARKPLUG and len(levels) > 3:
+        return "/".join(levels[3:])
+    if len(levels) > _LEVEL + 1 and levels[_LEVEL]:
+        return levels[_LEVEL]
+    return "/".join(levels[:-1]) or levels[0]
+
+
+def _whole_levels(pattern: str) -> bool:
+    return all(level in ("+", "#") or not set("+#") & set(level) for level in pattern.split("/"))
+
+
+def _matches(pattern: Sequence[str], levels: Sequence[str]) -> bool:
+    for n, wanted in enumerate(pattern):
+        if wanted == "#":
+            return True
+        if n >= len(levels) or wanted not in ("+", levels[n]):
+            return False
+    return len(pattern) == len(levels)
+
+
+def _by_template(template: Sequence[str], levels: Sequence[str]) -> str:
+    found: list[str] = []
+    for n, wanted in enumerate(template):
+        if wanted == "#":
+            return "/".join(found)
+        if n >= len(levels):
+            return ""
+        if wanted == "{device}":
+            found.append(levels[n])
+        elif not (wanted.startswith("{") and wanted.endswith("}")) and wanted not in ("+", levels[n]):
+            return ""
+    return "/".join(found) if len(template) == len(levels) else ""
