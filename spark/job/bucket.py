@@ -31,7 +31,7 @@ RECORD_COLUMNS = (
 
 
 class _Tables(NamedTuple):
-    """What a pass changes, gathered while it goes."""
+    """The changes of a pass, gathered while it goes."""
 
     files: list[NewFile]
     replaced: list[str]

@@ -110,7 +110,7 @@ def _candidates(plan: Plan, table: str, bucket: int, wanted: pa.Table) -> list[s
 
 
 def _matches(rows: pa.Table, wanted: pa.Table, time: str) -> npt.NDArray[np.bool_]:
-    """Which rows are of a wanted (device, metric, time)."""
+    """Returns which rows are of a wanted (device, metric, time)."""
     keys = []
     for name in ("device", "metric"):
         both = pa.concat_arrays([*rows[name].chunks, *wanted[name].chunks])

@@ -1,4 +1,4 @@
-"""Where tables are: a local directory, or a bucket of an S3-compatible store; and files written there, whole or not.
+"""The place of tables: a local directory, or a bucket of an S3-compatible store; files there are whole or not there.
 
 On a local disk a file is written under another name, synced and renamed; an object store shows an object when it is
 whole.

@@ -1,4 +1,4 @@
-"""What executors tell the driver of a pass: names and sizes of files, and small counters. No row of any table."""
+"""Reports of executors to the driver: names and sizes of files, and small counters. No row of any table."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ class NewFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueCount(msgspec.Struct, frozen=True, array_like=True):
-    """How far a bucket saw one queue."""
+    """The part of one queue that a bucket saw."""
 
     queue: int
     records: int

@@ -24,7 +24,7 @@ IN_LATEST = (*IN_WINDOWS, TOO_OLD)
 
 
 class Limits(NamedTuple):
-    """How far a record's time may be from when it was stored, in ms."""
+    """The limits of the distance between a record's time and when it was stored, in ms."""
 
     watermark_ms: int  # after its window's end; and before it was stored, for clocks that are ahead
     late_ms: int  # after its window's end: so long a settled window is corrected

@@ -43,7 +43,7 @@ def generated(name: str) -> bool:
 
 
 class DeviceRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the name of the device is, in messages of some addresses. Raises ValueError for a rule that is none."""
+    """The place of the device's name, in messages of some addresses. Raises ValueError for a rule that is none."""
 
     filter: str = "#"  # of addresses, with + and #
     source: Literal["identity", "client_id", "level", "template", "property", "cloudevents"] = "level"
