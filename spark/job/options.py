@@ -9,7 +9,7 @@ from spark.tables.files import Place
 
 __all__ = ["BUCKETS_MAX", "TelemetryOptions"]
 
-BUCKETS_MAX = 1_000
+BUCKETS_MAX = 1_000  # each is a task, and some files, of every batch
 
 
 class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):

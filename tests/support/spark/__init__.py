@@ -1,0 +1,4 @@
+"""The telemetry job for tests: passes over all buckets in this process, and the windows counted by the book.
+
+Everything in `tests` may import it. It imports the product alone.
+"""
