@@ -173,6 +173,8 @@ class _Pulse:
 
     def _said(self, group: Group, *, master: bool) -> Heartbeat:
         store, replica = self._store, self._replica
+        damages = store.damages
+        damaged_bytes = sum(damage.end - damage.start for damage in damages)
         return Heartbeat(
             group=group.number,
             replica=replica.id,
@@ -189,4 +191,7 @@ class _Pulse:
             failed=store.error is not None,
             stalled=store.full is not None,
             full=store.full is not None,
+            damages=len(damages),
+            damaged_bytes=damaged_bytes,
+            lost_bytes=damaged_bytes,  # no other replica has it
         )

@@ -7,7 +7,7 @@ import random
 import shutil
 import signal
 import subprocess
-import time
+import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ ASLEEP_S = (4.5, 8.0)  # a pause around the time after which others take over wh
 GREY_S = (6.0, 9.0)  # longer than it takes to move a master that only some reach
 FLIPS = 3  # bytes that are flipped at once
 METADATA = ("epochs", "floor", "seals", "damages", "group", "controllers", "views.watch")
-REFUSED_S = 20.0  # until a controller has said whether it starts
+REFUSED = "This controller takes no part"
 
 
 class SmallDisk:
@@ -166,21 +166,26 @@ class Faults:
         name, cluster = self._chance.choice(self._named("controller")), self._cluster
         directory = cluster.plan.directory / "data" / name
 
-        def end() -> None:
-            cluster.start(name)
-            deadline = time.monotonic() + REFUSED_S
-            while cluster.running(name) and "role" not in status(cluster, name) and time.monotonic() < deadline:
-                time.sleep(0.1)
-            if not cluster.running(name):
-                self._empty(directory)
-                cluster.start(name)
-
         def begin() -> None:
             cluster.stop(name, kill=True)
             for _ in range(FLIPS):
                 self._flip(directory / "raft" / "data.mdb")
+            command = (
+                sys.executable,
+                "-m",
+                "gateway.cli",
+                "controller",
+                "recover",
+                "-c",
+                f"{directory.parents[1] / name}.toml",
+            )
+            looked = subprocess.run(command, input="n\n", capture_output=True, text=True, check=False)
+            if REFUSED in looked.stderr:
+                self._empty(directory)
 
-        return self._fault("raft flipped", name, begin, end, seconds=self._chance.uniform(0.0, 1.0))
+        return self._fault(
+            "raft flipped", name, begin, lambda: cluster.start(name), seconds=self._chance.uniform(0.0, 1.0)
+        )
 
     def forgetful(self) -> Fault:
         """A controller comes back with an empty directory."""

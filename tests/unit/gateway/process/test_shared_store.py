@@ -72,6 +72,19 @@ async def test_what_a_full_disk_keeps_from_being_written_is_said_in_heartbeats(c
         assert (served.served, served.room) == (False, ())
 
 
+async def test_damage_of_the_log_is_said_in_heartbeats(config):
+    async with shared_store(config) as base:
+        await base.store.kv_put("k", b"a value")
+    (path,) = (config.store.data_dir / "log").iterdir()
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"a value", b"A value"))
+    async with shared_store(config) as base, asyncio.timeout(20):
+        while not (replica := base.controller.routes(0)[0].replicas[0]).damages:
+            await asyncio.sleep(0.01)
+        assert (replica.damages, replica.lost_bytes) == (1, replica.damaged_bytes)
+        assert replica.lost_bytes > len(b"a value")
+
+
 async def test_sockets_are_for_this_user_alone_and_are_taken_away(config):
     async with shared_store(config) as base:
         assert (base.sockets / "controller.sock").is_socket()
