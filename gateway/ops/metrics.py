@@ -8,7 +8,7 @@ peer can choose without limit: there is no device, client or address among them,
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -16,6 +16,7 @@ from prometheus_client.process_collector import ProcessCollector
 from controller.elections.health import GroupHealth
 from gateway.ops.flow import Flow, Flows
 from gateway.ops.health_figures import GroupFigures
+from gateway.ops.histogram import Distribution
 from store.integrity.figures import DamageFigures
 
 __all__ = ["OTHER_TOPICS", "TOPIC_LABELS_MAX", "Metrics", "Traffic"]
@@ -83,15 +84,12 @@ class Metrics:
             ["protocol", "action"],
             registry=registry,
         )
-        self.append_seconds = Histogram(
-            "headgate_append_seconds",
-            "From handing a batch to the store to its being durable",
-            buckets=_APPEND_SECONDS,
-            registry=registry,
+        self.append_seconds = Distribution(
+            "headgate_append_seconds", "From handing a batch to the store to its being durable", _APPEND_SECONDS
         )
-        self.append_messages = Histogram(
-            "headgate_append_messages", "Messages in a batch", buckets=_BATCH_MESSAGES, registry=registry
-        )
+        self.append_messages = Distribution("headgate_append_messages", "Messages in a batch", _BATCH_MESSAGES)
+        registry.register(self.append_seconds)
+        registry.register(self.append_messages)
         self.log_end_bytes = Gauge("headgate_log_end_bytes", "Log offset behind what was written", registry=registry)
         self.log_confirmed_bytes = Gauge(
             "headgate_log_confirmed_bytes", "Log offset behind what readers may see", registry=registry

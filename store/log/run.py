@@ -5,7 +5,6 @@ The same code makes runs of frames just written and of frames read in recovery, 
 
 import logging
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 
@@ -230,8 +229,15 @@ def _counts(
 
 def _few_counts(placed: Sequence[Placed], data: Buffer) -> list[tuple[int, int]]:
     """The same in plain Python, which is cheaper for a few rows."""
-    owners = [i << 32 for i, p in enumerate(placed) for _ in range(p.frame.row_count)]
-    return sorted(Counter(o | row[0] for o, row in zip(owners, ROW.iter_unpack(data), strict=True)).items())
+    if len(placed) == 1:
+        keys = [row[0] for row in ROW.iter_unpack(data)]
+    else:
+        owners = [i << 32 for i, p in enumerate(placed) for _ in range(p.frame.row_count)]
+        keys = [owner | row[0] for owner, row in zip(owners, ROW.iter_unpack(data), strict=True)]
+    counts: dict[int, int] = {}
+    for key in keys:
+        counts[key] = counts.get(key, 0) + 1
+    return sorted(counts.items()) if len(counts) > 1 else list(counts.items())
 
 
 def _totals(
