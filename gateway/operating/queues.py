@@ -15,7 +15,7 @@ from controller.api.commands import DeleteTopic, DropQueue
 from gateway.groups.state import names_range
 from gateway.groups.store import load_group
 from gateway.ownership.owners import CURSORS, decode_cursor
-from gateway.ownership.queue_garbage import stored_entries
+from gateway.ownership.stored_entries import stored_entries
 from gateway.sessions.record import cursor_of_offsets
 from store.api.client import StoreClient
 from store.base.errors import StoreError

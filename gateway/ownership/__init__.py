@@ -1,4 +1,6 @@
-"""Ownership of names among several proxies: owners, their keys, their presence, and outage leases.
+"""Ownership of names among several proxies: owners, their keys, presence, outage leases, the metadata barrier.
+
+A proxy's presence is its one lease; all that it owns hangs on it (docs/decisions/0041).
 
 The rooms above import this one; it imports the port, and the clients of store and controllers.
 """

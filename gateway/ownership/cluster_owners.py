@@ -39,7 +39,7 @@ from gateway.ownership.owner_keys import (
 )
 from gateway.ownership.owners import NOTHING_SEEN, Listener, Operations, Owned, OwnershipLost, Revisions, Spawn, Taken
 from gateway.ownership.presence import ALIVE, Presence
-from gateway.ownership.queue_garbage import stored_entries
+from gateway.ownership.stored_entries import stored_entries
 from gateway.port.adapter import Random
 from store.api.client import Change, Delete, Put, StoreClient
 from store.base import logs

@@ -1,19 +1,18 @@
 """The records of owners of names (`gateway.ownership.cluster_owners`), and a name that one of several proxies owns."""
 
 import asyncio
-import random
 from typing import Protocol
 
 import msgspec
 
 from gateway.domain.keys import kv_key
 from gateway.domain.session_user import SessionUser
-from gateway.ownership.owners import Cursor, Operations, OwnershipLost, forget_cursor
+from gateway.ownership.owners import Cursor, Operations, OwnershipLost, cursor_key, decode_cursor, forget_cursor
 from gateway.ownership.presence import HEIRS, Presence
 from store.api.client import Delete, Put, StoreClient
 from store.base import logs
 from store.base.errors import AppendOutcomeUnknown, NotWritable, RevisionConflict, StoreFull, StoreUnreachable
-from store.format.frame import QueueNumber
+from store.base.streams.backoff import Backoff
 
 __all__ = [
     "HEIRS",
@@ -31,7 +30,7 @@ __all__ = [
 ]
 
 AGAIN_MIN_S, AGAIN_MAX_S = 0.1, 2.0  # until what the store did not take is tried again: of many sessions, maybe
-OWNERS, WANTED, CURSORS = "owners", "proxies/wanted", "session-cursors"
+OWNERS, WANTED = "owners", "proxies/wanted"
 
 
 log = logs.get(__name__)
@@ -55,7 +54,6 @@ class WantedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 encode = msgspec.msgpack.encode
-_decode_cursor = msgspec.msgpack.Decoder(dict[QueueNumber, int]).decode
 decode_owner = msgspec.msgpack.Decoder(OwnerRecord).decode
 decode_wanted = msgspec.msgpack.Decoder(WantedRecord).decode
 
@@ -142,32 +140,31 @@ class OwnedName:
     async def forget(self, operations: Operations = ()) -> None:
         """See `Owned`."""
         store = self._owners.store
-        await self._transact((*operations, Delete(_cursor_key(self._name))))
+        await self._transact((*operations, Delete(cursor_key(self._name))))
         if await store.offsets(self._name):  # of a gateway that was alone
             await forget_cursor(store, self._name)
 
     async def cursor(self) -> Cursor:
         """See `Owned`."""
         store = self._owners.store
-        entry = await store.kv_get(_cursor_key(self._name))
+        entry = await store.kv_get(cursor_key(self._name))
         if entry is None:
             return await store.offsets(self._name)
-        return _decode_cursor(entry.value)
+        return decode_cursor(entry.value)
 
     async def _transact_again(self, operations: Operations) -> None:
         """Make changes that may be made twice: what is compared is not among them."""
-        again_s = AGAIN_MIN_S
+        backoff = Backoff(AGAIN_MIN_S, AGAIN_MAX_S)
         while True:
             try:
                 await self._transact(operations)
                 return
             except (StoreUnreachable, AppendOutcomeUnknown, NotWritable, StoreFull) as error:
                 log.debug("what is written for a name is written again", name=self._name, error=str(error))
-            await asyncio.sleep(again_s * random.uniform(0.5, 1.0))
-            again_s = min(2 * again_s, AGAIN_MAX_S)
+            await backoff.pause()
 
     def _put(self, cursor: Cursor) -> Put:
-        return Put(_cursor_key(self._name), encode({int(queue): at for queue, at in cursor.items()}))
+        return Put(cursor_key(self._name), encode({int(queue): at for queue, at in cursor.items()}))
 
     async def _transact(self, operations: Operations) -> int:
         """Make changes; their revision."""
@@ -187,7 +184,3 @@ def owner_key(name: str) -> str:
 def wanted_key(name: str) -> str:
     """Returns the key of the request for a name."""
     return kv_key(WANTED, name)
-
-
-def _cursor_key(name: str) -> str:
-    return kv_key(CURSORS, name)

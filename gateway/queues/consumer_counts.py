@@ -14,7 +14,7 @@ from gateway.base.turns import Turns
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.keys import kv_key
 from gateway.ownership.owners import Operations, Owned, Owners
-from gateway.ownership.queue_garbage import stored_entries
+from gateway.ownership.stored_entries import stored_entries
 from store.api.client import Delete, Put, StoreClient
 
 __all__ = ["PREFIX", "ConsumerCounts", "LocalConsumerCounts", "SharedConsumerCounts"]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from gateway.domain.keys import kv_key
-from gateway.ownership.queue_garbage import stored_entries
+from gateway.ownership.stored_entries import stored_entries
 from gateway.queues.bindings import Exchange, QueueDefinition
 from store.api.client import Change, Delete, Entry, Put, StoreClient
 from store.base import logs

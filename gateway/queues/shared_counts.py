@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.domain.address import hash64
 from gateway.ownership.owners import Owners
-from gateway.ownership.queue_garbage import stored_entries
+from gateway.ownership.stored_entries import stored_entries
 from store.api.client import StoreClient
 from store.base import logs
 from store.base.errors import StoreError

@@ -22,7 +22,7 @@ from gateway.domain.address import hash64
 from gateway.domain.errors import Cause, Refusal
 from gateway.ownership.owner_keys import owner_key
 from gateway.ownership.owners import Owned, Owners
-from gateway.ownership.queue_garbage import stored_entries
+from gateway.ownership.stored_entries import stored_entries
 from gateway.port.shared import JoinShared, LeaveShared, SharedName
 from gateway.queues.shared_registry import SharedRegistry
 from gateway.queues.topology import Queue

@@ -9,13 +9,13 @@ import msgspec
 from controller.api.client import ControllerClient
 from gateway.domain.errors import Cause, Refusal
 from gateway.ownership.owners import Owned, Owners, Taken
-from gateway.ownership.queue_garbage import QueueGarbage
 from gateway.port.adapter import Random
 from gateway.port.queues import exchange_level
 from gateway.queues.bindings import PREDECLARED, Binding, Exchange, QueueDefinition, binding_predicate, patterns
 from gateway.queues.consumer_counts import ConsumerCounts
 from gateway.queues.definitions import Changed, Definitions, LocalDefinitions, SharedDefinitions, StoredDefinition
 from gateway.queues.pump import Connection, Pump
+from gateway.queues.queue_garbage import QueueGarbage
 from store.api.client import StoreClient
 from store.api.message import Message
 from store.base import logs

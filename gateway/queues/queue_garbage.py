@@ -4,19 +4,16 @@ A queue counts as deleted once its clients have been told so. Rows and number ar
 refuses, later.
 """
 
-from collections.abc import AsyncIterator
-
 from controller.api.client import ControllerClient, ControllerError, NamedQueue
 from controller.api.commands import ForgetQueue, NameQueue
 from gateway.domain.keys import kv_key
-from store.api.client import Entry, StoreClient
+from gateway.ownership.stored_entries import stored_entries
+from store.api.client import StoreClient
 from store.base import logs
 from store.base.errors import StoreError
 from store.format.frame import QueueNumber
 
-__all__ = ["QueueGarbage", "stored_entries"]
-
-_PAGE_COUNT = 500
+__all__ = ["QueueGarbage"]
 
 log = logs.get(__name__)
 
@@ -78,12 +75,3 @@ class QueueGarbage:
     async def _forget(self, name: str, number: int) -> None:
         await self._store.delete_queue(QueueNumber(number))
         await self._controller.do(ForgetQueue(name=name))
-
-
-async def stored_entries(store: StoreClient, namespace: str) -> AsyncIterator[Entry]:
-    """The entries of a namespace of the KV, read a page at a time."""
-    after = ""
-    while page := await store.kv_prefix(f"{namespace}/", after=after, limit=_PAGE_COUNT):
-        for entry in page:
-            yield entry
-        after = page[-1].key
