@@ -5,6 +5,7 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 from adapters.cloudevents import BATCH_JSON, AttributeRefusal, parse_ms, to_batch
+from adapters.http.handlers.query import read_number, read_query
 from adapters.http.wire.request import HttpError, Request
 from adapters.http.wire.response import Response
 from gateway.domain.errors import Refusal
@@ -24,13 +25,7 @@ _KNOWN: Final = (*_ONE_OF, "from", "to", "where", "type", "limit", "after", "wai
 
 def finding(request: Request) -> FindMessages:
     """The question that a request asks. Raises `HttpError` and `AttributeRefusal`."""
-    query: dict[str, str] = {}
-    for name, text in request.query():
-        if name not in _KNOWN:
-            raise HttpError(400, f"{name[:64]}: is no parameter here; {', '.join(_KNOWN)} are", attribute=name[:64])
-        if name in query:
-            raise AttributeRefusal(name, "is given more than once")
-        query[name] = text
+    query = read_query(request, *_KNOWN)
     given = [name for name in _ONE_OF if query.get(name)]
     if len(given) != 1:
         raise HttpError(400, f"messages are found by one of {', '.join(_ONE_OF)}")
@@ -41,7 +36,7 @@ def finding(request: Request) -> FindMessages:
         until_ms=1 << 63 if until is None else _time("to", until),
         where=condition(query.get("where"), query.get("type")),
         after=_cursor(query["after"]) if "after" in query else None,
-        limit=_limit(query.get("limit", str(LIMIT))),
+        limit=read_number(query, "limit", LIMIT, LIMIT_MAX, least=1),
         wait_ms=wait_ms(query.get("wait", "0")),
     )
 
@@ -59,10 +54,12 @@ def messages_response(request: Request, found: FoundMessages) -> Response:
 def last_values(request: Request, pattern: str) -> LastValues:
     """Returns a request's question about the addresses of a filter. Raises `HttpError` and `AttributeRefusal`."""
     query = dict(request.query())
-    after, limit = query.pop("after", ""), query.pop("limit", str(LIMIT))
     for name in query:
-        raise HttpError(400, f"{name[:64]}: is no parameter here; limit, after are", attribute=name[:64])
-    return LastValues(pattern=pattern, limit=_limit(limit), after=after)
+        if name not in {"limit", "after"}:
+            raise HttpError(400, f"{name[:64]}: is no parameter here; limit, after are", attribute=name[:64])
+    return LastValues(
+        pattern=pattern, limit=read_number(query, "limit", LIMIT, LIMIT_MAX, least=1), after=query.get("after", "")
+    )
 
 
 def last_values_response(request: Request, asked: LastValues, found: LastValuesPage) -> Response:
@@ -115,9 +112,3 @@ def _cursor(text: str) -> str:
     if _CURSOR.fullmatch(text) is None:
         raise AttributeRefusal("after", "is not what a page before has given")
     return text
-
-
-def _limit(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or not 0 < int(text[:9]) <= LIMIT_MAX:
-        raise AttributeRefusal("limit", f"is not a number from 1 to {LIMIT_MAX}")
-    return int(text)

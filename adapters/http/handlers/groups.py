@@ -24,6 +24,7 @@ import msgspec
 from adapters.cloudevents import BATCH_JSON, AttributeRefusal, parse_ms, to_document
 from adapters.http.handlers.actions import Action, Ask, Context, Handler
 from adapters.http.handlers.finding import wait_ms
+from adapters.http.handlers.query import read_number, read_query
 from adapters.http.wire.request import HttpError, Request, qualities
 from adapters.http.wire.response import Response, encode_json, json_response, refused
 from gateway.port.groups import (
@@ -98,7 +99,7 @@ def post_member(request: Request, context: Context) -> Action:
 def put_member(request: Request, context: Context) -> Action:
     """Still be there."""
     group, member = _names(context)
-    _query(request)
+    read_query(request)
 
     def reply(renewed: Renewed) -> Response:
         return json_response(200, renewed)
@@ -109,7 +110,7 @@ def put_member(request: Request, context: Context) -> Action:
 def delete_member(request: Request, context: Context) -> Action:
     """Leave a group."""
     group, member = _names(context)
-    _query(request)
+    read_query(request)
 
     def reply(there: bool) -> Response:
         if not there:
@@ -125,12 +126,12 @@ def delete_member(request: Request, context: Context) -> Action:
 def get_messages(request: Request, context: Context) -> Action:
     """Messages of a member's queues."""
     group, member = _names(context)
-    query = _query(request, "max", "wait", "after")
+    query = read_query(request, "max", "wait", "after")
     asked = PollGroup(
         group=group,
         member=member,
         after=_cursor(query["after"]) if "after" in query else None,
-        limit=_number(query, "max", MESSAGES, MESSAGES_COUNT_MAX, least=1),
+        limit=read_number(query, "max", MESSAGES, MESSAGES_COUNT_MAX, least=1),
         wait_ms=wait_ms(query.get("wait", "0")),
     )
     as_events = qualities(request.get(b"accept") or "").get(BATCH_JSON, 0.0) > 0
@@ -174,7 +175,7 @@ def _batch(polled: Polled) -> bytes:
 def post_commit(request: Request, context: Context) -> Action:
     """Say what is dealt with."""
     group, member = _names(context)
-    _query(request)
+    read_query(request)
     given = _body(request, _Commit)
     if given.after is not None:
         if given.generation is not None or given.offsets is not None:
@@ -196,8 +197,8 @@ def _offsets_response(offsets: Mapping[int, int]) -> Response:
 
 def list_groups(request: Request, context: Context) -> Action:
     """Groups, by name."""
-    query = _query(request, "limit", "after")
-    limit = _number(query, "limit", LIMIT, LIMIT_MAX, least=1)
+    query = read_query(request, "limit", "after")
+    limit = read_number(query, "limit", LIMIT, LIMIT_MAX, least=1)
 
     def reply(page: GroupsPage) -> Response:
         headers = [_NO_CACHE]
@@ -212,7 +213,7 @@ def list_groups(request: Request, context: Context) -> Action:
 def get_group(request: Request, context: Context) -> Action:
     """Asks where a group is, and who reads what."""
     (group,) = _names(context)
-    _query(request)
+    read_query(request)
 
     def reply(found: GroupDescription) -> Response:
         queues = [{**msgspec.structs.asdict(one), "lag": one.lag} for one in found.queues]
@@ -225,7 +226,7 @@ def get_group(request: Request, context: Context) -> Action:
 def delete_group(request: Request, context: Context) -> Action:
     """Forget a group."""
     (group,) = _names(context)
-    _query(request)
+    read_query(request)
 
     def reply(there: bool) -> Response:
         return Response(status=204) if there else refused(HttpError(404, f"there is no group {group!r}"))
@@ -236,7 +237,7 @@ def delete_group(request: Request, context: Context) -> Action:
 def post_reset(request: Request, context: Context) -> Action:
     """Have a group go on somewhere else."""
     (group,) = _names(context)
-    _query(request)
+    read_query(request)
     given = _body(request, _Reset)
     if (given.to == "timestamp") != (given.timestamp is not None):
         raise AttributeRefusal("timestamp", 'is given with "to": "timestamp"')
@@ -265,25 +266,6 @@ def _body(request: Request, kind: type[T]) -> T:
         return msgspec.json.decode(request.body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise HttpError(400, f"the body is not what is asked for: {error}") from error
-
-
-def _query(request: Request, *known: str) -> dict[str, str]:
-    query: dict[str, str] = {}
-    for name, text in request.query():
-        if name not in known:
-            are = f"{', '.join(known)} are" if known else "there are none"
-            raise HttpError(400, f"{name[:64]}: is no parameter here; {are}", attribute=name[:64])
-        if name in query:
-            raise AttributeRefusal(name, "is given more than once")
-        query[name] = text
-    return query
-
-
-def _number(query: Mapping[str, str], name: str, default: int, most: int, *, least: int = 0) -> int:
-    text = query.get(name, str(default))
-    if not (text.isascii() and text.isdigit()) or len(text) > 19 or not least <= int(text) <= most:
-        raise AttributeRefusal(name, f"is not a whole number from {least} to {most}")
-    return int(text)
 
 
 def _cursor(text: str) -> GroupCursor:

@@ -21,6 +21,7 @@ import msgspec
 
 from adapters.cloudevents import AttributeRefusal
 from adapters.http.handlers.actions import Action, Ask, Context, Watch
+from adapters.http.handlers.query import read_number, read_query
 from adapters.http.wire.request import HttpError, Request
 from adapters.http.wire.response import Response, encode_json, json_response, refused
 from gateway.port.kv import (
@@ -54,7 +55,7 @@ _FLAGS: Final = {"": True, "true": True, "1": True, "false": False, "0": False}
 
 def get_key(request: Request, context: Context) -> Action:
     """The value of a key."""
-    query = _query(request, "ns")
+    query = read_query(request, "ns")
     wanted = _tags(request, b"if-none-match")
 
     def reply(entry: Entry | None) -> Response:
@@ -78,7 +79,7 @@ def get_key(request: Request, context: Context) -> Action:
 
 def put_key(request: Request, context: Context) -> Action:
     """Store a value."""
-    query = _query(request, "ns", "ttl")
+    query = read_query(request, "ns", "ttl")
 
     def reply(done: Transacted) -> Response:
         created = not done.existed[0]
@@ -97,7 +98,7 @@ def put_key(request: Request, context: Context) -> Action:
 
 def delete_key(request: Request, context: Context) -> Action:
     """Remove a key."""
-    query = _query(request, "ns")
+    query = read_query(request, "ns")
 
     def reply(existed: bool) -> Response:
         if not existed:
@@ -113,7 +114,7 @@ def delete_key(request: Request, context: Context) -> Action:
 def list_keys(request: Request, context: Context) -> Action:
     """A page of keys, how many there are, or what becomes of them."""
     known = ("ns", "prefix", "start", "end", "after", "limit", "revision", "keys", "count", "watch", "from")
-    query = _query(request, *known)
+    query = read_query(request, *known)
     start, end = _range(query)
     namespace = _namespace(query)
     if _flag(query, "watch"):
@@ -127,8 +128,8 @@ def list_keys(request: Request, context: Context) -> Action:
         start=start,
         end=end,
         after=query.get("after"),
-        limit=_number(query, "limit", LIMIT, LIMIT_MAX, least=1),
-        at_revision=_number(query, "revision", 0, _REVISION_MAX) if "revision" in query else None,
+        limit=read_number(query, "limit", LIMIT, LIMIT_MAX, least=1),
+        at_revision=read_number(query, "revision", 0, _REVISION_MAX) if "revision" in query else None,
         namespace=namespace,
     )
     bare = _flag(query, "keys")
@@ -175,16 +176,16 @@ def change_event(change: Change, *, last: bool) -> bytes:
 
 def post_hold(request: Request, context: Context) -> Action:
     """Keep the state as it is."""
-    _query(request)
+    read_query(request)
     return Ask(HoldKeys(), lambda revision: json_response(201, {"revision": revision}))
 
 
 def delete_hold(request: Request, context: Context) -> Action:
     """Keep it no longer."""
-    query = _query(request, "revision")
+    query = read_query(request, "revision")
     if "revision" not in query:
         raise AttributeRefusal("revision", "is missing")
-    asked = ReleaseKeys(revision=_number(query, "revision", 0, _REVISION_MAX))
+    asked = ReleaseKeys(revision=read_number(query, "revision", 0, _REVISION_MAX))
     return Ask(asked, lambda _: Response(status=204))
 
 
@@ -217,7 +218,7 @@ _decode = msgspec.json.Decoder(_Transaction).decode
 
 def transact(request: Request, context: Context) -> Action:
     """Do several changes as one, if several keys are as expected."""
-    query = _query(request, "ns")
+    query = read_query(request, "ns")
     try:
         asked = _decode(request.body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -255,18 +256,6 @@ def _operation(index: int, given: _Operation) -> Put | Delete:
 # ---- reading a request
 
 
-def _query(request: Request, *known: str) -> dict[str, str]:
-    query: dict[str, str] = {}
-    for name, text in request.query():
-        if name not in known:
-            are = f"{', '.join(known)} are" if known else "there are none"
-            raise HttpError(400, f"{name[:64]}: is no parameter here; {are}", attribute=name[:64])
-        if name in query:
-            raise AttributeRefusal(name, "is given more than once")
-        query[name] = text
-    return query
-
-
 def _namespace(query: Mapping[str, str]) -> str:
     return query.get("ns", DEFAULT_NAMESPACE)
 
@@ -283,8 +272,8 @@ def _since(request: Request, query: Mapping[str, str]) -> int | None:
     """The revision from which a watch begins: behind the last event seen, or as `from` says."""
     seen = request.get(b"last-event-id")
     if seen:
-        return _number({"last-event-id": seen}, "last-event-id", 0, _REVISION_MAX) + 1
-    return _number(query, "from", 0, _REVISION_MAX) if "from" in query else None
+        return read_number({"last-event-id": seen}, "last-event-id", 0, _REVISION_MAX) + 1
+    return read_number(query, "from", 0, _REVISION_MAX) if "from" in query else None
 
 
 def _flag(query: Mapping[str, str], name: str) -> bool:
@@ -292,13 +281,6 @@ def _flag(query: Mapping[str, str], name: str) -> bool:
         return _FLAGS[query.get(name, "false").lower()]
     except KeyError:
         raise AttributeRefusal(name, "is neither true nor false") from None
-
-
-def _number(query: Mapping[str, str], name: str, default: int, most: int, *, least: int = 0) -> int:
-    text = query.get(name, str(default))
-    if not (text.isascii() and text.isdigit()) or len(text) > 19 or not least <= int(text) <= most:
-        raise AttributeRefusal(name, f"is not a whole number from {least} to {most}")
-    return int(text)
 
 
 def _ttl_ms(query: Mapping[str, str]) -> int | None:

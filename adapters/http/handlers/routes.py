@@ -29,6 +29,7 @@ from adapters.http.handlers.actions import Action, Ask, Context, Handler, Respon
 from adapters.http.handlers.finding import condition, finding, last_values, last_values_response, messages_response
 from adapters.http.handlers.messages import event_response, message_response, read_events, read_message
 from adapters.http.handlers.once import once_key
+from adapters.http.handlers.query import read_query
 from adapters.http.handlers.sse import read_id
 from adapters.http.wire.request import HttpError, Request, percent_decode, qualities
 from adapters.http.wire.response import Response, json_response, refused
@@ -116,7 +117,7 @@ def get_topic(request: Request, context: Context) -> Action:
     if is_filter(context.below):
         asked = last_values(request, context.below)
         return Ask(asked, lambda page: last_values_response(request, asked, page))
-    _no_query(request)
+    read_query(request)
     structured = _wants_event(request)
     wanted = request.get(b"if-none-match")
 
@@ -168,7 +169,7 @@ def list_topics(request: Request, context: Context) -> Action:
 
 def delete_timer(request: Request, context: Context) -> Action:
     """Do not deliver what was to be delivered later."""
-    _no_query(request)
+    read_query(request)
 
     def reply(pending: bool) -> Response:
         if not pending:
@@ -221,11 +222,6 @@ def _start(request: Request) -> Cursor | None:
 def get_messages(request: Request, context: Context) -> Action:
     """Stored messages by key, address or id."""
     return Ask(finding(request), lambda found: messages_response(request, found))
-
-
-def _no_query(request: Request) -> None:
-    for name, _ in request.query():
-        raise HttpError(400, f"{name[:64]}: there are no parameters here", attribute=name[:64])
 
 
 def _unknown_parameter(name: str, known: str) -> HttpError:
