@@ -44,8 +44,6 @@ class Connection(asyncio.Protocol, Endpoint):
         "_pause",
         "_secure",
         "_stall",
-        "_timer",
-        "_timer_ms",
         "admission",
         "alone",
         "early_bytes",
@@ -68,8 +66,6 @@ class Connection(asyncio.Protocol, Endpoint):
         self._stall: asyncio.TimerHandle | None = None  # set while the peer does not read
         self._pause: asyncio.TimerHandle | None = None  # set while it is not read: too fast, or others' turn
         self.ended = False  # the peer has closed its half
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
         self.early_bytes = 0  # of a stranger, that nothing has come of; they count in the process's budget
         self._network = b""
         self.alone: Single | Publish | None = None  # the single message under way; an effect once the adapter knows it
@@ -349,16 +345,6 @@ class Connection(asyncio.Protocol, Endpoint):
             self.flush()
 
     # ---- deadlines
-
-    def _arm(self) -> None:
-        """See that `tick` comes in time. A timer that is too early is left alone: it looks again when it fires."""
-        deadline = self.adapter.deadline_ms()
-        if deadline is None or (self._timer is not None and self._timer_ms <= deadline):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_ms = deadline
-        self._timer = self.hub.later(max(0.001, (deadline - now_ms()) / 1000), self._fire)
 
     def _fire(self) -> None:
         self._timer = None

@@ -41,8 +41,6 @@ class DatagramEndpoint(Endpoint):
         self._unsent: deque[tuple[bytes, Peer]] = deque()
         self._reading = False
         self._draining = False  # nothing new is read any more
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
         self.flush()
 
     @classmethod
@@ -159,15 +157,6 @@ class DatagramEndpoint(Endpoint):
         self._loop.remove_writer(self._socket)
         waiting, self._unsent = list(self._unsent), deque()
         self._send(waiting)
-
-    def _arm(self) -> None:
-        deadline = self.adapter.deadline_ms()
-        if deadline is None or (self._timer is not None and self._timer_ms <= deadline):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_ms = deadline
-        self._timer = self.hub.later(max(0.001, (deadline - now_ms()) / 1000), self._fire)
 
     def _fire(self) -> None:
         self._timer = None

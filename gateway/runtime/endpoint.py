@@ -58,6 +58,8 @@ class Endpoint:
     """
 
     __slots__ = (  # of so many attributes a dictionary takes 1.5 KB more, of every connection
+        "_timer",
+        "_timer_ms",
         "adapter",
         "answers",
         "certificate",
@@ -105,6 +107,8 @@ class Endpoint:
         self.has_session = False
         self.superseded = False  # another connection is taking its session
         self.several = False  # it has been several principals
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0  # when it fires
 
     def comes_from(self, address: str) -> None:
         """A proxy of ours has said who comes by this connection. Raises `Refusal`."""
@@ -123,6 +127,22 @@ class Endpoint:
     @abstractmethod
     def close(self, reason: str) -> None:
         """Write what is left, then close."""
+
+    @abstractmethod
+    def _fire(self) -> None:
+        """Forgets the timer, and ticks where the adapter's deadline has come."""
+
+    # ---- time
+
+    def _arm(self) -> None:
+        """Starts a timer for the adapter's deadline. One that is too early stays: it looks again when it fires."""
+        deadline = self.adapter.deadline_ms()
+        if deadline is None or (self._timer is not None and self._timer_ms <= deadline):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline
+        self._timer = self.hub.later(max(0.001, (deadline - now_ms()) / 1000), self._fire)
 
     # ---- from the adapter
 
