@@ -3,7 +3,7 @@
 from typing import Any
 
 from store.base.errors import StoreError, StoreUnreachable
-from store.remoting.link import Link
+from store.remoting.node_streams import NodeStreams
 from store.rpc import arguments
 
 __all__ = ["PROBE_S", "answers"]
@@ -15,10 +15,10 @@ async def answers(address: str, group: int, *, cluster: str = "", credentials: A
     """Returns whether a replica of a group answers at `address`; a refusal is an answer."""
     hello = arguments.Hello(group, True, cluster)
     try:
-        link = await Link.open(address, hello, credentials=credentials, timeout_s=PROBE_S)
+        streams = await NodeStreams.open(address, hello, credentials=credentials, timeout_s=PROBE_S)
     except StoreUnreachable:
         return False
     except StoreError:
         return True
-    await link.close()
+    await streams.close()
     return True

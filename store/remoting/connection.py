@@ -2,17 +2,18 @@
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from store.api.client import QueuesListener, TailListener, TimersHeld
 from store.base.errors import CorruptFrame, ForeignCluster, NotMaster, StoreError, StoreUnreachable
+from store.base.streams import Backoff, keep_connected, until_one_ends
 from store.format.frame import Frame, LogOffset, QueueNumber, origin_of
 from store.remoting.appender import Appender
 from store.remoting.caller import SESSION, Caller, nothing
-from store.remoting.link import Link
+from store.remoting.node_streams import NodeStreams
 from store.rpc import arguments, calls
+from store.rpc.calls import Greeting
 from store.rpc.frames import FramesKept, decode_acks, parse_tailed
 
 __all__ = ["BUDGET_S", "Connection", "Resolve"]
@@ -83,7 +84,7 @@ class Connection:
         self.admission: calls.Admission | None = None  # None: never connected
         self.target: str | None = None  # of the connection, or of the newest attempt
         self.up = asyncio.Event()  # connected
-        self._link: Link | None = None  # while it stands
+        self._streams: NodeStreams | None = None  # while it stands
         self._heard: tuple[str | None, float] = (None, 0.0)  # by the one before, or by a refusal
         self._left: StoreError | None = None  # why this connection is to be given up
         self._leave, self._retry = asyncio.Event(), asyncio.Event()
@@ -94,8 +95,19 @@ class Connection:
         self._tail_running = False
         self._tailed: LogOffset | None = None  # how far the log was delivered to the listeners
         self._lent_from: dict[QueueNumber, None] = {}  # queues that were asked for something to lend
+        self._hint: str | None = None  # where the newest refusal says that the master is
+        self._backoff = Backoff(BACKOFF_MIN_S, BACKOFF_MAX_S)
+        kept = keep_connected(
+            self._attempt,
+            self._backoff,
+            name=lambda: f"not connected to store group {group} at {self.target}",
+            logger=logger,
+            lost=StoreError,
+            refusals=ForeignCluster,
+            wake=self._retry,
+        )
         self._tasks = [
-            self._loop.create_task(self._run(), name=f"connection to store group {group}"),
+            self._loop.create_task(kept, name=f"connection to store group {group}"),
             self._loop.create_task(self._expire(), name=f"deadlines of store group {group}"),
         ]
 
@@ -115,7 +127,7 @@ class Connection:
     @property
     def heard(self) -> tuple[str | None, float]:
         """The node from which something came last, and when."""
-        return self._heard if self._link is None else (self._link.target, self._link.heard_s)
+        return self._heard if self._streams is None else (self._streams.target, self._streams.heard_s)
 
     def moved(self) -> None:
         """`resolve` may answer something else than before."""
@@ -176,51 +188,44 @@ class Connection:
 
     # ---- connecting
 
-    async def _run(self) -> None:
-        """Connect, again and again."""
-        backoff_s, hint, foreign = BACKOFF_MIN_S, None, ""
-        while True:
-            began_s, sessions = self._loop.time(), self.sessions
-            self._retry.clear()
-            error = await self._attempt(hint or self._resolve())
-            logger.debug("not connected to store group %d: %s", self._group, error)
-            if isinstance(error, ForeignCluster) and str(error) != foreign:
-                foreign = str(error)
-                logger.error("store group %d at %s: %s", self._group, self.target, foreign)
+    async def _attempt(self) -> None:
+        """Connect to whom the last refusal named, or to the master that is known, and stay connected."""
+        began_s, sessions = self._loop.time(), self.sessions
+        self._retry.clear()
+        target, self._hint = self._hint or self._resolve(), None
+        try:
+            await self._connect(target)
+        except StoreError as error:
             self.caller.failed(error)
-            hint = error.master if isinstance(error, NotMaster) and error.master != self.target else None
+            if isinstance(error, NotMaster) and error.master != self.target:
+                self._hint = error.master
+            raise
+        finally:
             if self.sessions > sessions and self._loop.time() - began_s > STEADY_S:
-                backoff_s = BACKOFF_MIN_S
-            try:
-                async with asyncio.timeout(backoff_s * random.uniform(0.5, 1.0)):
-                    await self._retry.wait()
-            except TimeoutError:
-                backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
+                self._backoff.reset()
 
-    async def _attempt(self, target: str | None) -> StoreError:
-        """Connect to a node, and stay connected; why that is over."""
+    async def _connect(self, target: str | None) -> None:
+        """Connect to a node, and stay connected. Raises `StoreError`: why that is over."""
         if target is None:
-            return StoreUnreachable(f"store group {self._group} has no master that is known")
+            raise StoreUnreachable(f"store group {self._group} has no master that is known")
         self.target = target
         try:
-            link = self._link = await self._open(target)
-            try:
-                return await self._stay(link)
-            finally:
-                self._heard, self._link = self.heard, None
-                await link.close()
+            streams = self._streams = await self._open(target)
         except StoreError as error:
             if not isinstance(error, StoreUnreachable):
                 self._heard = target, self._loop.time()
-            return error
-        except Exception as error:
-            logger.exception("a connection has failed")
-            return StoreUnreachable(f"{type(error).__name__}: {error}")
+            raise
+        try:
+            await self._stay(streams)
+        finally:
+            self._heard, self._streams = self.heard, None
+            await streams.close()
 
-    async def _open(self, target: str) -> Link:
+    async def _open(self, target: str) -> NodeStreams:
         """Connect to a node, unless the master turns out to be another meanwhile."""
         hello = arguments.Hello(self._group, self._reading, self._cluster())
-        opening = asyncio.ensure_future(Link.open(target, hello, credentials=self._credentials, timeout_s=CONNECT_S))
+        opened = NodeStreams.open(target, hello, credentials=self._credentials, timeout_s=CONNECT_S)
+        opening = asyncio.ensure_future(opened)
         try:
             while not opening.done():
                 told = asyncio.ensure_future(self._retry.wait())
@@ -232,40 +237,34 @@ class Connection:
             return await opening
         except BaseException:
             opening.cancel()
-            (opened,) = await asyncio.gather(opening, return_exceptions=True)
-            if isinstance(opened, Link):  # it stood before it heard of that
-                await opened.close()
+            (streams,) = await asyncio.gather(opening, return_exceptions=True)
+            if isinstance(streams, NodeStreams):  # it stood before it heard of that
+                await streams.close()
             raise
 
-    async def _stay(self, link: Link) -> StoreError:
+    async def _stay(self, streams: NodeStreams) -> None:
         """Run all parts of a connection until the first of them fails."""
         parts: list[Coroutine[Any, Any, None]] = [
-            self._hear(link),
-            self._say(link),
-            self._beside(self._listen(link)),
-            self._heart(link),
+            self._receive_answers(streams),
+            self._send_calls(streams),
+            self._beside(self._follow_tail(streams)),
+            self._keep_alive(streams),
             self._leaving(),
         ]
         if not self._reading:
-            parts += [self._beside(self._append(link)), self._beside(self._acknowledge(link))]
-        self._greet(link)
-        tasks = [self._loop.create_task(part) for part in parts]
+            parts += [self._beside(self._send_frames(streams)), self._beside(self._receive_acks(streams))]
+        self._greet(streams.greeting)
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            errors = [task.exception() for task in tasks if task.done()]
+            await until_one_ends(*parts)
+        except StoreError:
+            if self._left is not None:  # the reason why the connection was given up, whatever broke then
+                raise self._left from None
+            raise
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             self._lose()
-        error = self._left or next(error for error in errors if error is not None)
-        if not isinstance(error, StoreError):
-            raise error
-        return error
 
-    def _greet(self, link: Link) -> None:
+    def _greet(self, greeting: Greeting) -> None:
         """A session begins."""
-        greeting = link.greeting
         if self.sessions and greeting.confirmed < self.confirmed:
             if not self._reading:  # a replica may be a little behind another one
                 logger.error("store group %d has lost what was confirmed from %d on", self._group, greeting.confirmed)
@@ -304,46 +303,46 @@ class Connection:
 
     # ---- parts of a connection
 
-    async def _hear(self, link: Link) -> None:
+    async def _receive_answers(self, streams: NodeStreams) -> None:
         while True:
-            message = await link.hear()
+            message = calls.decode_answers(await streams.session.read())
             self.told(message.confirmed)
             leave = self.caller.answered(message.answers)
             if message.news is not None:
                 self.timers = message.news.timers or self.timers
                 self._awaken([QueueNumber(queue) for queue in message.news.queues])
                 if message.news.leave is not None:
-                    gone = f"{link.target} is about to be the master of store group {self._group} no more"
+                    gone = f"{streams.target} is about to be the master of store group {self._group} no more"
                     leave = leave or NotMaster(gone, message.news.leave or None)
             if leave is not None:
                 if not isinstance(leave, NotMaster):
                     logger.warning("a session is given up: %s", leave)
                 self._give_up(leave)
 
-    async def _say(self, link: Link) -> None:
+    async def _send_calls(self, streams: NodeStreams) -> None:
         while True:
             await self._to_say.wait()
             self._to_say.clear()
             while self._left is None and (message := self.caller.take_message()) is not None:
-                await link.say(message)
+                await streams.session.write(message)
 
-    async def _append(self, link: Link) -> None:
+    async def _send_frames(self, streams: NodeStreams) -> None:
         while True:
             await self._to_append.wait()
             self._to_append.clear()
             while self._left is None and (message := self.appender.take_message()) is not None:
-                await link.append(message)
+                await streams.appends.write(message)
 
-    async def _acknowledge(self, link: Link) -> None:
+    async def _receive_acks(self, streams: NodeStreams) -> None:
         while True:
-            message = decode_acks(await link.acknowledged())
+            message = decode_acks(await streams.appends.read())
             self.told(message.confirmed)
             self.timers = message.timers or self.timers
             leave = self.appender.answered(message.acks)
             if leave is not None:
                 self._give_up(leave)
 
-    async def _heart(self, link: Link) -> None:
+    async def _keep_alive(self, streams: NodeStreams) -> None:
         """Notice that the other side is dead although the connection is not."""
         while True:
             before_s = self._loop.time()
@@ -351,9 +350,9 @@ class Connection:
             await asyncio.sleep(PING_S)
             late_s = self._loop.time() - before_s - PING_S
             if late_s > PING_S:  # this process stood still: that says nothing of the other
-                link.heard_s += late_s
-            if self._loop.time() - link.heard_s > SILENCE_S:
-                raise StoreUnreachable(f"nothing came from {link.target} for {SILENCE_S:g} s")
+                streams.heard_s += late_s
+            if self._loop.time() - streams.heard_s > SILENCE_S:
+                raise StoreUnreachable(f"nothing came from {streams.target} for {SILENCE_S:g} s")
 
     async def _beside(self, part: Coroutine[Any, Any, None]) -> None:
         """A stream beside the calls': its end gives up the connection, and calls under way are answered still."""
@@ -379,13 +378,13 @@ class Connection:
                 return
             await asyncio.sleep(POLL_S)
 
-    async def _listen(self, link: Link) -> None:
+    async def _follow_tail(self, streams: NodeStreams) -> None:
         """Follow the log as long as somebody listens."""
         while True:
             await self._tail_wanted.wait()
             assert self._tailed is not None
             at = self._tailed
-            stream = link.tail(at)
+            stream = streams.tail(at)
             self._tail_running = True
             try:
                 while self._listeners:

@@ -5,7 +5,6 @@ back-off, for `retry_s` seconds since the last thing that worked; a fetch goes o
 interrupted. What comes is checked end to end: both checksums of every frame, and every row's queue.
 """
 
-import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -15,8 +14,8 @@ import grpc
 import msgspec
 
 from store.api.client import Bounds, Fetched
-from store.base.errors import RemoteFailure, StoreError, StoreUnreachable
-from store.base.streams import ERROR_KEY
+from store.base.errors import RemoteFailure, StoreUnreachable
+from store.base.streams import Backoff
 from store.format.frame import Frame, QueueOffset
 from store.rpc import wire
 
@@ -159,25 +158,17 @@ class _Patience:
     def reset(self) -> None:
         """Something worked."""
         self._since_s: float | None = None
-        self._backoff_s = BACKOFF_MIN_S
+        self._backoff = Backoff(BACKOFF_MIN_S, BACKOFF_MAX_S)
 
     def wait_after(self, error: Any) -> None:
         """Sleep before the next try; raises what the reader should see when there is to be none."""
         status = error.code()
         if status not in _AGAIN:
-            raise _translated(error) from error
+            refused = wire.ERRORS.ended_with(error.trailing_metadata())
+            raise refused or RemoteFailure(f"{status.name}: {error.details()}") from error
         now_s = time.monotonic()
         self._since_s = self._since_s if self._since_s is not None else now_s
-        if now_s - self._since_s + self._backoff_s > self._retry_s:
+        if now_s - self._since_s + self._backoff.longest_s > self._retry_s:
             text = f"{self._target}: {status.name} for {self._retry_s:g} s: {error.details()}"
             raise StoreUnreachable(text) from error
-        time.sleep(self._backoff_s * random.uniform(0.5, 1.0))
-        self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)
-
-
-def _translated(error: Any) -> StoreError:
-    """The store's own error when the server sent one, else `RemoteFailure`."""
-    for key, described in error.trailing_metadata() or ():
-        if key == ERROR_KEY and isinstance(revived := wire.revive(described), StoreError):
-            return revived
-    return RemoteFailure(f"{error.code().name}: {error.details()}")
+        time.sleep(self._backoff.next_s())

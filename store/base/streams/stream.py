@@ -1,7 +1,7 @@
 """A client's side of one stream, of gRPC or a pipe: what breaks it is raised as an error of its protocol."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -26,13 +26,15 @@ async def opened(channel: Any) -> AsyncIterator[Any]:
 
 
 class Stream:
-    """A call that reads and writes messages. `peer` is whom it goes to, for errors.
+    """A call that reads and writes messages. `peer` names the other side in errors; `heard` is called when it speaks.
 
     Its methods raise the error that the peer has refused the call with, or the table's `unreachable`.
     """
 
-    def __init__(self, call: Any, errors: ErrorTable[Any], peer: str) -> None:
-        self._call, self._errors, self._peer = call, errors, peer
+    def __init__(
+        self, call: Any, errors: ErrorTable[Any], peer: str, *, heard: Callable[[], None] | None = None
+    ) -> None:
+        self._call, self._errors, self._peer, self._heard = call, errors, peer, heard
 
     async def write(self, message: bytes) -> None:
         """Sends a message, as soon as the peer takes it."""
@@ -50,6 +52,8 @@ class Stream:
         if message is grpc.aio.EOF:
             raise self._errors.unreachable(f"{self._peer} has ended the connection")
         assert isinstance(message, bytes)
+        if self._heard is not None:
+            self._heard()
         return message
 
     @asynccontextmanager

@@ -286,7 +286,7 @@ async def test_a_replica_near_by_answers_reads(controller, tmp_path):
         await LocalStore.open(tmp_path / "a") as first,
         await LocalStore.open(tmp_path / "b") as second,
     ):
-        for store, body in ((first, b"master"), (second, b"replica!")):
+        for store, body in ((first, b"master"), (second, b"second")):
             await append(store, frame((16, body)))
         await append(first, frame((16, b"only the master has it")))
         one, two = await Node().start(first), await Node().start(second, master=False)
@@ -296,10 +296,10 @@ async def test_a_replica_near_by_answers_reads(controller, tmp_path):
             log = cluster.logs[0]
             assert isinstance(log, RemoteStore)
             await until(lambda: log._near.is_connected)
-            assert await cluster.read(Position(0, 0)) == b"replica!"
-            assert await bodies(cluster, 16) == [b"replica!", b"only the master has it"]
+            assert await cluster.read(Position(0, 0)) == b"second"
+            assert await bodies(cluster, 16) == [b"second", b"only the master has it"]
             (found,), following = await cluster.scan(Position(0, 0), None, max_bytes=1 << 20)
-            assert (found.record(0), following) == (b"replica!", second.confirmed)
+            assert (found.record(0), following) == (b"second", second.confirmed)
             (found,), _ = await cluster.scan(Position(following, 0), None, max_bytes=1 << 20)
             assert found.record(0) == b"only the master has it"
             assert await cluster.bounds(16) == (0, 2)
