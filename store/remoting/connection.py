@@ -255,13 +255,12 @@ class Connection:
             parts += [self._beside(self._send_frames(streams)), self._beside(self._receive_acks(streams))]
         self._greet(streams.greeting)
         try:
-            await until_one_ends(*parts)
-        except StoreError:
-            if self._left is not None:  # the reason why the connection was given up, whatever broke then
-                raise self._left from None
-            raise
-        finally:
+            await until_one_ends(*parts)  # none of which ends without an error
+        except (Exception, asyncio.CancelledError) as error:
             self._lose()
+            if self._left is not None and isinstance(error, StoreError):
+                raise self._left from None  # the reason why the connection was given up, whatever broke then
+            raise
 
     def _greet(self, greeting: Greeting) -> None:
         """A session begins."""
