@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from gateway.delivery.lanes import Lane, Subscriber
 from gateway.delivery.sifting import sift
-from gateway.domain.batch import Batch
+from gateway.domain.batch import Batch, LostRange
 from gateway.port.adapter import Deliveries, SubscriptionId
 from store.base import logs
 from store.base.errors import CorruptFrame, StoreError
@@ -83,7 +83,12 @@ class CatchUp:
             start=error.log_offset,
             end=error.end,
         )
-        lane.cursor = Position(LogOffset(error.end), 0)
+        subscriber, end = lane.subscriber, LogOffset(error.end)
+        told = subscriber.patterns.keys() - subscriber.permissions.keys()  # others may not know of all that was there
+        if told:
+            lost = LostRange(LogOffset(error.log_offset), end, told)
+            subscriber.receiver.deliver(Deliveries(batch=lost, picks=(), subs=()))
+        lane.cursor = Position(end, 0)
         return True
 
     async def _read_on(self, lane: Lane) -> bool:

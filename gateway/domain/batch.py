@@ -1,7 +1,7 @@
 """A frame's messages, decoded once and shared by everybody they are delivered to."""
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Hashable, Set
 from typing import Any
 
 import msgspec
@@ -10,7 +10,7 @@ import numpy as np
 from store.api.message import Message, decode
 from store.format.frame import FIRST_QUEUE, ROW_COPY, ROW_EXTRA, Frame, LogOffset, Position
 
-__all__ = ["Batch"]
+__all__ = ["Batch", "LostRange"]
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +67,19 @@ class Batch:
         """Returns `messages[index]` with its id filled in."""
         found = self.messages[index]
         return found if found.id else msgspec.structs.replace(found, id=str(self.position(index)))
+
+
+class LostRange(Batch):
+    """A range of the log that is lost to damage: a batch without messages.
+
+    Adapters whose protocol has a word for it tell the clients of `subs`, the subscriptions that may know of it.
+    """
+
+    __slots__ = ("subs",)
+
+    def __init__(self, start: LogOffset, end: LogOffset, subs: Set[int]) -> None:
+        super().__init__(start, end, [], [], [])
+        self.subs = subs
 
 
 def _is_message(record: bytes) -> bool:

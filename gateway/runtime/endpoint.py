@@ -247,7 +247,10 @@ class Endpoint:
 
     def deliver(self, deliveries: Deliverable) -> int:
         """Offer deliveries; how many were taken."""
-        if self.gone or (not self.writable and not isinstance(deliveries, ConsumerCancelled)):
+        told = isinstance(deliveries, ConsumerCancelled) or (  # offered once; of a few bytes
+            isinstance(deliveries, Deliveries) and not deliveries.picks
+        )
+        if self.gone or (not self.writable and not told):
             return 0
         taken = 0
 

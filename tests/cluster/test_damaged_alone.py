@@ -1,5 +1,6 @@
 """A gateway alone, killed, whose log is damaged meanwhile: it serves, and says exactly what is lost."""
 
+import base64
 import json
 import time
 
@@ -66,3 +67,15 @@ def test_a_gateway_alone_says_what_damage_has_taken(new_gateway):
         behind = http.get(f"{path}/messages", params={"max": 100}).json()["messages"]
         assert [one["offset"] for one in behind] == list(range(HURT + 1, COUNT))
         assert http.post("/topics/plant/site/dev1", content=b"later").status_code == 201
+        begin = {"last-event-id": "0.0"}
+        with http.stream("GET", "/subscribe", params={"filter": "plant/#"}, headers=begin) as stream:
+            kinds = [line for line in until_later(stream.iter_lines()) if line.startswith("event: ")]
+        assert kinds == ["event: message"] * HURT + ["event: lost"] + ["event: message"] * (COUNT - HURT)
+
+
+def until_later(lines):
+    """The lines of an event stream, up to the message that was published last."""
+    for line in lines:
+        yield line
+        if line.startswith("data: ") and base64.b64encode(b"later").decode() in line:
+            return

@@ -15,7 +15,7 @@ from adapters.cloudevents import to_structured
 from adapters.http.handlers.actions import Stream
 from adapters.http.wire.response import Response
 from adapters.http.wire.transport import Exchange, Transport
-from gateway.domain.batch import Batch
+from gateway.domain.batch import Batch, LostRange
 from gateway.domain.cursor import Cursor, by_log
 from gateway.port.adapter import Deliveries, Principal, Subscribe, SubscriptionId, Token
 from store.format.frame import LogOffset, Position, group_of
@@ -110,6 +110,8 @@ class EventStreams:
     def deliver(self, deliveries: Deliveries, *, now_ms: int) -> int:
         """Sends what there is room for; returns how many deliveries that were, counted from the first."""
         batch = deliveries.batch
+        if isinstance(batch, LostRange):
+            self._say_lost(batch, now_ms)
         by_sub, position, group = self._by_sub, batch.position, group_of(batch.frame)
         chunks: dict[EventStream, list[bytes]] = {}
         rooms: dict[EventStream, int] = {}
@@ -143,6 +145,15 @@ class EventStreams:
                 stream.quiet_since_ms = now_ms
                 self._transport.send(stream.exchange, b"".join(events), now_ms=now_ms)
         return taken
+
+    def _say_lost(self, lost: LostRange, now_ms: int) -> None:
+        """Sends an event without an id: what the stream has had is what it had before."""
+        start, end, group = Position(lost.frame, 0), Position(lost.end, 0), group_of(lost.frame)
+        for stream in self._streams.values():
+            if not lost.subs.isdisjoint(stream.subs) and stream.following.get(group, ORIGIN) < end:
+                stream.quiet_since_ms = now_ms
+                event = b'event: lost\ndata: {"from":"%b","to":"%b"}\n\n' % (str(start).encode(), str(end).encode())
+                self._transport.send(stream.exchange, event, now_ms=now_ms)
 
     def beat(self, period_ms: int, *, now_ms: int) -> None:
         """Send a comment where nothing was sent for so long."""

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.delivery.fanout import Fanout, Subscriber
-from gateway.domain.batch import Batch
+from gateway.domain.batch import Batch, LostRange
 from gateway.domain.filters import matches
 from gateway.port.adapter import SubscriptionId
 from store.api.message import Message, encode
@@ -23,8 +23,11 @@ class Receiver:
     def __init__(self, credit=1 << 30):
         self.credit = credit
         self.got = []
+        self.lost = []
 
     def deliver(self, deliveries):
+        if isinstance(deliveries.batch, LostRange):
+            self.lost.append((deliveries.batch.frame, deliveries.batch.end, deliveries.batch.subs))
         taken = min(self.credit, len(deliveries.picks))
         self.credit -= taken
         for index, subs in list(zip(deliveries.picks, deliveries.subs, strict=True))[:taken]:
@@ -248,6 +251,7 @@ async def test_a_subscriber_is_led_past_what_is_lost_and_waits_for_what_is_repai
     rig.fanout.wake(subscriber)
     await rig.settle()
     assert receiver.bodies == [b"0", b"2", b"3"]
+    assert receiver.lost == [(hurt.start, hurt.end, {0})]
     assert (rig.fanout.damages_passed, repairing, bool(subscriber.behind)) == (1, [], False)
     assert "messages for a subscriber are lost" in capsys.readouterr().out
 

@@ -9,7 +9,7 @@ import pytest
 from adapters.http import HttpOptions
 from adapters.http.wire.h1 import OUTPUT_BYTES_MAX
 from adapters.http.wire.h2 import STREAM_BUFFER_BYTES
-from gateway.domain.batch import Batch
+from gateway.domain.batch import Batch, LostRange
 from gateway.port.adapter import Deliveries, Settled, SubscriptionId
 from store.api.message import Message
 from store.format.frame import LogOffset, Position, origin_of
@@ -58,6 +58,23 @@ def test_events_over_http_1_1() -> None:
     event = json.loads(first["data"])
     assert (event["subject"], event["data"], event["id"]) == ("a/b", {"v": 1}, "64.0")
     assert '"data":{"v": \n 1}' in first["data"]
+
+
+def test_a_stream_is_told_that_a_range_of_the_log_is_lost() -> None:
+    """Otherwise a gap looks like silence."""
+    client = Http2Client(Gateway())
+    streams = [subscribe(client, "a/+"), subscribe(client, "#")]
+    adapter, now_ms = client.gateway.adapter, client.gateway.now_ms
+    client.gateway.deliver([message("c")])
+    for subs in ({2}, {1, 2}):
+        lost = LostRange(LogOffset(200), LogOffset(300), subs)
+        assert adapter.deliver(Deliveries(batch=lost, picks=(), subs=()), now_ms=now_ms) == 0
+    client.read(adapter.take_output())
+    said = {"event": "lost", "data": '{"from":"c8.0","to":"12c.0"}'}
+    first, second = (events(client.answer(stream).body) for stream in streams)
+    assert first == [said]
+    assert second[1:] == [said, said]
+    assert second[0]["event"] == "message"
 
 
 def test_events_over_http_1_0_end_with_the_connection() -> None:
