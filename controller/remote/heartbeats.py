@@ -9,8 +9,7 @@ from typing import Any
 from controller.api.client import ControllerError, Group, WrongCluster
 from controller.elections.registry import HEARTBEAT_MS, Heartbeat
 from controller.wire.commander import CONNECT_S
-from controller.wire.peers import open_channel
-from controller.wire.wire import ERRORS, HEARTBEAT, BeatHello, Pushed, decode, encode, path
+from controller.wire.wire import ERRORS, HEARTBEAT, BeatHello, Pushed, decode, encode, open_channel, path
 from store.base.streams import Backoff, Stream, keep_connected, opened, until_one_ends
 
 __all__ = ["Heartbeats"]

@@ -26,7 +26,6 @@ from controller.metadata.state import MetadataState
 from controller.wire.asking import ask
 from controller.wire.commander import BUDGET_S, CONNECT_S, Commander
 from controller.wire.front import Limits, StateClient
-from controller.wire.peers import open_channel
 from controller.wire.status import ControllerStatus
 from controller.wire.wire import (
     ERRORS,
@@ -41,6 +40,7 @@ from controller.wire.wire import (
     RoutesRequest,
     decode,
     encode,
+    open_channel,
     path,
 )
 from store.base.streams import Backoff, Stream, keep_connected, opened

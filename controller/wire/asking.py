@@ -6,8 +6,7 @@ from typing import Any
 import grpc.aio
 
 from controller.api.client import ControllerError, ControllerUnreachable
-from controller.wire.peers import open_channel
-from controller.wire.wire import ERRORS, BadAnswer, BadRequest, decode, path
+from controller.wire.wire import ERRORS, BadAnswer, BadRequest, decode, open_channel, path
 from store.base.streams import of_call, opened
 
 __all__ = ["ask"]

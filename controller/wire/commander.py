@@ -24,7 +24,6 @@ from controller.api.client import (
 from controller.api.commands import DeleteTopic
 from controller.disk.driver import OutcomeUnknown
 from controller.raft import ProposalDropped
-from controller.wire.peers import open_channel
 from controller.wire.wire import (
     ASKED_MAX,
     COMMAND,
@@ -43,6 +42,7 @@ from controller.wire.wire import (
     decode,
     decode_answer,
     encode,
+    open_channel,
     path,
     revive,
 )

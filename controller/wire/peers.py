@@ -10,11 +10,11 @@ import grpc
 import grpc.aio
 
 from controller.raft import Message, encode
-from controller.wire.wire import CHANNEL_OPTIONS, INSTALL, MESSAGE_BYTES, PART_BYTES, PEER, Hello, path
+from controller.wire.wire import INSTALL, MESSAGE_BYTES, PART_BYTES, PEER, Hello, open_channel, path
 from controller.wire.wire import encode as pack
 from store.base.streams import Backoff, keep_connected, opened
 
-__all__ = ["Peers", "open_channel"]
+__all__ = ["Peers"]
 
 logger = logging.getLogger(__name__)
 
@@ -24,13 +24,6 @@ BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.5  # between attempts to connect
 CONNECT_S = 2.0  # for one attempt
 INSTALL_S = 60.0  # for a snapshot to arrive
 _LOST = (grpc.aio.BaseError, grpc.RpcError, asyncio.InvalidStateError, OSError, TimeoutError)
-
-
-def open_channel(target: str, credentials: Any) -> Any:
-    """A gRPC channel of its own to a controller; `credentials` are a channel's, or None."""
-    if credentials is None:
-        return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
-    return grpc.aio.secure_channel(target, credentials, options=CHANNEL_OPTIONS)
 
 
 class Peers:

@@ -13,6 +13,7 @@ A refused call ends with a status, and with the error itself in the trailing met
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Final, TypeVar, Union
 
 import grpc
@@ -37,10 +38,10 @@ from controller.complaints.messages import Report
 from controller.disk.driver import OutcomeUnknown
 from controller.elections.registry import RegistryFull
 from controller.raft import BadMessage, ChangeRefused, NotLeader, ProposalDropped, ProposalTooLarge, TransferRefused
+from store.base import streams
 from store.base.streams import ErrorTable
 
 __all__ = [
-    "CHANNEL_OPTIONS",
     "COMMAND",
     "ERRORS",
     "FOLLOW",
@@ -75,6 +76,7 @@ __all__ = [
     "describe",
     "encode",
     "encode_answer",
+    "open_channel",
     "path",
     "revive",
 ]
@@ -91,14 +93,6 @@ SNAPSHOT_BYTES_MAX = 1 << 30  # of a state in parts
 ASKED_MAX = 1_024  # commands of one client under way
 ALIVE_S = 0.5  # a controller says something on every stream at least that often
 SILENCE_S = 1.5  # from whom nothing came for so long is given up: what was asked is asked another one
-
-CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.enable_http_proxy", 0),  # a controller is reached directly, whatever the environment says of proxies
-    ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, which ends with the channel
-    ("grpc.enable_retries", 0),  # what is sent again is decided here
-)
 
 _T = TypeVar("_T")
 Digest = Annotated[bytes, Meta(max_length=64)]
@@ -280,6 +274,9 @@ def decode(data: bytes, kind: Any) -> Any:
         return decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BadRequest(f"not what is expected here: {error}") from error
+
+
+open_channel = partial(streams.open_channel, message_bytes_max=MESSAGE_BYTES_MAX)
 
 
 def path(method: str) -> str:

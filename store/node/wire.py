@@ -8,13 +8,13 @@ SwitchOver  operator -> master   a `SwitchRequest`, unary, over gRPC
 Verify      operator -> replica  a `VerifyRequest`, likewise; back comes a `Verified`
 """
 
+from functools import partial
 from typing import Annotated, Any, Final, TypeVar
 
-import grpc
-import grpc.aio
 import msgspec
 from msgspec import Meta
 
+from store.base import streams
 from store.base.errors import StoreError, StoreUnreachable
 from store.base.streams import ErrorTable
 from store.replication.errors import BadMessage
@@ -22,7 +22,6 @@ from store.replication.messages import DATA_BYTES_MAX, Epochs, Group, Number, Of
 from store.rpc import wire as store_wire
 
 __all__ = [
-    "CHANNEL_OPTIONS",
     "ERRORS",
     "FETCH_RANGE",
     "MESSAGE_BYTES_MAX",
@@ -57,14 +56,6 @@ SEALS, VERIFY = "Seals", "Verify"
 SEALS_MAX = 256  # in one request
 MESSAGE_BYTES_MAX = DATA_BYTES_MAX + (1 << 20)
 PART_BYTES = 1 << 20  # of a snapshot in one message
-
-CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.enable_http_proxy", 0),  # a node is reached directly, whatever the environment says of proxies
-    ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, which ends with the channel
-    ("grpc.enable_retries", 0),  # what is sent again is decided here
-)
 
 # Whatever another node refuses with counts as unreachable: it is asked again later, or another one is.
 ERRORS: Final[ErrorTable[StoreError]] = ErrorTable(
@@ -205,8 +196,4 @@ def path(method: str) -> str:
     return f"/{SERVICE}/{method}"
 
 
-def open_channel(target: str, credentials: Any) -> Any:
-    """A gRPC channel of its own to a node ("host:port"); `credentials` are a channel's, or None."""
-    if credentials is None:
-        return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
-    return grpc.aio.secure_channel(target, credentials, options=CHANNEL_OPTIONS)
+open_channel = partial(streams.open_channel, message_bytes_max=MESSAGE_BYTES_MAX)

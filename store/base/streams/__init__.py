@@ -1,8 +1,9 @@
 """Long-lived streams between processes: the parts that are the same whoever connects to whom.
 
-`Backoff` gives the pauses between attempts, `keep_connected` repeats attempts for ever, `until_one_ends` runs the parts
-of one connection side by side, and `Silence` notices a peer that sends nothing. What is said on a stream, and how long
-a peer may be silent, is for each protocol to say.
+`Backoff` gives the pauses between attempts, `keep_connected` repeats attempts for ever, and `until_one_ends` runs the
+parts of one connection side by side. `Stream` reads and writes a call, `Silence` notices a peer that sends nothing, and
+an `ErrorTable` says how a protocol's errors travel. What is said on a stream, and how long a peer may be silent, is for
+each protocol to say (docs/decisions/0042).
 
 Every package may import this room. It imports nothing of the product.
 """
@@ -10,7 +11,7 @@ Every package may import this room. It imports nothing of the product.
 from store.base.streams.backoff import Backoff
 from store.base.streams.connecting import Silence, keep_connected, until_one_ends
 from store.base.streams.errors import ERROR_KEY, ErrorTable
-from store.base.streams.stream import Stream, of_call, opened
+from store.base.streams.stream import Stream, of_call, open_channel, opened
 
 __all__ = [
     "ERROR_KEY",
@@ -20,6 +21,7 @@ __all__ = [
     "Stream",
     "keep_connected",
     "of_call",
+    "open_channel",
     "opened",
     "until_one_ends",
 ]

@@ -10,9 +10,23 @@ import grpc.aio
 
 from store.base.streams.errors import ErrorTable
 
-__all__ = ["Stream", "of_call", "opened"]
+__all__ = ["Stream", "of_call", "open_channel", "opened"]
 
 _BROKEN = (grpc.aio.BaseError, grpc.RpcError, asyncio.InvalidStateError)
+
+
+def open_channel(target: str, credentials: Any, *, message_bytes_max: int) -> Any:
+    """A gRPC channel of its own to a node ("host:port"); `credentials` are a channel's, or None."""
+    options = (
+        ("grpc.max_receive_message_length", message_bytes_max),
+        ("grpc.max_send_message_length", message_bytes_max),
+        ("grpc.enable_http_proxy", 0),  # a node is reached directly, whatever the environment says of proxies
+        ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, which ends with the channel
+        ("grpc.enable_retries", 0),  # what is sent again is decided here
+    )
+    if credentials is None:
+        return grpc.aio.insecure_channel(target, options=options)
+    return grpc.aio.secure_channel(target, credentials, options=options)
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from controller.node.local import LocalController
 from controller.remote.heartbeats import Heartbeats
 from controller.wire import wire
 from controller.wire.commander import Commander
-from controller.wire.wire import CHANNEL_OPTIONS, path
+from controller.wire.wire import open_channel, path
 from tests.support.controller.controllers import Controllers, until
 
 pytestmark = pytest.mark.anyio
@@ -186,7 +186,7 @@ async def two(tmp_path):
 )
 async def test_whoever_is_of_another_cluster_is_refused_by_name(two, method, hello):
     a, _ = two
-    async with grpc.aio.insecure_channel(a.addresses[1], options=CHANNEL_OPTIONS) as channel:
+    async with open_channel(a.addresses[1], None) as channel:
         upload = method in {wire.PEER, wire.INSTALL}
         call = (channel.stream_unary if upload else channel.stream_stream)(path(method))()
         await call.write(wire.encode(hello))

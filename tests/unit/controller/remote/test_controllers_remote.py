@@ -42,7 +42,7 @@ from controller.remote.heartbeats import Heartbeats
 from controller.wire import wire
 from controller.wire.commander import Commander, settled
 from controller.wire.front import Limits
-from controller.wire.wire import CHANNEL_OPTIONS, path
+from controller.wire.wire import open_channel, path
 from tests.support.controller.controllers import TICK_S, Controllers, certificates, now_ms, until
 
 pytestmark = pytest.mark.anyio
@@ -225,7 +225,7 @@ def test_a_deletion_whose_first_answer_was_lost_is_done_when_there_is_nothing_le
 
 
 async def test_a_new_stream_of_commands_ends_the_clients_older_one(one):
-    async with grpc.aio.insecure_channel(one.addresses[1], options=CHANNEL_OPTIONS) as channel:
+    async with open_channel(one.addresses[1], None) as channel:
         streams = []
         for _ in range(2):
             streams.append(channel.stream_stream(path(wire.COMMAND))())
@@ -377,8 +377,8 @@ async def test_a_minority_of_the_controllers_answers_where_groups_are_served(thr
 async def test_a_node_that_speaks_again_by_another_connection_is_not_thought_to_be_gone(one):
     node = one.nodes[1]
     async with (
-        grpc.aio.insecure_channel(one.addresses[1], options=CHANNEL_OPTIONS) as first,
-        grpc.aio.insecure_channel(one.addresses[1], options=CHANNEL_OPTIONS) as second,
+        open_channel(one.addresses[1], None) as first,
+        open_channel(one.addresses[1], None) as second,
     ):
         streams = [channel.stream_stream(path(wire.HEARTBEAT))() for channel in (first, second)]
         for stream in streams:
@@ -499,7 +499,7 @@ async def test_everything_is_there_after_all_were_stopped(three):
 @pytest.mark.parametrize("method", [wire.PEER, wire.INSTALL, wire.FOLLOW, wire.COMMAND, wire.HEARTBEAT, wire.ROUTES])
 @pytest.mark.parametrize("message", [b"", b"\xc1", b"\x91\xc3", b"\x81\xa1a\x01", b"\xff" * 4000])
 async def test_bytes_that_are_nothing_are_refused_and_hurt_nobody(one, method, message):
-    async with grpc.aio.insecure_channel(one.addresses[1], options=CHANNEL_OPTIONS) as channel:
+    async with open_channel(one.addresses[1], None) as channel:
         stream = channel.stream_stream(path(method))()
         await stream.write(message)
         await stream.done_writing()
@@ -516,7 +516,7 @@ async def test_bytes_in_the_middle_of_a_stream_are_refused(one):
     }
     for method, hello in hellos.items():
         for body in (b"\xc1", wire.encode([b"\xc1"]), wire.encode([[1, b"\xc1"]])):
-            async with grpc.aio.insecure_channel(one.addresses[1], options=CHANNEL_OPTIONS) as channel:
+            async with open_channel(one.addresses[1], None) as channel:
                 stream = channel.stream_stream(path(method))()
                 await stream.write(wire.encode(hello))
                 await stream.write(body)
@@ -554,7 +554,7 @@ async def test_streams_have_a_limit(one, monkeypatch):
     clients = [one.remote() for _ in range(3)]
     for client in clients:
         await client.ready()
-    async with grpc.aio.insecure_channel(one.addresses[1], options=CHANNEL_OPTIONS) as channel:
+    async with open_channel(one.addresses[1], None) as channel:
         stream = channel.stream_stream(path(wire.FOLLOW))()
         assert await stream.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 

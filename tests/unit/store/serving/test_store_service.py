@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from store.base.errors import NotMaster, StoreOverloaded, StoreUnreachable, TimersFull
-from store.base.streams import ERROR_KEY
+from store.base.streams import ERROR_KEY, open_channel
 from store.format.frame import ROW, UnplacedFrame
 from store.format.records import TimerSet, encode
 from store.local.local import LocalStore
@@ -16,7 +16,7 @@ from store.remoting import RemoteStore
 from store.remoting.reader import RemoteReader
 from store.rpc import calls, frames, wire
 from store.rpc.credentials import CredentialFiles
-from store.rpc.paths import APPEND, CALLS, CHANNEL_OPTIONS, TAIL, TailRequest, path
+from store.rpc.paths import APPEND, CALLS, MESSAGE_BYTES_MAX, TAIL, TailRequest, path
 from store.serving import intake, service, session
 from store.serving.rpc import StoreService
 from store.timers.timers import TimerLimits
@@ -42,7 +42,7 @@ async def node(local):
 
 @pytest.fixture
 async def channel(node):
-    async with grpc.aio.insecure_channel(node.target, options=CHANNEL_OPTIONS) as channel:
+    async with open_channel(node.target, None, message_bytes_max=MESSAGE_BYTES_MAX) as channel:
         yield channel
 
 
@@ -203,7 +203,7 @@ async def test_answers_that_are_not_read_are_not_gathered(node, local, monkeypat
 
     monkeypatch.setattr(local, "fetch", counted)
     async with (
-        grpc.aio.insecure_channel(node.target, options=CHANNEL_OPTIONS) as slow,
+        open_channel(node.target, None, message_bytes_max=MESSAGE_BYTES_MAX) as slow,
         await RemoteStore.open(0, lambda: node.target) as other,
     ):
         stream = await greeted(slow)
@@ -231,7 +231,7 @@ async def test_a_slow_reader_of_the_tail_costs_nothing(node, local, monkeypatch)
         return await whole(*arguments, **options)
 
     monkeypatch.setattr(local, "scan", counted)
-    async with grpc.aio.insecure_channel(node.target, options=CHANNEL_OPTIONS) as slow:
+    async with open_channel(node.target, None, message_bytes_max=MESSAGE_BYTES_MAX) as slow:
         stream = slow.unary_stream(path(TAIL))(calls.encode(TailRequest(0)))
         for n in range(300):
             await append(local, frame((16, b"%d" % n + bytes(64 << 10))))
@@ -338,7 +338,7 @@ async def test_a_budget_is_shared_in_turn():
 
 async def test_a_node_without_a_role_says_so(tmp_path):
     node = await Node(group=2).start(None)
-    async with grpc.aio.insecure_channel(node.target, options=CHANNEL_OPTIONS) as channel:
+    async with open_channel(node.target, None, message_bytes_max=MESSAGE_BYTES_MAX) as channel:
         await node.service.node.stand_down("host:1")
         stream = channel.stream_stream(path(CALLS))()
         status = await status_of(stream)
