@@ -7,9 +7,6 @@ from typing import Any
 
 import msgspec
 from prometheus_client import CollectorRegistry, Gauge
-from prometheus_client.gc_collector import GCCollector
-from prometheus_client.platform_collector import PlatformCollector
-from prometheus_client.process_collector import ProcessCollector
 
 from controller.api.client import ControllerError
 from controller.disk.migration import RAFT
@@ -19,7 +16,7 @@ from controller.raft import Settings
 from controller.wire.front import Limits
 from controller.wire.wire import COMMAND_BYTES_MAX
 from store.base import logs
-from store.base.admin import AdminServer, AdminSettings, ReadyState
+from store.base.admin import AdminServer, AdminSettings, ReadyState, process_registry
 from store.base.clock import now_ms
 from store.base.process_errors import ServerFailed, cannot_listen
 from store.base.runner import Run, run_server
@@ -131,10 +128,7 @@ def _ready(node: ControllerNode) -> ReadyState:
 
 def _metrics(node: ControllerNode) -> CollectorRegistry:
     """Returns the metrics for Prometheus, which ask the node when somebody looks."""
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    PlatformCollector(registry=registry)
-    GCCollector(registry=registry)
+    registry = process_registry()
     gauges = {
         "leading": ("Whether this controller leads", lambda: float(node.leading is not None)),
         "has_leader": ("Whether a leader is known", lambda: float(node.has_leader)),

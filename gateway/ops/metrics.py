@@ -9,14 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
-from prometheus_client.gc_collector import GCCollector
-from prometheus_client.platform_collector import PlatformCollector
-from prometheus_client.process_collector import ProcessCollector
 
 from controller.elections.health import GroupHealth
 from gateway.ops.flow import Flow, Flows
 from gateway.ops.health_figures import GroupFigures
 from gateway.ops.histogram import Distribution
+from store.base.admin import process_registry
 from store.integrity.figures import DamageFigures
 
 __all__ = ["OTHER_TOPICS", "TOPIC_LABELS_MAX", "Metrics", "Traffic"]
@@ -50,11 +48,7 @@ class Metrics:
     """One registry with everything in it. `process` adds what the interpreter and the system say of this process."""
 
     def __init__(self, *, process: bool = True) -> None:
-        self.registry = CollectorRegistry()
-        if process:
-            ProcessCollector(registry=self.registry)
-            PlatformCollector(registry=self.registry)
-            GCCollector(registry=self.registry)
+        self.registry = process_registry() if process else CollectorRegistry()
         self._topics: dict[str, str] = {}
         self._in: dict[tuple[str, str, str], Counter] = {}
         self._out: dict[tuple[str, str], Counter] = {}

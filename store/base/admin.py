@@ -19,13 +19,16 @@ from urllib.parse import urlsplit
 import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
 
 from store.base import logs
 from store.base.browsers import BROWSERS, knows_host, same_origin
 from store.base.listening.places import Places, origin_of
 from store.base.process_errors import listening_on
 
-__all__ = ["AdminPlace", "AdminServer", "AdminSettings", "ReadyState", "StatusSource"]
+__all__ = ["AdminPlace", "AdminServer", "AdminSettings", "ReadyState", "StatusSource", "process_registry"]
 
 HEAD_BYTES_MAX = 8 * 1024  # a request head that is longer gets 431
 HEAD_TIMEOUT_S = 5.0  # from connecting to the end of the head
@@ -232,6 +235,15 @@ class AdminServer:
         if inspect.isawaitable(found):
             found = await found
         return _Answer(HTTPStatus.OK, JSON, msgspec.json.encode(found, enc_hook=str) + b"\n")
+
+
+def process_registry() -> CollectorRegistry:
+    """Returns a registry with the figures of this process: memory, CPU, open files, garbage, Python."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
 
 
 def _stranger(headers: Mapping[str, str], allowed_hosts: Collection[str]) -> str | None:

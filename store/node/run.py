@@ -9,9 +9,6 @@ from importlib.metadata import version
 
 import msgspec
 from prometheus_client import CollectorRegistry, Gauge
-from prometheus_client.gc_collector import GCCollector
-from prometheus_client.platform_collector import PlatformCollector
-from prometheus_client.process_collector import ProcessCollector
 
 from controller.api.client import Group
 from controller.disk.known import KnownControllers
@@ -20,7 +17,7 @@ from controller.elections.registry import Heartbeat
 from controller.remote.heartbeats import Heartbeats
 from controller.remote.remote import RemoteController
 from store.base import logs
-from store.base.admin import AdminPlace, AdminServer, AdminSettings, ReadyState
+from store.base.admin import AdminPlace, AdminServer, AdminSettings, ReadyState, process_registry
 from store.base.clock import now_ms
 from store.base.process_errors import ServerFailed, cannot_listen
 from store.base.runner import Run, run_server
@@ -334,10 +331,7 @@ _FIGURES = {
 
 def _metrics(process: _Process) -> CollectorRegistry:
     """Returns the metrics for Prometheus, asked of the node at each scrape."""
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    PlatformCollector(registry=registry)
-    GCCollector(registry=registry)
+    registry = process_registry()
     for name, what in _FIGURES.items():
         Gauge(f"headgate_store_{name}", what, registry=registry).set_function(lambda name=name: process.value(name))  # type: ignore[misc]
     for role, what in (("master", "master"), (REPLICA, "a replica that is not master")):
