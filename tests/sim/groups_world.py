@@ -21,7 +21,7 @@ from store.api.client import EXISTS, Change, Changes, Delete, Entry, Page, Put, 
 from store.api.message import Message
 from store.base.errors import AppendOutcomeUnknown, RevisionConflict, StoreError, StoreUnreachable
 from tests.support.gateway.asking import ask
-from tests.support.gateway.groups_rig import ANYBODY, FIRST, Connection, Topics
+from tests.support.gateway.groups_rig import FIRST, Connection, Topics
 from tests.support.store.fake_store import FakeStore
 
 GROUP = "g"
@@ -370,7 +370,7 @@ class World:
         self._until(length_s, self._failed)
         self.quiet = True
         assert self._until(300, self._settled), self._state()
-        described = self.loop_result(self.proxies[0][1].answer(Connection(), DescribeGroup(group=GROUP), ANYBODY))
+        described = self.loop_result(ask(Connection(), DescribeGroup(group=GROUP), groups=self.proxies[0][1]))
         living = {one.member for one in self.consumers if one.alive}
         assert {one.member for one in described.queues} <= living
         for queue, count in self.published.items():
