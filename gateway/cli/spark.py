@@ -47,6 +47,9 @@ def telemetry(
     late_s: Annotated[
         float, typer.Option("--late", help="Seconds after its end in which a settled window is corrected.", min=0)
     ] = 7 * 86_400.0,
+    rules: Annotated[
+        Path | None, typer.Option("--rules", help="TOML with [[devices]] and [[decode]]; may be headgate.toml.")
+    ] = None,
     starting_offsets: Annotated[
         str, typer.Option("--starting-offsets", help="earliest, latest, or JSON by queue; at the very first start.")
     ] = "earliest",
@@ -72,6 +75,7 @@ def telemetry(
                 trigger_s=trigger_s,
                 watermark_s=watermark_s,
                 late_s=late_s,
+                rules=rules,
                 starting_offsets=starting_offsets,
                 buckets=buckets,
                 driver_memory=memory,

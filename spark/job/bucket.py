@@ -15,18 +15,28 @@ import pyarrow.compute as pc
 from spark.tables.data_files import OPEN, SETTLED, take_settled, write_rows
 from spark.tables.manifest import TrafficRow
 from spark.tables.reports import BucketReport, NewFile, Plan, QueueCount
-from spark.tables.schemas import WINDOW_TABLES, partials_from, presented
+from spark.tables.schemas import SPECS, WINDOW_TABLES, partials_from, presented
 from spark.tables.state import BucketState, load_state, save_state
-from spark.telemetry import lateness, marks
+from spark.telemetry import aliases, lateness, marks
 from spark.telemetry.groups import codes, column, group
-from spark.telemetry.lateness import IN_LATEST, IN_WINDOWS, Limits
-from spark.telemetry.windows import LATEST, SAMPLES, WINDOW_MS, absorb, coarser, latest_of, partials_of, settled_before
+from spark.telemetry.lateness import IN_LATEST, IN_WINDOWS, OK, Limits
+from spark.telemetry.windows import (
+    LATEST,
+    SAMPLES,
+    STATES,
+    WINDOW_MS,
+    absorb,
+    coarser,
+    latest_of,
+    partials_of,
+    settled_before,
+)
 
 __all__ = ["RECORD_COLUMNS", "work"]
 
 RECORD_COLUMNS = (
     *("topic", "queue", "offset", "position", "address", "device", "time", "stored_at", "protocol"),
-    *("samples", "quality"),
+    *("samples", "quality", "reason", "rejected", "content_type"),
 )
 
 
@@ -45,20 +55,29 @@ def work(plan: Plan, bucket: int, records: pa.Table | None) -> BucketReport:
     queues: list[QueueCount] = []
     traffic: list[TrafficRow] = []
     samples = SAMPLES.empty_table()
-    latest = state.latest
+    latest, names = state.latest, state.aliases
     if records is not None and records.num_rows:
         records = records.sort_by([("queue", "ascending"), ("offset", "ascending")]).combine_chunks()
         quality = _judged(plan, records)
         queues, traffic = _queues(records), _traffic(records, quality)
-        everything, owners = _samples(records)
-        samples = everything.filter(pa.array(np.isin(quality, IN_WINDOWS)[owners]))
-        latest = _newest(latest, everything.filter(pa.array(np.isin(quality, IN_LATEST)[owners])))
+        found.files.extend(write_rows(plan, "quarantine", SETTLED, bucket, _rejected(records)))
+        everything, names = _samples(records, state.aliases)
+        verdicts = _verdicts(plan, everything, np.full(everything.num_rows, OK, object))
+        measured = everything.filter(
+            pa.array(np.isin(verdicts, IN_WINDOWS) & np.asarray(pc.is_valid(everything["value"])))
+        )
+        samples = measured.select(SAMPLES.names)
+        latest = _newest(latest, everything.filter(pa.array(np.isin(verdicts, IN_LATEST))))
     windows, all_marks, corrected = _windows(plan, bucket, state, samples, found)
     if latest is not state.latest:
         found.replaced.append("latest")
         found.files.extend(write_rows(plan, "latest", OPEN, bucket, latest))
-    after = BucketState(windows, all_marks, latest)
-    changed = latest is not state.latest or any(windows[name] is not state.windows[name] for name in windows)
+    after = BucketState(windows, all_marks, latest, names)
+    changed = (
+        latest is not state.latest
+        or names is not state.aliases
+        or any(windows[name] is not state.windows[name] for name in windows)
+    )
     return BucketReport(
         bucket=bucket,
         state=save_state(plan, bucket, after) if changed else None,
@@ -113,32 +132,44 @@ def _merge(
 
 
 def _judged(plan: Plan, records: pa.Table) -> npt.NDArray[np.object_]:
-    quality = np.asarray(records["quality"].to_numpy(), dtype=object)
-    time_ms, stored_ms = (column(records, name) // 1000 for name in ("time", "stored_at"))
+    return _verdicts(plan, records, np.asarray(records["quality"].to_numpy(), dtype=object))
+
+
+def _verdicts(plan: Plan, rows: pa.Table, quality: npt.NDArray[np.object_]) -> npt.NDArray[np.object_]:
+    """The verdict on each row's times; a sample that has a time of its own is judged by that."""
+    time_ms, stored_ms = (column(rows, name) // 1000 for name in ("time", "stored_at"))
     limits = Limits(plan.watermark_ms, plan.late_ms)
     return lateness.judge(quality, time_ms, stored_ms, limits, settled_ms=plan.settled_ms)
 
 
-def _samples(records: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    """The samples as rows of `SAMPLES`, and the record that each is of."""
-    lists = records["samples"]
-    parents = pc.list_parent_indices(lists)
-    owners = np.asarray(parents.to_numpy(), dtype=np.int64)
+def _samples(records: pa.Table, known: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """The samples as rows of `STATES`, and the aliases of Sparkplug's metrics with those that the records tell."""
+    lists = records["samples"].combine_chunks()
+    owners = pc.list_parent_indices(lists)
     flat = pc.list_flatten(lists)
-    flat = pa.concat_arrays(flat.chunks) if flat.num_chunks else pa.array([], flat.type)
-    made = {"metric": pc.struct_field(flat, "metric"), "value": pc.struct_field(flat, "value")}
-    made["unit"] = pa.nulls(len(flat), pa.string())
-    kept = records.take(pa.array(owners))
-    columns = [made[name] if name in made else kept[name] for name in SAMPLES.names]
-    return pa.table(columns, schema=SAMPLES), owners
+    told = {field.name: pc.struct_field(flat, field.name) for field in flat.type}
+    kept = records.take(owners)
+    device, metric, alias = kept["device"].combine_chunks(), told["metric"], told["alias"]
+    names = aliases.learn(known, device, metric, alias)
+    made = {
+        "metric": aliases.resolve(names, device, metric, alias),
+        **{name: told[name] for name in ("value", "text", "unit")},
+        "time": pc.coalesce(told["time"], kept["time"].combine_chunks()),
+    }
+    columns = [made[name] if name in made else kept[name] for name in STATES.names]
+    return pa.table(columns, schema=STATES), names
+
+
+def _rejected(records: pa.Table) -> pa.Table:
+    """The records that cannot be decoded, as rows of `quarantine`."""
+    bad = records.filter(pc.is_valid(records["rejected"]))
+    names = {"body": "rejected"}
+    schema = SPECS["quarantine"].columns
+    return pa.table([bad[names.get(name, name)] for name in schema.names], schema=schema)
 
 
 def _newest(latest: pa.Table, samples: pa.Table) -> pa.Table:
-    if not samples.num_rows:
-        return latest
-    text = pa.nulls(samples.num_rows, pa.string())
-    more = pa.table([text if name == "text" else samples[name] for name in LATEST.names], schema=LATEST)
-    return latest_of(latest, more)
+    return latest_of(latest, samples.select(LATEST.names)) if samples.num_rows else latest
 
 
 def _queues(records: pa.Table) -> list[QueueCount]:

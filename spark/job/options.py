@@ -20,6 +20,7 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: Path | None = None  # Spark's; None: `checkpoint` below the output, where that is a directory
     target: str = "127.0.0.1:8081"  # host and port of the store's gRPC service
     topics: tuple[str, ...] = ()  # none: all
+    rules: Path | None = None  # TOML with [[devices]] and [[decode]] (`spark.decode.rules`)
     starting_offsets: str = "earliest"  # as the data source's option; counts only at the very first start
     trigger_s: float = 2.0  # seconds from the start of one micro-batch to the next
     once: bool = False  # read what there is now, then end

@@ -27,6 +27,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everywhere in Spark
 
+from spark.decode.rules import load_rules
 from spark.errors import SparkError
 from spark.job.bucket import RECORD_COLUMNS, work
 from spark.job.options import TelemetryOptions
@@ -124,6 +125,7 @@ def _source_options(options: TelemetryOptions) -> dict[str, str]:
         "startingOffsets": options.starting_offsets,
         "maxOffsetsPerTrigger": str(options.records_max),
         "retrySeconds": str(options.retry_s),
+        "rules": load_rules(options.rules).encode() if options.rules is not None else "",
     }
 
 

@@ -29,9 +29,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark.decode import samples
+from spark.decode.rules import Rules
+from spark.decode.samples import Decoder
+from spark.decode.values import BAD_BODY, ENCODED, Rows
 from spark.errors import BadOption
 from store.api.client import Fetched
+from store.api.devices import Devices
 from store.api.message import Message, decode
 from store.base.errors import CorruptFrame
 from store.format.frame import HEADER, ROWS_DTYPE
@@ -42,7 +45,16 @@ TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999: the last instant 
 
 _TEXT = StringType()
 _PAIRS = ArrayType(StructType([StructField("name", _TEXT), StructField("value", _TEXT)]))
-_SAMPLES = ArrayType(StructType([StructField("metric", _TEXT), StructField("value", DoubleType())]))
+_SAMPLES = ArrayType(
+    StructType(
+        [
+            *(StructField("metric", _TEXT), StructField("value", DoubleType()), StructField("text", _TEXT)),
+            *(StructField("unit", _TEXT), StructField("time", TimestampType()), StructField("alias", LongType())),
+        ]
+    )
+)
+_REJECTED = (BAD_BODY, ENCODED)
+REJECTED_BYTES_MAX = 65_536  # of a body that cannot be decoded; the rest is cut off
 
 TYPES: Mapping[str, DataType] = {
     "topic": _TEXT,
@@ -59,6 +71,7 @@ TYPES: Mapping[str, DataType] = {
     "stored_at": TimestampType(),
     "protocol": _TEXT,
     "device": _TEXT,
+    "speaker": _TEXT,
     "principal": _TEXT,
     "qos": ByteType(),
     "retain": BooleanType(),
@@ -70,9 +83,11 @@ TYPES: Mapping[str, DataType] = {
     "body": BinaryType(),
     "samples": _SAMPLES,
     "quality": _TEXT,
+    "reason": _TEXT,
+    "rejected": BinaryType(),
 }
 _ROW_WORDS = ROWS_DTYPE.itemsize // 8
-DERIVED = ("samples", "quality")  # made from the body as telemetry; only on request
+DERIVED = ("samples", "quality", "reason", "rejected")  # made from the body as telemetry; only on request
 
 
 def schema_of(names: Sequence[str]) -> StructType:
@@ -86,7 +101,9 @@ def schema_of(names: Sequence[str]) -> StructType:
 class Columns:
     """Makes record batches of one schema. Raises `BadOption` when the schema has a column that there is not."""
 
-    def __init__(self, schema: StructType) -> None:
+    def __init__(self, schema: StructType, rules: Rules | None = None) -> None:
+        rules = rules or Rules()
+        self._devices, self._decoder = Devices(rules.devices), Decoder(rules.decode)
         for field in schema.fields:
             if TYPES.get(field.name) != field.dataType:
                 known = TYPES.get(field.name)
@@ -97,14 +114,15 @@ class Columns:
 
     def batch(self, fetched: Fetched, *, queue: int, topic: str) -> pa.RecordBatch:
         """The records of a chunk. Raises `CorruptFrame` for a record that is no message."""
-        chunk = _Chunk(fetched, queue, topic)
+        chunk = _Chunk(fetched, queue, topic, self._devices, self._decoder)
         return pa.RecordBatch.from_arrays([make(chunk, kind) for make, kind in self._make], schema=self._schema)
 
 
 class _Chunk:
     """One chunk; what several columns share is made once, on demand."""
 
-    def __init__(self, fetched: Fetched, queue: int, topic: str) -> None:
+    def __init__(self, fetched: Fetched, queue: int, topic: str, devices: Devices, decoder: Decoder) -> None:
+        self.devices, self.decoder = devices, decoder
         self.fetched, self.queue, self.topic = fetched, queue, topic
         self.count = fetched.next - fetched.offset
         self.sizes = [len(rows) for rows in fetched.rows]
@@ -147,8 +165,8 @@ class _Chunk:
         ]
 
     @cached_property
-    def samples(self) -> samples.Samples:
-        return samples.read(self.messages)
+    def samples(self) -> Rows:
+        return self.decoder.read(self.messages)
 
 
 Maker = Callable[[_Chunk, pa.DataType], pa.Array]
@@ -218,7 +236,23 @@ def _properties(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
 
 def _samples(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
     read = chunk.samples
-    return _structs(kind, read.bounds, (read.metrics, read.values))
+    columns = (read.metrics, read.values, read.texts, read.units, read.times_us, read.aliases)
+    return _structs(kind, read.bounds, columns)
+
+
+def _device(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
+    """The device by the rules; `speaker` is the name in the log."""
+    return pa.array(chunk.devices.of(chunk.messages), kind)
+
+
+def _reason(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
+    return pa.array(chunk.samples.reasons, kind)
+
+
+def _rejected(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
+    """The body, where it cannot be decoded."""
+    judged = zip(chunk.messages, chunk.samples.quality, strict=True)
+    return pa.array([m.body[:REJECTED_BYTES_MAX] if quality in _REJECTED else None for m, quality in judged], kind)
 
 
 def _quality(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
@@ -238,5 +272,9 @@ _MAKERS: Mapping[str, Maker] = {name: _plain(name) for name in TYPES if name in 
     "properties": _properties,
     "samples": _samples,
     "quality": _quality,
+    "device": _device,
+    "speaker": _plain("device"),
+    "reason": _reason,
+    "rejected": _rejected,
 }
 assert _MAKERS.keys() == TYPES.keys()

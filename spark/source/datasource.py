@@ -127,7 +127,7 @@ class _Reader:
 
     def _read(self, partition: QueueRange) -> Iterator[pa.RecordBatch]:
         """The records of a range, a chunk at a time."""
-        columns = Columns(self._schema)
+        columns = Columns(self._schema, self._options.rules)
         queue, at, end = partition.queue, partition.start, partition.end
         with self._connect() as store:
             while at < end:

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from spark.decode.rules import Rules
 from spark.errors import BadOption
 from store.rpc import wire
 
@@ -33,6 +34,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     maxOffsetsPerTrigger: int | None = None  # noqa: N815  # records in one micro-batch
     maxOffsetsPerPartition: int = 500_000  # noqa: N815  # records in one task
     maxBytesPerFetch: int = wire.CHUNK_BYTES  # noqa: N815  # of one gRPC message, about
+    rules: Rules = Rules()  # JSON: the devices' and bodies' rules (`spark.decode.rules`)
     failOnDataLoss: bool = True  # noqa: N815
     retrySeconds: float = 30.0  # noqa: N815  # how long an absent store is waited for
 
@@ -117,6 +119,7 @@ _PARSERS: Mapping[str, Any] = {
     "maxOffsetsPerTrigger": _positive,
     "maxOffsetsPerPartition": _positive,
     "maxBytesPerFetch": _positive,
+    "rules": Rules.parse,
     "failOnDataLoss": _flag,
     "retrySeconds": _seconds,
 }

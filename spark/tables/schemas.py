@@ -26,6 +26,12 @@ _TRAFFIC = pa.schema(
     + [(name, pa.string()) for name in ("protocol", "topic", "quality")]
     + [("records", pa.int64()), ("settled", pa.bool_())]
 )
+_QUARANTINE = pa.schema(
+    [("time", INSTANT), ("stored_at", INSTANT)]
+    + [(name, pa.string()) for name in ("device", "address", "protocol", "content_type", "quality", "reason")]
+    + [("topic", pa.string()), ("queue", pa.int32()), ("offset", pa.int64()), ("position", pa.string())]
+    + [("body", pa.binary())]
+)
 
 
 class Spec(NamedTuple):
@@ -51,6 +57,7 @@ WINDOW_TABLES: Mapping[str, int] = {"windows_1m": WINDOW_MS, "windows_15m": 15 *
 SPECS: Mapping[str, Spec] = {
     **{name: Spec(WINDOWS, True, "start") for name in WINDOW_TABLES},
     "latest": Spec(LATEST, False, "time"),
+    "quarantine": Spec(_QUARANTINE, True, "stored_at"),
     "traffic": Spec(_TRAFFIC, True, "start"),
 }
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from spark.errors import SparkError
 from spark.tables.reports import Plan
 from spark.tables.schemas import WINDOW_TABLES
+from spark.telemetry.aliases import ALIASES
 from spark.telemetry.marks import MARKS
 from spark.telemetry.windows import LATEST, PARTIALS
 
@@ -26,6 +27,7 @@ class BucketState(NamedTuple):
     windows: dict[str, pa.Table]  # `PARTIALS`
     marks: dict[str, pa.Table]
     latest: pa.Table
+    aliases: pa.Table
 
     @classmethod
     def empty(cls) -> "BucketState":
@@ -34,6 +36,7 @@ class BucketState(NamedTuple):
             {name: PARTIALS.empty_table() for name in WINDOW_TABLES},
             {name: MARKS.empty_table() for name in WINDOW_TABLES},
             LATEST.empty_table(),
+            ALIASES.empty_table(),
         )
 
 
@@ -44,15 +47,15 @@ def load_state(plan: Plan, bucket: int) -> BucketState:
         return BucketState.empty()
     try:
         with plan.place.open(path) as file:
-            tables = [pa.ipc.open_stream(file).read_all() for _ in range(2 * len(WINDOW_TABLES) + 1)]
+            tables = [pa.ipc.open_stream(file).read_all() for _ in range(2 * len(WINDOW_TABLES) + 2)]
     except FileNotFoundError as error:
         raise SparkError(
             f"{plan.place.child(path)} is gone, which the tables continue: restore it, or name another output and "
             "checkpoint, and the tables are computed from the log again"
         ) from error
     names = list(WINDOW_TABLES)
-    windows, marks = tables[: len(names)], tables[len(names) : -1]
-    return BucketState(dict(zip(names, windows, strict=True)), dict(zip(names, marks, strict=True)), tables[-1])
+    windows, marks = tables[: len(names)], tables[len(names) : 2 * len(names)]
+    return BucketState(dict(zip(names, windows, strict=True)), dict(zip(names, marks, strict=True)), *tables[-2:])
 
 
 def save_state(plan: Plan, bucket: int, state: BucketState) -> str:
@@ -60,7 +63,7 @@ def save_state(plan: Plan, bucket: int, state: BucketState) -> str:
     path = f"{STATE}/{bucket:04d}-{plan.pass_}-{plan.attempt}.arrow"
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with plan.place.writing(path) as file:
-        for table in (*state.windows.values(), *state.marks.values(), state.latest):
+        for table in (*state.windows.values(), *state.marks.values(), state.latest, state.aliases):
             with pa.ipc.new_stream(file, table.schema, options=options) as writer:
                 writer.write_table(table)
     return path

@@ -22,6 +22,7 @@ __all__ = [
     "LATEST",
     "PARTIALS",
     "SAMPLES",
+    "STATES",
     "WINDOW_MS",
     "absorb",
     "coarser",
@@ -39,6 +40,7 @@ _PLACE = [("offset", pa.int64()), ("queue", pa.int32()), ("position", pa.string(
 SAMPLES = pa.schema(  # one number that a device reported
     [*_KEYS, ("value", pa.float64()), ("unit", pa.string()), ("time", INSTANT), ("stored_at", INSTANT), *_PLACE]
 )
+STATES = pa.schema([*SAMPLES, ("text", pa.string())])  # one number or state
 PARTIALS = pa.schema(
     [*_KEYS, ("start", INSTANT), ("count", pa.int64())]
     + [(name, pa.float64()) for name in ("min", "max", "sum", "m2")]

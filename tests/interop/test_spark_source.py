@@ -202,7 +202,7 @@ def test_telemetry_counts_windows_latest_values_and_quality(session, served, tmp
     for _ in range(2):  # the second run finds nothing new and changes nothing
         tables = count_once(session, served, tmp_path, records_max=4)
         assert tables.counts() == {"amqp": 2, "coap": 2, "http": 1, "mqtt": 4}
-        assert tables.quality() == {"ahead": 1, "bad_json": 1, "late": 1, "no_metrics": 1, "ok": 5}
+        assert tables.quality() == {"ahead": 1, "bad_body": 1, "late": 1, "ok": 6}
         windows = tables.windows().to_pylist()
         assert [(w["device"], w["metric"], w["count"], w["min"], w["max"], w["mean"], w["last"]) for w in windows] == [
             ("d1", "temperature", 4, 10.5, 99.0, 35.25, 20.0),
@@ -212,6 +212,7 @@ def test_telemetry_counts_windows_latest_values_and_quality(session, served, tmp
         assert {w["start"].timestamp() * 1000 for w in windows} == {T0}
         latest = {(r["device"], r["metric"]): (r["value"], r["position"]) for r in tables.latest().to_pylist()}
         assert latest[("d1", "temperature")] == (20.0, "0.0")
-        assert latest.keys() == {("d1", "temperature"), ("d2", "m"), ("d4", "temperature")}
+        states = {("d1", "state"), ("d2", "state")}
+        assert latest.keys() == {("d1", "temperature"), ("d2", "m"), ("d4", "temperature"), *states}
         assert tables.progress().records == 9
         assert tables.progress().offsets == {16: 9}

@@ -14,7 +14,14 @@ from spark.tables.reports import BucketReport, Plan
 from spark.telemetry.windows import INSTANT
 
 MINUTE_MS = 60_000
-SAMPLES = pa.list_(pa.struct([("metric", pa.string()), ("value", pa.float64())]))
+SAMPLES = pa.list_(
+    pa.struct(
+        [
+            *(("metric", pa.string()), ("value", pa.float64()), ("text", pa.string()), ("unit", pa.string())),
+            *(("time", INSTANT), ("alias", pa.int64())),
+        ]
+    )
+)
 RECORDS = pa.schema(
     {
         "topic": pa.string(),
@@ -28,6 +35,9 @@ RECORDS = pa.schema(
         "protocol": pa.string(),
         "samples": SAMPLES,
         "quality": pa.string(),
+        "reason": pa.string(),
+        "rejected": pa.binary(),
+        "content_type": pa.string(),
     }
 )
 assert tuple(RECORDS.names) == RECORD_COLUMNS
@@ -43,10 +53,19 @@ class Record:
     queue: int = 16
     protocol: str = "mqtt"
     quality: str = "ok"
+    rejected: bytes | None = None
 
     @property
     def stored_at_ms(self) -> int:
         return self.time_ms if self.stored_ms is None else self.stored_ms
+
+
+def sample(name: str, value: object) -> dict:
+    """A row of the column `samples`; a tuple is (value, alias)."""
+    value, alias = value if isinstance(value, tuple) else (value, None)
+    number = value if isinstance(value, float) else None
+    text = value if isinstance(value, str) else None
+    return {"metric": name, "value": number, "text": text, "unit": None, "time": None, "alias": alias}
 
 
 def table(records: Iterable[Record]) -> pa.Table:
@@ -61,8 +80,11 @@ def table(records: Iterable[Record]) -> pa.Table:
             "time": r.time_ms * 1000,
             "stored_at": r.stored_at_ms * 1000,
             "protocol": r.protocol,
-            "samples": [{"metric": name, "value": value} for name, value in r.values.items()],
+            "samples": [sample(name, value) for name, value in r.values.items()],
             "quality": r.quality,
+            "reason": None if r.rejected is None else "no JSON",
+            "rejected": r.rejected,
+            "content_type": None,
         }
         for r in records
     ]

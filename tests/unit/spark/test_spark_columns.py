@@ -77,6 +77,9 @@ def test_every_column_of_every_field():
         "body": b"\x00\xff",
         "samples": [],
         "quality": "encoded",
+        "reason": "its content encoding is gzip",
+        "rejected": b"\x00\xff",
+        "speaker": "d1",
     }
     assert [row["offset"] for row in rows] == [10, 11, 12]
     assert [row["id"] for row in rows] == ["mine", "0.2", str(Position(4096, 0))]

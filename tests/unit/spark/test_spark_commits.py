@@ -141,6 +141,26 @@ def test_days_are_partitions(opened, places):
     assert shown(Tables(places[0].url).windows(since_ms=midnight)) == naive(records[1:])
 
 
+def test_states_and_aliases_are_latest_values_and_no_windows(opened, places):
+    """A Sparkplug BIRTH gives the name, DATA of a later batch the alias alone."""
+    do_batch(opened, 0, [Record("press", T0, 0, {"mode": ("auto", 7), "temp": (1.0, 8)})])
+    do_batch(opened, 1, [Record("press", T0 + 1, 1, {"alias/7": ("off", 7), "alias/8": (2.0, 8), "alias/9": (3.0, 9)})])
+    latest = {r["metric"]: (r["value"], r["text"]) for r in Tables(places[0].url).latest().to_pylist()}
+    assert latest == {"mode": (None, "off"), "temp": (2.0, None), "alias/9": (3.0, None)}
+    assert {key[1]: row[0] for key, row in shown(plain(places[0], "windows_1m")).items()} == {"temp": 2, "alias/9": 1}
+
+
+def test_what_cannot_be_decoded_is_kept(opened, places):
+    records = [Record("d", T0, 0, quality="bad_body", rejected=b"oops"), Record("d", T0, 1, {"a": 1.0})]
+    do_batch(opened, 0, records)
+    (row,) = plain(places[0], "quarantine").to_pylist()
+    assert (row["device"], row["offset"], row["body"], row["reason"], row["quality"]) == (
+        *("d", 0, b"oops", "no JSON"),
+        "bad_body",
+    )
+    assert Tables(places[0].url).quality() == {"bad_body": 1, "ok": 1}
+
+
 class Crash(Exception):
     """The process ended here."""
 

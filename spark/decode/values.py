@@ -1,0 +1,121 @@
+"""The rows that a body is decoded to, and the limits of what one body may hold."""
+
+import math
+from typing import NamedTuple
+
+__all__ = [
+    "BAD_BODY",
+    "DEPTH_MAX",
+    "ENCODED",
+    "METRICS_MAX",
+    "METRIC_CHARS_MAX",
+    "NO_METRICS",
+    "OK",
+    "TEXT_CHARS_MAX",
+    "TOO_MANY",
+    "Rows",
+    "Undecodable",
+]
+
+METRICS_MAX = 256  # of one message; the rest of its fields is passed over
+METRIC_CHARS_MAX = 256  # a field with a longer name is passed over
+TEXT_CHARS_MAX = 1_024  # of a state; the rest is cut off
+DEPTH_MAX = 8  # of nested fields; deeper ones are passed over
+
+OK = "ok"
+NO_METRICS = "no_metrics"  # read, but without a number or state where one would count
+BAD_BODY = "bad_body"  # not what its content type, its topic's format or its first byte says
+ENCODED = "encoded"  # compressed by its sender: not looked into
+TOO_MANY = "too_many_metrics"  # the first METRICS_MAX were taken
+
+
+class Undecodable(Exception):
+    """A body that is not of its format; the text says why, for the table `quarantine`."""
+
+
+class Rows:
+    """Rows of many messages, column by column: message `i` has rows `bounds[i]` to `bounds[i + 1]`."""
+
+    def __init__(self) -> None:
+        self.bounds = [0]
+        self.metrics: list[str] = []
+        self.values: list[float | None] = []
+        self.texts: list[str | None] = []
+        self.units: list[str | None] = []
+        self.times_us: list[int | None] = []  # None: the message's
+        self.aliases: list[int | None] = []  # of Sparkplug: what stands for a name that a BIRTH told
+        self.quality: list[str] = []
+        self.reasons: list[str | None] = []
+
+    def number(self, metric: str, value: float, unit: str | None = None, time_us: int | None = None) -> None:
+        """Add a number; one that is none (NaN, infinity, too large) is passed over."""
+        try:
+            value = float(value)
+        except OverflowError:
+            return
+        if math.isfinite(value):
+            self._add(metric, value, None, unit, time_us)
+
+    def state(self, metric: str, text: str, unit: str | None = None, time_us: int | None = None) -> None:
+        """Add a text."""
+        self._add(metric, None, text[:TEXT_CHARS_MAX], unit, time_us)
+
+    def flag(self, metric: str, flag: bool, unit: str | None = None, time_us: int | None = None) -> None:
+        """Add a boolean: a state, and 0 or 1."""
+        self._add(metric, float(flag), "true" if flag else "false", unit, time_us)
+
+    def value(self, metric: str, value: object, unit: str | None = None, time_us: int | None = None) -> None:
+        """Add a boolean, a number or a text; anything else is passed over."""
+        if isinstance(value, bool):
+            self.flag(metric, value, unit, time_us)
+        elif isinstance(value, int | float):
+            self.number(metric, value, unit, time_us)
+        elif isinstance(value, str):
+            self.state(metric, value, unit, time_us)
+
+    def alias(self, alias: int) -> None:
+        """Say what stands for the name of the row added last."""
+        if len(self.metrics) > self.bounds[-1]:
+            self.aliases[-1] = alias
+
+    def end(self, quality: str | None = None, reason: str | None = None) -> None:
+        """End a message. Without `quality` it follows from its rows."""
+        begin = self.bounds[-1]
+        if quality in (BAD_BODY, ENCODED):
+            for column in self._columns:
+                del column[begin:]
+        count = len(self.metrics) - begin
+        if count > METRICS_MAX:
+            for column in self._columns:
+                del column[begin + METRICS_MAX :]
+            quality = TOO_MANY
+        self.quality.append(quality or (OK if count else NO_METRICS))
+        self.reasons.append(reason)
+        self.bounds.append(len(self.metrics))
+
+    @property
+    def full(self) -> bool:
+        """Returns whether the message has more rows than count."""
+        return len(self.metrics) - self.bounds[-1] > METRICS_MAX
+
+    @property
+    def _columns(self) -> tuple[list, ...]:  # type: ignore[type-arg]  # of several types
+        return self.metrics, self.values, self.texts, self.units, self.times_us, self.aliases
+
+    def _add(self, metric: str, value: float | None, text: str | None, unit: str | None, time_us: int | None) -> None:
+        if len(metric) > METRIC_CHARS_MAX or self.full:
+            return
+        self.metrics.append(metric)
+        self.values.append(value)
+        self.texts.append(text)
+        self.units.append(unit)
+        self.times_us.append(time_us)
+        self.aliases.append(None)
+
+
+class Body(NamedTuple):
+    """What a decoder gets of a message."""
+
+    data: bytes
+    address: str
+    time_ms: int

@@ -1,0 +1,290 @@
+"""Bodies to samples: every format, every limit, and that no body is too odd to be judged."""
+
+import contextlib
+import json
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark.decode import cbor
+from spark.decode.fields import time_us_of
+from spark.decode.rules import DecodeRule, Rules, load_rules
+from spark.decode.samples import Decoder
+from spark.decode.values import BAD_BODY, ENCODED, METRICS_MAX, NO_METRICS, OK, TOO_MANY, Undecodable
+from spark.errors import BadOption
+from store.api.message import Message
+
+T_MS = 1_700_000_000_000
+
+
+def rows(body: bytes, *rules: DecodeRule, address: str = "telemetry/d1/temp", **message):
+    """Metric to (value, text, unit, time), and the quality."""
+    read = Decoder(rules).read([Message(address=address, body=body, time_ms=T_MS, **message)])
+    columns = (read.values, read.texts, read.units, read.times_us)
+    assert read.bounds == [0, len(read.metrics)]
+    assert all(len(column) == len(read.metrics) for column in (*columns, read.aliases))
+    found = {metric: row for metric, *row in zip(read.metrics, *columns, strict=True)}
+    return {metric: tuple(row) for metric, row in found.items()}, read.quality[0]
+
+
+def one(body: bytes, *rules: DecodeRule, **message):
+    """Metric to number or text, and the quality."""
+    found, quality = rows(body, *rules, **message)
+    return {m: v if t is None else (t if v is None else t == "true") for m, (v, t, _, _) in found.items()}, quality
+
+
+def test_every_field_of_an_object_is_a_metric():
+    assert one(b'{"temperature":21.5,"humidity":40}') == ({"temperature": 21.5, "humidity": 40.0}, OK)
+    odd = b'{"a":true,"b":"1","c":null,"d":{"e":1,"x":{"y":2}},"f":[1,{"z":3}],"g":-0.5}'
+    found = {"a": True, "b": "1", "d.e": 1.0, "d.x.y": 2.0, "f.0": 1.0, "f.1.z": 3.0, "g": -0.5}
+    assert one(odd) == (found, OK)
+
+
+def test_value_is_named_by_the_last_level():
+    assert one(b'{"value":3}') == ({"temp": 3.0}, OK)
+    assert one(b'{"value":3,"ok":false}') == ({"temp": 3.0, "ok": False}, OK)
+    assert one(b"21.5") == ({"temp": 21.5}, OK)
+    assert one(b"true") == ({"temp": True}, OK)
+    assert one(b'"on"') == ({"temp": "on"}, OK)
+    assert one(b"7", address="telemetry/") == ({"value": 7.0}, OK)
+
+
+def test_bodies_without_samples():
+    assert one(b"{}") == one(b"null") == one(b'{"a":null}') == ({}, NO_METRICS)
+    assert one(b"\x1f\x8b", content_encoding="gzip") == ({}, ENCODED)
+    for bad in (b"", b"{", b"NaN", b"\xff", b'{"\xff":1}', b"[" * 100_000, b"1e999", b'"\\udc00"'):
+        assert one(bad) == ({}, BAD_BODY), bad[:10]
+
+
+def test_what_cannot_be_decoded_says_why():
+    read = Decoder().read([Message(address="t", body=b"oops"), Message(address="t", body=b"{}", content_encoding="br")])
+    assert read.reasons[0].startswith("no JSON: ")
+    assert read.reasons[1] == "its content encoding is br"
+
+
+def test_limits():
+    many = b"{" + b",".join(b'"m%d":%d' % (n, n) for n in range(300)) + b"}"
+    found, quality = one(many)
+    assert (len(found), quality) == (METRICS_MAX, TOO_MANY)
+    assert one(b'{"' + b"x" * 300 + b'":1}') == ({}, NO_METRICS)
+    assert one(b'{"a":' + b"9" * 400 + b"}")[0] == {}
+    deep = b'{"a":' * 20 + b"1" + b"}" * 20
+    assert one(deep) == ({}, NO_METRICS)
+    assert one(b'{"a":' + json.dumps("x" * 5_000).encode() + b"}")[0]["a"] == "x" * 1_024
+
+
+def test_messages_keep_their_own_samples():
+    bodies = [b'{"a":1,"b":2}', b"oops", b'{"a":3,"s":"x"}', b"{}", b'{"c":4}']
+    read = Decoder().read([Message(address="t", body=body) for body in bodies])
+    assert read.bounds == [0, 2, 2, 4, 4, 5]
+    assert read.metrics == ["a", "b", "a", "s", "c"]
+    assert read.quality == [OK, BAD_BODY, OK, NO_METRICS, OK]
+
+
+def test_a_rule_says_the_fields():
+    body = json.dumps({"ts": "2026-01-02T03:04:05Z", "list": [{"k": "a", "v": 1, "u": "Cel"}, {"k": "b", "v": "x"}]})
+    rule = DecodeRule(filter="telemetry/#", each="list", time="ts", metric="k", value="v", unit="u")
+    at = time_us_of("2026-01-02T03:04:05Z")
+    assert rows(body.encode(), rule) == ({"a": (1.0, None, "Cel", at), "b": (None, "x", None, at)}, OK)
+    mapped = DecodeRule(metrics={"temp": "m.t", "gone": "m.x"}, time="at")
+    assert rows(b'{"m":{"t":4},"at":1700000000123}', mapped)[0] == {"temp": (4.0, None, None, 1_700_000_000_123_000)}
+    ignoring = DecodeRule(ignore=("id", "meta"))
+    assert one(b'{"id":7,"meta":{"x":1},"t":2}', ignoring) == ({"t": 2.0}, OK)
+    assert one(b'{"t":2}', DecodeRule(format="none")) == ({}, NO_METRICS)
+    assert one(b'{"t":2}', DecodeRule(filter="other/#", format="none")) == ({"t": 2.0}, OK)
+    assert one(b'{"list":3}', rule) == ({}, BAD_BODY)
+
+
+def test_times_in_every_unit():
+    for value in (T_MS // 1000, T_MS, T_MS * 1_000, T_MS * 1_000_000, "2023-11-14T22:13:20Z"):
+        assert time_us_of(value) == T_MS * 1000
+    for none in ("yesterday", -1, True, None, float("nan"), 1e300, {}):
+        assert time_us_of(none) is None
+
+
+def test_plain_numbers_and_states():
+    plain = {"content_type": "text/plain; charset=utf-8"}
+    assert one(b" 21.5\n", **plain) == ({"temp": 21.5}, OK)
+    assert one(b"on", **plain) == ({"temp": "on"}, OK)
+    assert one(b"TRUE", DecodeRule(format="text")) == ({"temp": True}, OK)
+    assert one(b"off", DecodeRule(format="text")) == ({"temp": "off"}, OK)
+    assert one(b"off", DecodeRule(format="number")) == ({}, BAD_BODY)
+
+
+SENML = [
+    {"bn": "urn:dev:ow:10e2073a01080063:", "bt": 1.276020076e09, "bu": "A", "bver": 5},
+    {"n": "voltage", "u": "V", "v": 120.1},
+    {"n": "current", "t": -5, "v": 1.2},
+    {"n": "open", "vb": True},
+    {"n": "label", "vs": "x"},
+]
+
+
+def test_senml_records_add_up():
+    """RFC 8428, 5.1.3, with a boolean and a text."""
+    expected = {
+        "voltage": (120.1, None, "V", 1_276_020_076_000_000),
+        "current": (1.2, None, "A", 1_276_020_071_000_000),
+        "open": (1.0, "true", "A", 1_276_020_076_000_000),
+        "label": (None, "x", "A", 1_276_020_076_000_000),
+    }
+    base = "urn:dev:ow:10e2073a01080063:"
+    assert rows(json.dumps(SENML).encode(), content_type="application/senml+json") == (
+        {base + name: row for name, row in expected.items()},
+        OK,
+    )
+    relative = b'[{"n":"t","v":1,"t":-10}]'
+    assert rows(relative, content_type="application/senml+json")[0]["t"][3] == (T_MS - 10_000) * 1000
+    for bad in (b"{}", b"[1]", b'[{"v":1}]', b'[{"n":"a","v":"x"}]', b'[{"n":"a","v":1,"t":1e300}]'):
+        assert one(bad, content_type="application/senml+json") == ({}, BAD_BODY)
+
+
+def encode_cbor(value) -> bytes:
+    def head(major: int, n: int) -> bytes:
+        if n < 24:
+            return bytes([major << 5 | n])
+        size = next(s for s in (1, 2, 4, 8) if n < 1 << 8 * s)
+        return bytes([major << 5 | 24 + (1, 2, 4, 8).index(size)]) + n.to_bytes(size, "big")
+
+    match value:
+        case bool() | None:
+            return bytes([{False: 0xF4, True: 0xF5, None: 0xF6}[value]])
+        case int():
+            return head(0, value) if value >= 0 else head(1, -1 - value)
+        case float():
+            return b"\xfb" + struct.pack(">d", value)
+        case str():
+            return head(3, len(value.encode())) + value.encode()
+        case bytes():
+            return head(2, len(value)) + value
+        case list():
+            return head(4, len(value)) + b"".join(map(encode_cbor, value))
+        case dict():
+            return head(5, len(value)) + b"".join(encode_cbor(k) + encode_cbor(v) for k, v in value.items())
+    raise AssertionError(value)
+
+
+PLAIN = st.recursive(
+    st.one_of(
+        *(st.none(), st.booleans(), st.integers(-(1 << 63), (1 << 64) - 1)),
+        *(st.floats(allow_nan=False), st.text(), st.binary()),
+    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text() | st.integers(0, 99), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(PLAIN)
+def test_cbor_round_trip(value):
+    assert cbor.decode(encode_cbor(value)) == value
+
+
+@given(st.binary())
+def test_no_cbor_raises_but_undecodable(data):
+    with contextlib.suppress(Undecodable):
+        cbor.decode(data)
+
+
+def test_cbor_bodies():
+    body = encode_cbor({"t": 21.5, "n": {"a": 1}})
+    assert one(body, content_type="application/cbor") == ({"t": 21.5, "n.a": 1.0}, OK)
+    labels = {"bn": -2, "bt": -3, "bu": -4, "bver": -1, "n": 0, "u": 1, "v": 2, "vs": 3, "vb": 4, "t": 6}
+    pack = encode_cbor([{labels[k]: v for k, v in record.items()} for record in SENML])
+    assert rows(pack, content_type="application/senml+cbor") == rows(
+        json.dumps(SENML).encode(), content_type="application/senml+json"
+    )
+    assert cbor.decode(bytes.fromhex("9f0102ff")) == [1, 2]  # RFC 8949, appendix A
+    assert cbor.decode(bytes.fromhex("7f657374726561646d696e67ff")) == "streaming"
+    assert cbor.decode(bytes.fromhex("c249010000000000000000")) == 1 << 64
+    assert cbor.decode(bytes.fromhex("f97bff")) == 65504.0
+    for bad in ("ff", "0000", "9b" + "ff" * 8, "c2", "81" * 40 + "00"):
+        with pytest.raises(Undecodable):
+            cbor.decode(bytes.fromhex(bad))
+
+
+def varint(n: int) -> bytes:
+    found = b""
+    while n > 127:
+        found += bytes([n & 127 | 128])
+        n >>= 7
+    return found + bytes([n])
+
+
+def field(number: int, kind: int, value) -> bytes:
+    data = varint(value) if kind == 0 else (varint(len(value)) + value if kind == 2 else value)
+    return varint(number << 3 | kind) + data
+
+
+def payload(*metrics: bytes) -> bytes:
+    return field(1, 0, T_MS) + b"".join(field(2, 2, metric) for metric in metrics) + field(3, 0, 1)
+
+
+def test_sparkplug_metrics_by_name_and_alias():
+    address = "spBv1.0/plant/DDATA/edge/press"
+    body = payload(
+        field(1, 2, b"temp") + field(2, 0, 17) + field(4, 0, 10) + field(13, 1, struct.pack("<d", 21.5)),
+        field(2, 0, 18) + field(3, 0, T_MS - 5) + field(4, 0, 3) + field(10, 0, (1 << 32) - 7),
+        field(1, 2, b"run") + field(4, 0, 11) + field(14, 0, 1),
+        field(1, 2, b"mode") + field(4, 0, 12) + field(15, 2, b"auto"),
+        field(1, 2, b"gone") + field(7, 0, 1),
+        field(1, 2, b"bdSeq") + field(11, 0, 1),
+    )
+    found, quality = rows(body, address=address)
+    assert quality == OK
+    assert found == {
+        "temp": (21.5, None, None, T_MS * 1000),
+        "alias/18": (-7.0, None, None, (T_MS - 5) * 1000),
+        "run": (1.0, "true", None, T_MS * 1000),
+        "mode": (None, "auto", None, T_MS * 1000),
+    }
+    read = Decoder().read([Message(address=address, body=body, time_ms=T_MS)])
+    assert read.aliases == [17, 18, None, None]
+    for bad in (b"\x12\xff", payload(field(10, 0, 1)), b"\x07", b"\x80" * 11):
+        assert one(bad, address=address) == ({}, BAD_BODY)
+    assert one(b'{"online":true,"timestamp":1}', address="spBv1.0/STATE/host")[0]["online"] is True
+
+
+def test_cloudevents_are_read_by_their_data():
+    event = {
+        "specversion": "1.0",
+        "id": "1",
+        "source": "/s",
+        "type": "t",
+        "time": "2023-11-14T22:13:20Z",
+        "data": {"t": 4},
+    }
+    kind = {"content_type": "application/cloudevents+json; charset=utf-8"}
+    assert rows(json.dumps(event).encode(), **kind) == ({"t": (4.0, None, None, T_MS * 1000)}, OK)
+    assert one(b'{"data_base64":"AA=="}', **kind) == ({}, BAD_BODY)
+
+
+def test_rules_of_a_file(tmp_path):
+    path = tmp_path / "rules.toml"
+    path.write_text('[[devices]]\nfilter="a/#"\nlevel=1\n[[decode]]\nfilter="a/#"\nmetrics={t="x.y"}\n[other]\nz=1\n')
+    rules = load_rules(path)
+    assert rules.devices[0].level == 1
+    assert rules.decode[0].metrics == {"t": "x.y"}
+    assert Rules.parse(rules.encode()) == rules
+    for bad in ("[[decode]]\nform='x'\n", "[[devices]]\nfilter='#/a'\n", "oops"):
+        path.write_text(bad)
+        with pytest.raises(BadOption, match="option rules cannot be"):
+            load_rules(path)
+    with pytest.raises(BadOption, match="No such file"):
+        load_rules(tmp_path / "none.toml")
+
+
+KINDS = st.sampled_from(
+    [None, "application/json", "application/cbor", "application/senml+json", "application/senml+cbor", "text/plain",
+     "application/cloudevents+json"]
+)  # fmt: skip
+BODIES = st.one_of(st.binary(), st.text().map(str.encode), PLAIN.map(encode_cbor), st.just(b'{"value":1}'))
+
+
+@given(st.lists(st.tuples(BODIES, KINDS, st.sampled_from(["t/a", "spBv1.0/g/NDATA/e"]))))
+def test_no_body_raises(given_):
+    read = Decoder().read([Message(address=a, body=body, content_type=kind) for body, kind, a in given_])
+    assert len(read.quality) == len(read.reasons) == len(given_) == len(read.bounds) - 1
+    columns = (read.values, read.texts, read.units, read.times_us, read.aliases)
+    assert all(len(column) == len(read.metrics) == read.bounds[-1] for column in columns)
