@@ -1,7 +1,7 @@
 """`headgate spark telemetry`: the commands that need Spark, which is loaded only when they run."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,6 +10,7 @@ from gateway.domain.errors import HeadgateError
 __all__ = ["SparkFailed", "app"]
 
 RPC_PORT = 8081
+OUTPUT = "headgate-data/telemetry"
 
 app = typer.Typer(help="Read the log with Spark.", no_args_is_help=True)
 
@@ -28,7 +29,7 @@ def telemetry(
     *,
     output: Annotated[
         str, typer.Option("--output", "-o", help="Where the tables are written: a directory, or s3://bucket/path.")
-    ] = "headgate-data/telemetry",
+    ] = OUTPUT,
     storage_option: Annotated[
         list[str] | None, typer.Option("--storage-option", help="Of the object store, NAME=VALUE; may be repeated.")
     ] = None,
@@ -85,6 +86,58 @@ def telemetry(
         )
     except ImportError as error:
         raise SparkFailed(f"Spark is not installed ({error.name}); pip install 'headgate[spark]'") from error
+    except errors.SparkError as error:
+        raise SparkFailed(str(error)) from error
+
+
+tables = typer.Typer(help="Look after the telemetry job's tables.", no_args_is_help=True)
+app.add_typer(tables, name="tables")
+
+Where = Annotated[str, typer.Option("--output", "-o", help="Where the tables are: a directory, or s3://bucket/path.")]
+StorageOptions = Annotated[
+    list[str] | None, typer.Option("--storage-option", help="Of the object store, NAME=VALUE; may be repeated.")
+]
+History = Annotated[int, typer.Option("--history", help="Hours in which replaced rows stay readable.", min=1)]
+
+
+@tables.callback()
+def _tables() -> None:
+    """Look after the telemetry job's tables."""
+
+
+@tables.command()
+def describe(*, output: Where = OUTPUT, storage_option: StorageOptions = None) -> None:
+    """Show every table: version, rows, files, bytes."""
+    for table in _maintained("describe", output, storage_option):
+        typer.echo(
+            f"{table.name}: version {table.version}, {table.rows:,} rows in {table.files:,} files, "
+            f"{table.size_bytes:,} bytes; columns {', '.join(table.columns)}"
+        )
+
+
+@tables.command()
+def compact(*, output: Where = OUTPUT, storage_option: StorageOptions = None, history: History = 6) -> None:
+    """Merge small files. The job must be stopped; a running one does it by itself."""
+    fewer = _maintained("compact", output, storage_option, history_h=history)
+    typer.echo(f"{fewer:,} files fewer")
+
+
+@tables.command()
+def vacuum(*, output: Where = OUTPUT, storage_option: StorageOptions = None, history: History = 6) -> None:
+    """Delete files that were replaced longer ago than the history. The job must be stopped."""
+    typer.echo(f"{_maintained('vacuum', output, storage_option, history_h=history):,} files deleted")
+
+
+def _maintained(what: str, output: str, storage_option: list[str] | None, **settings: int) -> Any:
+    try:
+        from spark import errors  # noqa: PLC0415 - an extra, and slow to load
+        from spark.job import maintenance  # noqa: PLC0415
+        from spark.tables.files import Place  # noqa: PLC0415
+    except ImportError as error:
+        raise SparkFailed(f"Spark is not installed ({error.name}); pip install 'headgate[spark]'") from error
+    try:
+        place = Place.of(output, dict(_pair(text) for text in storage_option or ()))
+        return getattr(maintenance, what)(place, **settings)
     except errors.SparkError as error:
         raise SparkFailed(str(error)) from error
 

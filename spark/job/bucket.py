@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark.tables.data_files import OPEN, SETTLED, take_settled, write_rows
+from spark.tables.data_files import OPEN, SETTLED, merge_files, take_settled, write_rows
 from spark.tables.manifest import TrafficRow
 from spark.tables.reports import BucketReport, NewFile, Plan, QueueCount
 from spark.tables.schemas import SPECS, WINDOW_TABLES, partials_from, presented
@@ -32,7 +32,7 @@ from spark.telemetry.windows import (
     settled_before,
 )
 
-__all__ = ["RECORD_COLUMNS", "work"]
+__all__ = ["RECORD_COLUMNS", "merge", "work"]
 
 RECORD_COLUMNS = (
     *("topic", "queue", "offset", "position", "address", "device", "time", "stored_at", "protocol"),
@@ -69,6 +69,7 @@ def work(plan: Plan, bucket: int, records: pa.Table | None) -> BucketReport:
         samples = measured.select(SAMPLES.names)
         latest = _newest(latest, everything.filter(pa.array(np.isin(verdicts, IN_LATEST))))
     windows, all_marks, corrected = _windows(plan, bucket, state, samples, found)
+    merge(plan, bucket, found.files, found.removed)
     if latest is not state.latest:
         found.replaced.append("latest")
         found.files.extend(write_rows(plan, "latest", OPEN, bucket, latest))
@@ -88,6 +89,16 @@ def work(plan: Plan, bucket: int, records: pa.Table | None) -> BucketReport:
         traffic=traffic,
         corrected=corrected,
     )
+
+
+def merge(plan: Plan, bucket: int, files: list[NewFile], removed: dict[str, list[str]]) -> None:
+    """Merge the bucket's small files that the plan names, except where this pass corrects the table."""
+    for table, runs in plan.merges.get(bucket, {}).items():
+        if removed.get(table):
+            continue
+        for nth, paths in enumerate(runs):
+            files.append(merge_files(plan, table, bucket, paths, nth))
+            removed.setdefault(table, []).extend(paths)
 
 
 def _windows(

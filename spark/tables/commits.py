@@ -27,8 +27,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from spark.errors import OutputBusy, OutputMismatch, SparkError
-from spark.tables.data_files import OPEN, bucket_of, kind_of, write_rows
+from spark.tables.data_files import OPEN, merge_files, write_rows
 from spark.tables.files import Place, now_ms
+from spark.tables.live_files import MERGE_FILES, LiveFiles
 from spark.tables.manifest import Manifest, Progress, TrafficRow, sequence
 from spark.tables.reports import BucketReport, NewFile, Plan
 from spark.tables.schemas import DAY, SPECS
@@ -40,6 +41,7 @@ __all__ = ["JOB_FILE", "Commits", "Settings"]
 JOB_FILE = "headgate-job"
 _LOCK_FILE = ".lock"
 _DRIVER = 9999  # the "bucket" of the files that the driver writes itself: counters
+VACUUM_EVERY_MS = 3_600_000
 _CONFIGURATION = {"delta.checkpointInterval": "50", "delta.enableExpiredLogCleanup": "true"}
 
 
@@ -58,7 +60,31 @@ class Commits:
     def __init__(self, place: Place, settings: Settings, manifest: Manifest, lock: int | None) -> None:
         self.place, self.manifest, self._settings, self._lock = place, manifest, settings, lock
         self._tables = {name: self._table(name) for name in SPECS}
-        self._open: dict[str, dict[int, list[str]]] = {name: self._live(name) for name in SPECS}
+        self._live = {name: LiveFiles.of(table) for name, table in self._tables.items()}
+        self._merge_files = MERGE_FILES
+        self._vacuumed_ms = now_ms()
+
+    @classmethod
+    def maintaining(cls, place: Place, history_h: int) -> "Commits":
+        """Open an output for maintenance. Raises `OutputBusy` while a job runs, `OutputMismatch` without an output."""
+        if Manifest.load(place) is None:
+            raise OutputMismatch(f"{place.url} holds no tables of a telemetry job")
+        lock = _locked(place)
+        try:
+            manifest = Manifest.load(place)
+            assert manifest is not None
+            settings = Settings(watermark_ms=0, late_ms=0, buckets=manifest.buckets, history_h=history_h)
+            return cls(place, settings, manifest, lock)
+        except BaseException:
+            if lock is not None:
+                os.close(lock)
+            raise
+
+    @property
+    def whole(self) -> bool:
+        """Returns whether no pass is half committed: maintenance of one that is waits until the job has finished it."""
+        done = (table.transaction_version(self.manifest.job) for table in self._tables.values())
+        return self.manifest.pending_tick is None and all(n is None or n <= self.manifest.pass_ for n in done)
 
     @classmethod
     def open(cls, place: Place, checkpoint: Path, settings: Settings) -> "Commits":
@@ -101,6 +127,7 @@ class Commits:
             late_ms=self._settings.late_ms,
             states=self.manifest.states,
             versions={name: self._version_before(name, wanted) for name in SPECS},
+            merges=self._merges(),
         )
 
     def begin_tick(self) -> Plan | None:
@@ -140,6 +167,23 @@ class Commits:
         for bucket, path in before.states.items():
             if manifest.states[bucket] != path:
                 self.place.remove(path)
+        if now_ms() - self._vacuumed_ms >= VACUUM_EVERY_MS:
+            self.vacuum()
+
+    def vacuum(self, *, all_files: bool = False) -> int:
+        """Delete the files that were replaced longer ago than history is kept; returns how many.
+
+        With `all_files` those too that attempts have left which came to nothing.
+        """
+        self._vacuumed_ms = now_ms()
+        return sum(
+            len(table.vacuum(self._settings.history_h, dry_run=False, enforce_retention_duration=False, full=all_files))
+            for table in self._tables.values()
+        )
+
+    def merge_all(self) -> None:
+        """Have the next pass merge all small files, however few."""
+        self._merge_files = 2
 
     # ---- tables
 
@@ -159,12 +203,12 @@ class Commits:
         except (DeltaError, OSError) as error:
             raise SparkError(f"the table {url} cannot be opened: {error}") from error
 
-    def _live(self, name: str) -> dict[int, list[str]]:
-        """The open files of a table, by bucket."""
-        found: dict[int, list[str]] = {}
-        for path in pa.table(self._tables[name].get_add_actions())["path"].to_pylist():
-            if kind_of(path) == OPEN:
-                found.setdefault(bucket_of(path), []).append(path)
+    def _merges(self) -> dict[int, dict[str, list[list[str]]]]:
+        """The small files that each bucket is to merge in a pass."""
+        found: dict[int, dict[str, list[list[str]]]] = {}
+        for name in SPECS:
+            for bucket, runs in self._live[name].small(self._merge_files).items():
+                found.setdefault(bucket, {})[name] = runs
         return found
 
     def _version_before(self, name: str, wanted: int) -> int:
@@ -182,7 +226,7 @@ class Commits:
         gone = [path for report in reports for path in report.removed.get(name, ())]
         for report in reports:
             if name in report.replaced:
-                gone += self._open[name].get(report.bucket, ())
+                gone += self._live[name].opened(report.bucket)
         if not files and not gone:
             return
         stamp = now_ms()
@@ -207,10 +251,7 @@ class Commits:
             raise SparkError(f"the table {self.place.child(name)} cannot be committed: {error}") from error
         table.update_incremental()
         self.place.sync_log(name, table.version())
-        for report in reports:
-            if name in report.replaced:
-                mine = [file.path for file in report.files if file.table == name and kind_of(file.path) == OPEN]
-                self._open[name][report.bucket] = mine
+        self._live[name].change(files, gone)
 
     # ---- counters
 
@@ -258,8 +299,12 @@ class Commits:
             return rows, None
         files = write_rows(plan, "traffic", "settled", _DRIVER, _traffic_table(settled, settled=True))
         files += write_rows(plan, "traffic", OPEN, _DRIVER, _traffic_table(still_open, settled=False))
+        removed: dict[str, list[str]] = {}
+        for nth, paths in enumerate(plan.merges.get(_DRIVER, {}).get("traffic", ())):
+            files.append(merge_files(plan, "traffic", _DRIVER, paths, nth))
+            removed.setdefault("traffic", []).extend(paths)
         report = BucketReport(
-            bucket=_DRIVER, state=None, files=files, replaced=["traffic"], removed={}, queues=[], traffic=[]
+            bucket=_DRIVER, state=None, files=files, replaced=["traffic"], removed=removed, queues=[], traffic=[]
         )
         return still_open, report
 

@@ -24,7 +24,7 @@ from spark.tables.schemas import DAY, SPECS
 from spark.telemetry.groups import codes, column
 from spark.telemetry.windows import INSTANT
 
-__all__ = ["OPEN", "SETTLED", "bucket_of", "kind_of", "take_settled", "write_rows"]
+__all__ = ["OPEN", "SETTLED", "bucket_of", "kind_of", "merge_files", "take_settled", "write_rows"]
 
 OPEN, SETTLED = "open", "settled"
 _STATS_TEXT_MAX = 64  # characters of a text in the statistics
@@ -82,6 +82,21 @@ def take_settled(plan: Plan, table: str, bucket: int, wanted: pa.Table) -> tuple
             name = f"{folder}{SETTLED}-{bucket:04d}-{plan.pass_}-{plan.attempt}-{len(removed)}.parquet"
             added.append(_write(plan.place, table, name, day, rest))
     return pa.concat_tables(taken) if taken else spec.columns.empty_table(), added, removed
+
+
+def merge_files(plan: Plan, table: str, bucket: int, paths: list[str], nth: int) -> NewFile:
+    """Write one file of several settled ones of one day."""
+    spec = SPECS[table]
+    rows = []
+    for path in paths:
+        with plan.place.open(f"{table}/{path}") as file:
+            rows.append(pq.read_table(file, schema=spec.columns, partitioning=None))
+    names = [name for name in ("device", "metric", spec.time) if name in spec.columns.names]
+    merged = pa.concat_tables(rows).sort_by([(name, "ascending") for name in names])
+    day = paths[0].partition("/")[0].partition("=")[2] if spec.by_day else None
+    folder = f"{DAY.name}={day}/" if day else ""
+    name = f"{folder}{SETTLED}-{bucket:04d}-{plan.pass_}-{plan.attempt}-m{nth}.parquet"
+    return _write(plan.place, table, name, day, merged)
 
 
 def _candidates(plan: Plan, table: str, bucket: int, wanted: pa.Table) -> list[str]:

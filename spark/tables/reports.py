@@ -21,6 +21,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     late_ms: int
     states: dict[int, str]
     versions: dict[str, int]  # table -> the version that this pass continues
+    merges: dict[int, dict[str, list[list[str]]]] = {}  # bucket -> table -> runs of small files, each to become one
 
 
 class NewFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,10 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 deltalake = pytest.importorskip("deltalake")
 
+from msgspec.structs import replace as replace_struct  # noqa: E402
+
 from spark.errors import OutputBusy, OutputMismatch, SparkError  # noqa: E402
+from spark.job import maintenance  # noqa: E402
 from spark.tables import commits as commits_module  # noqa: E402
 from spark.tables.commits import Commits, Settings  # noqa: E402
 from spark.tables.files import Place  # noqa: E402
@@ -139,6 +142,46 @@ def test_days_are_partitions(opened, places):
     table = deltalake.DeltaTable(places[0].child("windows_1m"))
     assert sorted(p["day"] for p in table.partitions()) == ["2026-01-01", "2026-01-02"]
     assert shown(Tables(places[0].url).windows(since_ms=midnight)) == naive(records[1:])
+
+
+def test_small_files_are_merged_and_old_ones_deleted(places, monkeypatch):
+    records = some(400, 6)
+    commits = Commits.open(*places, SETTINGS)
+    for batch, at in enumerate(range(0, 400, 25)):
+        do_batch(commits, batch, records[at : at + 25])
+    commits.close()
+    before = {table.name: table for table in maintenance.describe(places[0])}
+    assert maintenance.compact(places[0]) > 0
+    after = {table.name: table for table in maintenance.describe(places[0])}
+    assert {name: table.rows for name, table in after.items()} == {name: table.rows for name, table in before.items()}
+    assert after["windows_1m"].files < before["windows_1m"].files
+    assert shown(plain(places[0], "windows_1m")) == naive(records)
+    monkeypatch.setattr(commits_module, "VACUUM_EVERY_MS", 0)
+    commits = Commits.open(*places, replace_struct(SETTINGS, history_h=0))
+    stored = records[-1].stored_at_ms
+    late = [replace(records[0], offset=400, values={"a": -5.0}, stored_ms=stored)]  # corrects a merged file
+    do_batch(commits, 16, late)
+    with pytest.raises(OutputBusy):
+        maintenance.compact(places[0])
+    commits.close()
+    assert shown(plain(places[0], "windows_1m")) == naive([*records, *late])
+    names = set((places[0].local / "windows_1m").rglob("*.parquet"))
+    assert len(names) == {table.name: table for table in maintenance.describe(places[0])}["windows_1m"].files
+    assert maintenance.vacuum(places[0]) == 0
+    with pytest.raises(OutputMismatch, match="holds no tables"):
+        maintenance.vacuum(Place.of(places[1]))
+
+
+def test_a_running_job_merges_many_small_files(places, monkeypatch):
+    monkeypatch.setattr(commits_module, "MERGE_FILES", 4)
+    commits = Commits.open(*places, SETTINGS)
+    records = some(1_200, 7, minutes=12)
+    for batch, at in enumerate(range(0, 1_200, 75)):
+        do_batch(commits, batch, records[at : at + 75])
+    commits.close()
+    found = {table.name: table for table in maintenance.describe(places[0])}
+    assert found["windows_1m"].files <= 2 * 2 * 5
+    assert shown(plain(places[0], "windows_1m")) == naive(records)
 
 
 def test_states_and_aliases_are_latest_values_and_no_windows(opened, places):

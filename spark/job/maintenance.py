@@ -1,0 +1,74 @@
+"""Maintenance of tables while no job writes to them: merge small files, delete old ones, describe.
+
+A running job does the first two by itself.
+"""
+
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from spark.errors import OutputBusy
+from spark.job.bucket import work
+from spark.tables.commits import Commits
+from spark.tables.files import Place, now_ms
+from spark.tables.schemas import SPECS
+
+__all__ = ["Description", "compact", "describe", "vacuum"]
+
+
+class Description(NamedTuple):
+    """One table, as it is now."""
+
+    name: str
+    version: int
+    rows: int
+    files: int
+    size_bytes: int
+    columns: tuple[str, ...]
+
+
+def compact(place: Place, *, history_h: int = 6) -> int:
+    """Merge the small files of every table; returns how many fewer there are. Raises `SparkError`."""
+    before = sum(table.files for table in describe(place))
+    commits = _opened(place, history_h)
+    try:
+        commits.merge_all()
+        if (plan := commits.begin_tick()) is not None:
+            reports = [work(plan, bucket, None) for bucket in range(commits.manifest.buckets)]
+            commits.commit(plan, reports, batch=None, began_ms=now_ms())
+    finally:
+        commits.close()
+    return before - sum(table.files for table in describe(place))
+
+
+def vacuum(place: Place, *, history_h: int = 6) -> int:
+    """Delete what was replaced longer ago than so many hours, and what no commit names; returns how many files."""
+    commits = _opened(place, history_h)
+    try:
+        return commits.vacuum(all_files=True)
+    finally:
+        commits.close()
+
+
+def describe(place: Place) -> list[Description]:
+    """Every table of an output, a job running or not."""
+    found = []
+    options = dict(place.options)
+    for name in SPECS:
+        if not DeltaTable.is_deltatable(place.child(name), options):
+            continue
+        table: Any = DeltaTable(place.child(name), storage_options=options)
+        files = pa.table(table.get_add_actions())
+        rows, sizes = files["num_records"].to_pylist(), files["size_bytes"].to_pylist()
+        columns = tuple(pa.schema(table.schema().to_arrow()).names)
+        found.append(Description(name, table.version(), sum(rows), len(rows), sum(sizes), columns))
+    return found
+
+
+def _opened(place: Place, history_h: int) -> Commits:
+    commits = Commits.maintaining(place, history_h)
+    if not commits.whole:
+        commits.close()
+        raise OutputBusy(f"a batch of {place.url} is half committed: start the job, which finishes it, and stop it")
+    return commits
