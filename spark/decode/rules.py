@@ -16,7 +16,7 @@ Format = Literal["auto", "json", "senml", "senml-cbor", "cbor", "sparkplug", "nu
 
 
 class DecodeRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How bodies of some addresses are read. Paths are fields joined by dots, a number being an array's element."""
+    """The way to read bodies of some addresses. Paths are fields joined by dots, a number being an array's element."""
 
     filter: str = "#"  # of addresses, with + and #
     format: Format = "auto"  # none: the body is no telemetry

@@ -106,7 +106,7 @@ class Decoder:
             rows.end()
 
     def _learn(self, message: Message) -> tuple[str, DecodeRule]:
-        """How messages of an address and content type are read."""
+        """Returns the way to read messages of an address and content type."""
         levels = message.address.split("/")
         rule = next((rule for rule in self._rules if rule.matches(levels)), None)
         way = _BY_TYPE.get((message.content_type or "").partition(";")[0].strip().lower(), "")

@@ -1,7 +1,6 @@
 """The rows that a body is decoded to, and the limits of what one body may hold."""
 
 import math
-from typing import NamedTuple
 
 __all__ = [
     "BAD_BODY",
@@ -111,11 +110,3 @@ class Rows:
         self.units.append(unit)
         self.times_us.append(time_us)
         self.aliases.append(None)
-
-
-class Body(NamedTuple):
-    """What a decoder gets of a message."""
-
-    data: bytes
-    address: str
-    time_ms: int
