@@ -342,7 +342,7 @@ class CoapEndpoint:
                 return 0
             request = read_request(packet.options)
             if code != GET:
-                raise ProtocolError(METHOD_NOT_ALLOWED, "GET, POST, PUT and DELETE are all there is")
+                raise ProtocolError(METHOD_NOT_ALLOWED, "the methods are GET, POST, PUT and DELETE")
             begun = self._begin_read(peer, request, now_ms)
         except (ProtocolError, Refusal) as error:
             self._sender.fail(exchange, error, now_ms)

@@ -120,7 +120,7 @@ def make_plan(request: Request, settings: CoapOptions) -> Plan:
             raise ProtocolError(UNSUPPORTED_CONTENT_FORMAT, detail)
         for field, name in _SAID_BY_EVENT.items():
             if field in fields:
-                raise ProtocolError(BAD_REQUEST, f"{name}: the CloudEvent says it")
+                raise ProtocolError(BAD_REQUEST, f"{name}: is given by the CloudEvent already")
     qos, expiry_s, delay_s = said.get("qos"), said.get("expiry"), said.get("delay")
     return Plan(
         address=address,

@@ -110,7 +110,7 @@ def read_request(options: Sequence[Option]) -> Request:
         elif is_critical(number):
             raise ProtocolError(BAD_OPTION, f"option {number} is repeated")
     if PROXY_URI in found or PROXY_SCHEME in found:
-        raise ProtocolError(PROXYING_NOT_SUPPORTED, "this is no proxy")
+        raise ProtocolError(PROXYING_NOT_SUPPORTED, "this server is not a proxy")
     if IF_MATCH in found or IF_NONE_MATCH in found:
         raise ProtocolError(BAD_OPTION, "conditional requests are not supported")
     block1, block2 = found.get(BLOCK1), found.get(BLOCK2)

@@ -223,7 +223,9 @@ class MqttUpstream:
     def _connack(self, packet: Connack, now_ms: int) -> None:
         code = packet.code if self._version == 5 else CODES_OF_RETURN.get(packet.code, packet.code)
         if packet.code:
-            raise ProtocolError(code, f"the upstream does not let us in: {_named(code)}{_because(packet.properties)}")
+            raise ProtocolError(
+                code, f"the upstream refuses the connection: {_named(code)}{_because(packet.properties)}"
+            )
         if packet.properties.server_keep_alive_s is not None:
             self._keep_alive.interval_ms = packet.properties.server_keep_alive_s * 1_000
         self._admitted = True

@@ -353,7 +353,7 @@ def encode_command(command: Command[Any]) -> bytes:
     try:
         return _encode(command)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
-        raise ControllerError(f"a command that cannot be written: {error}") from error
+        raise ControllerError(f"a command cannot be encoded: {error}") from error
 
 
 def decode_command(data: bytes) -> Command[Any]:
@@ -361,4 +361,4 @@ def decode_command(data: bytes) -> Command[Any]:
     try:
         return _decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ControllerDamaged(f"a command that cannot be read: {error}") from error
+        raise ControllerDamaged(f"a command cannot be decoded: {error}") from error

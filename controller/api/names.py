@@ -17,6 +17,6 @@ def check_text(text: str, bytes_max: int, what: str) -> None:
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        raise ControllerError(f"{what} is no Unicode text") from error
+        raise ControllerError(f"{what} is not Unicode text") from error
     if size > bytes_max:
         raise ControllerError(f"{what} has at most {bytes_max} bytes, not {size}")

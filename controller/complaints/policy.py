@@ -202,7 +202,10 @@ class Complaints:
     def _stay(self, group: Group, why: str) -> None:
         if group.number not in self._stays:
             logger.warning(
-                "store group %d: its master, replica %s, is not reached, and stays: %s", group.number, group.master, why
+                "store group %d: its master, replica %s, is reported unreachable and stays master: %s",
+                group.number,
+                group.master,
+                why,
             )
         self._stays[group.number] = why
 

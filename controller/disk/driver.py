@@ -297,7 +297,7 @@ class Driver:
         if self.full is not None:
             raise self.full
         if len(self._proposed) >= PROPOSALS_MAX:
-            raise ProposalDropped(f"{PROPOSALS_MAX} commands are under way")
+            raise ProposalDropped(f"{PROPOSALS_MAX} commands are in flight")
 
     def _await_entry(self, index: int, term: int) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = self._loop.create_future()

@@ -66,7 +66,7 @@ class Elections:
     def tick(self, now_ms: int, time_ms: int) -> list[ElectMaster]:
         """Returns the commands to propose now."""
         if self._registry.tick(now_ms):
-            logger.warning("this controller has slept: replicas have the whole time again to be heard")
+            logger.warning("this controller did not run for a while: replicas get the full timeout again")
             self._registry.complaints.began(now_ms)
         found = []
         for number in sorted(self._groups):

@@ -336,4 +336,4 @@ def _check(said: Heartbeat) -> None:
             raise ControllerError(f"a heartbeat with {len(text)} characters where {TEXT_BYTES_MAX} are enough")
     damage = said.damages, said.damaged_bytes, said.lost_bytes, said.repairing_from
     if min(said.group, said.replica - 1, said.master_epoch, said.log_epoch, said.log_end, said.confirmed, *damage) < 0:
-        raise ControllerError("a heartbeat with numbers that no replica has")
+        raise ControllerError("a heartbeat has numbers out of range")

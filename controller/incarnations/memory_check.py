@@ -198,7 +198,7 @@ class MemoryCheck:
                 else:
                     self._say("")
             except RaftError as error:
-                logger.info("this controller is not sure of its directory yet: %s", error)
+                logger.info("this controller does not trust its directory yet: %s", error)
             await asyncio.sleep(pause_s)
 
     def _say(self, reason: str) -> None:
@@ -272,7 +272,7 @@ class MemoryCheck:
             floor = max((one.last_term, one.last_index) for one in there)
             self._driver.prove(proven=True, term=term, floor=floor)
             self._floor, self._doubt = floor[1], MemoryDoubt.WAITS
-            logger.warning("the directory is a copy; all others have answered, and none knows more: it counts again")
+            logger.warning("the directory is a copy; no other controller has a newer state: it is trusted again")
             self._say("")
         else:
             self._say(words.COPIED)
@@ -332,7 +332,7 @@ class MemoryCheck:
                 logger.info("the membership cannot be changed now: %s", error)
             except ControllerError as error:
                 if str(error) != said:
-                    logger.warning("the others do not know of this controller yet: %s", error)
+                    logger.warning("this controller could not introduce itself to the others yet: %s", error)
                 said = str(error)
             await asyncio.sleep(self._pause_s())
 

@@ -252,7 +252,7 @@ def _altered(group: Group, command: AlterSyncSet) -> Group:
         raise ControllerError("a SyncStateSet includes the master")
     for id_ in wanted:
         if id_ not in group.voters:
-            raise UnknownReplica(f"{id_} is no replica of group {group.number} that may be in sync")
+            raise UnknownReplica(f"replica {id_} of group {group.number} is not one that may be in sync")
     if group.config.acknowledge == "quorum" and len(set(wanted) ^ set(group.sync_set)) > 1:
         raise ControllerError("where a majority acknowledges, the SyncStateSet changes by one member at a time")
     return msgspec.structs.replace(group, sync_set=wanted, sync_epoch=group.sync_epoch + 1)

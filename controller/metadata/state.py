@@ -211,7 +211,7 @@ class MetadataState:
         try:
             size = len(msgspec.msgpack.encode(user.rights))
         except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
-            raise ControllerError(f"rights that cannot be kept: {error}") from error
+            raise ControllerError(f"the rights of a user cannot be encoded: {error}") from error
         if size > RIGHTS_BYTES_MAX:
             raise ControllerError(f"a user's rights have at most {RIGHTS_BYTES_MAX} bytes, not {size}")
         if user.name not in self.users and len(self.users) >= USERS_MAX:

@@ -108,7 +108,7 @@ class Leadership:
         if leads == self._assumed:
             return None
         if self.term is not None:
-            logger.info("controller %d leads no more", status.id)
+            logger.info("controller %d is not the leader any more", status.id)
         self.term, self._assumed = None, leads
         return leads
 
@@ -128,7 +128,7 @@ class Leadership:
                 await asyncio.sleep(BEGIN_AGAIN_S)
                 continue
             if self._assumed == term:
-                logger.info("controller %d leads in term %d", self._driver.status.id, term)
+                logger.info("controller %d is the leader in term %d", self._driver.status.id, term)
                 self._elections.began(self._clock_ms())
                 self._serving.began(self._clock_ms())
                 self.term = term
@@ -164,11 +164,11 @@ class Leadership:
             case AskService():
                 return await self._say_whether_served(request.group)
             case ElectMaster():
-                raise BadRequest("elections are decided by the controllers' leader: ask for one")
+                raise BadRequest("elections are decided by the controllers' leader: send Elect instead")
             case Command():
                 return await self._apply(request)
             case _:
-                raise BadRequest(f"a request that nobody answers: {type(request).__name__}")
+                raise BadRequest(f"an unknown request: {type(request).__name__}")
         return None
 
     async def _say_whether_served(self, group: int) -> Service:

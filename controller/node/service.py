@@ -109,7 +109,7 @@ class ControllerService:
             else:
                 service.port = server.add_secure_port(address, credentials)
         except RuntimeError as error:
-            raise OSError(errno.EADDRINUSE, "it is taken, or no address of this machine") from error
+            raise OSError(errno.EADDRINUSE, "it is in use, or not an address of this machine") from error
         await server.start()
         service._server = server
         return service
@@ -189,7 +189,7 @@ class ControllerService:
         """The first message of a stream. Raises `BadRequest`, `WrongCluster`."""
         message = await _read_or_end(context)
         if message is None:
-            raise BadRequest("a stream that says nothing")
+            raise BadRequest("a stream without a first message")
         hello = decode(message, kind)
         self._node.check_cluster(hello.cluster)
         listening.admit(context)
@@ -377,7 +377,7 @@ class _Commands:
             answered = Answered(asked.number, node.applied, encode_answer(answer))
         except NotLeader as error:
             answered = Answered(asked.number, node.applied, error=describe(NotLeading(node.leader_address)))
-            logger.debug("a command is not taken: %s", error)
+            logger.debug("a command is refused: %s", error)
         except StorageFailed as error:  # of this controller: another one will lead
             answered = Answered(asked.number, node.applied, error=describe(ControllerClosed(str(error))))
         except ControllerError as error:

@@ -61,7 +61,7 @@ class Raft:
         self, node_id: int, storage: Storage, *, settings: Settings | None = None, random: random.Random
     ) -> None:
         if not 1 <= node_id <= NUMBER_MAX:
-            raise ValueError(f"{node_id} is no id of a node")
+            raise ValueError(f"{node_id} is not the id of a node")
         self._node = Node(node_id, storage, settings or Settings())
         self._random = random
         self._role = Role.FOLLOWER

@@ -99,7 +99,7 @@ class Leader:
             raise ChangeRefused("another change, or the beginning of this term, is not committed yet")
         node.membership.check(change)
         if change.kind is ChangeKind.ADD_LEARNER and change.node == node.id:
-            raise ChangeRefused(f"node {node.id} leads: no other one takes its place")
+            raise ChangeRefused(f"node {node.id} is the leader, and cannot be replaced")
         if change.kind is ChangeKind.PROMOTE:
             self._check_caught_up(change.node)
         entry = make_change(node.term, node.log.last_index + 1, change)
@@ -122,7 +122,7 @@ class Leader:
     def transfer(self, to: int) -> None:
         """Hand the leadership over; until it has happened or failed nothing is taken. Raises `TransferRefused`."""
         if to not in self.peers or to not in self._node.membership.voters:
-            raise TransferRefused(f"node {to} is no other voter")
+            raise TransferRefused(f"node {to} is not another voter")
         if self.transferee == to:
             return
         self.transferee = to

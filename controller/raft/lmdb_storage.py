@@ -79,7 +79,7 @@ class LmdbStorage:
                 with env.begin() as txn:
                     new = lmdb_records.is_new(txn)
                 if new and seal.newest is not None:
-                    raise StorageDamaged(f"{directory} has lost all that it held")
+                    raise StorageDamaged(f"{directory} has lost its contents")
                 if new:
                     with env.begin(write=True) as txn:
                         identity = Identity(incarnation=incarnation or new_incarnation(), file=_file_of(env))

@@ -122,7 +122,7 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if change.kind is ChangeKind.ADD_LEARNER:
             self._check_addition(change, there)
         elif there is None:
-            raise ChangeRefused(f"node {change.node} is no member")
+            raise ChangeRefused(f"node {change.node} is not a member")
         elif change.kind is ChangeKind.PROMOTE and not there.learner:
             raise ChangeRefused(f"node {change.node} votes already")
         elif change.kind is ChangeKind.REMOVE and self.voters == (change.node,):
@@ -199,4 +199,4 @@ def decode_change(data: bytes) -> Change:
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise BadMessage(f"no change of the membership: {error}") from error
+        raise BadMessage(f"not a change of the membership: {error}") from error

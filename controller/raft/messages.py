@@ -198,11 +198,11 @@ _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Message)
 def decode(data: bytes) -> Message:
     """The message these bytes are. Raises `BadMessage`."""
     if len(data) > MESSAGE_BYTES_MAX:
-        raise BadMessage(f"{len(data)} bytes are no message")
+        raise BadMessage(f"{len(data)} bytes are not a message")
     try:
         message: Message = _decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise BadMessage(f"no message: {error}") from error
+        raise BadMessage(f"not a message: {error}") from error
     return message
 
 

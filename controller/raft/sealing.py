@@ -64,7 +64,7 @@ class SealFile:
         data = self._path.read_bytes()
         found = [(seal, slot) for slot in (0, 1) if (seal := _parse(data[slot * _SLOT_BYTES :])) is not None]
         if not found:
-            raise StorageDamaged(f"{self._path} is damaged: nobody knows whether what lies beside it is the newest")
+            raise StorageDamaged(f"{self._path} is damaged: it is unknown whether the state beside it is the newest")
         self.newest, slot = max(found, key=lambda one: one[0].transaction)
         self._slot = 1 - slot
 

@@ -97,7 +97,7 @@ class Heartbeats:
             try:
                 self._changed(one.group)
             except Exception:
-                logger.exception("a change of group %d is not taken", one.number)
+                logger.exception("applying a change of store group %d has failed", one.number)
 
     def channel(self, address: str) -> Any:
         """A connection to a controller."""

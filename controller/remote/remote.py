@@ -214,7 +214,7 @@ class RemoteController(StateClient):
                 self._doubt(error)
             if self._loop.time() - self._good_s > WARN_S:
                 self._good_s = self._loop.time()
-                logger.warning("the metadata may be old: %s: %s", self._target, error)
+                logger.warning("the metadata here may be out of date: %s: %s", self._target, error)
             raise
         finally:
             self._following.cancel()

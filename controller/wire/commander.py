@@ -113,7 +113,7 @@ class Commander:
         if self._closed:
             raise ControllerClosed("the connection to the controllers is closed")
         if len(self._pending) >= ASKED_MAX:
-            raise ControllerOverloaded(f"{ASKED_MAX} requests to the controllers are under way")
+            raise ControllerOverloaded(f"{ASKED_MAX} requests to the controllers are in flight")
         body = _encoded(request)
         loop = asyncio.get_running_loop()
         self._number += 1
@@ -279,7 +279,7 @@ def _encoded(request: Request[Any]) -> bytes:
     try:
         body = encode(request)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ControllerError(f"a request that cannot be written: {error}") from error
+        raise ControllerError(f"a request cannot be encoded: {error}") from error
     if len(body) > COMMAND_BYTES_MAX:
         raise ControllerError(f"a request has at most {COMMAND_BYTES_MAX} bytes, not {len(body)}")
     return body

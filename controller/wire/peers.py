@@ -132,7 +132,7 @@ class _Peer:
         try:
             self._address = self._address_of(self._id)
             if self._address is None:
-                logger.warning("nobody says where controller %d is", self._id)
+                logger.warning("no address is known for controller %d", self._id)
             else:
                 await self._connected(self._address)
         finally:

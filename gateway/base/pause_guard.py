@@ -69,7 +69,9 @@ class PauseGuard:
             self._looked_s = self._clock()
 
     async def _wake(self, slept_s: float) -> None:
-        log.warning("this process was stopped, or too busy, for a while", for_s=round(slept_s, 1))
+        log.warning(
+            "this process did not run for a while (stopped, or the machine was overloaded)", for_s=round(slept_s, 1)
+        )
         self._confirming = True
         try:
             await self._confirm()

@@ -139,7 +139,7 @@ class Bridge:
             if outcome.error is None and not outcome.refused:
                 self._upstream.settled({})
         except TimeoutError:
-            log.warning("bridge: not known whether what was under way is stored", bridge=self.name)
+            log.warning("bridge: the outcome of messages in flight is unknown; they are sent again", bridge=self.name)
         finally:
             self._under_way = None
 
@@ -165,7 +165,9 @@ class Bridge:
         figures.connects += 1
         log.info("bridge: connected", bridge=self.name, url=self._config.url)
         if self._upstream.lowered:
-            log.warning("bridge: the upstream grants less than was asked", bridge=self.name, qos=self._upstream.lowered)
+            log.warning(
+                "bridge: the upstream grants a lower QoS than requested", bridge=self.name, qos=self._upstream.lowered
+            )
 
     async def _ticking(self) -> None:
         upstream = self._upstream
@@ -210,7 +212,7 @@ class Bridge:
                 async with asyncio.timeout(WRITE_S):
                     await self._link.write(data)
             except TimeoutError as error:
-                raise UpstreamError("the upstream does not read what we say") from error
+                raise UpstreamError("the upstream does not read from the connection") from error
 
     # ---- storing
 

@@ -167,7 +167,7 @@ class _BridgeRunner:
         except Taken:
             return None
         except (StoreError, Refusal) as error:
-            log.debug("bridge: not known whose it is", bridge=self.bridge.name, error=str(error))
+            log.debug("bridge: the owner of the bridge is unknown for now", bridge=self.bridge.name, error=str(error))
             return None
 
     async def _run(self) -> None:
@@ -213,7 +213,9 @@ class _BridgeRunner:
         except OwnershipLost:
             pass
         except StoreError as error:
-            log.warning("bridge: not released, others wait until we are gone", error=str(error))
+            log.warning(
+                "bridge: could not be released; other processes take it over when this one has ended", error=str(error)
+            )
 
 
 class _Figures(Collector):

@@ -37,7 +37,7 @@ def _addresses(config: Path | None, controllers: str | None) -> Sequence[str]:
         return ["127.0.0.1:8082"]
     found = list(load(config).cluster.controllers.values())
     if not found:
-        raise ConfigError(f"{config}: cluster.controllers is empty; write where the controllers are")
+        raise ConfigError(f"{config}: cluster.controllers is empty; write the addresses of the controllers")
     return found
 
 

@@ -28,7 +28,7 @@ class NodeAddress(NamedTuple):
         """The address written as "host:port". Raises ValueError."""
         found = _ADDRESS.fullmatch(text)
         if found is None or not 0 < int(found["port"]) < 1 << 16:
-            raise ValueError(f"{text!r} is no host:port")
+            raise ValueError(f"{text!r} is not host:port")
         return cls(found["host"].strip("[]"), int(found["port"]))
 
     def __str__(self) -> str:

@@ -54,11 +54,13 @@ def place(config: Config, *, join: bool) -> _Place:
     join = join or mine.join
     address = mine.advertise or members.get(mine.id) or str(NodeAddress(mine.host, mine.port))
     if join and not members.keys() - {mine.id}:
-        raise ConfigError("cluster.controllers: names nobody to join; write where the controllers are")
+        raise ConfigError("cluster.controllers: is empty; write the addresses of the controllers to join")
     if not join and members and mine.id not in members:
         known = ", ".join(map(str, members))
         raise ConfigError(f"controller.id: {mine.id} is none of {known}; write one of them, or start with --join")
     if not mine.advertise and mine.id not in members and not mine.port:
-        raise ConfigError("controller.port: 0 is found by nobody; write a port, or controller.advertise")
+        raise ConfigError(
+            "controller.port: 0 gives a port that no other node knows; write a port, or controller.advertise"
+        )
     directory = mine.data_dir or config.store.data_dir / "controller"
     return _Place(address, members if join or members else {mine.id: address}, directory, join)

@@ -78,7 +78,7 @@ class CatchUp:
             return False
         self.damages_passed += 1
         log.error(
-            "messages for a subscriber are lost: the log is damaged, and nobody has another copy",
+            "messages for a subscriber are lost: the log is damaged and no replica has a sound copy",
             group=lane.tail.group,
             start=error.log_offset,
             end=error.end,

@@ -65,7 +65,7 @@ async def find_messages(
     if not indexed(kind, text):
         raise Refusal(
             Cause.PRECONDITION,
-            f"messages are not found by {kind.name.lower()} here: the index of their topic leaves it out",
+            f"messages cannot be found by {kind.name.lower()}: their topic is configured without that index",
         )
     found: list[Message] = []
     looked = passed_over = 0
@@ -150,7 +150,7 @@ async def _read(store: StoreClient, position: Position) -> Message | None:
         record = await store.read(position)
         return None if record is None else decode(record)
     except msgspec.MsgspecError:
-        log.warning("a record that is no message is left out", position=str(position))
+        log.warning("a record that is not a message is left out", position=str(position))
     return None
 
 

@@ -52,7 +52,7 @@ class Batch:
         except msgspec.MsgspecError:
             readable = [n for n, (s, e) in enumerate(spans) if _is_message(data[s:e])]
             log.exception(
-                "records that are no messages are passed over",
+                "records that are not messages are skipped",
                 extra={"frame": frame.start, "records": len(spans) - len(readable)},
             )
             messages = [decode(data[s:e]) for s, e in (spans[n] for n in readable)]

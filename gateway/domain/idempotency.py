@@ -72,7 +72,11 @@ async def recall(store: StoreClient, group: int, name: bytes) -> StoredRequest:
     log = store.logs.get(group)
     entry = None if log is None else await log.kv_get(name.hex(), namespace=ONCES)
     if entry is None:
-        raise Refusal(Cause.OVERLOAD, "as many keys are remembered as there may be", retry_after_ms=RETRY_AFTER_MS)
+        raise Refusal(
+            Cause.OVERLOAD,
+            "the limit of remembered idempotency keys is reached; try again later",
+            retry_after_ms=RETRY_AFTER_MS,
+        )
     row, first, deliver_at_ms = _SAID.unpack_from(entry.value)
     frame = LogOffset(entry.revision - 1 - row)
     return StoredRequest(

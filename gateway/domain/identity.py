@@ -48,7 +48,7 @@ def check_user_name(name: str) -> None:
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise ValueError("is no UTF-8; write another name") from None
+        raise ValueError("is not UTF-8; write another name") from None
     if not 0 < size <= NAME_BYTES_MAX:
         raise ValueError(f"has {size} bytes; write a name of 1 to {NAME_BYTES_MAX}")
     if any(unicodedata.category(one) == "Cc" for one in name):

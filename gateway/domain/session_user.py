@@ -48,7 +48,7 @@ def check_user(session: str, user: SessionUser | None, who: SessionUser | None) 
     """
     if user is None or who is None or _may_take(user, who):
         return
-    log.info("a session is another user's", session=session, user=user.name, refused=who.name)
+    log.info("a session belongs to another user", session=session, user=user.name, refused=who.name)
     raise NotItsUser
 
 

@@ -138,7 +138,7 @@ async def delete(store: StoreClient, request: DeleteGroup) -> bool:
             continue
         log.info("a consumer group was deleted", group=group.name)
         return True
-    raise Refusal(Cause.OVERLOAD, f"the group {request.group!r} is changed too often by others")
+    raise Refusal(Cause.OVERLOAD, f"others have changed the group {request.group!r} at the same time; try again")
 
 
 def _there(group: Group) -> Group:

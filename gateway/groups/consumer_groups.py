@@ -342,7 +342,11 @@ class ConsumerGroups:
             await self._store.kv_transact(group.compares(records, member), group.puts(records))
         except (RevisionConflict, AppendOutcomeUnknown):
             return  # whoever reads next does it
-        log.warning("a group is set back to the end of queues", group=group.name, queues=sorted(records))
+        log.warning(
+            "a consumer group is set back to the end of its queues, which have lost their end",
+            group=group.name,
+            queues=sorted(records),
+        )
 
     async def commit(self, asker: GroupClient, request: CommitOffsets) -> Mapping[int, int]:
         """See `CommitOffsets`."""

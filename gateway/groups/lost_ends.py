@@ -34,7 +34,12 @@ class LostEnds:
             if (group, queue) not in self._seen:
                 if len(self._seen) >= REMEMBERED_COUNT_MAX:
                     self._seen.clear()
-                log.warning("a queue ends in front of where a group is", group=group, queue=queue, end=end)
+                log.warning(
+                    "a queue ends before the offset that a consumer group has committed",
+                    group=group,
+                    queue=queue,
+                    end=end,
+                )
             since_s, first = self._seen.setdefault((group, queue), (now_s, end))
             if now_s - since_s >= CERTAIN_S and self._may_lose(queue):
                 found[queue] = min(first, end)

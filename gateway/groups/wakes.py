@@ -72,7 +72,7 @@ class GroupWakes:
                     for change in some.changes:
                         self._changed(change)
             except StoreError as error:
-                log.warning("changes of consumer groups are not seen", error=str(error), retry_s=RETRY_S)
+                log.warning("changes of consumer groups cannot be read now", error=str(error), retry_s=RETRY_S)
             finally:
                 await changes.aclose()
             await asyncio.sleep(RETRY_S)

@@ -93,7 +93,7 @@ class KeyValues:
                 if known.get(said.name, (0, 0)) != (said.keys_max, said.bytes_max):
                     await self._store.kv_limit(said.name, keys_max=said.keys_max, size_bytes_max=said.bytes_max)
         except StoreError as error:  # a full disk; what there is can still be read
-            log.error("namespaces are not limited before the next start", error=str(error))
+            log.error("limits of namespaces could not be stored: they apply from the next start on", error=str(error))
 
     async def answer(self, method: Method[R, T], asker: KeyClient, request: R) -> T:
         """Answers a request of `gateway.port.kv` by one of the methods below. Raises `Refusal`, `StoreError`."""
@@ -152,7 +152,7 @@ class KeyValues:
                 return await self._store.kv_transact({key: actual}, [operation], namespace=namespace)
             except RevisionConflict:
                 continue
-        raise Refusal(Cause.OVERLOAD, f"{key!r} is changed too often by others", retry_after_ms=1_000)
+        raise Refusal(Cause.OVERLOAD, f"others have changed {key!r} at the same time; try again", retry_after_ms=1_000)
 
     async def transact(self, _: KeyClient, request: TransactKeys) -> Transacted:
         """See `TransactKeys`."""

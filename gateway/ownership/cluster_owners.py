@@ -172,7 +172,9 @@ class ClusterOwners:
                     waiting.mine = await self._ask(WantedRecord(name, self.presence.id, owner, user))
                     continue  # it may have been released before the owner could hear of this
                 if loop.time() >= until_s:
-                    log.warning("a proxy does not let go", name=name, proxy=owner)
+                    log.warning(
+                        "a proxy does not release a name that another one has requested", name=name, proxy=owner
+                    )
                     break
                 await _until(waiting.changed, until_s - loop.time())
                 self._check_present()
@@ -182,7 +184,11 @@ class ClusterOwners:
 
     def _check_present(self) -> None:
         if self.presence.remaining_s <= 0:
-            raise Refusal(Cause.UNAVAILABLE, "this proxy is cut off from the others", retry_after_ms=1_000)
+            raise Refusal(
+                Cause.UNAVAILABLE,
+                "this proxy cannot reach the home store group and owns nothing for now; try again later",
+                retry_after_ms=1_000,
+            )
 
     # ---- what others do
 
@@ -201,7 +207,9 @@ class ClusterOwners:
                 finally:
                     await changes.aclose()
             except StoreError as error:
-                log.warning("what other proxies do is not seen", error=str(error), retry_s=RETRY_S)
+                log.warning(
+                    "changes of ownership by other proxies cannot be read now", error=str(error), retry_s=RETRY_S
+                )
             await asyncio.sleep(RETRY_S)
 
     async def _look_for_wanted(self) -> None:
@@ -250,7 +258,7 @@ class ClusterOwners:
             if listener is not None:
                 await listener.on_release_requested(name, record.user)
         except Taken:
-            log.debug("a name is somebody else's already", name=name)
+            log.debug("a name has another owner already", name=name)
         except (StoreError, Refusal) as error:  # taken from us when the other one's patience is over
             log.warning("a name could not be handed over", name=name, error=str(error))
         finally:
@@ -263,7 +271,7 @@ class ClusterOwners:
                 try:
                     await self.store.kv_delete(entry.key, expected_revision=entry.revision)
                 except RevisionConflict:
-                    log.debug("somebody else asks by now", name=name)
+                    log.debug("another proxy requests the name by now", name=name)
 
     def _listener(self, name: str) -> Listener | None:
         return next((one for prefix, one in self._listeners.items() if name.startswith(prefix)), None)
@@ -295,7 +303,7 @@ class ClusterOwners:
                     log.info("this proxy is back among the others", proxy=presence.id)
                     self._deaths.set()
             if self._unheard:
-                log.info("this proxy is heard of again", proxy=presence.id)
+                log.info("this proxy's presence key is renewed again", proxy=presence.id)
             self._unheard = False
         except RevisionConflict:
             self._depose("the others take it for dead")
@@ -309,7 +317,7 @@ class ClusterOwners:
             self._depose("it was not heard of in time")
 
     def _depose(self, why: str) -> None:
-        log.warning("this proxy owns nothing any more", proxy=self.presence.id, why=why)
+        log.warning("this proxy has lost the ownership of all sessions and queues", proxy=self.presence.id, why=why)
         self.presence.present = False
         self.asked.clear()
         for waiting in self._waiting.values():
@@ -326,7 +334,11 @@ class ClusterOwners:
             try:
                 done = not self.presence.present or (self.presence.settled and await self.look_for_dead())
             except StoreError as error:
-                log.warning("what a proxy has left is not taken over yet", error=str(error), retry_s=RETRY_S)
+                log.warning(
+                    "a session or queue of a proxy that has ended could not be taken over yet",
+                    error=str(error),
+                    retry_s=RETRY_S,
+                )
                 done = False
             if not done:
                 self._deaths.set()
@@ -352,7 +364,7 @@ class ClusterOwners:
             return True
         if not await self.outage_lease.may_inherit(proxy):
             return False
-        log.info("taking over what a proxy has left", proxy=proxy, names=len(names))
+        log.info("taking over the sessions and queues of a proxy that has ended", proxy=proxy, names=len(names))
         done = True
         for n in range(0, len(names), INHERITED_AT_ONCE):
             some = names[n : n + INHERITED_AT_ONCE]
@@ -388,7 +400,9 @@ class ClusterOwners:
         except (Taken, OwnershipLost):
             pass  # somebody goes on with it already
         except (StoreError, Refusal) as error:
-            log.warning("what a proxy has left is not taken over yet", name=name, error=str(error))
+            log.warning(
+                "a session or queue of a proxy that has ended could not be taken over yet", name=name, error=str(error)
+            )
             return False
         return True
 

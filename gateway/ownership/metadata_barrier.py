@@ -53,7 +53,7 @@ class MetadataBarrier:
             async with asyncio.timeout(ANSWER_S):
                 await self._barrier()
         except (ControllerError, TimeoutError) as error:
-            log.warning("the controllers do not say whether anything is new", error=repr(error))
+            log.warning("the controllers did not answer a metadata barrier", error=repr(error))
             self._deaf_until_s = asyncio.get_running_loop().time() + DEAF_S
             return False
         return True

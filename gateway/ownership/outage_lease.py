@@ -50,7 +50,7 @@ class OutageLease:
         presence = self._presence
         if not presence.waning:
             if self._going_on and presence.present:
-                log.info("the home group is reached again", proxy=presence.id)
+                log.info("the home store group is reached again", proxy=presence.id)
             self._going_on = False
             return
         asked_s = self._clock()
@@ -58,7 +58,10 @@ class OutageLease:
         if found is None or found.served:
             return
         if not self._going_on:
-            log.warning("the home group is not served: this proxy goes on with what it owns", proxy=presence.id)
+            log.warning(
+                "the home store group is not served: this proxy keeps what it owns (outage lease)",
+                proxy=presence.id,
+            )
         self._going_on = True
         presence.go_on(asked_s + OUTAGE_LEASE_MS / 1_000, at_most_s=self._outage_s)
 

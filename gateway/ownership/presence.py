@@ -124,7 +124,9 @@ class Presence:
         except RevisionConflict:
             pass
         except StoreError as error:
-            log.warning("the other proxies are not told that this one ends", error=str(error))
+            log.warning(
+                "the presence key could not be removed: the other proxies take over when it expires", error=str(error)
+            )
 
     async def is_there(self, proxy: str) -> bool:
         """Returns whether a proxy is present. Raises `StoreError`."""

@@ -43,7 +43,7 @@ def shared_name(text: str) -> SharedName | None:
     """
     if not text.startswith(SHARED_PREFIX):
         if text == SHARED_PREFIX[:-1]:
-            raise Refusal(Cause.MALFORMED, f"{text!r} names neither a group nor a filter")
+            raise Refusal(Cause.MALFORMED, f"{text!r} is not $share/GROUP/FILTER")
         return None
     group, slash, pattern = text.removeprefix(SHARED_PREFIX).partition("/")
     if not group or "+" in group or "#" in group:

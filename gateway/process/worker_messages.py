@@ -40,7 +40,7 @@ def encode(told: Told) -> bytes:
     try:
         data = _encoder.encode(told)
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise WorkerMessageError(f"the configuration cannot be told to workers: {error}") from error
+        raise WorkerMessageError(f"the configuration cannot be sent to workers: {error}") from error
     if len(data) > MESSAGE_BYTES_MAX:
         raise WorkerMessageError(
             f"the configuration and the secrets in its files have {len(data)} bytes, and workers take "
@@ -70,7 +70,7 @@ def decode(data: bytes, factories: Mapping[str, AdapterFactory] | None = None) -
             for name, table in told.config.adapters.items()
         }
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-        raise WorkerMessageError(f"no message to a worker: {error}") from error
+        raise WorkerMessageError(f"not a message to a worker: {error}") from error
     except KeyError as error:
         raise WorkerMessageError(f"the adapter {error} is not installed for workers") from error
     return msgspec.structs.replace(told, config=msgspec.structs.replace(told.config, adapters=options))

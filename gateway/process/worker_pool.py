@@ -182,7 +182,7 @@ class WorkerPool:
             try:
                 await self._gone(worker)
             except Exception:  # whatever cannot be noted, another one is needed in its place
-                log.exception("what a worker has left is not noted", worker=worker.number)
+                log.exception("the end of a worker could not be recorded", worker=worker.number)
             worker.status, worker.metrics = None, ""
 
         async def again() -> None:

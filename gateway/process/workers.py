@@ -102,7 +102,10 @@ class Workers:
             try:
                 await self._base.store.kv_delete(kv_key(ALIVE, worker.status.proxy))
             except StoreError as error:
-                log.warning("that a worker has ended is known to the others later", error=str(error))
+                log.warning(
+                    "the other workers could not be told that a worker has ended; they notice when its keys expire",
+                    error=str(error),
+                )
 
     # ---- what it says of itself
 
@@ -196,9 +199,9 @@ async def _follow(pool: WorkerPool, news: AsyncIterator[Config], config: Config,
             try:
                 pool.tell(_for_workers(msgspec.structs.replace(config, auth=new.auth, access=new.access), base))
             except WorkerMessageError as error:
-                log.error("the configuration cannot be used, and the one before stays", mistakes=[str(error)])
+                log.error("the new configuration is invalid; the previous one stays in force", mistakes=[str(error)])
     except Exception:  # our own bug: the workers go on as they were told before
-        log.exception("the configuration is not read again any more")
+        log.exception("the configuration cannot be reloaded any more: the watcher has failed")
 
 
 def _for_workers(config: Config, base: SharedStore) -> Config:

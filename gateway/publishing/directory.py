@@ -48,7 +48,7 @@ class Directory:
                     del self._pending[address]
                 await self._store.note_addresses(some)
         except StoreError as error:  # offered again when the router has forgotten them
-            log.warning("addresses are not noted", error=str(error))
+            log.warning("addresses could not be recorded", error=str(error))
         finally:
             self._noting = False
 

@@ -340,7 +340,9 @@ def read(
                 message = decode(frame.plain[start:end])
             except msgspec.DecodeError as error:
                 log.error(
-                    "a queue holds what is no message", position=str(Position(frame.start, row)), error=str(error)
+                    "a queue holds a record that is not a message",
+                    position=str(Position(frame.start, row)),
+                    error=str(error),
                 )
                 dead.append(lease.offset)
                 continue

@@ -64,7 +64,7 @@ class QueueGarbage:
         try:
             await self._clear(name, self._left[name])
         except (StoreError, ControllerError) as error:
-            log.warning("what is left of a queue cannot be cleared away now", queue=name, error=str(error))
+            log.warning("the records of a deleted queue could not be removed now", queue=name, error=str(error))
         else:
             self._left.pop(name, None)
 

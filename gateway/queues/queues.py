@@ -110,7 +110,7 @@ class NamedQueues:
             try:
                 await self._registry.follow()
             except StoreError as error:
-                log.warning("what other proxies declare is not known here", error=str(error), retry_s=FOLLOW_S)
+                log.warning("declarations of other proxies cannot be read now", error=str(error), retry_s=FOLLOW_S)
             await asyncio.sleep(FOLLOW_S)
 
     async def follow_members(self) -> None:
@@ -220,7 +220,9 @@ class NamedQueues:
             try:
                 await self._counts.leave(queue)
             except (StoreError, Refusal) as error:
-                log.warning("a consumer that has ended is counted still", queue=queue, error=str(error))
+                log.warning(
+                    "a consumer that has ended could not be removed from the count", queue=queue, error=str(error)
+                )
         if unused:
             await self._registry.drop_unused(unused)
 
@@ -385,4 +387,4 @@ class NamedQueues:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("clearing away queues has failed", exc_info=error)
+            log.error("removing unused queues has failed", exc_info=error)

@@ -254,7 +254,7 @@ class QueueRegistry(Topology):
         try:
             await owned.release()
         except (StoreError, Refusal) as error:
-            log.warning("the name of a queue is not free yet", error=str(error))
+            log.warning("the name of a deleted queue could not be released yet", error=str(error))
 
     async def drop_unused(self, names: Iterable[str]) -> None:
         """Remove those of these queues that lived for consumers alone, and have none."""
@@ -278,7 +278,7 @@ class QueueRegistry(Topology):
                 await self._look_again(name, exchange=False)
                 self._unfinished()
             except (StoreError, ControllerError, Refusal) as error:
-                log.warning("a queue that nobody can use any more is still there", queue=name, error=str(error))
+                log.warning("an unusable queue could not be deleted yet", queue=name, error=str(error))
                 self._unfinished()
 
     async def finish(self) -> bool:
@@ -355,7 +355,9 @@ class QueueRegistry(Topology):
                 except Changed:
                     await self._look_again(name, exchange=True)
                 except StoreError as error:
-                    log.warning("an exchange that nothing is bound to is still there", exchange=name, error=str(error))
+                    log.warning(
+                        "an unused auto-delete exchange could not be deleted yet", exchange=name, error=str(error)
+                    )
                     self._idle[name] = None
                     self._unfinished()
 

@@ -82,7 +82,7 @@ class SharedCounts:
             try:
                 await self.say()
             except StoreError as error:
-                log.debug("members of shared subscriptions are not counted elsewhere yet", error=str(error))
+                log.debug("the count of shared subscription members could not be stored yet", error=str(error))
                 await asyncio.sleep(RETRY_S)
 
     async def say(self) -> None:
@@ -105,7 +105,7 @@ class SharedCounts:
             try:
                 await self.hear()
             except StoreError as error:
-                log.debug("members of shared subscriptions elsewhere are not known", error=str(error))
+                log.debug("the counts of shared subscription members at other proxies cannot be read", error=str(error))
             await asyncio.sleep(RETRY_S)
 
     async def hear(self) -> None:

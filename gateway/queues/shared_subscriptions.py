@@ -107,7 +107,7 @@ class SharedSubscriptions:
             try:
                 await self.sweep()
             except StoreError as error:
-                log.warning("shared subscriptions are looked through later", error=str(error))
+                log.warning("the check of shared subscriptions failed and is repeated later", error=str(error))
 
     async def join(self, conn: Member, request: JoinShared, permissions: Permissions = OPEN) -> Sequence[str | Refusal]:
         """See `JoinShared`; `permissions` are the member's. Raises `Refusal` (FORBIDDEN) without a session."""
@@ -240,7 +240,7 @@ class SharedSubscriptions:
             try:
                 await self._store.kv_transact({session: 0, owner_key(session): 0}, [Delete(key) for key in keys])
             except RevisionConflict:
-                log.debug("a session is there again", session=session)
+                log.debug("a session has come back before its membership was removed", session=session)
         for name in dict.fromkeys(record.queue for record in records):
             self._spawn(self._drop_empty(name))
 
@@ -250,7 +250,7 @@ class SharedSubscriptions:
             if await self._registry.unshare(name, lambda: self._unless(name)) and not self._owners.alone:
                 await self._forget_joins(name)
         except (StoreError, ControllerError, Refusal) as error:
-            log.warning("a shared subscription without members is still there", queue=name, error=str(error))
+            log.warning("a shared subscription without members could not be deleted yet", queue=name, error=str(error))
 
     async def _unless(self, name: str) -> Mapping[str, int] | None:
         """See `shared_registry.Unless`."""
@@ -268,7 +268,7 @@ class SharedSubscriptions:
             try:
                 await self._store.kv_delete(entry.key, expected_revision=entry.revision)
             except RevisionConflict:
-                log.debug("a shared subscription is there again", queue=name)
+                log.debug("a shared subscription has got members before it was deleted", queue=name)
 
 
 def _keys(queue: str, session: str) -> tuple[str, str]:

@@ -175,7 +175,7 @@ class Connection(asyncio.Protocol, Endpoint):
     def cancel(self) -> None:
         """See `store.base.listening.strangers.Holder`: strangers hold too much, and this one most."""
         if not self.gone:
-            log.info("a peer has sent too much before it said who it is", protocol=self.protocol, endpoint=self.id)
+            log.info("a peer has sent too much before it authenticated", protocol=self.protocol, endpoint=self.id)
             self.hub.metrics.errors(self.protocol, "cut_off").inc()
             self.abort()
 

@@ -385,7 +385,12 @@ class Hub:
             except ControllerError as refused:
                 raise ConfigError(f"topics.configure: {said.name}: {refused}") from refused
             if said.queues not in {None, len(topic.queues)}:
-                log.warning("a topic keeps its queues", topic=said.name, queues=len(topic.queues), asked=said.queues)
+                log.warning(
+                    "a topic keeps its number of queues: fewer than it has cannot be configured",
+                    topic=said.name,
+                    queues=len(topic.queues),
+                    asked=said.queues,
+                )
         # What a crash has left unsaid, too: the controller is asked, and the store told what it does not know.
         await self._say_configs(self.controller.topics())
 
@@ -397,7 +402,7 @@ class Hub:
         try:
             await self.store.configure_queues(unknown)
         except StoreError as error:  # a full disk, a group out of reach; what there is can still be read
-            log.warning("topics are not configured yet", error=str(error))
+            log.warning("topics could not be configured yet", error=str(error))
             self._topics_changed = True
 
     def _topics_may_have_changed(self) -> None:

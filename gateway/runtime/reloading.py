@@ -39,11 +39,13 @@ async def reread(config: "Config", hangups: asyncio.Event, load: Callable[[], "C
         try:
             new = await asyncio.to_thread(load)
         except (ConfigError, OSError) as error:
-            log.error("the configuration cannot be used, and the one before stays", mistakes=str(error).splitlines())
+            log.error(
+                "the new configuration is invalid; the previous one stays in force", mistakes=str(error).splitlines()
+            )
             continue
         sections = waiting_for_a_restart(config, new)
         if sections:
-            log.warning("what has changed here waits for a restart", sections=sections)
+            log.warning("changes in these sections take effect at the next restart", sections=sections)
         yield new
 
 
@@ -59,9 +61,11 @@ async def follow(hub: "Hub", news: AsyncIterator["Config"]) -> None:
         try:
             dismissed = apply(hub, config)
         except ConfigError as error:  # a file of keys that was there a moment ago
-            log.error("the configuration cannot be used, and the one before stays", mistakes=str(error).splitlines())
+            log.error(
+                "the new configuration is invalid; the previous one stays in force", mistakes=str(error).splitlines()
+            )
         else:
-            log.info("users and access rules are those of the configuration", dismissed=dismissed)
+            log.info("users and access rules are reloaded from the configuration", dismissed=dismissed)
 
 
 def apply(hub: "Hub", config: "Config") -> int:
@@ -85,7 +89,7 @@ def watch_users(hub: "Hub") -> None:
         own = hub.authenticator.has_own  # the file's users go before those of the cluster
         changed = frozenset([name for name, old in before.items() if known.get(name) != old and not own(name)])
         if changed:
-            log.info("users of the cluster are not as before", users=len(changed), dismissed=_dismiss(hub, changed))
+            log.info("users of the cluster have changed", users=len(changed), dismissed=_dismiss(hub, changed))
 
     hub.controller.watch(look)
 

@@ -140,4 +140,4 @@ class SysTopics:
             self._sessions = await self._hub.store.kv_count(f"sessions/{PROTOCOL}/", f"sessions/{PROTOCOL}0")
             self._retained = await self._hub.store.kv_count("retained/", "retained0")
         except StoreError as error:
-            log.debug("sessions and retained messages are not counted", error=str(error))
+            log.debug("sessions and retained messages could not be counted", error=str(error))

@@ -93,7 +93,11 @@ class AccessControl:
         try:
             return self._rules.access(identity, own_access(user.rights[ACCESS]))
         except ValueError as error:  # of a version to come
-            log.error("a user's rules are not understood, and nothing is allowed", user=user.name, error=str(error))
+            log.error(
+                "the stored access rules of a user are invalid: the user may do nothing",
+                user=user.name,
+                error=str(error),
+            )
             return NOTHING
 
     def _users_with_rules(self) -> dict[str, User]:

@@ -51,7 +51,7 @@ class ReconnectPenalty:
         if len(self._records) > CLIENTS_COUNT_MAX:
             self._records.popitem(last=False)
         if count == FREE_COUNT:
-            log.warning("a client is closed for the same again and again", **who._asdict(), why=reason)
+            log.warning("a client is disconnected for the same reason again and again", **who._asdict(), why=reason)
 
     def delay_ms(self, who: ReconnectingClient, *, now_ms: int) -> int:
         """Returns how long a client waits before it is let in."""

@@ -69,9 +69,9 @@ class ServerTls:
                 self._load_own(context)
                 self._load_revoked(context)
         except ConfigError as error:
-            log.warning("certificates are those of before", error=str(error))
+            log.warning("the new certificates cannot be used; the previous ones stay in force", error=str(error))
         else:
-            log.info("certificates are read again")
+            log.info("certificates are reloaded")
 
     def _load_own(self, context: ssl.SSLContext) -> None:
         config = self._config

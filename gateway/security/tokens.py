@@ -132,9 +132,11 @@ class Tokens:
         try:
             self._keys = tuple(self._load())
         except ConfigError as error:
-            log.warning("tokens are verified with the keys of before", error=str(error))
+            log.warning(
+                "the new keys for tokens (auth.jwt) cannot be used; the previous ones stay in force", error=str(error)
+            )
         else:
-            log.info("keys for tokens are read", keys=len(self._keys))
+            log.info("keys for tokens (auth.jwt) are loaded", keys=len(self._keys))
 
     def _load(self) -> Iterator[_Key]:
         config = self._config

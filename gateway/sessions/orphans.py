@@ -23,7 +23,7 @@ async def end_all_orphans(orphans: Sequence[str], see_to: Callable[[str], Awaita
         found = await asyncio.gather(*(see_to(key) for key in some), return_exceptions=True)
         for key, error in zip(some, found, strict=True):
             if isinstance(error, StoreError | Refusal):
-                log.warning("a will is not published yet", session=key, error=str(error))
+                log.warning("a will could not be published yet", session=key, error=str(error))
                 left.append(key)
             elif isinstance(error, BaseException):
                 raise error

@@ -267,7 +267,7 @@ class Sessions:
         try:
             await self._last_word(held, keep=keep)
         except OwnershipLost:
-            log.warning("a session has gone on elsewhere without its last word", session=key)
+            log.warning("a session was taken over before its last state was stored", session=key)
             self._unclosed.pop(key, None)
             if keep:
                 raise
@@ -415,7 +415,7 @@ class Sessions:
         try:
             return self._expired(msgspec.msgpack.decode(entry.value, type=SessionRecord))
         except msgspec.MsgspecError:
-            log.exception("a session's record is not understood", key=entry.key)
+            log.exception("a session's record is invalid", key=entry.key)
             return False
 
     # ---- inside

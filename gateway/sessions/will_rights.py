@@ -61,7 +61,9 @@ class WaitingWills:
                 try:
                     await self._look()
                 except StoreError as error:
-                    log.warning("wills that wait are looked at later", error=str(error), retry_s=PAUSE_S)
+                    log.warning(
+                        "the rights of waiting wills could not be checked yet", error=str(error), retry_s=PAUSE_S
+                    )
                     self._due = True
                 if self._due:
                     await asyncio.sleep(PAUSE_S)
@@ -84,7 +86,11 @@ class WaitingWills:
             try:
                 waited = await cancel_timer(self._store, record.timer)
             except Refusal as gone:
-                log.warning("a will cannot be called off", address=record.message.address, why=str(gone))
+                log.warning(
+                    "a will that is not allowed any more could not be cancelled",
+                    address=record.message.address,
+                    why=str(gone),
+                )
                 return
             if waited:
                 address = record.message.address

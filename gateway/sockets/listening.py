@@ -81,7 +81,7 @@ class Listener(ABC):
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no file descriptor, no memory
-                log.error("connections are not accepted for a moment", error=str(error))
+                log.error("no connections are accepted for a moment", error=str(error))
                 self._loop.remove_reader(listening)
                 self._loop.call_later(OUT_OF_FILES_S, self._accept_again, listening)
                 return

@@ -47,7 +47,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
             name = names.get(given.lower())
             if name is None:
                 near = difflib.get_close_matches(given.lower(), names, 1)
-                raise BadOption(given, "is no option" + (f"; {names[near[0]]} is" if near else ""))
+                raise BadOption(given, "is not an option" + (f"; {names[near[0]]} is" if near else ""))
             try:
                 values[name] = _PARSERS[name](text)
             except ValueError as error:
@@ -65,7 +65,7 @@ def parse_place(text: str) -> Place:
     found = {int(queue): offset for queue, offset in _OFFSETS.decode(word).items()}
     for queue, offset in found.items():
         if not 0 <= offset <= _OFFSET_MAX or not 0 <= queue <= 0xFFFF_FFFF:
-            raise ValueError(f"offset {offset} of queue {queue} is none")
+            raise ValueError(f"offset {offset} of queue {queue} is not an offset")
     return found
 
 

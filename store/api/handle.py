@@ -55,7 +55,7 @@ class LeaseHandle(NamedTuple):
             raise BadHandle("a handle is base64url") from error
         data, mac = raw[:-_MAC_BYTES], raw[-_MAC_BYTES:]
         if len(data) < _FIELDS.size or not hmac.compare_digest(mac, _mac(key, data)):
-            raise BadHandle("a handle that was not made here, or was changed")
+            raise BadHandle("the handle was not made by this store, or was changed")
         version, queue, offset, lease, lent_at, deliveries, visible_at_ms = _FIELDS.unpack_from(data)
         if version != _VERSION:
             raise BadHandle(f"a handle of version {version}")
@@ -64,7 +64,7 @@ class LeaseHandle(NamedTuple):
             QueueNumber(queue), group, QueueOffset(offset), lease, LogOffset(lent_at), deliveries, visible_at_ms
         )
         if handle.encode(key) != text:  # base64 has spellings that mean the same
-            raise BadHandle("a handle that was not made here, or was changed")
+            raise BadHandle("the handle was not made by this store, or was changed")
         return handle
 
 

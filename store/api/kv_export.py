@@ -194,7 +194,7 @@ def read_export(file: IO[bytes]) -> Iterator[Exported | list[Entry]]:
     file.seek(0)
     raw = file.read(_HEADER.size + _CRC.size)
     if len(raw) < _HEADER.size + _CRC.size or raw[:4] != _MAGIC:
-        raise DamagedExport(0, "this is no export of keys and values")
+        raise DamagedExport(0, "not an export of keys and values")
     if _CRC.unpack_from(raw, _HEADER.size)[0] != crc32c(raw[: _HEADER.size]):
         raise DamagedExport(0, "header checksum")
     _, version, _, revision, exported_at_ms, _ = _HEADER.unpack_from(raw)
@@ -207,7 +207,7 @@ def read_export(file: IO[bytes]) -> Iterator[Exported | list[Entry]]:
         count, payload = _read_block(file, at, sequence)
         if count == _END_COUNT:
             if payload != _END.pack(entries, sequence):
-                raise DamagedExport(at, "the end does not fit what comes before it")
+                raise DamagedExport(at, "the end record does not match the entries before it")
             if file.read(1):
                 raise DamagedExport(file.tell() - 1, "something follows the end")
             yield Exported(revision, exported_at_ms, entries)

@@ -53,9 +53,9 @@ class WallClock:
                 return wall
             if self._leapt_ms is None:
                 self._leapt_ms = steady
-                logger.error("the clock was set far ahead and is not followed yet", extra={"leap_ms": leap})
+                logger.error("the clock has leapt far ahead and is not followed yet", extra={"leap_ms": leap})
             elif steady - self._leapt_ms >= BELIEF_MS:
-                logger.error("the clock stays far ahead and is followed", extra={"leap_ms": leap})
+                logger.error("the clock has stayed far ahead and is followed now", extra={"leap_ms": leap})
                 self._ahead, self._leapt_ms = ahead, None
                 return wall
             return steady + self._ahead
@@ -83,7 +83,10 @@ class RisingClock:
         """It is at least as late as this: something was stored then, perhaps by another clock."""
         ahead = ms - self._now_ms()
         if ahead > LEAP_MS:
-            logger.error("the store holds later times than the clock; its time stands still", extra={"for_ms": ahead})
+            logger.error(
+                "the clock is behind the times in the store, whose time stands still until the clock catches up",
+                extra={"for_ms": ahead},
+            )
         with self._lock:
             self._last_ms = max(self._last_ms, ms)
 

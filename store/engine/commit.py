@@ -235,7 +235,7 @@ class Committer:
             except OSError as error:
                 self._writing_failed(batch, error)
             except Exception as error:
-                logger.exception("a group cannot be indexed")
+                logger.exception("a commit batch cannot be indexed")
                 self._break(error)
         if batch.outcomes and not batch.must_sync and self._answered == self._handed and self._broken is None:
             self._report(Committed(batch.outcomes, batch.size))

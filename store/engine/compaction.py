@@ -180,7 +180,7 @@ class Compaction:
         try:
             found = self._log.read(at)
             if found is None:
-                raise CorruptFrame(at, "the index names a frame that the log does not have")
+                raise CorruptFrame(at, "the index refers to a frame that the log does not have")
         except CorruptFrame:
             if not self._lost(at):
                 raise

@@ -137,7 +137,7 @@ class Dispatcher:
                 short = True
                 continue
             except Exception as error:
-                logger.exception("the views cannot be brought up")
+                logger.exception("the views cannot be applied up to the end of the log")
                 self._failed = True
                 self._fail(error)
                 break

@@ -50,7 +50,7 @@ def recover(
     old = views.old()
     if views.dispatched < log.first:
         logger.error(
-            "the views have lost what the log does not hold any more: keys, group offsets and settlements of that time",
+            "keys, group offsets and settlements of deleted segments are lost: the views that held them are gone",
             extra={"dispatched": views.dispatched, "log_first": log.first},
         )
     start = reported = max(views.dispatched, log.first)
@@ -143,7 +143,7 @@ def cut_off(log: CommitLog, views: Views, seals: SealFile, at: LogOffset) -> Non
     if at < end:
         seals.drop_from(at)
         log.truncate(at, views.dispatched)
-        logger.warning("the log was cut where the master's goes another way", extra={"at": at, "bytes": end - at})
+        logger.warning("the log was cut where it differs from the master's", extra={"at": at, "bytes": end - at})
 
 
 def give_up(log: CommitLog, views: Views, seals: SealFile, at: LogOffset, cut_to: LogOffset | None) -> None:
@@ -175,7 +175,7 @@ def give_up(log: CommitLog, views: Views, seals: SealFile, at: LogOffset, cut_to
 
 def _begin_again(log: CommitLog, views: Views) -> None:
     logger.error(
-        "the views are ahead of the log, which has lost its end; they are rebuilt from what it has",
+        "the log has lost its end: it ends before the views do, which are rebuilt from it",
         extra={"dispatched": views.dispatched, "log_end": log.end, "log_first": log.first},
     )
     log.look_for_missing(log.first, views.dispatched, "recovery")

@@ -86,7 +86,7 @@ class Trimmer:
             if first > self._log.first:
                 self._trim(first)
         except _Abandoned:
-            logger.info("trimming the log is put off")
+            logger.info("trimming the log is postponed")
         except CorruptFrame as error:
             logger.warning("trimming the log waits for its repair: %s", error)
 

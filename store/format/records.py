@@ -271,6 +271,6 @@ def decode(data: bytes | memoryview) -> Record | None:
     try:
         record: Record = _decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        logger.exception("a record of a reserved queue is not understood and has no effect")
+        logger.exception("a record of a reserved queue is invalid and has no effect")
         return None
     return record

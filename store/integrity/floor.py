@@ -51,7 +51,7 @@ def _read(files: Files, path: Path) -> tuple[int, LogOffset]:
     found = [_parse(data[at : at + _SLOT.size]) for at in (0, _SLOT_BYTES)]
     known = [one for one in found if one is not None]
     if not known and any(data):
-        logger.error("the floor of the log is not known: its file is damaged", extra={"path": str(path)})
+        logger.error("the file `floor` is damaged: it is unknown how far the log reached", extra={"path": str(path)})
     return max(known, default=(0, _UNKNOWN))
 
 
@@ -92,7 +92,7 @@ class Floor:
             self._write(at)
         except OSError as error:
             if not self._failed:
-                logger.warning("the floor of the log is not kept", extra={"error": str(error)})
+                logger.warning("the file `floor` cannot be written", extra={"error": str(error)})
             self._failed = True
 
     def begin(self, at: LogOffset) -> None:

@@ -155,4 +155,7 @@ class DamageLedger:
         try:
             write_small_file(self._files, self._path, _Saved(_VERSION, self.repaired_count, list(self._open)))
         except OSError as error:
-            logger.warning("the list of damages is not kept beyond this process", extra={"error": str(error)})
+            logger.warning(
+                "the file `damages` cannot be written: known damage is forgotten at a restart",
+                extra={"error": str(error)},
+            )

@@ -93,11 +93,15 @@ def read_seals(files: Files, path: Path) -> list[Seal]:
         finally:
             file.close()
     except OSError as error:
-        logger.error("the seals of the log cannot be read and are made again", extra={"error": str(error)})
+        logger.error(
+            "the file `seals` cannot be read: the digests of segments are computed again", extra={"error": str(error)}
+        )
         return []
     found = _parse(data)
     if found is None:
-        logger.error("the file of the log's seals is damaged: they are made again", extra={"path": str(path)})
+        logger.error(
+            "the file `seals` is damaged: the digests of segments are computed again", extra={"path": str(path)}
+        )
     return found or []
 
 
@@ -155,7 +159,7 @@ class SealFile:
         try:
             self._save(seals)
         except OSError as error:
-            logger.warning("the seals of the log are not kept", extra={"error": str(error)})
+            logger.warning("the file `seals` cannot be written", extra={"error": str(error)})
 
     def _save(self, seals: Iterable[Seal]) -> None:
         entries = b"".join(_ENTRY.pack(*seal) for seal in seals)

@@ -138,7 +138,10 @@ class ViewsHealth:
         try:
             write_small_file(self._files, data_dir / _MARKER, _Marker(view, why))
         except OSError as error:
-            logger.warning("the next start will not know that the views are damaged", extra={"error": str(error)})
+            logger.warning(
+                "the damage of the views cannot be recorded: the next start will not know of it",
+                extra={"error": str(error)},
+            )
 
     def renewed(self) -> None:
         """The views were set aside, or replaced: what is there now is another. Raises OSError."""
@@ -201,7 +204,10 @@ class ViewsHealth:
                 self._watch_fd = os.open(self._data_dir / _WATCH, flags, FILE_MODE)
             os.pwrite(self._watch_fd, state + str(self.deaths).encode(), 0)
         except OSError as error:
-            logger.warning("a crash of this process in the views would go unnoticed", extra={"error": str(error)})
+            logger.warning(
+                "the file `views.watch` cannot be written: a crash while the views are written would go unnoticed",
+                extra={"error": str(error)},
+            )
 
     def close(self) -> None:
         """Give the file back. A process that comes to this, and has looked at all, has not died of it."""

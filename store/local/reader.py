@@ -111,7 +111,7 @@ class Reader:
         """A chunk's frame and rows. Raises `CorruptFrame` unless both are what the index says."""
         frame = self.frame(chunk.frame, chunk.frame_size_bytes, in_memory=in_memory)
         if frame is None:
-            raise CorruptFrame(chunk.frame, "the index names a frame that the log does not have")
+            raise CorruptFrame(chunk.frame, "the index refers to a frame that the log does not have")
         rows = _rows(frame, queue)
         if len(rows) != chunk.row_count:
             raise CorruptFrame(chunk.frame, f"{len(rows)} rows of queue {queue} where the index has {chunk.row_count}")
@@ -283,7 +283,7 @@ class Reader:
                                 return Located(records, unreadable)
                             raise
                         logger.error(
-                            "messages are lost and passed over: the log is damaged",
+                            "messages are lost and skipped: the log is damaged",
                             extra={"queue": queue, "first": low, "next": high, "error": str(error)},
                         )
                         self.lost_count += high - low
@@ -374,7 +374,7 @@ class Reader:
             try:
                 frame = self.frame(chunk.frame, chunk.frame_size_bytes, in_memory=in_memory)
                 if frame is None:
-                    raise CorruptFrame(chunk.frame, "the index names a frame that the log does not have")
+                    raise CorruptFrame(chunk.frame, "the index refers to a frame that the log does not have")
             except CorruptFrame as error:
                 if chunk.frame < self._log.first:  # deleted meanwhile
                     continue

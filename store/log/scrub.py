@@ -190,7 +190,7 @@ class Scrub:
                 file.close()
             self._files.rename(written, self._path)
         except OSError as error:
-            logger.warning("the scrub's position is not kept", extra={"error": str(error)})
+            logger.warning("the scrub's position cannot be stored", extra={"error": str(error)})
         self._saved = saved
 
     def _look(self) -> None:
@@ -222,5 +222,5 @@ class Scrub:
             finally:
                 file.close()
         except (OSError, msgspec.MsgspecError) as error:
-            logger.warning("the scrub begins anew", extra={"error": str(error)})
+            logger.warning("the scrub starts again at the beginning", extra={"error": str(error)})
             return _Saved()

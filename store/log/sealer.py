@@ -34,12 +34,15 @@ def hold_against_seals(log: CommitLog, seals: SealFile, first: LogOffset, reache
             segment = log.segment_of(seal.start)
             if segment is not None and segment.start == seal.start and segment.end > seal.end:
                 logger.error(
-                    "a closed segment is longer than it was sealed, and is cut",
+                    "a closed segment is longer than its seal says, and is cut",
                     extra={"segment": segment.path.name, "end": segment.end, "sealed": seal.end},
                 )
                 segment.truncate(seal.end)
     else:
-        logger.error("the seals are not of this log and are made again", extra={"log_first": log.first})
+        logger.error(
+            "the file `seals` belongs to another log: the digests of segments are computed again",
+            extra={"log_first": log.first},
+        )
         seals.drop_from(LogOffset(0))
     if log.end < reached:
         log.begin_segment(reached)

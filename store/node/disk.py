@@ -69,7 +69,7 @@ class Disk:
         try:
             found, self.guessed = await asyncio.to_thread(self._file.load), False
         except BadEpochs as error:
-            logger.error("the file of epochs is damaged: they are looked for in the log", exc_info=error)
+            logger.error("the file `epochs` is damaged: the epochs are read from the log", exc_info=error)
             found = None
         if found is None:
             try:

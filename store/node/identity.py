@@ -79,7 +79,7 @@ async def register(
             replica = msgspec.structs.replace(about(found.id, found.check), log=log)
             registered = await controller.do(RegisterReplica(group=group, replica=replica))
         except ReplicaIdTaken as taken:
-            logger.info("another id is asked for: %s", taken)
+            logger.info("requesting another replica id: %s", taken)
             await asyncio.to_thread(_forget, files, data_dir)
             continue
         except WrongLog as wrong:

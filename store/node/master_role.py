@@ -146,7 +146,7 @@ class MasterRole:
         deadline_ms = self._context.now_ms() + ELECTED_MS
         while (found := self._context.known().master) is None:  # by quorum it takes two elections
             if self._context.now_ms() > deadline_ms:
-                raise CannotSwitchOver("this is the master no more, and nobody else is yet")
+                raise CannotSwitchOver("this node is not the master any more, and no other one is elected yet")
             await asyncio.sleep(TICK_S / 5)
         return found
 

@@ -279,7 +279,7 @@ class StoreNode:
         """Nobody is served: once there is room, all is as before. Damaged views are made anew by opening again."""
         self.role = None
         self._speak()
-        logger.warning("this replica waits, and opens its store again: %s", error)
+        logger.warning("this replica waits and then opens its store again: %s", error)
         await self.disk.close()
         await asyncio.sleep(REOPEN_S)
 
@@ -351,7 +351,7 @@ class StoreNode:
             f"replica {context.replica} of store group {number} was registered at {other.address}, and is here at "
             f"{self.address} too: one of both has a copy of the other's data directory"
         )
-        logger.error("this node stands aside: %s", self.aside)
+        logger.error("this node takes no part in its store group: %s", self.aside)
         try:
             if self._task is not None:
                 self._task.cancel()
@@ -365,7 +365,11 @@ class StoreNode:
             return
         assert self.identity is not None
         assert self.group is not None
-        logger.warning("replica %d of store group %d is here alone again", self.identity.id, number)
+        logger.warning(
+            "the other node with the identity of replica %d of store group %d is gone: this node takes part again",
+            self.identity.id,
+            number,
+        )
         context.identity, context.since, self.aside = self.identity, self.group.master_epoch, ""
         self._task = self._living(context)
 

@@ -49,7 +49,7 @@ class MasterStore(LocalStore):
     ) -> Sequence[Lease]:
         """See `StoreClient.take`. Raises `NotWritable`: too few replicas answer, another one may be lending by now."""
         if self.cut_off():
-            raise NotWritable("too few replicas say that this is the master still: nothing is lent")
+            raise NotWritable("too few replicas confirm that this is still the master: no messages are lent")
         return await super().take(
             queue, owner, max_count=max_count, max_bytes=max_bytes, group=group, invisible_ms=invisible_ms
         )

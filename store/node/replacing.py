@@ -38,8 +38,8 @@ async def install(context: ReplicaContext, core: ReplicaCore) -> None:
     if store is not None and core.starting_over:  # or have acknowledged what it throws away
         lost_end = max(store.held, store.followed, store.end)
         logger.error(
-            "this replica throws its log away, from %d to %d, and starts over from the snapshot: it is not elected "
-            "before its log reaches to %d again",
+            "this replica discards its log, from %d to %d, and starts over from the snapshot: it is not elected "
+            "before its log reaches %d again",
             store.first,
             store.end,
             lost_end,

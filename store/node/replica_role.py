@@ -135,7 +135,9 @@ class ReplicaRole:
             self._end(Ending.GIVE_UP)
         elif group.master_epoch > max(self._core.epochs.newest, self._context.since):
             if self._core.lacks_end:  # which the controllers have not heard of yet
-                logger.error("elected to epoch %d, this replica does not lead: %s", group.master_epoch, LACKS_END)
+                logger.error(
+                    "elected in epoch %d, this replica cannot become master: %s", group.master_epoch, LACKS_END
+                )
                 self._context.unfit.add(group.master_epoch)
             else:
                 self._end(Ending.ELECTED)
@@ -365,7 +367,7 @@ class ReplicaRole:
                     await self._carry_out(self._effects.popleft())
                     self._effects += self._core.take()
             except (StoreFull, StoreOverloaded, CorruptFrame) as error:
-                logger.warning("frames from the master cannot be taken for now: %s", error)
+                logger.warning("frames from the master cannot be stored for now: %s", error)
                 self._broken = True  # before anything else can end it: what is dropped here, nobody will ever write
                 self._context.speak()
                 await asyncio.sleep(AGAIN_S)
@@ -413,7 +415,7 @@ class ReplicaRole:
                 self._fetching = asyncio.create_task(self._fetch(epoch), name="fetching a snapshot")
                 self._hang_up()
             case Close(why):
-                logger.info("following ends: %s", why)
+                logger.info("this replica stops following the master: %s", why)
                 if self._core.stage in {Stage.IDLE, Stage.DIVERGED}:  # else there is a newer stream already
                     self._hang_up()
                     if self._fetching is not None:
@@ -434,7 +436,7 @@ class ReplicaRole:
         address = context.address_of_master(self._group)
         try:
             if address is None or self._group.master_epoch != epoch:
-                raise StoreUnreachable("the master is another one by now")
+                raise StoreUnreachable("the group has another master by now")
             await fetch_snapshot(context, address, epoch, starts_over=self._core.starting_over)
         except (StoreError, OSError) as error:
             logger.warning("no snapshot from the master: %s", error)

@@ -44,7 +44,7 @@ class Rounds:
             async with asyncio.timeout(self._context.pace.stall_ms / 1000):
                 await read.agreed
         except TimeoutError as error:
-            raise NotWritable("too few replicas say that this is the master still") from error
+            raise NotWritable("too few replicas confirm that this is still the master") from error
         finally:
             with suppress(ValueError):
                 self._reads.remove(read)

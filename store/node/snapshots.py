@@ -45,7 +45,7 @@ class SnapshotSender:
     async def send(self, store: LocalStore, epochs: EpochList, asked: SnapshotRequest, context: Any) -> None:
         """Take a snapshot and send it; `epochs` are those of the log. Raises `StoreError`, OSError."""
         if asked.starts_over and store.is_damaged:
-            raise SnapshotUnusable("the master is damaged, too: no other replica throws its log away")
+            raise SnapshotUnusable("the master's log is damaged too: no replica discards its log for a snapshot of it")
         if self._busy:
             raise StoreOverloaded("a snapshot is being sent already")
         self._busy = True
@@ -80,7 +80,7 @@ async def fetch_snapshot(context: ReplicaContext, address: str, epoch: int, *, s
         head = wire.decode(await _timely(stream, TAKING_S), SnapshotHead)
         _check(head, context, epoch)
         if starts_over and not head.sound:
-            raise SnapshotUnusable("the master does not say that it is sound: this replica keeps its log")
+            raise SnapshotUnusable("the master does not confirm that its log is sound: this replica keeps its own log")
         with closing(OsFiles().open(directory / SNAPSHOT_VIEWS, create=True)) as file:
             at = 0
             while at < head.size_bytes:

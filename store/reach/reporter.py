@@ -105,7 +105,7 @@ class Reporter:
                 async with asyncio.timeout(2 * REPORT_S):
                     await self._report(report)
             except (ControllerError, TimeoutError) as error:
-                logger.debug("the controllers do not hear which masters are reached: %s", error)
+                logger.debug("the controllers could not be told which masters are unreachable: %s", error)
             try:
                 async with asyncio.timeout(REPORT_S):
                     await self._sooner.wait()

@@ -158,7 +158,7 @@ class Appender:
         for ack in acks:
             pending = self._sent.pop(ack.number, None)
             if pending is None:
-                raise BadAnswer(f"frame {ack.number} is acknowledged, which is not under way")
+                raise BadAnswer(f"frame {ack.number} is acknowledged, which is not in flight")
             self._sent_bytes -= pending.size
             outcome = outcome_of(ack)
             if isinstance(outcome, StoreError) and self._is_kept(pending, outcome):

@@ -141,7 +141,7 @@ class Caller:
         if self._down_since is not None and now_s - self._down_since > self._budget_s:
             raise self._unreachable()
         if len(self._waiting) + len(self._sent) >= CALLS_COUNT_MAX and method != "ping":
-            raise StoreOverloaded(f"{CALLS_COUNT_MAX} calls are under way")
+            raise StoreOverloaded(f"{CALLS_COUNT_MAX} calls are in flight")
         self._number += 1
         since = None if self._down_since is None else now_s
         future = self._loop.create_future()

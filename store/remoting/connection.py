@@ -315,7 +315,7 @@ class Connection:
                     leave = leave or NotMaster(gone, message.news.leave or None)
             if leave is not None:
                 if not isinstance(leave, NotMaster):
-                    logger.warning("a session is given up: %s", leave)
+                    logger.warning("a session with a store node has ended: %s", leave)
                 self._give_up(leave)
 
     async def _send_calls(self, streams: NodeStreams) -> None:

@@ -161,7 +161,7 @@ def decode_epochs(data: bytes) -> tuple[EpochList, int]:
     magic, crc = _HEAD.unpack_from(data)
     body = data[_HEAD.size :]
     if magic != _MAGIC:
-        raise BadEpochs("no list of epochs")
+        raise BadEpochs("not a list of epochs")
     if value(body) != crc:
         raise BadEpochs("checksum")
     promised, count = _COUNTS.unpack_from(body)

@@ -417,7 +417,7 @@ class Master:
         if peer.damaged:
             raise CannotSwitchOver(f"the log of replica {target} is damaged, and not repaired yet")
         if self.ended is not None or self.heir not in {None, target}:
-            raise CannotSwitchOver("this master is about to end already")
+            raise CannotSwitchOver("this master is handing over already")
         self.heir, self._target_ms = target, self._now_ms
 
     def call_off(self) -> None:

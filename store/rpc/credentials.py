@@ -51,6 +51,10 @@ class CredentialFiles(NamedTuple):
             tls.load_verify_locations(self.authority)
             tls.load_cert_chain(self.certificate, self.key)
         except ssl.SSLError as error:
-            raise OSError(errno.EINVAL, f"no PEM, or not its key ({error.reason})", str(self.certificate)) from error
+            raise OSError(
+                errno.EINVAL,
+                f"not PEM, or the key does not belong to the certificate ({error.reason})",
+                str(self.certificate),
+            ) from error
         tls.verify_mode = ssl.CERT_REQUIRED
         return tls

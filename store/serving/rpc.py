@@ -93,7 +93,7 @@ class StoreService:
             else:
                 service.port = server.add_secure_port(address, credentials)
         except RuntimeError as error:
-            raise OSError(errno.EADDRINUSE, "it is taken, or no address of this machine") from error
+            raise OSError(errno.EADDRINUSE, "it is in use, or not an address of this machine") from error
         await server.start()
         service._server = server
         return service
@@ -145,7 +145,7 @@ class StoreService:
             asked = _parse(request, wire.FetchRequest)
             listening.admit(context)
             if self._streams >= STREAMS_MAX:
-                raise wire.TooManyStreams(f"{STREAMS_MAX} fetches are under way")
+                raise wire.TooManyStreams(f"{STREAMS_MAX} fetches are in progress")
             self._streams += 1
             try:
                 async for chunk in self._chunks(asked):

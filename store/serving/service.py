@@ -221,7 +221,7 @@ class NodeService:
     def _closed(self, closing: asyncio.Task[None]) -> None:
         self._closing.discard(closing)
         if not closing.cancelled() and (error := closing.exception()) is not None:
-            logger.error("a session could not be cleared away", exc_info=error)
+            logger.error("a session could not be closed cleanly", exc_info=error)
 
     async def _append(self, _requests: object, context: Any) -> None:
         async with self._stream(APPEND, context) as term:

@@ -117,7 +117,7 @@ class Session:
             if number in self._tasks:
                 raise wire.BadRequest(f"two calls with the number {number}")
             if number and len(self._tasks) >= CALLS_COUNT_MAX:
-                self._put(number, StoreOverloaded(f"{CALLS_COUNT_MAX} calls are under way"))
+                self._put(number, StoreOverloaded(f"{CALLS_COUNT_MAX} calls are in flight"))
                 continue
             task = self._loop.create_task(self._answer(call))
             if number:

@@ -167,14 +167,14 @@ def test_a_file_with_a_mistake_changes_nothing_and_what_needs_a_restart_is_said(
     bob = reloaded.client("bob")
     reloaded.file.write_text('[auth]\nanonymus = "nobody"\n')
     reloaded.hang_up()
-    (mistake,) = reloaded.until("the configuration cannot be used", 1)["mistakes"]
+    (mistake,) = reloaded.until("the new configuration is invalid", 1)["mistakes"]
     assert mistake.startswith("auth.anonymus")
     assert bob.publish("d/x") == ACCEPTED
     assert reloaded.client("bob", 1).connack.code == ACCEPTED
 
     reloaded.write(filters="other/#", rest="[limits]\nconnections_per_address = 1\n")
     reloaded.reload()
-    assert reloaded.until("what has changed here waits for a restart", 1)["sections"] == ["limits"]
+    assert reloaded.until("changes in these sections take effect at the next restart", 1)["sections"] == ["limits"]
     assert bob.publish("d/x") == DENIED
 
 

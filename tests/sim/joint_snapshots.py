@@ -25,7 +25,7 @@ class _Sender:
 
     async def send(self, store, epochs: EpochList, asked: SnapshotRequest, context) -> None:
         if asked.starts_over and store.is_damaged:
-            raise SnapshotUnusable("the master is damaged, too")
+            raise SnapshotUnusable("the master's log is damaged too")
         data, first = pickle.dumps(store.views), store.first
         kept = epochs.cut(first).trim(first).entries
         sound = not store.is_damaged

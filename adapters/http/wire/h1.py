@@ -370,7 +370,7 @@ class Http1:
     def _upgrade(self, rest: bytes) -> bytes | None:
         """A request with an Upgrade header: the parser has stopped behind its head, whatever its body."""
         if self._method() == "CONNECT":
-            self._refuse(_Refused(problem(501, "this is no proxy")))
+            self._refuse(_Refused(problem(501, "this server is not a proxy")))
             return None
         settings = [value for name, value in self._headers if name == b"http2-settings"]
         offers = b",".join(value for name, value in self._headers if name == b"upgrade").lower()

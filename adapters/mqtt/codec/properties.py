@@ -70,7 +70,7 @@ Scope = PacketType | _WillScope
 def _read_flag(reader: Reader) -> int:
     flag = reader.u8()
     if flag > 1:
-        raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a property that is 0 or 1 is neither")
+        raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a property that must be 0 or 1 has another value")
     return flag
 
 
@@ -78,7 +78,7 @@ def _positive(read: Callable[[Reader], int]) -> Callable[[Reader], int]:
     def checked(reader: Reader) -> int:
         number = read(reader)
         if not number:
-            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a property that may not be 0 is")
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a property that must not be 0 is 0")
         return number
 
     return checked
@@ -184,7 +184,7 @@ def decode_properties(reader: Reader, scope: Scope) -> Properties:
         identifier = inside.varint()
         row = _BY_ID.get(identifier)
         if row is None or scope not in row.scopes:
-            raise malformed(f"property 0x{identifier:02X} has no place here")
+            raise malformed(f"property 0x{identifier:02X} is not allowed in this packet")
         value = row.kind.read(inside)
         if row.repeats:
             values = fields.setdefault(row.field, [])

@@ -71,7 +71,7 @@ class Authentication:
         """Say what the gateway wants to hear. Raises `ProtocolError` (0x87) when it wants to too often."""
         self._rounds += 1
         if self._rounds > ROUNDS_COUNT_MAX:
-            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "the exchange does not come to an end")
+            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "the authentication exchange has too many steps")
         self.turn = Turn.CLIENT
         self._challenge = challenge
         self._say(ReasonCode.CONTINUE_AUTHENTICATION, challenge.data)
@@ -79,7 +79,7 @@ class Authentication:
     def proven(self, principal: Principal) -> None:
         """A connected client has proven again who it is: say so (3.15.2.1). Raises `ProtocolError` (0x87)."""
         if principal.device != self._link.device:
-            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "a connection cannot become somebody else's")
+            raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "a re-authentication cannot change the user of a connection")
         self.end()
         self._say(ReasonCode.SUCCESS, principal.final)
 

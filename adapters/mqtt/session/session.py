@@ -147,7 +147,7 @@ class Session:
         """A packet other than PUBLISH. Raises `ProtocolError` (0x82) for one that no client may send now."""
         handler = _HANDLERS.get(type(packet))
         if handler is None:
-            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} has no place here")
+            raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} is not sent by clients")
         handler(self, packet)
 
     def resume(self, state: SessionState, exchanges: Exchanges, opened: port.OpenedSession) -> None:

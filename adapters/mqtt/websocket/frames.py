@@ -135,7 +135,7 @@ def _check(first: int, second: int, *, fragmented: bool) -> None:
         raise Fault(CloseCode.PROTOCOL_ERROR, "a client's frames are masked")
     if opcode & 8:
         if opcode > Opcode.PONG or not final or second & 127 > CONTROL_BYTES_MAX:
-            raise Fault(CloseCode.PROTOCOL_ERROR, "a control frame that is none")
+            raise Fault(CloseCode.PROTOCOL_ERROR, "a control frame is fragmented or longer than 125 bytes")
     elif opcode == Opcode.TEXT:
         raise Fault(CloseCode.UNSUPPORTED_DATA, "MQTT is in binary frames (MQTT-6.0.0-1)")
     elif opcode > Opcode.BINARY:
@@ -158,7 +158,7 @@ def _close_code(payload: bytes) -> int:
         return CloseCode.NO_STATUS
     code = int.from_bytes(payload[:2], "big")
     if len(payload) < 2 or not (code in _SENDABLE or 3000 <= code < 5000):
-        raise Fault(CloseCode.PROTOCOL_ERROR, "a close frame with a code that means nothing")
+        raise Fault(CloseCode.PROTOCOL_ERROR, "a close frame with an invalid code")
     try:
         payload[2:].decode()
     except UnicodeDecodeError:

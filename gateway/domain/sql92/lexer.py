@@ -66,7 +66,7 @@ def _token(text: str, at: int) -> tuple[Token, int]:
     if (match := _QUOTED_NAME.match(text, at)) is not None:
         return Token("name", match[1].replace('""', '"'), at), match.end()
     if text.startswith(("--", "/*"), at):
-        raise WhereError(text, at, "there are no comments; put a space between two signs")
+        raise WhereError(text, at, "comments are not supported; put a space between two minus signs")
     for sign in _SIGNS:
         if text.startswith(sign, at):
             return Token(sign, sign, at), at + len(sign)

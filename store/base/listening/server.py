@@ -117,7 +117,7 @@ class Server:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no file descriptor is left, say
-                logger.warning("connections cannot be taken: %s", error)
+                logger.warning("connections cannot be accepted: %s", error)
                 self._loop.remove_reader(listener)
                 self._loop.call_later(AGAIN_S, self._listen_on, listener)
                 return

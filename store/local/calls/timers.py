@@ -45,7 +45,7 @@ class TimerCalls(LeaseCalls):
             lease_ms = self._lending.expire()
             times.append(None if lease_ms is None else self._wall_ms() + lease_ms)
         except Exception:
-            logger.exception("leases that have ended could not be taken back")
+            logger.exception("messages of expired leases could not be returned to their queues")
             times.append(now_ms + RETRY_MS)
         try:
             waits = self._engine.refusal is not None or self._inherits  # what has fired may be in what is not confirmed

@@ -163,8 +163,8 @@ class Repairer:
         lost = frozenset(self._core.lost) if self.damages else frozenset()
         for one in sorted(lost - self._lost):
             logger.critical(
-                "the log is damaged from %d to %d, and so is, or does not have it, every other replica: what it held "
-                "is lost, and readers get an error",
+                "the log is damaged from %d to %d, and no other replica has a sound copy: what it held is lost, and "
+                "readers get an error",
                 one.start,
                 one.end,
             )

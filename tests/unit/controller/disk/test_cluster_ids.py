@@ -238,7 +238,7 @@ async def test_a_controller_of_another_cluster_gets_no_votes(tmp_path, caplog):
     shutil.rmtree(tmp_path / "ours" / "3")
     shutil.copytree(tmp_path / "theirs" / "3", tmp_path / "ours" / "3")
     async with ours:
-        await until(lambda: "takes nothing from this one" in caplog.text)
+        await until(lambda: "refuses messages of this controller" in caplog.text)
         assert name in caplog.text
         leader = await ours.leader()
         assert leader != 3

@@ -65,7 +65,7 @@ def test_an_older_copy_of_the_database_beside_the_seal_is_said(tmp_path):
 def test_a_database_that_is_gone_beside_the_seal_is_said(tmp_path):
     fill(tmp_path)
     (tmp_path / "data.mdb").unlink()
-    with pytest.raises(StorageDamaged, match="has lost all"):
+    with pytest.raises(StorageDamaged, match="has lost its contents"):
         opened(tmp_path)
 
 

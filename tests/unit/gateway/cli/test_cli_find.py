@@ -82,7 +82,7 @@ def test_a_real_gateway(shared_gateway):
     assert (found.returncode, found.stdout) == (0, b"3\n")
     refused = headgate("find", "--address", "findtest/1", *offset)
     assert refused.returncode == 1
-    assert b"the index of their topic leaves it out" in refused.stderr
+    assert b"is configured without that index" in refused.stderr
     bad = headgate("sub", "#", "-w", "qos = = 1", *offset)
     assert bad.returncode == 1
     assert b"line 1, column 7" in bad.stderr

@@ -83,7 +83,7 @@ def test_silence_and_refusals_are_told_apart(serve, certificates, monkeypatch):
         nobody = f"127.0.0.1:{free.getsockname()[1]}"
     plain, secure = serve(plainly), serve(by(server))
     assert why_silent(nobody, None) == "refuses connections: nothing listens there"
-    assert why_silent("no such:host", None) == "is no host:port"
+    assert why_silent("no such:host", None) == "is not host:port"
     assert why_silent("unix:/nowhere", None) == "does not answer"
     assert why_silent(plain, None) == "listens, but does not answer as a controller"
     assert why_silent(plain, mine) == "speaks without TLS, and [cluster.tls] demands it"

@@ -150,7 +150,7 @@ async def test_an_outage_is_said_when_it_begins_and_when_it_ends(two):
             await one.owners.beat()
     said = [(line["log_level"], line["event"]) for line in lines if "heard of" in line["event"]]
     begun, still = "this proxy is not heard of", ("debug", "this proxy is not heard of")
-    assert said == [("warning", begun), still, still, still, ("info", "this proxy is heard of again")] * 2
+    assert said == [("warning", begun), still, still, still, ("info", "this proxy's presence key is renewed again")] * 2
 
 
 async def test_a_proxy_that_is_cut_off_alone_stops_in_time(two):

@@ -80,8 +80,8 @@ def test_who_joins_need_not_be_named_and_may_be_elsewhere_than_it_listens():
     [
         ("[cluster]\ncontrollers = { 1 = '127.0.0.1:1' }\n[controller]\nid = 7\n", "controller.id: 7 is none of 1"),
         ("[controller]\nhost = '0.0.0.0'\n", "controller.host: 0.0.0.0 can be reached from other machines"),
-        ("[controller]\njoin = true\n", "cluster.controllers: names nobody to join"),
-        ("[controller]\nport = 0\n", "controller.port: 0 is found by nobody"),
+        ("[controller]\njoin = true\n", "cluster.controllers: is empty"),
+        ("[controller]\nport = 0\n", "controller.port: 0 gives a port"),
     ],
 )
 def test_a_wrong_configuration_is_said_in_one_line(tmp_path, text, expected):

@@ -101,7 +101,7 @@ def test_a_length_beyond_the_limit_is_refused_before_anything_is_read():
 
 def test_a_configuration_that_cannot_be_told_is_said(monkeypatch):
     told = orders()
-    with pytest.raises(WorkerMessageError, match="cannot be told"):
+    with pytest.raises(WorkerMessageError, match="cannot be sent"):
         encode(msgspec.structs.replace(told, config=msgspec.structs.replace(told.config, adapters={"x": object()})))
     monkeypatch.setattr(worker_messages, "MESSAGE_BYTES_MAX", 100)
     with pytest.raises(WorkerMessageError, match="without --workers"):

@@ -50,7 +50,7 @@ def test_a_torn_write_leaves_the_older_floor(tmp_path, hurt):
 def test_a_floor_that_cannot_be_read_is_said_and_is_none(tmp_path, caplog):
     (tmp_path / "floor").write_bytes(b"nonsense" * 128)
     assert Floor(OsFiles(), tmp_path / "floor").at == 0
-    assert "its file is damaged" in caplog.text
+    assert "`floor` is damaged" in caplog.text
 
 
 def test_a_disk_that_takes_nothing_keeps_the_log_going(tmp_path, caplog):
@@ -59,7 +59,7 @@ def test_a_disk_that_takes_nothing_keeps_the_log_going(tmp_path, caplog):
     files.write_error = errno.EIO
     floor.raise_to(100)
     floor.raise_to(200)
-    assert caplog.text.count("floor of the log is not kept") == 1
+    assert caplog.text.count("`floor` cannot be written") == 1
 
 
 async def test_the_floor_is_exact_while_the_store_runs(tmp_path):

@@ -82,7 +82,7 @@ def test_a_disk_that_takes_nothing_leaves_what_is_known_in_memory(tmp_path, capl
     files.write_error = errno.EIO
     found.report(damage(100, 200))
     assert spans(found) == [(100, 200)]
-    assert "not kept beyond this process" in caplog.text
+    assert "`damages` cannot be written" in caplog.text
 
 
 @given(st.lists(st.tuples(st.sampled_from("rrrxf"), st.integers(0, 60), st.integers(1, 20)), max_size=40))

@@ -89,7 +89,7 @@ async def test_damaged_seals_are_made_again(tmp_path, hurt, caplog):
         assert not store.is_damaged
         seal(store)
         assert store.seals() == before
-    assert "seals is damaged" in caplog.text
+    assert "`seals` is damaged" in caplog.text
 
 
 async def test_a_directory_of_an_older_version_is_sealed_in_the_background(tmp_path):
@@ -149,7 +149,7 @@ async def test_a_segment_that_is_too_long_is_cut_to_its_seal(tmp_path, caplog):
     async with await LocalStore.open(tmp_path, **OPTIONS) as store:
         assert not store.is_damaged
     assert log_bytes(tmp_path) == before
-    assert "longer than it was sealed" in caplog.text
+    assert "longer than its seal says" in caplog.text
 
 
 async def test_a_damaged_segment_is_sealed_when_it_is_repaired(tmp_path):

@@ -186,7 +186,7 @@ def test_a_position_that_cannot_be_kept_is_no_harm(tmp_path, caplog):
     files.fill(0)
     one.step()
     assert one.progress.passes == 1
-    assert "position is not kept" in caplog.text
+    assert "position cannot be stored" in caplog.text
     log.close()
 
 

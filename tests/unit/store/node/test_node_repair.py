@@ -152,7 +152,7 @@ async def test_an_emptied_replica_is_filled_around_the_damage_of_its_master(tmp_
         with caplog.at_level(logging.INFO):
             await group.start(empty)
             await until(lambda: len(group.group.sync_set) == 3, PATIENCE_S)
-        assert caplog.text.count("the stream to the master is over") < 3
+        assert caplog.text.count("the stream to the master has ended") < 3
         await same(group)
 
 

@@ -195,7 +195,7 @@ async def test_what_no_replica_has_is_lost_and_nobody_has_to_stand_aside_for_it(
     [damage] = rig.repairer.status
     assert damage.lost
     assert rig.repairer.describe().endswith("of them lost, as no replica has them")
-    assert [one.levelname for one in caplog.records if "is lost, and readers get" in one.getMessage()] == ["CRITICAL"]
+    assert [one.levelname for one in caplog.records if "readers get an error" in one.getMessage()] == ["CRITICAL"]
     await until(lambda: rig.repairer.repairing_from is None)
     assert len(rig.asked) == 2
 

@@ -201,7 +201,7 @@ def test_streams_are_bounded(served, monkeypatch):
 
 
 def test_a_port_in_use_is_an_os_error(served):
-    with pytest.raises(OSError, match="it is taken"):
+    with pytest.raises(OSError, match="it is in use"):
         Serving.start(_again(served))
 
 
