@@ -134,7 +134,7 @@ class Channel:
         return self.state is State.OPEN and not self.waiting and self.content is None
 
     def send(self, method: type[Frame], *values: Any) -> None:
-        """Send a method on this channel."""
+        """Sends a method on this channel."""
         self.output.write(method_frame(self.number, method, *values))
 
     def ask(self, index: int, request: Request[Any], then: Callable[[Any], None]) -> None:
@@ -155,13 +155,13 @@ class Channel:
     # ---- the end
 
     def fail(self, code: int, text: str, index: int) -> None:
-        """Close the channel for an error (AMQP 0-9-1, 1.5.2.5); `index` is the method's that caused it."""
+        """Closes the channel for an error (AMQP 0-9-1, 1.5.2.5); `index` is the method's that caused it."""
         if self.open:
             self.end(State.CLOSING)
             self.send(Methods.Close, code, cut(text), index >> 16, index & 0xFFFF)
 
     def end(self, state: State) -> None:
-        """Deliver no more, and give back what has not been acknowledged."""
+        """Delivers no more, and gives back what has not been acknowledged."""
         self.state = state
         self.drop_content()
         for consumer in self.consumers.values():
@@ -172,7 +172,7 @@ class Channel:
         self.unacknowledged.clear()
 
     def drop_content(self) -> None:
-        """Forget the message whose body is not whole."""
+        """Forgets the message whose body is not whole."""
         if self.content is not None:
             self.output.assembling_bytes -= len(self.content.body)
             self.output.share.release(self.content.reserved_bytes)
@@ -206,7 +206,7 @@ class Channel:
         return count
 
     def fetched(self, got: Got, queue: str, *, no_ack: bool, now_ms: int) -> None:
-        """Send the message that basic.get has found."""
+        """Sends the message that basic.get has found."""
         self.delivered += 1
         if not no_ack:
             consumer = Consumer(self, ConsumerId(0), "", queue, no_ack=False)
@@ -231,7 +231,7 @@ class Channel:
             self.send(Basic.Cancel, consumer.tag, True)
 
     def settle(self, tag: int, outcome: str, *, multiple: bool) -> None:
-        """Acknowledge or give back one message, or all up to one; tag 0 with `multiple` means all.
+        """Acknowledges or gives back one message, or all up to one; tag 0 with `multiple` means all.
 
         Raises `ProtocolError` (PRECONDITION_FAILED) for a tag that is not known.
         """
@@ -261,7 +261,7 @@ class Channel:
     # ---- publishing
 
     def confirm(self, first: int, count: int, refused: Mapping[int, Refusal]) -> None:
-        """Say what became of the messages with the tags `first` to `first + count - 1`; `refused` is by tag."""
+        """Says what became of the messages with the tags `first` to `first + count - 1`; `refused` is by tag."""
         done = first - 1
         for tag in sorted(refused):
             if tag - 1 > done:

@@ -67,7 +67,7 @@ class Publisher:
         return any(of is channel for of, _ in self.starts)
 
     def add(self, channel: "Channel", message: Message, *, mandatory: bool) -> None:
-        """Publish a message with those of this read."""
+        """Publishes a message with those of this read."""
         self.turn(channel)
         if mandatory:
             self.mandatory.append(len(self.messages))
@@ -114,7 +114,7 @@ class Publisher:
         self._answer(now_ms)
 
     def _answer(self, now_ms: int) -> None:
-        """Confirm the groups that can be: none behind one that is held."""
+        """Confirms the groups that can be: none behind one that is held."""
         while self._groups and self._groups[0].settled:
             group = self._groups.popleft()
             for run in group.runs:

@@ -220,7 +220,7 @@ class AmqpConnection(ConnectionOutput):
         self.write(method_frame(0, Methods.Start, 0, 9, SERVER_PROPERTIES, self._mechanisms, b"en_US"))
 
     def _frames(self, now_ms: int) -> None:  # noqa: PLR0915 - one loop on purpose, see below
-        """Take whole frames from the input, until a method has to wait or no whole frame is left."""
+        """Takes whole frames from the input, until a method has to wait or no whole frame is left."""
         # Everything a publisher repeats is found by its bytes, so a published message costs two look-ups, three
         # unpacked heads and the message itself, all in this loop: 1.5 us here with its confirm, against 8 us for
         # pamqp's decoding alone. Properties that nobody has sent before cost 3 us more.
@@ -299,7 +299,7 @@ class AmqpConnection(ConnectionOutput):
             self._input = data[at:]
 
     def _frame(self, kind: int, number: int, payload: bytes, now_ms: int) -> bool:
-        """Take one frame; False when it has to wait."""
+        """Takes one frame; returns False when it has to wait."""
         if kind == FRAME_HEARTBEAT:
             if number or payload:
                 raise ProtocolError(FRAME_ERROR, "a heartbeat on a channel, or with a payload")
@@ -381,7 +381,7 @@ class AmqpConnection(ConnectionOutput):
         return True
 
     def _has_credit(self, content: Content, now_ms: int) -> bool:
-        """Reserve what a content header announces; False when it has to wait. Raises `ProtocolError`."""
+        """Reserves what a content header announces; returns False when it has to wait. Raises `ProtocolError`."""
         size, size_max = content.body_size, self._message_bytes_max
         if size > size_max:
             raise ProtocolError(
@@ -407,7 +407,7 @@ class AmqpConnection(ConnectionOutput):
         self._publisher.add(channel, message, mandatory=content.target.mandatory)
 
     def hold_back(self, refusal: Refusal, now_ms: int) -> None:
-        """Ask the client not to publish for a while (RabbitMQ's connection.blocked)."""
+        """Asks the client not to publish for a while (RabbitMQ's connection.blocked)."""
         if self._hears_blocked:
             if self._keepalive.blocked_until_ms is None:
                 self.write(method_frame(0, Methods.Blocked, cut(refusal.detail)))
@@ -496,7 +496,7 @@ class AmqpConnection(ConnectionOutput):
     # ---- the end
 
     def _fail(self, code: int, text: str, now_ms: int) -> None:
-        """Close the connection for an error (AMQP 0-9-1, 1.4.2.9), and wait for the peer to say that it has heard."""
+        """Closes the connection for an error (AMQP 0-9-1, 1.4.2.9), and waits for the peer to say that it has heard."""
         if self._phase in (Phase.CLOSING, Phase.CLOSED):
             self._end(text)
             return

@@ -54,7 +54,7 @@ class ConnectionOutput:
         self._freed: dict[ConsumerId, Consumer] = {}  # whose credit may have changed
 
     def write(self, *frames: bytes) -> None:
-        """Send frames."""
+        """Sends frames."""
         self._out += frames
 
     @property
@@ -67,7 +67,7 @@ class ConnectionOutput:
         return not self.waits_for_room and self.fetching_count < FETCHING_COUNT_MAX
 
     def emit(self, effect: Effect) -> None:
-        """Ask the gateway for something."""
+        """Asks the gateway for something."""
         self._effects.append(effect)
 
     def expect(self, answered: Answered) -> Token:
@@ -97,7 +97,7 @@ class ConnectionOutput:
         self._consumers[consumer.id] = consumer
 
     def drop_consumer(self, consumer: "Consumer") -> None:
-        """End a consumer."""
+        """Ends a consumer."""
         if self._consumers.pop(consumer.id, None) is not None:
             self.emit(Cancel(consumer=consumer.id))
 

@@ -35,7 +35,7 @@ _U32_MAX: Final = 0xFFFFFFFF
 
 
 def handle(channel: Channel, method: Frame, *, unsent: bool) -> bool:
-    """Carry out a method; False when it has to wait, and be handled again later. Raises `ProtocolError`.
+    """Carries out a method; returns False when it has to wait, and is handled again later. Raises `ProtocolError`.
 
     `unsent` says that this read holds messages of the channel which the gateway does not know of yet.
     """

@@ -110,7 +110,7 @@ class Content:
         return self.template is not None and len(self.body) == self.body_size
 
     def take_header(self, payload: bytes) -> None:
-        """Take the content header. Raises `ProtocolError`."""
+        """Takes the content header. Raises `ProtocolError`."""
         if self.template is not None:
             raise ProtocolError(UNEXPECTED_FRAME, "a second content header")
         if len(payload) < CONTENT_HEADER.size:
@@ -125,7 +125,7 @@ class Content:
         self.template = None
 
     def take_body(self, payload: bytes) -> None:
-        """Take a body frame. Raises `ProtocolError`."""
+        """Takes a body frame. Raises `ProtocolError`."""
         if self.template is None:
             raise ProtocolError(UNEXPECTED_FRAME, "a body without a content header")
         if len(self.body) + len(payload) > self.body_size:

@@ -52,7 +52,7 @@ class ConnectionBudget:
         self.retry_ms: int | None = None  # when to ask again, or to look whether somebody waits
 
     def reserve(self, size_bytes: int, *, now_ms: int) -> str:
-        """Ask for the credit of a body; one of `Credit`."""
+        """Asks for the credit of a body; one of `Credit`."""
         together = self._all
         if size_bytes > FREE_BYTES:
             if together.reserved_bytes and together.reserved_bytes + size_bytes > self._max_bytes:

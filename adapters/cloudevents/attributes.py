@@ -75,7 +75,7 @@ def split(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], tuple[tuple
 
 
 def check(attributes: Mapping[str, str]) -> None:
-    """Raise `Refusal` (MALFORMED) unless these are the context attributes of a CloudEvents 1.0 event."""
+    """Raises `Refusal` (MALFORMED) unless these are the context attributes of a CloudEvents 1.0 event."""
     for name in _REQUIRED:
         if not attributes.get(name):
             raise malformed(name, "is required" if name not in attributes else "must not be empty")

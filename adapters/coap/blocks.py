@@ -56,7 +56,7 @@ class _Transfers(Generic[B]):
         return transfer.body
 
     def put(self, peer: Peer, key: Key, body: B, size_bytes: int, now_ms: int) -> bool:
-        """Hold a new transfer, one of the same name being forgotten; False when there is no room for it."""
+        """Holds a new transfer, one of the same name being forgotten; returns False when there is no room for it."""
         self.drop(peer, key)
         settings = self._settings
         of_peer = self._of_peer.get(peer, {})
@@ -74,14 +74,14 @@ class _Transfers(Generic[B]):
         return True
 
     def grow(self, peer: Peer, key: Key, size_bytes: int, now_ms: int) -> bool:
-        """Count more bytes for a transfer that was just heard of; False when there is no room for them."""
+        """Counts more bytes for a transfer that was just heard of; returns False when there is no room for them."""
         if not self._take(size_bytes, now_ms):
             return False
         self._transfers[peer, key].size_bytes += size_bytes
         return True
 
     def drop(self, peer: Peer, key: Key) -> None:
-        """Forget a transfer, if it is held."""
+        """Forgets a transfer, if it is held."""
         transfer = self._transfers.pop((peer, key), None)
         if transfer is None:
             return
@@ -92,7 +92,7 @@ class _Transfers(Generic[B]):
             del self._of_peer[peer]
 
     def expire(self, now_ms: int) -> None:
-        """Forget what has been silent for too long."""
+        """Forgets what has been silent for too long."""
         while self._transfers:
             (peer, key), transfer = next(iter(self._transfers.items()))
             if transfer.heard_ms + self._settings.exchange_lifetime_ms > now_ms:
@@ -106,7 +106,7 @@ class _Transfers(Generic[B]):
         return next(iter(self._transfers.values())).heard_ms + self._settings.exchange_lifetime_ms
 
     def _take(self, size_bytes: int, now_ms: int) -> bool:
-        """Count bytes; False when they are too many even without the transfers that can give way."""
+        """Counts bytes; returns False when they are too many even without the transfers that can give way."""
         most = self._settings.block_bytes_max
         while self._size_bytes + size_bytes > most:
             if size_bytes > most or not self._transfers or not self._give_way(next(iter(self._transfers)), now_ms):
@@ -115,7 +115,7 @@ class _Transfers(Generic[B]):
         return True
 
     def _give_way(self, name: tuple[Peer, Key], now_ms: int) -> bool:
-        """Forget a transfer, unless it was heard of so lately that it may well go on."""
+        """Forgets a transfer, unless it was heard of so lately that it may well go on."""
         if now_ms - self._transfers[name].heard_ms < SILENCE_SPARED_MS:
             return False
         self.drop(*name)
@@ -126,7 +126,7 @@ class Uploads(_Transfers[bytearray]):
     """Bodies that arrive in Block1, in order, each acted upon as a whole (RFC 7959, 2.5)."""
 
     def add(self, peer: Peer, request: Request, payload: bytes, now_ms: int) -> bytes | None:
-        """Take one block; the whole body once it is there, else None.
+        """Takes one block; the whole body once it is there, else None.
 
         Raises `ProtocolError`: 4.00 for a block that is not as long as it says, 4.08 when one before it is missing,
         4.13 for too large a body; `Refusal` (OVERLOAD) when a limit for transfers is reached.

@@ -207,7 +207,7 @@ class CoapEndpoint:
         return effects
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
-        """Answer what was stored, or refused, or read; let peers in."""
+        """Answers what was stored, or refused, or reads; lets peers in."""
         if token == self._admitting:
             return self._complete_admission(outcome, now_ms)
         exchanges = self._publishing.pop(token, None)
@@ -250,7 +250,7 @@ class CoapEndpoint:
         return 0
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
-        """Acknowledge what is not answered yet, send again what was not acknowledged, forget what is old."""
+        """Acknowledges what is not answered yet, sends again what was not acknowledged, forgets what is old."""
         while self._slow and self._slow[0][0] <= now_ms:
             _, token = self._slow.popleft()
             reading = self._reading.get(token)
@@ -285,7 +285,7 @@ class CoapEndpoint:
     # ---- admission
 
     def _admit(self, datagrams: Sequence[tuple[bytes, Peer]], now_ms: int) -> Sequence[Effect]:
-        """Ask whether anonymous peers are let in; until it is known, datagrams are parked."""
+        """Asks whether anonymous peers are let in; until it is known, datagrams are parked."""
         effects: list[Effect] = []
         if self._turned_away is not None:
             for data, peer in datagrams:
@@ -373,7 +373,7 @@ class CoapEndpoint:
         return (Call(request=question, token=token),)
 
     def _look_up(self, exchange: Exchange, message: Message, now_ms: int) -> Sequence[Effect]:
-        """Let a request wait until it is known whether its address has a value."""
+        """Lets a request wait until it is known whether its address has a value."""
         address = message.address
         asked = self._lookups.waiting.get(address)
         token = self._token(now_ms) if asked is None else asked
@@ -383,12 +383,12 @@ class CoapEndpoint:
         return () if asked is not None else (Call(request=LastValue(address=address), token=token),)
 
     def _ask_for_list(self) -> Sequence[Effect]:
-        """Ask for the list of addresses that requests have waited for longest, unless one is on its way."""
+        """Asks for the list of addresses that requests have waited for longest, unless one is on its way."""
         due = self._listings.next()
         return () if due is None else (Call(request=due[0], token=due[1]),)
 
     def _complete_read(self, token: Token, outcome: Outcome, now_ms: int) -> None:
-        """Answer a GET, or all that wait for the same links."""
+        """Answers a GET, or all that wait for the same links."""
         value = outcome.value
         for reading in [self._reading.pop(one) for one in self._listings.answered(token) if one in self._reading]:
             self._outstanding -= 1

@@ -89,7 +89,7 @@ class Exchanges:
         return len(conversation.by_mid) < self.peer_max
 
     def open(self, exchange: Exchange) -> None:
-        """Recognise an exchange from now on. It is forgotten by `forget`, or by its age once it was `remember`ed."""
+        """Recognises an exchange from now on. It is forgotten by `forget`, or by its age once it was `remember`ed."""
         conversation = self.by_peer.get(exchange.peer)
         if conversation is None:
             conversation = self.by_peer[exchange.peer] = Conversation(exchange.peer)
@@ -98,12 +98,12 @@ class Exchanges:
         conversation.by_mid[exchange.mid] = exchange
 
     def remember(self, exchanges: Sequence[Exchange], now_ms: int) -> None:
-        """Keep exchanges that are open for EXCHANGE_LIFETIME."""
+        """Keeps exchanges that are open for EXCHANGE_LIFETIME."""
         self._wakes.append((now_ms, exchanges))
         self._count += len(exchanges)
 
     def forget(self, exchange: Exchange) -> None:
-        """Recognise an exchange no longer."""
+        """Recognises an exchange no longer."""
         conversation = self.by_peer.get(exchange.peer)
         if conversation is not None and conversation.by_mid.get(exchange.mid) is exchange:
             del conversation.by_mid[exchange.mid]
@@ -111,7 +111,7 @@ class Exchanges:
                 del self.by_peer[exchange.peer]
 
     def expire(self, now_ms: int, at_least: int = 0) -> None:
-        """Forget exchanges whose lifetime is over, about `at_least` and two wakes of them, so that no call is long."""
+        """Forgets exchanges whose lifetime is over, about `at_least` and two wakes of them, so that no call is long."""
         horizon = now_ms - self.lifetime_ms
         wakes = self._wakes
         dropped = wakes_dropped = 0
@@ -128,7 +128,7 @@ class Exchanges:
         return self._wakes[0][0] + self.lifetime_ms + EXPIRY_SLACK_MS if self._wakes else None
 
     def _make_room(self, now_ms: int) -> None:
-        """Give up, from the oldest on, what has been replaced by a later use of its Message ID or is sent no more."""
+        """Gives up, from the oldest on, what has been replaced by a later use of its Message ID or is sent no more."""
         horizon = now_ms - min(MAX_TRANSMIT_SPAN_MS, self.lifetime_ms)
         given_up = 0
         while self._wakes and given_up < DROPPED_PER_TICK_MAX:

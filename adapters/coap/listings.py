@@ -33,12 +33,12 @@ class Listings:
         self._under_way: list[Token] = []  # the requests whose list the gateway has been asked for
 
     def check_room(self, request: Request) -> None:
-        """Raise `Refusal` (OVERLOAD) where too many different lists are waited for already."""
+        """Raises `Refusal` (OVERLOAD) where too many different lists are waited for already."""
         if len(self._waiting) >= LISTS_WAITING_MAX and (request.path, request.query) not in self._waiting:
             raise Refusal(Cause.OVERLOAD, "too many lists at once")
 
     def add(self, request: Request, question: ListAddresses, token: Token) -> None:
-        """Let a request wait for its list."""
+        """Lets a request wait for its list."""
         self._waiting.setdefault((request.path, request.query), _WaitingListings(question, [])).tokens.append(token)
 
     def next(self) -> tuple[ListAddresses, Token] | None:

@@ -44,7 +44,7 @@ class Lookups:
         return exchange.head[1] == CHANGED and self._known.get(address, 0) <= now_ms
 
     def add(self, token: Token, exchange: Exchange, message: Message) -> list[Exchange]:
-        """Let a request wait for the lookup of this token; returns all that do."""
+        """Lets a request wait for the lookup of this token; returns all that do."""
         lookup = self._lookups.get(token)
         if lookup is None:
             lookup = self._lookups[token] = _Lookup(message.address, [], [])
@@ -56,7 +56,7 @@ class Lookups:
     def answered(
         self, token: Token, *, value: Message | None, error: Refusal | None, now_ms: int
     ) -> list[Message] | None:
-        """Settle the codes of the responses, and return what to publish now; None for a token of something else.
+        """Settles the codes of the responses, and returns what to publish now; None for a token of something else.
 
         A peer that may not read the address is not told whether there was a value, and is not asked for again at once:
         each time counts as a denied read.

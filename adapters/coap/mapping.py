@@ -98,7 +98,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_plan(request: Request, settings: CoapOptions) -> Plan:
-    """Read the options of a POST, PUT or DELETE; raises `ProtocolError` (4.00, 4.02, 4.04, 4.05, 4.15)."""
+    """Reads the options of a POST, PUT or DELETE; raises `ProtocolError` (4.00, 4.02, 4.04, 4.05, 4.15)."""
     address = resolve(request.path, bare_paths=settings.bare_paths).address
     if address is None:
         raise ProtocolError(METHOD_NOT_ALLOWED, "links can only be read")

@@ -69,7 +69,7 @@ class Block(NamedTuple):
 
     @classmethod
     def decode(cls, value: bytes, name: str) -> "Block":
-        """Read an option's value; raises `ProtocolError` (4.00) for the reserved size (RFC 7959, 2.2)."""
+        """Reads an option's value; raises `ProtocolError` (4.00) for the reserved size (RFC 7959, 2.2)."""
         word = read_uint(value)
         if word & 7 == SIZE_EXPONENT_RESERVED:
             raise ProtocolError(BAD_REQUEST, f"{name}: the block size 7 is reserved")
@@ -91,7 +91,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_request(options: Sequence[Option]) -> Request:
-    """Check the options of a request and read them.
+    """Checks the options of a request and reads them.
 
     Raises `ProtocolError`: 4.02 for a critical option that is unknown, repeated against its rule, of a wrong length or
     not UTF-8; 5.05 for a proxy's options. Conditional requests are not offered, so If-Match and If-None-Match count as

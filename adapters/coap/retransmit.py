@@ -42,7 +42,7 @@ class Retransmitter:
         return len(self._pending) >= self._pending_max
 
     def add(self, peer: Peer, mid: int, datagram: bytes, now_ms: int) -> None:
-        """Watch over a Confirmable message that is sent now for the first time."""
+        """Watches over a Confirmable message that is sent now for the first time."""
         assert not self.full
         jitter_ms = self._spread_ms * self._random.getrandbits(JITTER_BITS) >> JITTER_BITS
         timeout_ms = self._ack_timeout_ms + jitter_ms

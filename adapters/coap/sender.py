@@ -38,13 +38,13 @@ class Sender:
         return out
 
     def acknowledge(self, exchange: Exchange) -> None:
-        """Send an empty acknowledgement: the response will take longer (RFC 7252, 5.2.2)."""
+        """Sends an empty acknowledgement: the response will take longer (RFC 7252, 5.2.2)."""
         exchange.acked = True
         exchange.response = bytes((0x40 | ACK << 4, EMPTY)) + exchange.tag[:2]
         self.output.append((exchange.response, exchange.peer))
 
     def fail(self, exchange: Exchange, error: ProtocolError | Refusal, now_ms: int) -> None:
-        """Answer what went wrong, as far as the message layer lets it be answered."""
+        """Answers what went wrong, as far as the message layer lets it be answered."""
         if isinstance(error, Refusal):
             self.answer(exchange, refused(error, max_body_bytes=self.max_body_bytes), now_ms)
         elif isinstance(error, MessageFormatError):
@@ -54,7 +54,7 @@ class Sender:
             self.answer(exchange, wrong(error, max_body_bytes=self.max_body_bytes), now_ms)
 
     def answer(self, exchange: Exchange, answer: Answer, now_ms: int) -> None:
-        """Send a response: in the acknowledgement if that is still to be sent, else in a message of its own."""
+        """Sends a response: in the acknowledgement if that is still to be sent, else in a message of its own."""
         body = encode_options(answer.options) if answer.options else exchange.tail
         if answer.payload:
             body += b"\xff" + answer.payload

@@ -89,7 +89,7 @@ def _extended(data: bytes, at: int, nibble: int) -> tuple[int, int]:
 
 
 def decode(data: bytes) -> Packet:
-    """Read one datagram; raises `MessageFormatError`."""
+    """Reads one datagram; raises `MessageFormatError`."""
     if len(data) < HEADER_BYTES:
         raise MessageFormatError("shorter than a header")
     first, code = data[0], data[1]

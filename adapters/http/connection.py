@@ -222,13 +222,13 @@ class HttpConnection:
         return effects
 
     def _refuse_bodies(self, transport: Transport) -> None:
-        """Answer the requests with bodies that nothing has been done with yet."""
+        """Answers the requests with bodies that nothing has been done with yet."""
         transport.refuse_arriving()
         for exchange, request, *_ in self._requests.drop_bodies():
             self._respond(exchange, request, problem(503, CROWDED, (b"retry-after", b"1")))
 
     def _publish(self, key: IdempotencyKey | None = None) -> None:
-        """Publish what was collected of one sender."""
+        """Publishes what was collected of one sender."""
         if self._messages:
             token = self._token()
             self._effects.append(Publish(self._messages, token, who=self._who, key=key))
@@ -259,7 +259,7 @@ class HttpConnection:
         return transport
 
     def _upgrade(self, event: Upgrade) -> None:
-        """Go on in HTTP/2, the request being its first; where that cannot be, as if it had not been offered."""
+        """Goes on in HTTP/2, the request being its first; where that cannot be, as if it had not been offered."""
         http1 = self._transport
         assert isinstance(http1, Http1)
         http2 = Http2(self._options)
@@ -286,7 +286,7 @@ class HttpConnection:
         self._advance()
 
     def _arrived(self, exchange: Exchange, request: Request) -> None:
-        """Find the handler and the sender of a request; what has none is answered at once."""
+        """Finds the handler and the sender of a request; what has none is answered at once."""
         try:
             found = resolve(request)
             if isinstance(found, Response):
@@ -320,7 +320,7 @@ class HttpConnection:
         self._resume()
 
     def _resume(self) -> None:
-        """Ask again for what was not taken."""
+        """Asks again for what was not taken."""
         if self._blocked and self._streams is not None and not self._streams.stalled:
             self._blocked = False
             self._effects.append(Settled())
@@ -328,7 +328,7 @@ class HttpConnection:
     # ---- requests
 
     def _advance(self) -> None:
-        """Handle the requests whose turn has come. Who sends them is asked once for all with the same credentials."""
+        """Handles the requests whose turn has come. Who sends them is asked once for all with the same credentials."""
         requests = self._requests
         while requests.turn and self._may_begin(requests.turn[0]):
             pending = requests.pop()
@@ -425,7 +425,7 @@ class HttpConnection:
         self._transport.respond(exchange, shared(request, response, self._options), now_ms=self._now_ms)
 
     def _say_goodbye(self) -> None:
-        """Take no more requests; end what would never end."""
+        """Takes no more requests; ends what would never end."""
         if self._transport is None:
             if not self._closed:
                 self._closed = True

@@ -350,13 +350,13 @@ class ControllerClient(Protocol):
         """The controllers, by id."""
 
     def watch(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` on the event loop after every change. Returns what stops it."""
+        """Calls `listener` on the event loop after every change. Returns what stops it."""
 
     async def barrier(self) -> None:
-        """Return when the cache holds all that anybody had done before this call. Raises `ControllerError`."""
+        """Returns when the cache holds all that anybody had done before this call. Raises `ControllerError`."""
 
     async def do(self, request: Request[A_co]) -> A_co:
-        """Have a request done (`controller.api.commands`, `controller.api.requests`) and return its answer.
+        """Has a request done (`controller.api.commands`, `controller.api.requests`) and returns its answer.
 
         Every command is idempotent: again it changes nothing and answers the same. Raises `ControllerError`: the
         leader refuses it, `ControllerUnreachable`: it may have been done, and can be asked for again.

@@ -6,14 +6,14 @@ __all__ = ["check_name", "check_text"]
 
 
 def check_name(name: str, bytes_max: int) -> None:
-    """Refuse an empty name, one that is too long, and one that is no text. Raises `ControllerError`."""
+    """Refuses an empty name, one that is too long, and one that is no text. Raises `ControllerError`."""
     if not name:
         raise ControllerError(f"a name has 1 to {bytes_max} bytes")
     check_text(name, bytes_max, "a name")
 
 
 def check_text(text: str, bytes_max: int, what: str) -> None:
-    """Refuse text that is too long, or has lone surrogates. Raises `ControllerError`."""
+    """Refuses text that is too long, or has lone surrogates. Raises `ControllerError`."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:

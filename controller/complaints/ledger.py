@@ -20,7 +20,7 @@ class Reports:
         self._heard: dict[str, tuple[int, Mapping[int, Complaint]]] = {}  # the longest silent first; <= PROXIES_MAX
 
     def take(self, report: Report, now_ms: int) -> None:
-        """Take a report in the place of the proxy's one before. Raises `ControllerOverloaded`."""
+        """Takes a report in the place of the proxy's one before. Raises `ControllerOverloaded`."""
         self._heard.pop(report.proxy, None)
         self._expire(now_ms)
         if len(self._heard) >= PROXIES_MAX:
@@ -33,7 +33,7 @@ class Reports:
         return {proxy: complaints for proxy, (_, complaints) in self._heard.items()}
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Forgets all of them."""
         self._heard.clear()
 
     def _expire(self, now_ms: int) -> None:

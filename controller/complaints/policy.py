@@ -77,7 +77,7 @@ class Complaints:
             table.clear()
 
     def take(self, report: Report, now_ms: int) -> None:
-        """Take a proxy's report. Raises `ControllerOverloaded`."""
+        """Takes a proxy's report. Raises `ControllerOverloaded`."""
         self._reports.take(report, now_ms)
 
     def trouble(self, group: Group, said: Mapping[int, ReplicaReport], now_ms: int) -> Trouble | None:

@@ -29,7 +29,7 @@ class ClusterFile:
         self.id = self._load()  # empty: none is known, or none that can be read
 
     async def learn(self, known: Callable[[], str], moved: Callable[[float], Awaitable[None]]) -> None:
-        """Keep the id, durably, when it is known; `moved` waits for something to happen, for so many seconds at most.
+        """Keeps the id, durably, when it is known; `moved` waits for something to happen, for so many seconds at most.
 
         A disk that refuses the file is asked again until it takes it: the log has the id meanwhile.
         """

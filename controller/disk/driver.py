@@ -55,13 +55,13 @@ class Machine(Protocol):
     """The state machine that the log is for."""
 
     def apply(self, entry: Entry) -> Any:
-        """Apply a committed command; its answer. Raises `ControllerError`: refused, on every node alike.
+        """Applies a committed command; its answer. Raises `ControllerError`: refused, on every node alike.
 
         Raises `ControllerDamaged` for what it cannot read: the node stops.
         """
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Be what the snapshot says. Raises `ControllerDamaged`."""
+        """Replaces the state by what the snapshot says. Raises `ControllerDamaged`."""
 
     def snapshot(self) -> bytes:
         """The state after all that was applied."""
@@ -138,7 +138,7 @@ class Driver:
             self._fail_all(self._failed)
 
     def close(self) -> None:
-        """Wait for the disk. Call it when `run` has ended."""
+        """Waits for the disk. Call it when `run` has ended."""
         self._disk.shutdown()
 
     def tick(self) -> None:
@@ -189,31 +189,31 @@ class Driver:
         return self._raft.witness(node_id)
 
     def form(self, membership: Membership) -> None:
-        """Begin a new cluster, unless this node knows of one; with a slow disk `status` says that later."""
+        """Begins a new cluster, unless this node knows of one; with a slow disk `status` says that later."""
         if self._raft.is_fresh:
             self._raft.form(membership)
             self._wake.set()
 
     def prove(self, *, proven: bool, term: int = 0, floor: tuple[int, int] = (0, 0)) -> None:
-        """Say whether this node may vote, and for whom (see `Raft.prove`)."""
+        """Says whether this node may vote, and for whom (see `Raft.prove`)."""
         self._raft.prove(proven=proven, term=term, floor=floor)
         self._wake.set()
 
     async def renew(self, incarnation: str) -> None:
-        """Be another node with the same log. Raises `StorageFailed`."""
+        """Becomes another node with the same log. Raises `StorageFailed`."""
         await self._loop.run_in_executor(self._disk, self._storage.renew, incarnation)
         self._raft.renew(incarnation)
         self._wake.set()
         self._look(news=True)
 
     async def keep(self) -> None:
-        """Go on as who it was in a copied directory. Raises `StorageFailed`."""
+        """Goes on as who it was in a copied directory. Raises `StorageFailed`."""
         await self._loop.run_in_executor(self._disk, self._storage.keep)
 
     # ---- what comes in
 
     def step(self, message: Message) -> None:
-        """Take a peer's message. Raises `BadMessage`; `StorageFailed`: the log cannot be read, and `run` ends."""
+        """Takes a peer's message. Raises `BadMessage`; `StorageFailed`: the log cannot be read, and `run` ends."""
         self._check()
         try:
             self._raft.step(message)
@@ -228,7 +228,7 @@ class Driver:
         self._raft.unreachable(node_id)
 
     def propose(self, data: bytes, *, term: int | None = None) -> "asyncio.Future[Any]":
-        """Propose a command; the future has its answer, or raises what refused it, once it is applied here.
+        """Proposes a command; the future has its answer, or raises what refused it, once it is applied here.
 
         `term`: only in this one. Raises `NotLeader`, `ProposalDropped`, `ProposalTooLarge`; the future `OutcomeUnknown`
         when the leadership is lost meanwhile.
@@ -240,19 +240,19 @@ class Driver:
         return self._await_entry(entry.index, entry.term)
 
     async def change(self, change: Change) -> None:
-        """Change the membership, and wait until that is applied. Raises `NotLeader`, `ChangeRefused`, as `propose`."""
+        """Changes the membership, and waits until it is applied. Raises `NotLeader`, `ChangeRefused`, as `propose`."""
         self._check_proposal()
         entry = self._raft.propose_change(change)
         await self._await_entry(entry.index, entry.term)
 
     def transfer(self, to: int) -> None:
-        """Hand the leadership over. Raises `NotLeader`, `TransferRefused`."""
+        """Hands the leadership over. Raises `NotLeader`, `TransferRefused`."""
         self._check()
         self._raft.transfer(to)
         self._wake.set()
 
     async def barrier(self) -> int:
-        """Wait until all is applied here that was committed anywhere when this was called; up to which index.
+        """Waits until all is applied here that was committed anywhere when this was called; up to which index.
 
         Raises `NotLeader`: no leader is known, `ProposalDropped`.
         """
@@ -280,7 +280,7 @@ class Driver:
             await asyncio.wait([future for _, future in self._proposed.values()])
 
     async def until_applied(self, index: int) -> None:
-        """Wait until the state machine has the entry of `index`."""
+        """Waits until the state machine has the entry of `index`."""
         if index <= self.applied:
             return
         self._check()
@@ -308,7 +308,7 @@ class Driver:
     # ---- a turn
 
     async def _deal(self, ready: Ready) -> None:
-        """Do what a `Ready` asks for, in its order. Raises `StorageFailed`, `ControllerDamaged`."""
+        """Does what a `Ready` asks for, in its order. Raises `StorageFailed`, `ControllerDamaged`."""
         self._send(ready.early)
         if ready.must_sync:
             await self._save(ready)
@@ -318,7 +318,7 @@ class Driver:
         self._finish(ready)
 
     async def _save(self, ready: Ready) -> None:
-        """Keep it, as soon as there is room. Raises `StorageFailed`.
+        """Keeps it, as soon as there is room. Raises `StorageFailed`.
 
         Meanwhile nothing is sent, so others take over; what was proposed may still happen.
         """
@@ -387,14 +387,14 @@ class Driver:
             future.set_result(answer)
 
     def _release(self) -> None:
-        """Wake those who wait for what now is applied."""
+        """Wakes those who wait for what now is applied."""
         while self._waiting and self._waiting[0][0] <= self.applied:
             _, _, future = heapq.heappop(self._waiting)
             if not future.done():
                 future.set_result(None)
 
     def _compact(self) -> None:
-        """Let a snapshot stand for the log when as much has been applied since the last one as that is worth."""
+        """Lets a snapshot stand for the log when as much has been applied since the last one as that is worth."""
         if self._logged_bytes < max(self._compact_bytes, self._snapshot_bytes):
             return
         data = self._machine.snapshot()

@@ -24,7 +24,7 @@ class KnownControllers:
         self.kept = self._load()
 
     def learn(self, addresses: Sequence[str]) -> None:
-        """Keep where the controllers are now, if that is known and is news. What cannot be kept is logged."""
+        """Keeps where the controllers are now, if that is known and is news. What cannot be kept is logged."""
         found = tuple(dict.fromkeys(address for address in addresses if address))
         if not found or found == self.kept or not self._path.parent.is_dir():
             return

@@ -27,7 +27,7 @@ _DAMAGED = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, l
 
 
 def open_storage(directory: Path, node_id: int, members: Mapping[int, str]) -> LmdbStorage:
-    """Open or begin a controller's directory; `members` are a new cluster's first ones, or nobody: it will be added.
+    """Opens or begins a controller's directory; `members` are a new cluster's first ones, or nobody: it will be added.
 
     One that is alone begins its cluster now, several do so when all of them have been heard.
 

@@ -17,7 +17,7 @@ class Admission:
         self._registry = registry
 
     def check_alteration(self, command: AlterSyncSet, now_ms: int) -> None:
-        """Refuse what the metadata alone would allow, before it is proposed. Raises `NotElectable`, `ReplicaInSync`.
+        """Refuses what the metadata alone would allow, before it is proposed. Raises `NotElectable`, `ReplicaInSync`.
 
         A dead replica is not taken into a SyncStateSet, and none that lives leaves it for a master that may be cut off.
         """
@@ -35,7 +35,7 @@ class Admission:
                 raise NotElectable(f"replica {id_} of group {command.group} is not heard of")
 
     def check_registration(self, command: RegisterReplica, now_ms: int) -> None:
-        """Refuse to have a replica at a second address while it is heard of at the first. Raises `ReplicaElsewhere`.
+        """Refuses to have a replica at a second address while it is heard of at the first. Raises `ReplicaElsewhere`.
 
         One that was moved is silent where it was, and may be here as soon as it is dead there.
         """

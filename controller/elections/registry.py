@@ -207,7 +207,7 @@ class Registry:
         return slept
 
     def forget(self, group: int, replica: int) -> None:
-        """Forget a replica that is no more."""
+        """Forgets a replica that is no more."""
         if self._heard.pop((group, replica), None) is not None:
             del self._groups[group][replica]
             if not self._groups[group]:

@@ -57,7 +57,7 @@ class Members:
     # ---- what the leader does
 
     async def add(self, request: AddMember, state: MetadataState) -> None:
-        """Add a learner, or say where a member is now. Raises `ChangeRefused`, `NotLeader`, `OutcomeUnknown`."""
+        """Adds a learner, or says where a member is now. Raises `ChangeRefused`, `NotLeader`, `OutcomeUnknown`."""
         assert self._driver is not None
         await self._settled()
         there = self._driver.status.membership.get(request.id)
@@ -71,7 +71,7 @@ class Members:
             await self._driver.change(Change(kind=ChangeKind.MOVE, node=request.id, address=request.address))
 
     async def _take_place(self, there: Member, request: AddMember) -> None:
-        """Name a member that has no incarnation yet, or add another node in its place as a learner."""
+        """Names a member that has no incarnation yet, or adds another node in its place as a learner."""
         assert self._driver is not None
         if not there.incarnation and (request.kept or there.learner):
             change = Change(kind=ChangeKind.NAME, node=request.id, incarnation=request.incarnation)
@@ -89,26 +89,26 @@ class Members:
         await self._driver.change(change)
 
     def _check_gone(self, id_: int, address: str) -> None:
-        """Raise `ChangeRefused` where the member whose place is asked for is alive."""
+        """Raises `ChangeRefused` where the member whose place is asked for is alive."""
         assert self._driver is not None
         peer = self._driver.status.progress.get(id_)
         if peer is not None and peer.active:
             raise ChangeRefused(ANOTHER.format(id=id_, address=address))
 
     async def remove(self, id_: int) -> None:
-        """Remove a member, if it is one. Raises `ChangeRefused`, `NotLeader`, `OutcomeUnknown`."""
+        """Removes a member, if it is one. Raises `ChangeRefused`, `NotLeader`, `OutcomeUnknown`."""
         assert self._driver is not None
         await self._settled()
         if self._driver.status.membership.get(id_) is not None:
             await self._driver.change(Change(kind=ChangeKind.REMOVE, node=id_))
 
     async def _settled(self) -> None:
-        """Wait until the changes in the log are committed: they hold from their entries on, and may be taken back."""
+        """Waits until the changes in the log are committed: they hold from their entries on, and may be taken back."""
         assert self._driver is not None
         await self._driver.until_applied(self._driver.status.last_index)
 
     async def promote(self) -> None:
-        """Let learners vote that have caught up, one after the other, as long as this node leads. Never returns."""
+        """Lets learners vote that have caught up, one after the other, as long as this node leads. Never returns."""
         assert self._driver is not None
         while True:
             await asyncio.sleep(TICK_MS / 1000)

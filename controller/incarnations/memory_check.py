@@ -82,10 +82,10 @@ class CheckedController(Protocol):
         """Returns the applied state."""
 
     async def do(self, request: Request[A_co]) -> A_co:
-        """Have a request done by the leader, whoever that is. Raises `ControllerError`."""
+        """Has a request done by the leader, whoever that is. Raises `ControllerError`."""
 
     async def ask_membership(self, request: AddMember) -> None:
-        """Ask the leader, whoever that is. Raises `ControllerError`."""
+        """Asks the leader, whoever that is. Raises `ControllerError`."""
 
 
 class MemoryCheck:
@@ -139,7 +139,7 @@ class MemoryCheck:
     # ---- others ask
 
     def check_history(self, index: int, digest: bytes) -> None:
-        """Compare what a client has applied with what is known here. Raises `MetadataForgotten`.
+        """Compares what a client has applied with what is known here. Raises `MetadataForgotten`.
 
         A controller that lags lacks what its clients know, the leader never does. Terms do not tell histories apart:
         where all controllers went back, they are given again.
@@ -150,7 +150,7 @@ class MemoryCheck:
             raise MetadataForgotten(words.FORGOTTEN.format(index=index))
 
     def identify(self, asker: Introduction) -> Acquaintance:
-        """Say who this is, and what is known of who asks."""
+        """Says who this is, and what is known of who asks."""
         status = self._driver.status
         self._notice(status, asker.id, asker.incarnation, asker.address)
         named = status.membership.get(asker.id)
@@ -183,7 +183,7 @@ class MemoryCheck:
     # ---- what it does
 
     async def run(self) -> None:
-        """Begin a cluster, be believed, or become another incarnation. Never returns."""
+        """Begins a cluster, is believed, or becomes another incarnation. Never returns."""
         while True:
             pause_s = LOOK_S
             try:
@@ -220,7 +220,7 @@ class MemoryCheck:
     # ---- an empty directory
 
     async def _form(self) -> None:
-        """Begin a new cluster, if this controller is to, and all others are as empty as this one."""
+        """Begins a new cluster, if this controller is to, and all others are as empty as this one."""
         if not self._first:
             self._say(words.WAITING)
             return
@@ -253,7 +253,7 @@ class MemoryCheck:
     # ---- a directory that may be an old one
 
     async def _prove(self) -> None:
-        """Ask the others whether they know of anything that this controller has forgotten."""
+        """Asks the others whether they know of anything that this controller has forgotten."""
         others = self._voters()
         found = await self._ask(others)
         there = [one for one in found.values() if isinstance(one, Acquaintance)]
@@ -300,7 +300,7 @@ class MemoryCheck:
             self._doubt = MemoryDoubt.NONE
 
     async def went_back(self, why: str) -> None:
-        """Be another incarnation, with what the directory has, and ask for membership. Raises `StorageFailed`."""
+        """Becomes another incarnation, with what the directory has, and asks for membership. Raises `StorageFailed`."""
         if self._renewing:
             return
         logger.critical("this controller has forgotten what it knew, and joins the cluster anew: %s", why)
@@ -316,7 +316,7 @@ class MemoryCheck:
     # ---- being known
 
     async def introduce(self) -> None:
-        """Be a member, and say where this node is, as long as it runs. Never returns."""
+        """Becomes a member, and says where this node is, as long as it runs. Never returns."""
         said = ""
         while True:
             task = self._introducing = asyncio.create_task(self._introduced(), name="membership")

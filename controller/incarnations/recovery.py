@@ -56,7 +56,7 @@ class Survivor:
             raise
 
     def close(self) -> None:
-        """Leave the directory."""
+        """Leaves the directory."""
         self._storage.close()
 
     @property
@@ -74,7 +74,7 @@ class Survivor:
         )
 
     def recover(self, address: str, node: str) -> None:
-        """Be the only controller, in a new incarnation, with all that is here. Raises `StorageFailed`."""
+        """Becomes the only controller, in a new incarnation, with all that is here. Raises `StorageFailed`."""
         storage, incarnation = self._storage, new_incarnation()
         term = storage.hard_state().term + RECOVERED_TERMS
         index = storage.last_index() + RECOVERED_INDEXES

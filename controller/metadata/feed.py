@@ -74,7 +74,7 @@ class Feed:
 
     @contextmanager
     def wakes(self, event: asyncio.Event) -> Iterator[None]:
-        """Set an event whenever there is more."""
+        """Sets an event whenever there is more."""
         self._wakes[event] = None
         try:
             yield

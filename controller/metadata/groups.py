@@ -84,7 +84,7 @@ class GroupTable:
         }
 
     def name_logs(self) -> None:
-        """Give ids to the logs of groups that had a master before there were such."""
+        """Gives ids to the logs of groups that had a master before there were such."""
         for number, group in self.groups.items():
             if group.sync_set and not group.log:
                 self.groups[number] = msgspec.structs.replace(group, log=self._log_id(number))

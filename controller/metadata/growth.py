@@ -7,7 +7,7 @@ __all__ = ["check_growth"]
 
 
 def check_growth(before: MetadataState, after: MetadataState) -> None:
-    """Compare a state with a later one of the same cluster, whatever lies between. Raises `MetadataForgotten`."""
+    """Compares a state with a later one of the same cluster, whatever lies between. Raises `MetadataForgotten`."""
     if after.generation < before.generation:
         raise _forgotten(f"metadata was recovered {before.generation} times, and now {after.generation} times")
     if after.next_queue < before.next_queue:

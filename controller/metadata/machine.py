@@ -27,7 +27,7 @@ class Metadata:
         self.on_move: Callable[[], None] = lambda: None
 
     def apply(self, entry: Entry) -> Any:
-        """Apply a command. Raises `ControllerError`: refused, `ControllerDamaged`: a newer version's."""
+        """Applies a command. Raises `ControllerError`: refused, `ControllerDamaged`: a newer version's."""
         command = decode_command(entry.data)
         self.state.chain(entry.data)
         self.feed.add(entry.index, entry.data, self.state.digest)
@@ -40,7 +40,7 @@ class Metadata:
         return self.state.apply(command)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Be what a snapshot says. Raises `ControllerDamaged`."""
+        """Replaces the state by what a snapshot says. Raises `ControllerDamaged`."""
         self.state = MetadataState.restore(snapshot.data) if snapshot.data else MetadataState()
         self.feed.restart(snapshot.index, self.state.digest)
         self.news = True

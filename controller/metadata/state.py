@@ -102,7 +102,7 @@ class MetadataState:
         return self._topics.next_queue
 
     def chain(self, command: bytes) -> None:
-        """Count a command that is applied next into the digest, by which two histories are told apart.
+        """Counts a command that is applied next into the digest, by which two histories are told apart.
 
         Counting begins with a command that says so, the same one for everybody: snapshots of older versions have none.
         """
@@ -117,7 +117,7 @@ class MetadataState:
         self.plans[type(command)](command)
 
     def apply(self, command: Command[T]) -> T:
-        """Apply one command and return its answer. Raises `ControllerError`, having changed nothing."""
+        """Applies one command and returns its answer. Raises `ControllerError`, having changed nothing."""
         change: Change[T] = self.plans[type(command)](command)
         return change()
 
@@ -142,7 +142,7 @@ class MetadataState:
         )
 
     def recover(self, member: Member) -> None:
-        """Go on from what one controller has kept, though others may have known more (docs/decisions/0033).
+        """Goes on from what one controller has kept, though others may have known more (docs/decisions/0033).
 
         Numbers are given from far beyond those that were known. Each group elects its master as a new one does, when
         all of its replicas are heard: who was in sync since is not known.

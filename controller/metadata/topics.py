@@ -71,7 +71,7 @@ class TopicTable:
         }
 
     def put(self, topic: Topic) -> Topic:
-        """Take a topic as it is now, and return it."""
+        """Takes a topic as it is now, and returns it."""
         there = self.topics.get(topic.name)
         if there is not None and there.queues == topic.queues and there.closed == topic.closed:
             self.topics[topic.name] = topic
@@ -87,7 +87,7 @@ class TopicTable:
         return topic
 
     def put_named(self, queue: NamedQueue) -> NamedQueue:
-        """Take a named queue, and return it."""
+        """Takes a named queue, and returns it."""
         if queue.name not in self.named:
             self.named[queue.name] = queue
             self.group_of[queue.number] = queue.group
@@ -129,7 +129,7 @@ class TopicTable:
         return partial(self.put, topic)
 
     def _check_share(self, creator: str, topics_max: int) -> None:
-        """Raise `ControllerError` for a creator who has made as many topics as one may."""
+        """Raises `ControllerError` for a creator who has made as many topics as one may."""
         if not creator:
             return
         check_name(creator, CREATOR_BYTES_MAX)

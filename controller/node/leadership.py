@@ -55,7 +55,7 @@ class ChangeSignal:
         self._next = asyncio.Event()
 
     async def next(self, timeout_s: float) -> None:
-        """Wait for the next time, but not for ever."""
+        """Waits for the next time, but not for ever."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._next.wait()
@@ -143,7 +143,7 @@ class Leadership:
     # ---- requests
 
     async def answer(self, request: Request[Any], *, term: int | None = None) -> Any:
-        """Do it, in this term if one is given. Raises `NotLeading`, `OutcomeUnknown`, and what refuses it."""
+        """Does it, in this term if one is given. Raises `NotLeading`, `OutcomeUnknown`, and what refuses it."""
         if self.term is None or term not in {None, self.term}:
             raise NotLeading(self.leader_address if self.term is None else "")
         match request:
@@ -184,7 +184,7 @@ class Leadership:
         return found
 
     async def _apply(self, command: Command[Any]) -> Any:
-        """Propose a command, unless it would be refused; nothing is refused by what may be out of date."""
+        """Proposes a command, unless it would be refused; nothing is refused by what may be out of date."""
         try:
             self._admit(command)
         except ControllerError:
@@ -205,7 +205,7 @@ class Leadership:
         return self._driver.propose(encode_command(command), term=self.term)
 
     async def _elect(self, request: Elect) -> Group | None:
-        """Elect, in two commands where a majority acknowledges: `judge` proposes the second one."""
+        """Elects, in two commands where a majority acknowledges: `judge` proposes the second one."""
         before = self._state.groups.get(request.group)
         command = self._elections.decide(
             request.group,
@@ -250,7 +250,7 @@ class Leadership:
     # ---- elections that nobody asked for
 
     def judge(self) -> None:
-        """Propose the elections that are due, if this node leads; to be called every `registry.TICK_MS` in any case."""
+        """Proposes due elections, if this node leads; to be called every `registry.TICK_MS` in any case."""
         if self.term is None:
             self._registry.tick(self._clock_ms())
             return

@@ -83,7 +83,7 @@ class LocalController(StateClient):
 
     @classmethod
     def open(cls, directory: Path, *, limits: Limits | None = None, now_ms: Callable[[], int]) -> "LocalController":
-        """Open or begin the controller's directory and read what it holds; an event loop has to be running.
+        """Opens or begins the controller's directory and reads what it holds; an event loop has to be running.
 
         Raises `ControllerDamaged`, `StorageFailed`, `ControllerError`: it is one of several, OSError.
         """
@@ -95,7 +95,7 @@ class LocalController(StateClient):
             raise
 
     async def close(self) -> None:
-        """Wait for what is being written, and close. Again does nothing."""
+        """Waits for what is being written, and closes. Again does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -149,7 +149,7 @@ class LocalController(StateClient):
     # ---- requests
 
     async def _request(self, request: Request[Any]) -> Any:
-        """Write, then apply, in the order asked. What is asked while others are being written is written together."""
+        """Writes, then applies, in the order asked. Requests that come during a write are written together."""
         match request:
             case AskService():  # nobody says anything of itself here
                 return Service(number=request.group, served=True, sure_ms=OUTAGE_LEASE_MS)
@@ -167,7 +167,7 @@ class LocalController(StateClient):
                 raise ControllerError("this process has the only controller: start headgate controller to have others")
 
     async def _elect(self, request: Elect) -> Group:
-        """Make a replica master; who is alive is not known here, so it has to be said of a group with several."""
+        """Makes a replica master; who is alive is not known here, so it has to be said of a group with several."""
         there = self.group(request.group)
         if there is None:
             raise UnknownGroup(f"there is no store group {request.group}")

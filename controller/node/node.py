@@ -148,7 +148,7 @@ class ControllerNode(StateClient):
         join: bool = False,
         **rest: Any,
     ) -> "ControllerNode":
-        """Open or begin a controller's directory. Raises `ControllerDamaged`, `StorageFailed`, OSError."""
+        """Opens or begins a controller's directory. Raises `ControllerDamaged`, `StorageFailed`, OSError."""
         voters = {} if join else dict(members or {node_id: rest.get("address", "")})
         if not join and node_id not in voters:
             raise ControllerError(f"controller {node_id} is none of the first members {sorted(voters)}: let it join")
@@ -164,7 +164,7 @@ class ControllerNode(StateClient):
         return node
 
     def start(self) -> None:
-        """Begin to take part. Raises `StorageFailed`, `ControllerDamaged`."""
+        """Begins to take part. Raises `StorageFailed`, `ControllerDamaged`."""
         self._driver.settle()
         self._spawn(self._drive(), "raft")
         self._spawn(self._watch_time(), "elections")
@@ -177,7 +177,7 @@ class ControllerNode(StateClient):
             self._spawn(self.memory.introduce(), "membership")
 
     async def resign(self) -> None:
-        """Let another controller lead, if this one does and another one is there, before it is closed."""
+        """Lets another controller lead, if this one does and another one is there, before it is closed."""
         status = self._driver.status
         heirs = [id_ for id_ in self.membership.voters if id_ in status.progress and status.progress[id_].active]
         if self.leading is None or not heirs:
@@ -190,7 +190,7 @@ class ControllerNode(StateClient):
                 await self._changes.next(RESIGN_S)
 
     async def close(self) -> None:
-        """End it. What was answered is on disk."""
+        """Ends it. What was answered is on disk."""
         self._closing = True
         await self._forward.close()
         tasks = list(self._tasks)
@@ -231,7 +231,7 @@ class ControllerNode(StateClient):
         return self._metadata.state.cluster or self._cluster.id
 
     def check_cluster(self, cluster: str) -> None:
-        """Have to do with nobody of another cluster. Raises `WrongCluster`."""
+        """Has to do with nobody of another cluster. Raises `WrongCluster`."""
         if cluster and self.cluster not in {"", cluster}:
             raise WrongCluster(f"this is controller {self.id} of cluster {self.cluster}, not of cluster {cluster}")
 
@@ -261,7 +261,7 @@ class ControllerNode(StateClient):
         return self._leadership.term
 
     async def answer(self, request: Request[Any], *, term: int | None = None) -> Any:
-        """Do what is asked, as the leader, in this term if one is given.
+        """Does what is asked, as the leader, in this term if one is given.
 
         Raises `NotLeading`, `OutcomeUnknown`, and what refuses it.
         """
@@ -312,7 +312,7 @@ class ControllerNode(StateClient):
                 logger.exception("a listener on the controller has failed")
 
     async def _become_current(self) -> None:
-        """Catch up with what was done before this start; without a leader, go by what is there after a while."""
+        """Catches up with what was done before this start; without a leader, goes by what is there after a while."""
         deadline_s = self._loop.time() + CURRENT_S
         while not self.current.is_set():
             left_s = deadline_s - self._loop.time()
@@ -329,11 +329,11 @@ class ControllerNode(StateClient):
     # ---- requests
 
     async def barrier(self) -> None:
-        """Wait until all is applied here that was done before."""
+        """Waits until all is applied here that was done before."""
         await self.do(Barrier())
 
     async def _request(self, request: Request[Any]) -> Any:
-        """Do it, here or at the leader. Raises `ControllerError`."""
+        """Does it, here or at the leader. Raises `ControllerError`."""
         deadline_s = self._loop.time() + self._budget_s
         unsure = False
         while True:
@@ -365,14 +365,14 @@ class ControllerNode(StateClient):
     # ---- who is a controller
 
     async def _hang_up(self) -> None:
-        """Close the connections to controllers that were removed, when they have been told so."""
+        """Closes the connections to controllers that were removed, when they have been told so."""
         while True:
             await asyncio.sleep(HANG_UP_S)
             if self.is_member:
                 await self._peers.keep(self.membership.ids)
 
     async def ask_membership(self, request: AddMember) -> None:
-        """Ask for membership; who is no member hears of no leader, and asks those it was told of."""
+        """Asks for membership; who is no member hears of no leader, and asks those it was told of."""
         if self.has_leader and self.is_member:
             await self._request(request)
         else:
@@ -382,7 +382,7 @@ class ControllerNode(StateClient):
         self._driver.unreachable(id_)
 
     def receive(self, sender: Hello, messages: Sequence[Message]) -> None:
-        """Take a peer's messages. Raises `BadMessage`, `ControllerClosed`."""
+        """Takes a peer's messages. Raises `BadMessage`, `ControllerClosed`."""
         self._members.heard(sender)
         for message in messages:
             if message.sender != sender.id:

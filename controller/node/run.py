@@ -93,7 +93,7 @@ async def _until(stopped: asyncio.Event, node: ControllerNode, directory: Path) 
 
 
 async def _removed(file: Path) -> str:
-    """Wait until the file of a controller's log is not the one that is open: what it votes is not kept then."""
+    """Waits until the file of a controller's log is not the one that is open: what it votes is not kept then."""
     opened = identity_of(file)
     while identity_of(file) == opened:  # noqa: ASYNC110 - no event tells of files
         await asyncio.sleep(PRESENCE_LOOK_S)

@@ -87,7 +87,7 @@ class ControllerService:
     async def start(
         cls, node: ControllerNode, address: str = "127.0.0.1:8082", *, credentials: Any = None
     ) -> "ControllerService":
-        """Serve on `address`, host and port; port 0 takes a free one. Raises OSError when it cannot be bound.
+        """Serves on `address`, host and port; port 0 takes a free one. Raises OSError when it cannot be bound.
 
         `credentials` are `grpc.ServerCredentials`; without them everybody may connect.
         """
@@ -115,7 +115,7 @@ class ControllerService:
         return service
 
     async def stop(self) -> None:
-        """End all streams, and listen no more."""
+        """Ends all streams, and listens no more."""
         for task in list(self._tasks):
             task.cancel()
         await self._server.stop(0.2)
@@ -314,7 +314,7 @@ class ControllerService:
                     self._node.disconnected(*key)
 
     async def _push(self, context: Any, groups: Sequence[int], loop: asyncio.AbstractEventLoop) -> None:
-        """Say what a node's groups are, at once and whenever they change."""
+        """Says what a node's groups are, at once and whenever they change."""
         node = self._node
         wake = asyncio.Event()
         told: dict[int, Group | None] = {}
@@ -361,7 +361,7 @@ class _Commands:
         self._wake = asyncio.Event()
 
     async def serve(self) -> None:
-        """Serve until the client goes away. Raises `NotLeading`, `BadRequest`."""
+        """Serves until the client goes away. Raises `NotLeading`, `BadRequest`."""
         async with asyncio.TaskGroup() as tasks:
             writing = tasks.create_task(self._write())
             while (message := await _read_or_end(self._context)) is not None:
@@ -409,7 +409,7 @@ class _Commands:
 
 
 async def _write(context: Any, message: bytes) -> None:
-    """Write to a stream. Raises `_Gone`.
+    """Writes to a stream. Raises `_Gone`.
 
     Who is cancelled meanwhile lets the write end: were it given up half-way, the call could not be ended.
     """
@@ -426,7 +426,7 @@ async def _write(context: Any, message: bytes) -> None:
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    """Wait for an event, but not for ever."""
+    """Waits for an event, but not for ever."""
     try:
         async with asyncio.timeout(timeout_s):
             await event.wait()

@@ -89,7 +89,7 @@ class Raft:
                 self._become_pre_candidate()
 
     def step(self, message: Message) -> None:
-        """Take in a peer's message. Raises `BadMessage` where no correct peer sends it; the log is not changed then."""
+        """Takes in a peer's message. Raises `BadMessage` where no correct peer sends it; the log stays as it is."""
         node = self._node
         if message.to != node.id or message.sender == node.id:
             raise BadMessage(f"a message of node {message.sender} to node {message.to}")
@@ -112,7 +112,7 @@ class Raft:
         return self._witnesses.get(node_id)
 
     def form(self, membership: Membership, data: bytes = b"") -> None:
-        """Begin a new cluster of these members, as the one of them that has asked all the others (decision 33).
+        """Begins a new cluster of these members, as the one of them that has asked all the others (decision 33).
 
         Raises ValueError where this node knows of a cluster already.
         """
@@ -128,14 +128,14 @@ class Raft:
         return (self._node.term, self._node.log.last_index) == (0, 0)
 
     def renew(self, incarnation: str) -> None:
-        """Be another node from now on, of the same id and log, which nobody knows yet. Its storage says so already."""
+        """Is another node from now on, of the same id and logs, which nobody knows yet. Its storage says so already."""
         if self._leader is not None or self._role is not Role.FOLLOWER:
             self._become_follower(self._node.term, NOBODY)
         self._node.incarnation, self._node.legacy, self._node.proven = incarnation, False, True
         self._node.early, self._node.outbox = [], []  # they were the other one's
 
     def prove(self, *, proven: bool, term: int = 0, floor: tuple[int, int] = (0, 0)) -> None:
-        """Say whether this node's memory may be relied on; until then it neither votes nor stands.
+        """Says whether this node's memory may be relied on; until then it neither votes nor stands.
 
         Of a memory that may be an old one, `term` is the newest in which it may have voted, and `floor` the term and
         the index of the last entry that it may have had: it votes in later terms only, and for who has that entry.
@@ -148,18 +148,18 @@ class Raft:
             node.vote = node.vote or node.id
 
     def propose(self, data: bytes) -> EntryId:
-        """Append a command to the log; which entry it is. Raises `NotLeader`, `ProposalDropped`, `ProposalTooLarge`.
+        """Appends a command to the log; which entry it is. Raises `NotLeader`, `ProposalDropped`, `ProposalTooLarge`.
 
         It has happened when an entry of that index and term is applied, and never will when one of another term is.
         """
         return self._require_leader().propose(data)
 
     def propose_change(self, change: Change) -> EntryId:
-        """Append a change of the membership. Raises `NotLeader`, `ChangeRefused`, `ProposalDropped`."""
+        """Appends a change of the membership. Raises `NotLeader`, `ChangeRefused`, `ProposalDropped`."""
         return self._require_leader().propose_change(change)
 
     def read_index(self, context: bytes) -> None:
-        """Ask for the index a linearizable read waits for; `Ready.reads` answers.
+        """Asks for the index a linearizable read waits for; `Ready.reads` answers.
 
         A follower asks its leader. Messages get lost: without an answer in an election timeout, ask again. `context`
         tells the reads of a node apart and has at most `CONTEXT_BYTES_MAX`; an answer may come twice.
@@ -177,14 +177,14 @@ class Raft:
             node.outbox.append(ReadRequest(sender=node.id, to=node.leader, term=node.term, context=context))
 
     def transfer(self, to: int) -> None:
-        """Hand the leadership to a voter, within an election timeout or not at all.
+        """Hands the leadership to a voter, within an election timeout or not at all.
 
         Raises `NotLeader`, `TransferRefused`.
         """
         self._require_leader().transfer(to)
 
     def compact(self, index: int, data: bytes, *, keep: int = 0) -> None:
-        """Let a snapshot of the state machine after the entry of `index` stand for the log up to it.
+        """Lets a snapshot of the state machine after the entry of `index` stand for the log up to it.
 
         `keep` more entries stay for followers that are a little behind. Raises ValueError for what is not applied.
         """
@@ -294,7 +294,7 @@ class Raft:
         self._enter(Role.FOLLOWER)
 
     def _become_pre_candidate(self) -> None:
-        """Ask whether an election could be won, before disturbing anybody with a new term (thesis, 9.6)."""
+        """Asks whether an election could be won, before disturbing anybody with a new term (thesis, 9.6)."""
         self._node.leader = NOBODY
         self._enter(Role.PRE_CANDIDATE)
         self._ask_for_votes(self._node.term + 1)
@@ -351,7 +351,7 @@ class Raft:
                 )
 
     def _count(self, voter: int, *, granted: bool) -> None:
-        """Count a vote, and draw the conclusion when there is one. A voter's first answer stands."""
+        """Counts a vote, and draws the conclusion when there is one. A voter's first answer stands."""
         if voter != self._node.id or self._node.votes:  # our id may be another incarnation's
             self._votes.setdefault(voter, granted)
         result = tally(self._node.membership.voters, self._votes)
@@ -377,7 +377,7 @@ class Raft:
         return True
 
     def _answer_late(self, message: Message) -> None:
-        """Deal with an earlier term: tell a leader or a pre-candidate of ours, and leave the rest.
+        """Deals with an earlier term: tell a leader or a pre-candidate of ours, and leaves the rest.
 
         A node whose term has run ahead would otherwise be stuck: it is not heard as a candidate while there is a
         leader, and does not follow one of an earlier term.

@@ -19,7 +19,7 @@ __all__ = ["on_append", "on_heartbeat", "on_install_snapshot", "on_read_reply", 
 
 
 def on_append(node: Node, message: Append) -> None:
-    """Take entries, and say up to where the logs are equal, or where to look for it (paper, 5.3)."""
+    """Takes entries, and says up to where the logs are equal, or where to look for it (paper, 5.3)."""
     log = node.log
     if message.prev_index < log.committed:  # late, or the leader does not know how far we are
         _answer(node, message, log.committed)
@@ -45,7 +45,7 @@ def on_append(node: Node, message: Append) -> None:
 
 
 def on_heartbeat(node: Node, message: Heartbeat) -> None:
-    """Commit what we are known to have, and answer. Raises `BadMessage`, `WentBack`.
+    """Commits what we are known to have, and answers. Raises `BadMessage`, `WentBack`.
 
     A leader names no more than this very node has acknowledged to it in this term. Within a term a log loses nothing of
     that, so a log that is shorter is an old copy of itself.
@@ -62,7 +62,7 @@ def on_heartbeat(node: Node, message: Heartbeat) -> None:
 
 
 def on_install_snapshot(node: Node, message: InstallSnapshot) -> None:
-    """Take a snapshot in place of the log, unless the log has what it stands for (paper, figure 13).
+    """Takes a snapshot in place of the log, unless the log has what it stands for (paper, figure 13).
 
     The node need not be a member of it: it may have been added after the snapshot was taken.
     """
@@ -75,7 +75,7 @@ def on_install_snapshot(node: Node, message: InstallSnapshot) -> None:
 
 
 def on_read_reply(node: Node, message: ReadReply) -> None:
-    """Hand out the answer to a read of ours."""
+    """Hands out the answer to a read of ours."""
     node.reads.append(ReadState(context=message.context, index=message.index))
 
 

@@ -62,7 +62,7 @@ class Leader:
     # ---- time
 
     def tick(self) -> bool:
-        """Send heartbeats when they are due. False: no majority was heard of for an election timeout (thesis, 6.2)."""
+        """Sends heartbeats when they are due. False: no majority was heard of for an election timeout (thesis, 6.2)."""
         settings = self._node.settings
         self._heartbeat_elapsed += 1
         self._quorum_elapsed += 1
@@ -87,13 +87,13 @@ class Leader:
     # ---- what the driver asks
 
     def propose(self, data: bytes) -> EntryId:
-        """Append a command. Raises `ProposalDropped`, `ProposalTooLarge`."""
+        """Appends a command. Raises `ProposalDropped`, `ProposalTooLarge`."""
         if len(data) > self._node.settings.proposal_bytes_max:
             raise ProposalTooLarge(f"a proposal has at most {self._node.settings.proposal_bytes_max} bytes")
         return self._append(Entry(self._node.term, self._node.log.last_index + 1, EntryKind.COMMAND, data))
 
     def propose_change(self, change: Change) -> EntryId:
-        """Append a change of the membership. Raises `ChangeRefused`, `ProposalDropped`."""
+        """Appends a change of the membership. Raises `ChangeRefused`, `ProposalDropped`."""
         node = self._node
         if self._change > node.log.committed:
             raise ChangeRefused("another change, or the beginning of this term, is not committed yet")
@@ -113,14 +113,14 @@ class Leader:
         return found
 
     def read(self, node_id: int, context: bytes) -> None:
-        """Begin a read of a node. Raises `ProposalDropped`."""
+        """Begins a read of a node. Raises `ProposalDropped`."""
         if len(self._reads) >= self._node.settings.reads_max:
             raise ProposalDropped(f"{len(self._reads)} reads are waiting")
         committed = self._node.log.committed
         self._reads.add(Read(node_id, context), committed if committed >= self.first else None)
 
     def transfer(self, to: int) -> None:
-        """Hand the leadership over; until it has happened or failed nothing is taken. Raises `TransferRefused`."""
+        """Hands the leadership over; until it has happened or failed nothing is taken. Raises `TransferRefused`."""
         if to not in self.peers or to not in self._node.membership.voters:
             raise TransferRefused(f"node {to} is not another voter")
         if self.transferee == to:
@@ -153,7 +153,7 @@ class Leader:
     # ---- what followers say
 
     def step(self, message: Message) -> None:
-        """Take in what a follower says to its leader. Raises `BadMessage`."""
+        """Takes in what a follower says to its leader. Raises `BadMessage`."""
         if isinstance(message, AppendReply):
             self._on_append_reply(message)
         elif isinstance(message, HeartbeatReply):
@@ -227,7 +227,7 @@ class Leader:
         return id == self._node.id and self._node.votes
 
     def _follow_membership(self) -> None:
-        """Keep in touch with the members, and with one that is being removed, until it can know that it is."""
+        """Keeps in touch with the members, and with one that is being removed, until it can know that it is."""
         node, old = self._node, self.peers
         agreed = node.log.history.at(node.log.committed)
         self._leaving = not set(agreed.ids) <= set(node.membership.ids)
@@ -240,7 +240,7 @@ class Leader:
             self.transferee = NOBODY
 
     def _commit(self) -> None:
-        """Commit what a majority has on disk, if the last of it is of this term (paper, 5.4.2 and figure 8)."""
+        """Commits what a majority has on disk, if the last of it is of this term (paper, 5.4.2 and figure 8)."""
         node, peers = self._node, self.peers
         index = majority_index([self.match if self._is_me(id) else _match(peers.get(id)) for id in self._voters])
         if index > node.log.committed and node.log.term(index) == node.term:
@@ -269,7 +269,7 @@ class Leader:
     # ---- sending
 
     def flush(self) -> None:
-        """Send every follower what it can be sent, and heartbeats for new reads."""
+        """Sends every follower what it can be sent, and heartbeats for new reads."""
         node = self._node
         for id, progress in self.peers.items():
             if progress.state is ProgressState.SNAPSHOT:
@@ -328,7 +328,7 @@ class Leader:
         )
 
     def _ask_for_snapshot(self, to: int, progress: Progress) -> None:
-        """Find out whether a snapshot has arrived, and what said so was lost: who has not installed it refuses."""
+        """Finds out whether a snapshot has arrived, and what said so was lost: who has not installed it refuses."""
         node, prev_index = self._node, progress.next - 1
         prev_term = node.log.term(prev_index)
         if progress.nudge and prev_term is not None:

@@ -99,7 +99,7 @@ def read_entries(txn: lmdb.Transaction, low: Index, high: Index) -> Iterator[Ent
 
 
 def begin(txn: lmdb.Transaction, node_id: int, identity: Identity, first: Snapshot) -> None:
-    """Write what a new node holds."""
+    """Writes what a new node holds."""
     _put(txn, _NODE, _OWNER.pack(VERSION, node_id))
     put_identity(txn, identity)
     _put(txn, _BASE, _AT.pack(first.index, first.term))
@@ -113,12 +113,12 @@ def read_identity(txn: lmdb.Transaction) -> Identity | None:
 
 
 def put_identity(txn: lmdb.Transaction, identity: Identity) -> None:
-    """Write which memory this is."""
+    """Writes which memory this is."""
     _put(txn, _IDENTITY, _encode(identity))
 
 
 def number(txn: lmdb.Transaction) -> None:
-    """Write which transaction this is."""
+    """Writes which transaction this is."""
     _put(txn, _TRANSACTION, _NUMBER.pack(txn.id()))
 
 
@@ -140,7 +140,7 @@ def is_new(txn: lmdb.Transaction) -> bool:
 
 
 def recover(txn: lmdb.Transaction, path: Path, node_id: int) -> StoredSummary:
-    """Read everything, and find that it is whole. Raises `StorageDamaged`, `StorageFailed`, `msgspec.MsgspecError`."""
+    """Reads and checks everything. Raises `StorageDamaged`, `StorageFailed`, `msgspec.MsgspecError`."""
     version, owner = _OWNER.unpack(_get(txn, _NODE))
     if version != VERSION:
         raise StorageFailed(f"{path} is of version {version}, and this is version {VERSION}")
@@ -167,7 +167,7 @@ def recover(txn: lmdb.Transaction, path: Path, node_id: int) -> StoredSummary:
 
 
 def write(txn: lmdb.Transaction, held: StoredSummary, ready: Ready, hard: HardState) -> StoredSummary:
-    """Write what a `Ready` has to keep, in the order that `Storage.save` gives; what then is held."""
+    """Writes what a `Ready` has to keep, in the order that `Storage.save` gives; what then is held."""
     base, last = (held.base_index, held.base_term), (held.last_index, held.last_term)
     if ready.snapshot is not None:
         _put_snapshot(txn, ready.snapshot)
@@ -223,7 +223,7 @@ def _put_snapshot(txn: lmdb.Transaction, snapshot: Snapshot) -> None:
 
 
 def _delete(txn: lmdb.Transaction, low: Index, high: Index) -> None:
-    """Delete the entries from `low` to before `high`."""
+    """Deletes the entries from `low` to before `high`."""
     end = _key(high)
     with txn.cursor() as cursor:
         there = cursor.set_range(_key(low))

@@ -60,7 +60,7 @@ class LmdbStorage:
         incarnation: str = "",
         map_size_bytes: int = MAP_SIZE_BYTES,
     ) -> "LmdbStorage":
-        """Open a node's directory, or begin it with `first` and `incarnation`, which say nothing where there is one.
+        """Opens a node's directory, or begins it with `first` and `incarnation`, which say nothing where there is one.
 
         Raises `StorageDamaged`; `StorageFailed` where another process has it or it is another node's; OSError.
         """
@@ -98,7 +98,7 @@ class LmdbStorage:
         return storage
 
     def close(self) -> None:
-        """Close. What did not have to be synced yet is forgotten."""
+        """Closes. What did not have to be synced yet is forgotten."""
         self._env.close()
         self._seal.close()
         os.close(self._lock)
@@ -114,11 +114,11 @@ class LmdbStorage:
         return self._identity.legacy
 
     def keep(self) -> None:
-        """Go on as who it was, in a copied directory. Raises `StorageFailed`."""
+        """Goes on as who it was, in a copied directory. Raises `StorageFailed`."""
         self._identify(msgspec.structs.replace(self._identity, file=_file_of(self._env)))
 
     def renew(self, incarnation: str) -> None:
-        """Be another node, which nobody knows yet, with the same log. Raises `StorageFailed`."""
+        """Is another node, which nobody knows yet, with the same log. Raises `StorageFailed`."""
         self._identify(Identity(incarnation=incarnation, file=_file_of(self._env)))
 
     def _identify(self, identity: Identity) -> None:
@@ -175,7 +175,7 @@ class LmdbStorage:
     # ---- what the driver keeps
 
     def save(self, ready: Ready) -> None:
-        """Keep what a `Ready` has to keep, on disk when this returns.
+        """Keeps what a `Ready` has to keep, on disk when this returns.
 
         Raises `StorageFull`, `StorageFailed`: nothing of it is kept.
         """
@@ -234,7 +234,7 @@ def _failures(path: Path | str, kind: type[StorageFailed]) -> Iterator[None]:
 
 
 def _lock(directory: Path) -> int:
-    """Take the directory's lock, which the kernel drops with its process. Raises `StorageFailed`."""
+    """Takes the directory's lock, which the kernel drops with its process. Raises `StorageFailed`."""
     fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

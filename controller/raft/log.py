@@ -69,7 +69,7 @@ class Log:
     # ---- growing
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Add entries, in place of all from the first one's index on. What is committed is never replaced."""
+        """Adds entries, in place of all from the first one's index on. What is committed is never replaced."""
         first = entries[0].index
         assert self.committed < first <= self.last_index + 1
         if first < self._offset:
@@ -86,7 +86,7 @@ class Log:
                 self.history.append(entry.index, decode_change(entry.data))
 
     def try_append(self, prev_index: Index, prev_term: Term, entries: Sequence[Entry]) -> Index | None:
-        """Take a leader's entries if ours agrees up to `prev_index` (paper, 5.3): the last index then equal, or None.
+        """Takes a leader's entries if ours agrees up to `prev_index` (paper, 5.3): the last index then equal, or None.
 
         Raises `BadMessage` if that would replace a committed entry, which no correct leader asks for.
         """
@@ -109,7 +109,7 @@ class Log:
         return True
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Begin anew after a snapshot of the leader's."""
+        """Begins anew after a snapshot of the leader's."""
         assert snapshot.index > self.committed
         self.pending = snapshot
         self.snapshot_index = self.committed = self.stable = snapshot.index
@@ -185,7 +185,7 @@ class Log:
         return history
 
     def _shrink(self) -> None:
-        """Forget the oldest that can be read again."""
+        """Forgets the oldest that can be read again."""
         count = 0
         for entry in self._tail[: max(0, min(self.applied, self.stable) + 1 - self._offset)]:
             if self._tail_bytes <= self._settings.cache_bytes_max:

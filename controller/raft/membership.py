@@ -113,7 +113,7 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return None if self.voters else "nobody votes"
 
     def check(self, change: Change) -> None:
-        """Raise `ChangeRefused` for a change that makes no sense here."""
+        """Raises `ChangeRefused` for a change that makes no sense here."""
         there = self.get(change.node)
         if len(change.address.encode("utf-8", "surrogatepass")) > ADDRESS_BYTES_MAX:
             raise ChangeRefused(f"an address has at most {ADDRESS_BYTES_MAX} bytes")
@@ -185,7 +185,7 @@ class History:
             del self._held[-1]
 
     def forget(self, index: int) -> None:
-        """Forget those before the one in force at `index`."""
+        """Forgets those before the one in force at `index`."""
         while len(self._held) > 1 and self._held[1][0] <= index:
             del self._held[0]
 

@@ -207,7 +207,7 @@ def decode(data: bytes) -> Message:
 
 
 def check(message: Message) -> None:
-    """Raise `BadMessage` for what contradicts itself."""
+    """Raises `BadMessage` for what contradicts itself."""
     if message.term < 1:
         raise BadMessage("a message has a term of at least 1")
     if isinstance(message, Append):

@@ -116,7 +116,7 @@ class Progress:
         self._match_heard = self.match
 
     def become_probe(self) -> None:
-        """Find out where its log ends: something was lost, or a snapshot did not arrive."""
+        """Finds out where its log ends: something was lost, or a snapshot did not arrive."""
         self._become(ProgressState.PROBE, self.match + 1)
 
     def become_snapshot(self, index: Index) -> None:

@@ -54,7 +54,7 @@ class SealFile:
     """The file, open. One thread writes."""
 
     def __init__(self, directory: Path) -> None:
-        """Open the file, if there is one. Raises `StorageDamaged` where it is there and says nothing, OSError."""
+        """Opens the file, if there is one. Raises `StorageDamaged` where it is there and says nothing, OSError."""
         self._path = directory / SEAL
         self._fd: int | None = None
         self.newest: Seal | None = None  # None: the directory is of an older version, or new
@@ -69,7 +69,7 @@ class SealFile:
         self._slot = 1 - slot
 
     def check(self, transaction: int, held: StoredSummary) -> None:
-        """Compare what LMDB has with what was sealed. Raises `StorageDamaged` where it is older, or another."""
+        """Compares what LMDB has with what was sealed. Raises `StorageDamaged` where it is older, or another."""
         seal, hard = self.newest, held.hard
         if seal is None:
             return
@@ -85,7 +85,7 @@ class SealFile:
             raise StorageDamaged(f"{self._path.parent} holds an older state than it had, or another: {now}, {seal}")
 
     def write(self, transaction: int, held: StoredSummary) -> None:
-        """Seal what is held. Raises `StorageFailed`."""
+        """Seals what is held. Raises `StorageFailed`."""
         seal = Seal.of(transaction, held)
         data = _encode(seal)
         body = len(data).to_bytes(4, "big") + data
@@ -99,7 +99,7 @@ class SealFile:
         self.newest, self._slot = seal, 1 - self._slot
 
     def _opened(self, slot: bytes) -> int:
-        """Open the file to write; a new one is on disk, with both its slots, before it has its name."""
+        """Opens the file to write; a new one is on disk, with both its slots, before it has its name."""
         if not self._path.exists():
             new = self._path.with_suffix(".new")
             fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -112,7 +112,7 @@ class SealFile:
         return os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Gives the file back."""
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)

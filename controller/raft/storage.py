@@ -35,10 +35,10 @@ class Storage(Protocol):
         """Returns whether it held something before it had an incarnation: others may not know that one yet."""
 
     def renew(self, incarnation: str) -> None:
-        """Be another incarnation, which nobody knows yet, with the same log. Raises `StorageFailed`."""
+        """Is another incarnation, which nobody knows yet, with the same log. Raises `StorageFailed`."""
 
     def keep(self) -> None:
-        """Go on as this incarnation in a directory that was copied. Raises `StorageFailed`."""
+        """Goes on as this incarnation in a directory that was copied. Raises `StorageFailed`."""
 
     def hard_state(self) -> HardState:
         """Term, vote and commit index."""
@@ -59,7 +59,7 @@ class Storage(Protocol):
         """Entries from `low` to before `high`: at least one, and no more than `bytes_max`. Raises `Compacted`."""
 
     def save(self, ready: Ready) -> None:
-        """Keep what a `Ready` has to keep, all of it or nothing. Raises `StorageFailed`.
+        """Keeps what a `Ready` has to keep, all of it or nothing. Raises `StorageFailed`.
 
         In this order: a snapshot takes the place of everything before and after it; a compaction puts its snapshot in
         place and drops entries; entries replace all from their first index on; the hard state.
@@ -86,11 +86,11 @@ class MemoryStorage:
         return self._legacy
 
     def renew(self, incarnation: str) -> None:
-        """Be another incarnation, which nobody knows yet."""
+        """Is another incarnation, which nobody knows yet."""
         self._incarnation, self._legacy = incarnation, False
 
     def keep(self) -> None:
-        """Go on as this incarnation."""
+        """Goes on as this incarnation."""
 
     def hard_state(self) -> HardState:
         """Term, vote and commit index."""
@@ -124,7 +124,7 @@ class MemoryStorage:
         return bounded(self._entries[low - self._base[0] - 1 : high - self._base[0] - 1], bytes_max)
 
     def save(self, ready: Ready) -> None:
-        """Keep what a `Ready` has to keep."""
+        """Keeps what a `Ready` has to keep."""
         if ready.snapshot is not None:
             self._snapshot = ready.snapshot
             self._base, self._entries = (ready.snapshot.index, ready.snapshot.term), []

@@ -19,7 +19,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the demonstration; 0 when everything balances, 1 when not, 2 when it could not run."""
+    """Runs the demonstration; 0 when everything balances, 1 when not, 2 when it could not run."""
     args = _parser().parse_args(argv)
     console = Console(width=None if sys.stdout.isatty() else 120)
     temporary = args.data_dir is None and args.seconds is not None

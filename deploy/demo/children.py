@@ -43,7 +43,7 @@ class FleetChild:
 
     @classmethod
     async def start(cls, name: str, run: str, target: Target, *, rate: float, logs: Path) -> "FleetChild":
-        """Start a fleet."""
+        """Starts a fleet."""
         options = ("--host", target.host, "--port-offset", str(target.port_offset), "--rate", str(rate), "--run", run)
         fleet = cls(launch(name, "deploy.demo.fleet", name, *options, logs=logs, pipes=True))
         loop, stdin = asyncio.get_running_loop(), fleet.child.process.stdin
@@ -56,7 +56,7 @@ class FleetChild:
             self._words.write(f"{word}\n".encode())
 
     async def stop(self) -> None:
-        """End it."""
+        """Ends it."""
         self.tell("end")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TERM_S):

@@ -52,7 +52,7 @@ class Fleet:
         self._lock = threading.Lock()
 
     def count(self, what: str, n: int = 1) -> None:
-        """Count messages as "acked", "unknown" or "refused"."""
+        """Counts messages as "acked", "unknown" or "refused"."""
         with self._lock:
             self._counts[what] += n
 
@@ -133,7 +133,7 @@ async def _run(fleet: Fleet) -> None:
 
 
 def main() -> int:
-    """Run one fleet."""
+    """Runs one fleet."""
     parser = argparse.ArgumentParser()
     parser.add_argument("name", choices=FLEETS)
     parser.add_argument("--run", required=True)

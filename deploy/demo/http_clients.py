@@ -51,7 +51,7 @@ async def send(
 
 @contextlib.asynccontextmanager
 async def following(fleet: Fleet, client: httpx.AsyncClient) -> AsyncIterator[None]:
-    """Read server-sent events beside whatever is done within."""
+    """Reads server-sent events beside whatever is done within."""
     subscribed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(_follow(client, fleet.reader("HTTP/2 events"), subscribed))
     try:

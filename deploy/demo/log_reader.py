@@ -17,11 +17,11 @@ class LogReader:
         self._offsets: dict[int, int] = {}
 
     def skip(self) -> None:
-        """Pass over what is there now: it is of earlier runs."""
+        """Passes over what is there now: it is of earlier runs."""
         self._offsets = {queue: bounds.next for queue, bounds in self._bounds().items()}
 
     def advance(self) -> None:
-        """Read what has come since the last time."""
+        """Reads what has come since the last time."""
         for queue, bounds in self._bounds().items():
             start = max(self._offsets.get(queue, 0), bounds.first)
             if start >= bounds.next:
@@ -36,5 +36,5 @@ class LogReader:
         return self._reader.bounds(queues) if queues else {}
 
     def close(self) -> None:
-        """Close the connection."""
+        """Closes the connection."""
         self._reader.close()

@@ -32,7 +32,7 @@ class Device:
         self.client.on_publish = self._published
 
     def publish(self, reading: Reading, qos: int | None = None) -> None:
-        """Hand a message to paho's own thread."""
+        """Hands a message to paho's own thread."""
         with self._changed:
             self._waiting += 1
         self.client.publish(reading.address, reading.body, qos=self.qos if qos is None else qos)

@@ -50,7 +50,7 @@ class SessionSeen(Seen):
         return missed
 
     def found(self, key: tuple[bytes, bytes], n: int) -> None:
-        """Note where an absence ends for a device of QoS 0."""
+        """Notes where an absence ends for a device of QoS 0."""
         reordered = AT_MOST_ONCE.get((key[0].decode(), int(key[1])))
         if reordered is None:
             return

@@ -141,7 +141,7 @@ class Show:
     # ---- while it runs
 
     async def _watch(self) -> None:
-        """Show how it goes until the time is over or somebody stops it. Raises `ShowFailed` when a process ends."""
+        """Shows how it goes until the time is over or somebody stops it. Raises `ShowFailed` when a process ends."""
         options = self._options
         until = None if options.seconds is None else self._begun + options.seconds
         terminal = self._console.is_terminal
@@ -163,7 +163,7 @@ class Show:
                         await self._stopped.wait()
 
     async def _look(self) -> None:
-        """Ask everybody; one who does not answer this time is asked again the next."""
+        """Asks everybody; one who does not answer this time is asked again the next."""
         assert self._log is not None
         with contextlib.suppress(StoreError):
             await asyncio.to_thread(self._log.advance)
@@ -202,7 +202,7 @@ class Show:
     # ---- down
 
     async def _settle(self) -> None:
-        """Wait until log, readers and Spark have everything that was published, each for a bounded time."""
+        """Waits until log, readers and Spark have everything that was published, each for a bounded time."""
         assert self._log is not None
         log = self._log
         if not self._held:
@@ -218,7 +218,7 @@ class Show:
             await self._wait_looking(lambda: spark.counts == self._logged() or not spark.child.running, COUNTED_S)
 
     async def _wait(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Wait for something that a process which has ended cannot bring about any more."""
+        """Waits for something that a process which has ended cannot bring about any more."""
         await wait_until(lambda: condition() or self._broken(), seconds)
         return condition()
 

@@ -37,7 +37,7 @@ class SparkJob:
 
     @classmethod
     async def start(cls, target: Target, output: Path, logs: Path) -> "SparkJob":
-        """Start it. Raises `MissingJdk`, whose text says what to install."""
+        """Starts it. Raises `MissingJdk`, whose text says what to install."""
         await asyncio.to_thread(_require_java)
         from spark.tables.reader import Tables  # noqa: PLC0415 - of an extra, which is there now
 
@@ -46,7 +46,7 @@ class SparkJob:
         return cls(launch("spark", *job, *where, logs=logs), Tables(output))
 
     def look(self) -> None:
-        """Read its tables, if there is anything new. Blocking."""
+        """Reads its tables, if there is anything new. Blocking."""
         try:
             progress = self._tables.progress()
             if progress.batch == self._batch:

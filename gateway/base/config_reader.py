@@ -67,7 +67,7 @@ class Mistakes:
 
 
 def merge(into: dict[str, Any], table: Mapping[str, Any]) -> None:
-    """Lay one tree of tables over another, key by key."""
+    """Lays one tree of tables over another, key by key."""
     for key, value in table.items():
         below = into.get(key)
         if isinstance(value, Mapping) and isinstance(below, dict):
@@ -89,7 +89,7 @@ def environment_table(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def fill(table: dict[str, Any], keys: Iterable[str], value: Any) -> None:
-    """Put one value at a key path, making the tables on the way; a value already on the way gives place."""
+    """Puts one value at a key path, making the tables on the way; a value already on the way gives place."""
     *tables, last = keys
     for key in tables:
         below = table.get(key)
@@ -209,7 +209,7 @@ def _from_text(value: Any) -> Any:
 def _read_secret_files(
     fields: Mapping[str, Any], raw: Mapping[str, Any], path: str, mistakes: Mistakes
 ) -> tuple[dict[str, Any], set[str]]:
-    """Replace `NAME_file` of every secret NAME by the file's text, without the line's end; and those that failed."""
+    """Replaces `NAME_file` of every secret NAME by the file's text, without the line's end; and those that failed."""
     given, spoiled = dict(raw), set[str]()
     for name, field in fields.items():
         if _bare(field.type)[0] is not Secret:

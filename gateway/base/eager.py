@@ -51,14 +51,14 @@ class _Rest(Coroutine[Any, Any, T], Generator[Any, Any, T]):
         return self
 
     def send(self, value: Any) -> Any:
-        """Wait on."""
+        """Waits on."""
         if self._begun:
             return self._work.send(value)
         self._begun = True
         return self._awaited
 
     def throw(self, *error: Any) -> Any:
-        """Wait no more."""
+        """Waits no more."""
         return self._work.throw(*error)
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ class Reader(Protocol):
     """A connection whose input waits."""
 
     def wake(self, data: bytes) -> None:
-        """Read what has waited, and go on reading."""
+        """Reads what has waited, and goes on reading."""
 
 
 class PauseGuard:
@@ -46,7 +46,7 @@ class PauseGuard:
         return self._confirming or (looked_s is not None and self._clock() - looked_s > SLEPT_S)
 
     def holds(self, reader: Reader, data: bytes) -> bool:
-        """Keep what was read until `Reader.wake`, if this process has slept; whether it is kept."""
+        """Keeps what was read until `Reader.wake`, if this process has slept; returns whether it is kept."""
         if not self.slept or self._held_bytes + len(data) > HELD_BYTES_MAX:
             return False
         self._held[reader] = self._held.get(reader, b"") + data
@@ -60,7 +60,7 @@ class PauseGuard:
         return data
 
     async def run(self) -> None:
-        """Look at the clock, for ever."""
+        """Looks at the clock, for ever."""
         self._looked_s = self._clock()
         while True:
             await asyncio.sleep(LOOK_S)

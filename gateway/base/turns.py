@@ -22,7 +22,7 @@ class Turns:
         return Turn(self, name)
 
     async def begin(self, name: str) -> None:
-        """Wait for a turn; `end` follows."""
+        """Waits for a turn; `end` follows."""
         waiting = self._waiting
         if name not in waiting:
             waiting[name] = None

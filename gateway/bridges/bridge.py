@@ -85,7 +85,7 @@ class Bridge:
     # ---- as long as it is ours
 
     async def run(self) -> None:
-        """Read until cancelled."""
+        """Reads until cancelled."""
         self._upstream = self._new_upstream()
         config = self._config
         backoff = Backoff(config.reconnect_min_s, config.reconnect_max_s, uniform=self._chance.uniform)
@@ -130,7 +130,7 @@ class Bridge:
                 await link.close()
 
     async def _last_outcome(self) -> None:
-        """Wait for what is being stored: if all of it is, that can still be said, and its repetition be recognized."""
+        """Waits for what is being stored: if all of it is, that can still be said, and its repetition be recognized."""
         if self._under_way is None:
             return
         try:
@@ -217,7 +217,7 @@ class Bridge:
     # ---- storing
 
     async def _stored(self, messages: Sequence[Message]) -> Mapping[int, Refusal]:
-        """Store a batch, as often as that takes; those that never will be, by index."""
+        """Stores a batch, as often as that takes; those that never will be, by index."""
         left, never = list(range(len(messages))), dict[int, Refusal]()
         while left:
             while self._crowded():

@@ -49,7 +49,7 @@ class BridgeHost(Protocol):
         """Returns whether so many bytes wait to be durable that no connection should be read."""
 
     def spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
-        """Run a coroutine as a supervised task."""
+        """Runs a coroutine as a supervised task."""
 
 
 class Bridges:
@@ -96,14 +96,14 @@ class Bridges:
             registry.register(_Figures([keeper.bridge for keeper in self._keepers.values()]))
 
     def start(self) -> None:
-        """Run those that are not another process's."""
+        """Runs those that are not another process's."""
         if self._keepers:
             self._gate.owners.serve(PREFIX, self)
         for keeper in self._keepers.values():
             keeper.task = self._gate.spawn(keeper.run())
 
     async def stop(self) -> None:
-        """Stop reading, and let others go on. What is stored is acknowledged."""
+        """Stops reading, and lets others go on. What is stored is acknowledged."""
         for keeper in self._keepers.values():
             if keeper.task is not None:
                 keeper.task.cancel()
@@ -171,7 +171,7 @@ class _BridgeRunner:
             return None
 
     async def _run(self) -> None:
-        """Run the bridge until it is not ours any more."""
+        """Runs the bridge until it is not ours any more."""
         log.info("bridge: runs here", bridge=self.bridge.name)
         running = self._running = asyncio.ensure_future(self.bridge.run())
         try:
@@ -200,7 +200,7 @@ class _BridgeRunner:
         await self._release()
 
     async def ended(self) -> None:
-        """Wait until `run` has ended."""
+        """Waits until `run` has ended."""
         if self.task is not None:
             await asyncio.gather(self.task, return_exceptions=True)
 

@@ -31,10 +31,10 @@ class UpstreamStream(Protocol):
         """Returns the bytes that have arrived. Raises `UpstreamError` at the end."""
 
     async def write(self, data: bytes) -> None:
-        """Send; it waits while the other end does not read. Raises `UpstreamError`."""
+        """Sends; it waits while the other end does not read. Raises `UpstreamError`."""
 
     async def close(self) -> None:
-        """End it."""
+        """Ends it."""
 
 
 async def dial(config: BridgeConfig, schemes: Mapping[str, Scheme]) -> UpstreamStream:

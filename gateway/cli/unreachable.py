@@ -31,7 +31,7 @@ def why_silent(address: str, credentials: Any) -> str:
         at = NodeAddress.parse(address)
         probe = socket.create_connection((at.host, at.port), PROBE_S)
     except ValueError:
-        return "is no host:port"
+        return "is not host:port"
     except ConnectionRefusedError:
         return "refuses connections: nothing listens there"
     except socket.gaierror:

@@ -51,7 +51,7 @@ class CatchUp:
         self._batches.clear()
 
     async def run(self, lane: Lane) -> None:
-        """Read the log for a lane until it is live, takes no more, or is not wanted any more."""
+        """Reads the log for a lane until it is live, takes no more, or is not wanted any more."""
         backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S)
         try:
             while lane.behind and lane.current:
@@ -73,7 +73,7 @@ class CatchUp:
             lane.running = False
 
     def _passed(self, lane: Lane, error: Exception) -> bool:
-        """Go on behind what is lost: a session that stood there for ever would lose the rest as well."""
+        """Goes on behind what is lost: a session that stood there for ever would lose the rest as well."""
         if not isinstance(error, CorruptFrame) or error.end is None or error.end <= lane.cursor.frame:
             return False
         self.damages_passed += 1
@@ -92,7 +92,7 @@ class CatchUp:
         return True
 
     async def _read_on(self, lane: Lane) -> bool:
-        """Deliver the next part of the log; False when the subscriber takes no more for now."""
+        """Delivers the next part of the log; returns False when the subscriber takes no more for now."""
         # Nothing beyond the horizon counts: a topic made while the scan works is not among its queues.
         tail, subscriber = lane.tail, lane.subscriber
         horizon, rewinds = tail.known, tail.rewinds
@@ -117,7 +117,7 @@ class CatchUp:
         return True
 
     def _replay(self, lane: Lane, frame: Frame) -> bool:
-        """Deliver one frame of the past; False when the subscriber takes no more for now."""
+        """Delivers one frame of the past; returns False when the subscriber takes no more for now."""
         batch = self._decoded(frame)
         subscriber, cursor, since = lane.subscriber, lane.cursor, lane.since
         start = Position(LogOffset(0), 0)

@@ -107,7 +107,7 @@ class Fanout:
         where: str | None = None,
         permissions: Permissions = OPEN,
     ) -> Cursor:
-        """Add a subscription, or replace the one of that id; where it begins in each log.
+        """Adds a subscription, or replaces the one of that id; where it begins in each log.
 
         With a start, a log that it says nothing of is read from its beginning. A start beyond a log's end, of another
         log, is now. What `permissions` do not let be read is passed over. Raises `Refusal` for a `where` that is no
@@ -244,7 +244,7 @@ class Fanout:
         return tail
 
     async def _reach(self, tail: Tail) -> None:
-        """Find out where a log ends."""
+        """Finds out where a log ends."""
         backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S)
         wait_s = backoff.next_s()
         while not tail.reached and self._tails.get(tail.group) is tail:
@@ -270,7 +270,7 @@ class Fanout:
             self.wake(subscriber)
 
     def _meet_logs(self) -> None:
-        """Follow the logs that are new, from their beginnings, and those no longer that are gone."""
+        """Follows the logs that are new, from their beginnings, and those no longer that are gone."""
         there = self._store.logs
         if self._tails.keys() == there.keys():
             return
@@ -315,7 +315,7 @@ class Fanout:
             self.wake(subscriber)
 
     def _offer(self, group: int, batch: Batch) -> None:
-        """Hand a batch to every subscriber it concerns and who is live in its log."""
+        """Hands a batch to every subscriber it concerns and who is live in its log."""
         # Once a message: one look-up. Batches of one plan, the common case, are not taken apart.
         plans = self._plans
         messages = batch.messages
@@ -398,7 +398,7 @@ class Fanout:
     # ---- lanes
 
     async def _run(self, lane: Lane) -> None:
-        """Catch up. A lane that was served and is not done is served last the next time: every log has its turn."""
+        """Catches up. A lane that was served and is not done is served last the next time: every log has its turn."""
         before = lane.cursor
         await self._catch_up.run(lane)
         if lane.behind and lane.current and lane.cursor != before:
@@ -443,7 +443,7 @@ class Fanout:
             self._let_go(subscriber)
 
     def _let_go(self, subscriber: Subscriber) -> None:
-        """End the lanes of a subscriber: what is being read for them is for nobody."""
+        """Ends the lanes of a subscriber: what is being read for them is for nobody."""
         for lane in subscriber.lanes.values():
             self._mark(lane, behind=False)
         subscriber.lanes.clear()

@@ -138,7 +138,7 @@ class FilterTrie(Generic[T]):
 
     @staticmethod
     def _arrive(node: _Node[T], at: dict[int, _Node[T]]) -> None:
-        """Add a node, and the '#' nodes below it, which need no level."""
+        """Adds a node, and the '#' nodes below it, which need no level."""
         while node is not None and id(node) not in at:
             at[id(node)] = node
             child = node.children.get(MANY)

@@ -180,7 +180,7 @@ class ConsumerGroups:
         raise _busy(request.group)
 
     def _check_join(self, asker: GroupClient, request: JoinGroup) -> None:
-        """Raise `Refusal` for what can be no member of any group, or is one too many of this user."""
+        """Raises `Refusal` for what can be no member of any group, or is one too many of this user."""
         self._check_topic(asker, request.group, request.topic)
         check_asked(self._controller, request, may_come=self._may_come)
         self._forget()
@@ -189,7 +189,7 @@ class ConsumerGroups:
             raise Refusal(Cause.QUOTA, f"one user has at most {limit} memberships here (groups.memberships_max)")
 
     def _check_topic(self, asker: GroupClient, group: str, topic: str) -> None:
-        """Raise `Refusal` (FORBIDDEN) unless all of a group's topic may be read. It does not name the topic.
+        """Raises `Refusal` (FORBIDDEN) unless all of a group's topic may be read. It does not name the topic.
 
         What a member may not read it could only pass over, for the whole group; and offsets count it.
         """
@@ -202,7 +202,7 @@ class ConsumerGroups:
                 raise Refusal(Cause.FORBIDDEN, f"not allowed: to read what the group {group!r} reads") from None
 
     def _check_reader(self, asker: GroupClient, group: Group, member: str) -> None:
-        """Raise `Refusal` unless this is the asker's member of a group whose topic it may read."""
+        """Raises `Refusal` unless this is the asker's member of a group whose topic it may read."""
         if group.header is not None:
             self._check_topic(asker, group.name, group.header.record.topic)
         _check_member(asker, group, member)
@@ -377,7 +377,7 @@ class ConsumerGroups:
         raise _busy(request.group)
 
     async def _check_ends(self, offsets: Mapping[int, int]) -> None:
-        """Raise `Refusal` for an offset behind a queue's end: what comes next would never be read."""
+        """Raises `Refusal` for an offset behind a queue's end: what comes next would never be read."""
         bounds = await asyncio.gather(*(self._store.bounds(QueueNumber(queue)) for queue in offsets))
         for (queue, at), found in zip(offsets.items(), bounds, strict=True):
             if at > found.next:
@@ -410,7 +410,7 @@ class ConsumerGroups:
 
 
 def _check_member(asker: GroupClient, group: Group, member: str) -> None:
-    """Raise `Refusal` where there is no such group or member, or it is another principal's."""
+    """Raises `Refusal` where there is no such group or member, or it is another principal's."""
     if group.header is None:
         raise Refusal(Cause.NOT_FOUND, f"there is no group {group.name!r}")
     there = group.members.get(member)

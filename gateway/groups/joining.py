@@ -33,7 +33,7 @@ def check_group_name(name: str) -> str:
 
 
 def check_asked(controller: ControllerClient, request: JoinGroup, *, may_come: bool) -> None:
-    """Raise `Refusal` for what can be no member of any group. `may_come`: a topic need not be there yet."""
+    """Raises `Refusal` for what can be no member of any group. `may_come`: a topic need not be there yet."""
     if request.strategy not in STRATEGIES:
         raise Refusal(Cause.MALFORMED, f"strategy: is one of {', '.join(STRATEGIES)}")
     if request.start not in {"earliest", "latest"}:
@@ -49,7 +49,7 @@ def check_asked(controller: ControllerClient, request: JoinGroup, *, may_come: b
 
 
 def check_same(group: Group, request: JoinGroup, *, members_max: int) -> None:
-    """Raise `Refusal` where a group is another one than a new member thinks, or has no room for it."""
+    """Raises `Refusal` where a group is another one than a new member thinks, or has no room for it."""
     assert group.header is not None
     there = group.header.record
     if there != GroupRecord(request.topic, request.strategy):

@@ -122,7 +122,7 @@ class QueueReader:
                 await woken.wait()
 
     async def _arrived(self, queue: int, at: int, wait_s: float) -> bool:
-        """Wait; whether there is something now."""
+        """Waits; returns whether there is something now."""
         try:
             fetched = await self._store.fetch(
                 QueueNumber(queue), QueueOffset(at), max_bytes=1, max_rows=1, max_wait_ms=max(1, int(wait_s * 1_000))
@@ -133,7 +133,7 @@ class QueueReader:
 
 
 def _took(found: Reading, queue: int, fetched: Fetched | StoreError, wanted: ReadLimits) -> bool:
-    """Add what was fetched of a queue; whether it may have more."""
+    """Adds what was fetched of a queue; returns whether it may have more."""
     at = found.positions[queue]
     if isinstance(fetched, OffsetOutOfRange):
         if at > fetched.next:
@@ -149,7 +149,7 @@ def _took(found: Reading, queue: int, fetched: Fetched | StoreError, wanted: Rea
 
 
 def _take(found: Reading, queue: int, fetched: Fetched, wanted: ReadLimits) -> int:
-    """Add messages of a queue while there is room; the offset behind the last row that was looked at."""
+    """Adds messages of a queue while there is room; the offset behind the last row that was looked at."""
     messages, size = found.messages, found.size_bytes
     limit, max_bytes, now_ms, reads = wanted
     offset = int(fetched.offset)

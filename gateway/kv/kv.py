@@ -86,7 +86,7 @@ class KeyValues:
         self._holds: dict[int, list[int]] = {}  # by connection: revisions
 
     async def start(self) -> None:
-        """Tell the store the limits of namespaces that it does not know yet."""
+        """Tells the store the limits of namespaces that it does not know yet."""
         try:
             known = {one.name: (one.keys_max, one.size_bytes_max) for one in await self._store.kv_namespaces()}
             for said in self._config.namespaces:
@@ -106,7 +106,7 @@ class KeyValues:
             raise _refusal(error) from error
 
     def _check(self, namespace: str) -> None:
-        """Raise `Refusal` for a namespace that users may not use."""
+        """Raises `Refusal` for a namespace that users may not use."""
         if _RESERVED.fullmatch(namespace):
             raise Refusal(Cause.FORBIDDEN, f"the namespace {namespace!r} is the gateway's own")
         if not _NAMESPACE.match(namespace):
@@ -138,7 +138,7 @@ class KeyValues:
         return done.existed[0]
 
     async def _change(self, operation: Put | Delete, match: Match, namespace: str) -> Transacted:
-        """Make one change if a condition holds. What one compare cannot say is compared here, and tried again."""
+        """Makes one change if a condition holds. What one compare cannot say is compared here, and tried again."""
         key = operation.key
         if not match.none_of and len(match.any_of) <= 1:
             compares = {key: match.any_of[0]} if match.any_of else {}
@@ -279,7 +279,7 @@ class _Watch:
                 return found._replace(changes=kept)
 
     async def close(self) -> None:
-        """End it, and who reads it."""
+        """Ends it, and who reads it."""
         self._closed = True
         if self._reading is not None:
             self._reading.cancel()

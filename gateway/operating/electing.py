@@ -18,7 +18,7 @@ class Risk(NamedTuple):
 
 
 async def elect(controller: RemoteController, number: int, replica: int | None) -> Group:
-    """Have this replica elected, or the best one that is not master now; the group then.
+    """Has this replica elected, or the best one that is not master now; returns the group then.
 
     The epoch that is known is said with it, so that a lost answer does not elect twice. Raises `ControllerError`.
     """
@@ -27,7 +27,7 @@ async def elect(controller: RemoteController, number: int, replica: int | None) 
 
 
 async def at_risk(controller: RemoteController, number: int) -> Risk:
-    """Look at the logs of a group's replicas, as the controllers heard them last. Raises `ControllerError`."""
+    """Looks at the logs of a group's replicas, as the controllers heard them last. Raises `ControllerError`."""
     there = await _known(controller, number)
     routes = {route.group: route for route in await controller.routes(number)}
     route = routes.get(number)
@@ -35,7 +35,7 @@ async def at_risk(controller: RemoteController, number: int) -> Risk:
 
 
 async def elect_unclean(controller: RemoteController, risk: Risk, replica: int | None) -> Group:
-    """Have a replica outside the set elected, on the epoch that was looked at. Raises `ControllerError`."""
+    """Has a replica outside the set elected, on the epoch that was looked at. Raises `ControllerError`."""
     return await controller.do(
         Elect(group=risk.group.number, candidate=replica, master_epoch=risk.group.master_epoch, unclean=True)
     )

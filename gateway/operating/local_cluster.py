@@ -117,7 +117,7 @@ class LocalCluster(Supervisor):
         self.nodes = nodes(plan)
 
     def write(self) -> None:
-        """Write every process's configuration. Raises OSError."""
+        """Writes every process's configuration. Raises OSError."""
         (self.plan.directory / "data").mkdir(parents=True, exist_ok=True)
         for node in self.nodes:
             self._file(node.name, "toml").write_text(node.config)
@@ -131,7 +131,7 @@ class LocalCluster(Supervisor):
         return [node.name for node in self.nodes if node.role == role]
 
     def stop_all(self) -> None:
-        """End everything, whoever depends on others first."""
+        """Ends everything, whoever depends on others first."""
         for role in ("proxy", "store", "controller"):
             self.stop(*self.of_role(role))
 

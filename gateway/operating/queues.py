@@ -98,7 +98,7 @@ async def unread(controller: ControllerClient, store: StoreClient, number: int) 
 
 
 async def drop(controller: ControllerClient, store: StoreClient | None, number: int) -> None:
-    """Forget a closed queue, when nobody has anything to read in it; without a store, whoever has.
+    """Forgets a closed queue, when nobody has anything to read in it; without a store, whoever has.
 
     Raises `UnknownQueue`, `QueueClosed`, `StoreError`.
     """
@@ -112,7 +112,7 @@ async def drop(controller: ControllerClient, store: StoreClient | None, number: 
 
 
 async def delete(controller: ControllerClient, store: StoreClient | None, name: str) -> None:
-    """Forget a topic with its queues, when nobody has anything to read in them; without a store, whoever has.
+    """Forgets a topic with its queues, when nobody has anything to read in them; without a store, whoever has.
 
     Raises `UnknownTopic`, `QueueClosed`, `StoreError`.
     """

@@ -24,13 +24,13 @@ class CannotVerify(HeadgateError):
 
 
 async def retire(controller: RemoteController, number: int, replica: int, *, forced: bool) -> Group:
-    """Take a replica out of its group, in sync or not, alive or not; the group then. Raises `ControllerError`."""
+    """Takes a replica out of its group, in sync or not, alive or not; the group then. Raises `ControllerError`."""
     await controller.barrier()
     return await controller.do(RetireReplica(group=number, replica=replica, forced=forced))
 
 
 async def forget(controller: RemoteController, number: int, replica: int) -> Group:
-    """Forget a replica that is silent and not in sync; the group then. Raises `ControllerError`."""
+    """Forgets a replica that is silent and not in sync; returns the group then. Raises `ControllerError`."""
     await controller.barrier()
     if controller.group(number) is None:
         raise UnknownGroup(f"there is no store group {number}")
@@ -44,7 +44,7 @@ async def forget(controller: RemoteController, number: int, replica: int) -> Gro
 
 
 async def verify(controller: RemoteController, number: int, replica: int, credentials: Any = None) -> Verified:
-    """Have a replica read all of its log; what it found. Raises `ControllerError`, `CannotVerify`.
+    """Has a replica read all of its log; what it found. Raises `ControllerError`, `CannotVerify`.
 
     It repairs what is damaged by itself, from another replica, and goes on reading when nobody waits for it any more.
     """

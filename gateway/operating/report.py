@@ -27,7 +27,7 @@ class ClusterReport(NamedTuple):
 
 
 async def gathered(controller: RemoteController) -> ClusterReport:
-    """Ask every controller. Raises `ControllerUnreachable`: none answers."""
+    """Asks every controller. Raises `ControllerUnreachable`: none answers."""
     answers = await controller.controllers()
     try:
         routes = {route.group: route for route in await controller.routes()}
@@ -43,7 +43,7 @@ def document(found: ClusterReport) -> Any:
 
 
 def show(found: ClusterReport, console: Console | None = None) -> None:
-    """Print it for people."""
+    """Prints it for people."""
     console = console or _console()
     show_controllers(found, console)
     console.print(_groups(found))
@@ -77,7 +77,7 @@ def troubles(found: ClusterReport) -> Sequence[str]:
 
 
 def show_controllers(found: ClusterReport, console: Console | None = None) -> None:
-    """Print the controllers alone."""
+    """Prints the controllers alone."""
     table = _table("controllers", "id", "address", "role", "term", "applied", "commit", "votes")
     votes = {
         member.address: "no" if member.learner else "yes"

@@ -19,7 +19,7 @@ class CannotHandOver(HeadgateError):
 
 
 async def switch_over(controller: ControllerClient, group: int, replica: int, credentials: Any = None) -> Group:
-    """Have a group's master hand over to a replica; the group then. Raises `ControllerError`, `CannotHandOver`."""
+    """Has a group's master hand over to a replica; the group then. Raises `ControllerError`, `CannotHandOver`."""
     there = controller.group(group)
     if there is None:
         raise UnknownGroup(f"there is no store group {group}")

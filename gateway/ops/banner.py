@@ -14,7 +14,7 @@ log = logs.get(__name__)
 
 
 def announce(listening: Sequence[Listening], *, data_dir: str, console: Console | None = None) -> None:
-    """Say what listens where."""
+    """Says what listens where."""
     console = Console(stderr=True) if console is None else console
     if not console.is_terminal:
         for one in listening:

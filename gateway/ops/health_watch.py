@@ -24,7 +24,7 @@ class GroupWatch:
 
     @asynccontextmanager
     async def looking(self) -> AsyncIterator["GroupWatch"]:
-        """Look until the exit."""
+        """Looks until the exit."""
         unwatch = self._controller.watch(self._changed.set)
         task = asyncio.create_task(self._look(), name="health of the store groups")
         try:

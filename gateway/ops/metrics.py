@@ -161,13 +161,13 @@ class Metrics:
     def watch_log(
         self, *, end: Callable[[], float], confirmed: Callable[[], float], pending: Callable[[], float]
     ) -> None:
-        """Read the log's positions and the bytes under way when somebody looks, not before."""
+        """Reads the log's positions and the bytes under way when somebody looks, not before."""
         self.log_end_bytes.set_function(end)
         self.log_confirmed_bytes.set_function(confirmed)
         self.pending_bytes.set_function(pending)
 
     def watch_damage(self, *, damages: Callable[[], float], scrubbed: Callable[[], float] | None) -> None:
-        """Read how much damage is known, and how far the scrub is, when somebody looks.
+        """Reads how much damage is known, and how far the scrub is, when somebody looks.
 
         `scrubbed` is None where log and views are another process's, which says what only it knows.
         """
@@ -179,15 +179,15 @@ class Metrics:
             self.scrub_bytes.set_function(scrubbed)
 
     def watch_views(self, *, damages: Callable[[], float]) -> None:
-        """Read how much damage of the views is known when somebody looks."""
+        """Reads how much damage of the views is known when somebody looks."""
         self.view_damages.set_function(damages)
 
     def watch_groups(self, groups: Callable[[], Sequence[GroupHealth]]) -> None:
-        """Have each store group's health among the metrics."""
+        """Has each store group's health among the metrics."""
         self.registry.register(GroupFigures(groups))
 
     def watch_repairs(self, *, repaired: Callable[[], float], lost: Callable[[], float]) -> None:
-        """Have what became of damage among the metrics."""
+        """Has what became of damage among the metrics."""
         self.registry.register(DamageFigures(repaired, lost))
 
     def stored_by_protocol(self) -> dict[str, int]:

@@ -186,7 +186,7 @@ class ClusterOwners:
         if self.presence.remaining_s <= 0:
             raise Refusal(
                 Cause.UNAVAILABLE,
-                "this proxy cannot reach the home store group and owns nothing for now; try again later",
+                "this node cannot reach the rest of the cluster; try again later",
                 retry_after_ms=1_000,
             )
 
@@ -308,7 +308,9 @@ class ClusterOwners:
         except RevisionConflict:
             self._depose("the others take it for dead")
         except (StoreError, TimeoutError) as error:
-            (log.debug if self._unheard else log.warning)("this proxy is not heard of", error=repr(error))
+            (log.debug if self._unheard else log.warning)(
+                "this proxy's presence key could not be renewed", error=repr(error)
+            )
             self._unheard = True
         self._look_at_clock()
 

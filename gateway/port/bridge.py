@@ -95,7 +95,7 @@ class Upstream(Protocol):
         """Bytes have come. Raises `ProtocolError`: the connection is of no use any more."""
 
     def tick(self, now_ms: int, *, reading: bool) -> None:
-        """Time has passed; `reading`: what the peer has to say is read. Raises `ProtocolError` as `receive` does."""
+        """Notes the time; `reading`: the peer's input is read. Raises `ProtocolError` as `receive` does."""
 
     def deadline_ms(self) -> int | None:
         """Returns the latest time to call `tick`."""

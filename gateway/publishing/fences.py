@@ -27,7 +27,7 @@ def fence_of(session: str, owned: Owned) -> Fence | None:
 
 
 async def raise_fences(store: StoreClient, session: str, owned: Owned, *, expires_at_ms: int = 0) -> Fence | None:
-    """Shut all logs to former owners of a session; the fence of its owner, None where nobody else can own anything.
+    """Shuts all logs to former owners of a session; the fence of its owner, None where nobody else can own anything.
 
     Raises `OwnershipLost` when there is a later owner, `StoreError` when a log cannot be asked.
     """
@@ -45,7 +45,7 @@ async def raise_fences(store: StoreClient, session: str, owned: Owned, *, expire
 
 
 async def _raise_in_all(store: StoreClient, fence: Fence, expires_at_ms: int) -> int:
-    """Raise a fence in all logs; 0, or the epoch of a later owner."""
+    """Raises a fence in all logs; 0, or the epoch of a later owner."""
     return max(await asyncio.gather(*(_raise(log, fence, expires_at_ms) for log in store.logs.values())), default=0)
 
 

@@ -116,7 +116,7 @@ class Ingest:
     def publish(
         self, publisher: Publisher, effect: Publish, size_bytes: int, denied: Mapping[int, Refusal] = NONE_DENIED
     ) -> None:
-        """Store an effect's messages; `publisher.published` follows. `size_bytes` is what the input took.
+        """Stores an effect's messages; `publisher.published` follows. `size_bytes` is what the input took.
 
         Those that are `denied`, by index, are refused in their turn.
         """
@@ -186,7 +186,7 @@ class Ingest:
     # ---- messages to rows
 
     def _add_singles(self) -> None:
-        """Add the single messages of this turn to its frames; what is not plain goes the way of all."""
+        """Adds the single messages of this turn to its frames; what is not plain goes the way of all."""
         # As the loop of `_add`, for messages that have a connection each.
         router = self._router
         routes, hashes, groups, pack = router.routes, router.hashes, router.groups, ROW.pack
@@ -239,7 +239,7 @@ class Ingest:
     def _add(  # noqa: PLR0912, PLR0915 - one loop over the messages: a function for its cases would be called for each
         self, receipt: Receipt
     ) -> str | None:
-        """Add the messages of one effect to the frames of this turn.
+        """Adds the messages of one effect to the frames of this turn.
 
         The name of a topic that must be created first, or `_OWN_FRAME` for one that is to share its frame with nobody:
         then nothing was added.
@@ -343,7 +343,7 @@ class Ingest:
         elsewhere: Iterable[tuple[int, int, bytes]],
         runs: Sequence[tuple[int, Building]],
     ) -> str | None:
-        """Add what messages have besides their own rows; `_OWN_FRAME`, with nothing added, if that is too much."""
+        """Adds what messages have besides their own rows; `_OWN_FRAME`, with nothing added, if that is too much."""
         extra = sum([len(route.extra) + len(route.asking) + 1 for _, route, *_ in special])
         if extra > FRAME_ROWS and any(one.receipts or one.singles for one in self._building.values()):
             receipt.take_back()
@@ -399,7 +399,7 @@ class Ingest:
                 there.pos += len(change)
 
     def _copy(self, receipt: Receipt, index: int, group: int, record: bytes, *, durable: bool) -> tuple[Building, int]:
-        """Put a record in another group's frame, too; the frame, and where the record is."""
+        """Puts a record in another group's frame, too; the frame, and where the record is."""
         frame = self._elsewhere(receipt, index, group, durable=durable)
         at = frame.pos
         frame.records.append(record)

@@ -63,7 +63,7 @@ class Outgoing:
         return not self._last and not self.alone
 
     def expect(self, receipt: Receipt) -> None:
-        """Answer a receipt when its frames have ended, behind those of its publisher before it."""
+        """Answers a receipt when its frames have ended, behind those of its publisher before it."""
         receipt.pending = len(receipt.parts)
         before = self._last.get(receipt.publisher)
         self._last[receipt.publisher] = receipt
@@ -77,7 +77,7 @@ class Outgoing:
                 self._answer(receipt)
 
     def append(self, frame: Building) -> None:
-        """Hand a frame to its group."""
+        """Hands a frame to its group."""
         if not frame.receipts and not frame.singles:
             return
         group = frame.group
@@ -129,7 +129,7 @@ class Outgoing:
         self._drained()
 
     def _answer_singles(self, frame: Building, result: Appended | StoreError) -> None:
-        """Answer those who have published one message each, and what they have published behind it."""
+        """Answers those who have published one message each, and what they have published behind it."""
         alone = self.alone
         if isinstance(result, Appended):
             for (protocol, topic), count in frame.topics.items():
@@ -149,7 +149,7 @@ class Outgoing:
         frame.singles.clear()
 
     def _answer(self, receipt: Receipt | None) -> None:
-        """Answer a publisher's first receipt, and those behind it, as far as nothing is pending."""
+        """Answers a publisher's first receipt, and those behind it, as far as nothing is pending."""
         messages_in = self._metrics.messages_in
         while receipt is not None and not receipt.pending:
             following = receipt.next
@@ -174,7 +174,7 @@ class Outgoing:
             receipt = following
 
     def _count_refused(self, receipt: Receipt, outcome: Outcome) -> None:
-        """Count the messages that one group refused and not the other."""
+        """Counts the messages that one group refused and not the other."""
         for index in [index for index in outcome.refused if index not in receipt.refused]:
             topic = self._router.topic_of(receipt.messages[index].address)
             receipt.counts[topic] -= 1
@@ -182,7 +182,7 @@ class Outgoing:
 
 
 def _fail(frame: Building, rows: Sequence[int]) -> None:
-    """Tell the receipts whose guards have failed in a frame: their rows end with the guard's."""
+    """Tells the receipts whose guards have failed in a frame: their rows end with the guard's."""
     firsts = [receipt.parts[frame] for receipt in frame.receipts]
     for row in rows:
         receipt = frame.receipts[bisect_right(firsts, row) - 1]

@@ -206,7 +206,7 @@ class Receipt:
 
 
 def add_marks(receipt: Receipt, marks: Marks, runs: Sequence[tuple[int, Building]]) -> None:
-    """Mark messages, in every frame that has one of them. `runs` are as `Receipt` says, of a single frame too."""
+    """Marks messages, in every frame that has one of them. `runs` are as `Receipt` says, of a single frame too."""
     denied, copies = sorted(receipt.denied), receipt.copies or {}
     starts = [start for start, _ in runs]
     said: dict[Building, list[tuple[bytes, int]]] = {}
@@ -228,7 +228,7 @@ def add_marks(receipt: Receipt, marks: Marks, runs: Sequence[tuple[int, Building
 
 
 def add_key(receipt: Receipt, key: IdempotencyKey) -> None:
-    """Have every frame of a `Publish` stored only if its log does not know the key yet, and bring the key."""
+    """Has every frame of a `Publish` stored only if its log does not know the key yet, and brings the key."""
     for frame, first in receipt.parts.items():
         change = once_record(key, row=len(frame.rows), first=first, deliver_at_ms=receipt.messages[0].deliver_at_ms)
         frame.rows.append(guard_row(frame.pos, len(change), key.name, covers=len(frame.rows) - first, once=True))

@@ -37,7 +37,7 @@ class RefusingGroups:
         return bool(self._groups)
 
     def note(self, group: int, result: Appended | StoreError) -> None:
-        """Note the result of a frame."""
+        """Notes the result of a frame."""
         if isinstance(result, StoreError):
             refusal = refusal_of(result)
             if refusal.cause in _PASSING:

@@ -241,7 +241,7 @@ class Router:
             del self.routes[address]
 
     def _forget(self, pattern: str) -> None:
-        """Forget the routes that a change of a binding may concern."""
+        """Forgets the routes that a change of a binding may concern."""
         levels = pattern.split("/")
         if "+" in levels or "#" in levels:
             self.routes.clear()

@@ -74,7 +74,7 @@ async def _read(group: int, log: StoreClient, key: str, fence: Fence | None) -> 
 
 
 async def forget_marks(store: StoreClient, session: str, owned: Owned, *, now_ms: int) -> None:
-    """Forget a session's marks; those of a former owner do not come back. Raises as `open_marks` does."""
+    """Forgets a session's marks; those of a former owner do not come back. Raises as `open_marks` does."""
     await raise_fences(store, session, owned, expires_at_ms=now_ms + FENCE_KEPT_MS)
     await asyncio.gather(*(_forget(log, marks_key(session)) for log in store.logs.values()))
 

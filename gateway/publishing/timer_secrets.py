@@ -35,7 +35,7 @@ class TimerSecrets:
         return self.of(_GATEWAY)[:_ID_BYTES].hex()
 
     async def load(self, store: StoreClient) -> None:
-        """Get the key from the store, or put this one there; without it tickets are good for this process alone."""
+        """Gets the key from the store, or puts this one there; without it tickets are good for this process alone."""
         try:
             while (entry := await store.kv_get("key", namespace=_SPACE)) is None:
                 try:

@@ -129,7 +129,7 @@ class SharedConsumerCounts:
         return [one for one in found if one.queue == queue and one.proxy != self._owners.id]
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> str:
-        """Remove what a proxy that is gone has left under a name; of which queue that was."""
+        """Removes what a proxy that is gone has left under a name; of which queue that was."""
         queue, _, proxy = name.removeprefix(PREFIX).rpartition("/")
         await (await take()).release([Delete(kv_key(COUNTS, f"{queue}/{proxy}"))])
         return queue

@@ -58,18 +58,18 @@ class Definitions(Protocol):
         """All of them, exchanges first."""
 
     async def clear(self) -> None:
-        """Forget what is not durable: no process that could know it is there."""
+        """Forgets what is not durable: no process that could know it is there."""
 
     async def find(self, name: str, *, exchange: bool) -> StoredDefinition | None:
         """One that is not known here, but perhaps elsewhere."""
 
     async def put(self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool) -> int:
-        """Store a definition in the place of the one of a revision (0: of none). Its revision. Raises `Changed`."""
+        """Stores a definition in the place of the one of a revision (0: of none). Its revision. Raises `Changed`."""
 
     async def delete(
         self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool, also: Mapping[str, int] = NOTHING
     ) -> int:
-        """Remove a definition; the revision as of which it is gone. Raises `Changed`.
+        """Removes a definition; returns the revision as of which it is gone. Raises `Changed`.
 
         Of several proxies only if other keys, too, are at the revisions in `also`.
         """
@@ -175,7 +175,7 @@ class SharedDefinitions:
         again: Callable[[], Coroutine[Any, Any, None]],
         found: Callable[[list[StoredDefinition]], Coroutine[Any, Any, None]],
     ) -> None:
-        """Hear of what changes until the watch breaks; `again` is called first, to take stock. Raises `StoreError`."""
+        """Hears of what changes until the watch breaks; `again` is called first, to take stock. Raises `StoreError`."""
         changes = self._store.kv_watch(*WATCHED)
         try:
             await again()

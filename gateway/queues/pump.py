@@ -43,7 +43,7 @@ class Connection(Protocol):
     gone: bool
 
     def deliver(self, deliveries: Leased | ConsumerCancelled, /) -> int:
-        """Offer messages; how many were taken, from the first on."""
+        """Offers messages; returns how many were taken, from the first on."""
 
 
 class Consumer:
@@ -125,7 +125,7 @@ class Consumer:
         return min(max(0, self.window - self.taken) + self.probe, BATCH_COUNT_MAX)
 
     def took(self, count: int, offered: int) -> None:
-        """Learn from how much of an offer was taken."""
+        """Learns from how much of an offer was taken."""
         if self.credit is not None:
             self.credit = max(0, self.credit - count)
             self.blocked = count < offered or not self.credit
@@ -176,7 +176,7 @@ class Pump:
         self.consumers: list[Consumer] = []  # whoever got something last is last
 
     def add(self, consumer: Consumer) -> None:
-        """Begin to deliver to a consumer."""
+        """Begins to deliver to a consumer."""
         self.consumers.append(consumer)
         self._wake.set()
         if self._task is None or self._task.done():
@@ -184,7 +184,7 @@ class Pump:
             self._task.add_done_callback(self._ended)
 
     def remove(self, consumer: Consumer) -> None:
-        """Deliver nothing more to a consumer; what is offered to it at this moment goes back."""
+        """Delivers nothing more to a consumer; what is offered to it at this moment goes back."""
         consumer.gone = True
         self.consumers.remove(consumer)
         self._wake.set()
@@ -199,7 +199,7 @@ class Pump:
         return await self._store.waiting(self._number)
 
     async def drop_expired(self, owner: int) -> None:
-        """Settle the messages at the head of the queue that have expired; `owner` leases them meanwhile.
+        """Settles the messages at the head of the queue that have expired; `owner` leases them meanwhile.
 
         Those behind one that has not expired stay until they are at the head, as in RabbitMQ: with a time to live of
         the queue's own there are none. What has not expired is not leased, so that consumers keep its order. Damage is
@@ -222,7 +222,7 @@ class Pump:
             count = BATCH_COUNT_MAX
 
     async def _settle_expired(self, owner: int, count: int) -> bool:
-        """Lease `count` messages and settle what has expired of them; whether that was all."""
+        """Leases `count` messages and settles what has expired of them; returns whether that was all."""
         store, number = self._store, self._number
         leases = await store.take(number, owner, max_count=count)
         _, live, dead = read(leases, now_ms=self._now_ms(), ttl_ms=self._ttl_ms)
@@ -234,7 +234,7 @@ class Pump:
         return bool(dead) and not live
 
     async def stop(self) -> None:
-        """End the task. Its queue is gone, or the process ends."""
+        """Ends the task. Its queue is gone, or the process ends."""
         task, self._task = self._task, None
         if task is not None and not task.done():
             task.cancel()
@@ -263,7 +263,7 @@ class Pump:
                 self._wake.set()
 
     async def _round(self) -> bool:
-        """Offer every consumer its share once; whether anything was there."""
+        """Offers every consumer its share once; returns whether anything was there."""
         ready = [c for c in self.consumers if not c.idle]
         share = BATCH_COUNT_MAX
         among = len(ready) + (self._elsewhere() if ready else 0)
@@ -283,7 +283,7 @@ class Pump:
         return found
 
     async def _serve(self, consumer: Consumer, share: int) -> bool:
-        """Lease up to `share` messages to a consumer and offer them; whether any were there."""
+        """Leases up to `share` messages to a consumer and offers them; returns whether any were there."""
         store, conn = self._store, consumer.conn
         leases = await store.take(self._number, conn.id, max_count=min(share, consumer.offer_count()))
         if not leases:
@@ -312,7 +312,7 @@ class Pump:
 async def take_live(
     store: StoreClient, number: QueueNumber, owner: int, *, now_ms: Callable[[], int], ttl_ms: int | None
 ) -> tuple[Message, Lease] | None:
-    """Lease the first message of a queue that has not expired; those before it are settled."""
+    """Leases the first message of a queue that has not expired; those before it are settled."""
     while leases := await store.take(number, owner, max_count=1):
         messages, live, dead = read(leases, now_ms=now_ms(), ttl_ms=ttl_ms)
         if messages:

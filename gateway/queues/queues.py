@@ -101,11 +101,11 @@ class NamedQueues:
         return self._registry
 
     async def load(self) -> None:
-        """Know what was declared durable, and clear away what was not."""
+        """Loads what was declared durable, and clears away what was not."""
         await self._registry.load()
 
     async def follow(self) -> None:
-        """Follow what other proxies declare, for ever."""
+        """Follows what other proxies declare, for ever."""
         while not self._owners.alone:
             try:
                 await self._registry.follow()
@@ -114,7 +114,7 @@ class NamedQueues:
             await asyncio.sleep(FOLLOW_S)
 
     async def follow_members(self) -> None:
-        """Follow how many members shared subscriptions have at other proxies, for ever."""
+        """Follows how many members shared subscriptions have at other proxies, for ever."""
         await self._shares.follow()
 
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
@@ -136,7 +136,7 @@ class NamedQueues:
             self._cancel_all(queue)
 
     async def close(self) -> None:
-        """Deliver nothing more."""
+        """Delivers nothing more."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -156,7 +156,7 @@ class NamedQueues:
             raise Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=1_000) from error
 
     async def consume(self, conn: Connection, effect: Consume, permissions: Permissions = OPEN) -> None:
-        """Begin to deliver a queue to a connection, as long as `permissions` let it be read. Raises `Refusal`.
+        """Begins to deliver a queue to a connection, as long as `permissions` let it be read. Raises `Refusal`.
 
         Nothing is delivered before the caller's next await, so that it can tell the connection first.
         """
@@ -207,7 +207,7 @@ class NamedQueues:
             self._registry.queues[consumer.queue].pump.wake()
 
     def cancel(self, conn: Connection, effect: Cancel) -> None:
-        """End a consumer; a queue that lived for its consumers alone goes with the last."""
+        """Ends a consumer; a queue that lived for its consumers alone goes with the last."""
         consumer = self._consumers.get(conn.id, {}).pop(effect.consumer, None)
         if consumer is not None:
             unused = self._remove(consumer)
@@ -227,7 +227,7 @@ class NamedQueues:
             await self._registry.drop_unused(unused)
 
     async def settle(self, conn: Connection, effect: SettleLeased) -> None:
-        """Settle or give back what a connection holds of a queue. Raises `StoreError`."""
+        """Settles or gives back what a connection holds of a queue. Raises `StoreError`."""
         queue = self._registry.queues.get(effect.queue)
         if queue is None or effect.number not in (0, queue.number):
             return
@@ -256,7 +256,7 @@ class NamedQueues:
         return self._registry.exchange(name)
 
     def wake(self) -> None:
-        """Tell members of shared subscriptions that their right was revoked; deliver to who may read again."""
+        """Tells members of shared subscriptions that their right was revoked; delivers to who may read again."""
         for queue in list(self._registry.queues.values()):
             for consumer in list(queue.pump.consumers) if queue.shared else ():
                 if not consumer.gone and not consumer.allowed:  # telling one may end others of its connection
@@ -307,7 +307,7 @@ class NamedQueues:
         return Got(leased=leased, remaining=await queue.pump.waiting(conn.id))
 
     async def _settle(self, queue: Queue, conn: Connection, offsets: list[QueueOffset]) -> None:
-        """Settle messages; what cannot be is there for others again. Raises `StoreError`."""
+        """Settles messages; what cannot be is there for others again. Raises `StoreError`."""
         try:
             await self._store.settle(queue.number, conn.id, offsets)
         except StoreError:
@@ -337,7 +337,7 @@ class NamedQueues:
         )
 
     def _remove(self, consumer: Consumer) -> bool:
-        """Take a consumer from its queue; whether the queue should go with it."""
+        """Takes a consumer from its queue; returns whether the queue should go with it."""
         queue = self._registry.queues[consumer.queue]
         queue.pump.remove(consumer)
         if queue.shared:

@@ -169,7 +169,7 @@ class QueueRegistry(Topology):
         return queue
 
     async def _make(self, conn: Connection, request: DeclareQueue) -> Queue:
-        """Make a queue, with its name claimed meanwhile, and as long as it is a connection's own."""
+        """Makes a queue, with its name claimed meanwhile, and as long as it is a connection's own."""
         check_queue_arguments(request.arguments)
         name = request.name or self._fresh_name()
         owned = await self._claim(name)
@@ -231,7 +231,7 @@ class QueueRegistry(Topology):
         return waiting
 
     async def _drop(self, queue: Queue, also: Mapping[str, int] = NOTHING) -> None:
-        """Remove a queue, with the topology locked. The one step that says so for good comes first: if it fails,
+        """Removes a queue, with the topology locked. The one step that says so for good comes first: if it fails,
         nothing has changed. `also` is as in `Definitions.delete`. Raises `StoreError`.
         """
         definition = queue.definition
@@ -257,19 +257,19 @@ class QueueRegistry(Topology):
             log.warning("the name of a deleted queue could not be released yet", error=str(error))
 
     async def drop_unused(self, names: Iterable[str]) -> None:
-        """Remove those of these queues that lived for consumers alone, and have none."""
+        """Removes those of these queues that lived for consumers alone, and has none."""
         async with self._changing:
             found = [self.queues[name] for name in names if name in self.queues]
             found = [q for q in found if not await self._counts.elsewhere(q.definition.name)]
             await self._drop_soon(q.definition.name for q in found if q.definition.auto_delete and not q.pump.consumers)
 
     async def drop_owned(self, owner: int) -> None:
-        """Remove the exclusive queues of a connection that has ended."""
+        """Removes the exclusive queues of a connection that has ended."""
         async with self._changing:
             await self._drop_soon(self._owned.pop(owner, {}))
 
     async def _drop_soon(self, names: Iterable[str]) -> None:
-        """Remove queues now, each for itself, or when `finish` is called; from now on nobody can use them."""
+        """Removes queues now, each for itself, or when `finish` is called; from now on nobody can use them."""
         self._doomed.update(dict.fromkeys(names))
         for name in list(self._doomed):
             try:
@@ -282,7 +282,7 @@ class QueueRegistry(Topology):
                 self._unfinished()
 
     async def finish(self) -> bool:
-        """Remove what could not be removed before; whether all is gone."""
+        """Removes what could not be removed before; returns whether all is gone."""
         async with self._changing:
             await self._drop_soon(())
             await self._drop_unbound(list(self._idle))
@@ -335,7 +335,7 @@ class QueueRegistry(Topology):
             await self._drop_unbound([request.exchange])
 
     async def _change_bindings(self, queue: Queue, bindings: tuple[Binding, ...]) -> None:
-        """Give a queue other bindings: on disk before they count."""
+        """Gives a queue other bindings: on disk before they count."""
         definition = msgspec.structs.replace(queue.definition, bindings=bindings)
         stored = definition
         if not self._definitions.shared:
@@ -345,7 +345,7 @@ class QueueRegistry(Topology):
         self._rebind(queue, definition)
 
     async def _drop_unbound(self, exchanges: Iterable[str]) -> None:
-        """Remove exchanges that lived for their bindings alone, now or when `finish` is called."""
+        """Removes exchanges that lived for their bindings alone, now or when `finish` is called."""
         for name in dict.fromkeys(exchanges):
             self._idle.pop(name, None)
             exchange = self._exchanges.get(name)
@@ -363,7 +363,7 @@ class QueueRegistry(Topology):
 
 
 def _check_same_queue(queue: Queue, request: DeclareQueue) -> None:
-    """Raise `Refusal` when a declaration differs from the queue that exists (AMQP 0-9-1, queue.declare), as RabbitMQ.
+    """Raises `Refusal` when a declaration differs from the queue that exists (AMQP 0-9-1, queues.declare), as RabbitMQ.
 
     CONFLICT where one of them is exclusive and the other is not, PRECONDITION for the rest. An exclusive queue goes
     with its connection: nobody asks whether it is durable.
@@ -376,7 +376,7 @@ def _check_same_queue(queue: Queue, request: DeclareQueue) -> None:
 
 
 def _check_same(what: str, name: str, existing: object, asked: object, fields: Iterable[str]) -> None:
-    """Raise `Refusal` (PRECONDITION) when a declaration differs from what exists (AMQP 0-9-1, queue.declare)."""
+    """Raises `Refusal` (PRECONDITION) when a declaration differs from what exists (AMQP 0-9-1, queues.declare)."""
     for field in fields:
         is_, wanted = getattr(existing, field), getattr(asked, field)
         if is_ != wanted:

@@ -65,7 +65,7 @@ class SharedCounts:
         return self._elsewhere.get(queue, 0)
 
     async def follow(self) -> None:
-        """Say and hear, for ever."""
+        """Says and hears, for ever."""
         if not self._owners.alone:
             await asyncio.gather(self._hearing(), self._saying())
 
@@ -86,7 +86,7 @@ class SharedCounts:
                 await asyncio.sleep(RETRY_S)
 
     async def say(self) -> None:
-        """Say what has changed. Raises `StoreError`."""
+        """Says what has changed. Raises `StoreError`."""
         for queue in list(self._unsaid):
             count = self._here.get(queue, 0)
             key = f"{COUNTS}/{hash64(queue):016x}/{self._owners.id}"
@@ -109,7 +109,7 @@ class SharedCounts:
             await asyncio.sleep(RETRY_S)
 
     async def hear(self) -> None:
-        """Hear what others say until that breaks. Raises `StoreError`."""
+        """Hears what others say until that breaks. Raises `StoreError`."""
         changes = self._store.kv_watch(*WATCHED)
         try:
             self._records = {entry.key: _decode(entry.value) async for entry in stored_entries(self._store, COUNTS)}

@@ -53,7 +53,7 @@ class SharedRegistry(QueueRegistry):
             await self._let_go(owned)
 
     async def unshare(self, name: str, unless: Unless) -> bool:
-        """Remove the queue of a shared subscription that has no members; whether it is gone. Raises as `share`."""
+        """Removes the queue of a shared subscription that has no members; whether it is gone. Raises as `share`."""
         return await self._change(lambda: self._unshare(name, unless))
 
     async def _unshare(self, name: str, unless: Unless) -> bool:

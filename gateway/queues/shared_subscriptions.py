@@ -102,7 +102,7 @@ class SharedSubscriptions:
         self._here: dict[int, _JoinedConnection] = {}  # those connections
 
     async def begin(self) -> None:
-        """Clear away what a former run of this process has left behind, where no other could have."""
+        """Clears away what a former run of this process has left behind, where no other could have."""
         if self._owners.alone:
             try:
                 await self.sweep()
@@ -189,7 +189,7 @@ class SharedSubscriptions:
                 del self._joined[here.session]
 
     async def sweep(self) -> None:
-        """Find members whose sessions are gone, and queues without members. Raises `StoreError`."""
+        """Finds members whose sessions are gone, and queues without members. Raises `StoreError`."""
         there: dict[str, bool] = {}
         gone: list[MemberRecord] = []
         async for entry in stored_entries(self._store, MEMBERS):
@@ -219,7 +219,7 @@ class SharedSubscriptions:
         return not self._owners.alone and await self._store.kv_get(owner_key(session)) is not None
 
     async def _forget(self, records: Sequence[MemberRecord], owned: Owned | None = None) -> None:
-        """End memberships, and look whether their queues have others."""
+        """Ends memberships, and looks whether their queues have others."""
         for first in range(0, len(records), FORGET_COUNT_MAX):
             some = records[first : first + FORGET_COUNT_MAX]
             gone = dict.fromkeys(key for record in some for key in _keys(record.queue, record.session))
@@ -231,7 +231,7 @@ class SharedSubscriptions:
             self._spawn(self._drop_empty(name))
 
     async def _forget_unowned(self, records: Sequence[MemberRecord]) -> None:
-        """End memberships of sessions that are gone, each unless it has begun again meanwhile."""
+        """Ends memberships of sessions that are gone, each unless it has begun again meanwhile."""
         by_session: dict[str, list[MemberRecord]] = {}
         for record in records:
             by_session.setdefault(record.session, []).append(record)
@@ -245,7 +245,7 @@ class SharedSubscriptions:
             self._spawn(self._drop_empty(name))
 
     async def _drop_empty(self, name: str) -> None:
-        """Remove a queue unless it has members. What fails is tried again by `sweep`."""
+        """Removes a queue unless it has members. What fails is tried again by `sweep`."""
         try:
             if await self._registry.unshare(name, lambda: self._unless(name)) and not self._owners.alone:
                 await self._forget_joins(name)

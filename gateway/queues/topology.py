@@ -49,7 +49,7 @@ class QueueRouter(Protocol):
         """From now on put messages of matching addresses in a queue, which lies in a store group."""
 
     def unbind(self, key: Hashable) -> None:
-        """End a binding."""
+        """Ends a binding."""
 
     def set_exchanges(self, names: Collection[str]) -> None:
         """The exchanges that can be published to, as address levels."""
@@ -128,7 +128,7 @@ class Topology:
         self._changing = asyncio.Lock()  # one change at a time
 
     async def load(self) -> None:
-        """Know what was declared durable, and clear away what was not."""
+        """Loads what was declared durable, and clears away what was not."""
         first = await self._owners.is_first()
         if first:
             await self._definitions.clear()
@@ -141,7 +141,7 @@ class Topology:
             await self._garbage.load()
 
     async def _take_stock(self) -> None:
-        """Know what there is, and only that."""
+        """Loads what there is, and only that."""
         async with self._changing:
             there: set[tuple[str, bool]] = set()
             async for found in self._definitions.load():
@@ -156,7 +156,7 @@ class Topology:
     # ---- what other proxies do
 
     async def follow(self) -> None:
-        """Follow the other proxies until that breaks; begin again then. Raises `StoreError`."""
+        """Follows the other proxies until that breaks; begins again then. Raises `StoreError`."""
         if isinstance(self._definitions, SharedDefinitions):
             await self._definitions.follow(self._take_stock, self._learn_all)
 
@@ -166,7 +166,7 @@ class Topology:
                 await self._learn(one)
 
     async def _learn(self, found: StoredDefinition) -> None:
-        """Take over a definition, with the topology locked, if it is newer than what is known."""
+        """Takes over a definition, with the topology locked, if it is newer than what is known."""
         name, definition, revision, exchange = found
         queue = None if exchange else self.queues.get(name)
         known = self._revisions.get(name, 0) if exchange else 0 if queue is None else queue.revision
@@ -203,7 +203,7 @@ class Topology:
             await self._remove(queue)
 
     def _went(self, name: str, revision: int, *, exchange: bool) -> None:
-        """Remember when something was removed: what was said of it before may arrive later."""
+        """Remembers when something was removed: what was said of it before may arrive later."""
         if not self._definitions.shared:
             return
         self._gone.pop((name, exchange), None)
@@ -212,14 +212,14 @@ class Topology:
             del self._gone[next(iter(self._gone))]
 
     async def _meet(self, name: str, *, exchange: bool = False) -> None:
-        """Learn of something that another proxy may have made a moment ago."""
+        """Learns of something that another proxy may have made a moment ago."""
         if self._definitions.shared and name not in (self._exchanges if exchange else self.queues):
             found = await self._definitions.find(name, exchange=exchange)
             if found is not None:
                 await self._learn(found)
 
     async def _change(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do something with the topology locked, again when another proxy was first."""
+        """Does something with the topology locked, again when another proxy was first."""
         for _ in range(TRIES_COUNT_MAX):
             async with self._changing:
                 try:
@@ -237,7 +237,7 @@ class Topology:
             await self._vanish(name, exchange=exchange)
 
     async def _claim(self, name: str) -> Owned:
-        """Own the name of a queue, which another proxy may own as long as it makes or removes it. Raises `Refusal`."""
+        """Owns the name of a queue, which another proxy may own as long as it makes or removes it. Raises `Refusal`."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + CLAIM_S
         while True:
@@ -349,7 +349,7 @@ def no_queue(name: str) -> Refusal:
 
 
 def check_access(conn: Connection, queue: Queue) -> None:
-    """Raise `Refusal`: CONFLICT for a queue that is another connection's own, FORBIDDEN for a shared subscription's."""
+    """Raises `Refusal`: CONFLICT for another connection's own queue, FORBIDDEN for a shared subscription's."""
     if queue.shared and conn.id not in queue.members:
         raise Refusal(Cause.FORBIDDEN, f"queue {queue.definition.name!r} is a shared subscription's")
     if queue.owner not in (None, conn.id):

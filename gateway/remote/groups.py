@@ -48,7 +48,7 @@ class RemoteGroups:
         offsets: Mapping[int, int] | None = None,
         queues: Sequence[int] = (),
     ) -> dict[int, int]:
-        """Have a group go on somewhere else; where that is."""
+        """Has a group go on somewhere else; where that is."""
         asked: dict[str, Any] = {"to": to, "queues": list(queues)}
         if timestamp is not None:
             asked["timestamp"] = int(timestamp) if timestamp.isascii() and timestamp.isdigit() else timestamp
@@ -58,7 +58,7 @@ class RemoteGroups:
         return self._read(answer, _Offsets).offsets
 
     def delete(self, group: str) -> None:
-        """Forget a group."""
+        """Forgets a group."""
         self._gateway.ask("DELETE", f"/groups/{_quoted(group)}")
 
     def _read(self, answer: httpx.Response, kind: type[T]) -> T:

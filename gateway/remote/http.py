@@ -69,7 +69,7 @@ class RemoteGateway:
         retain: bool = False,
         content_type: str | None = None,
     ) -> None:
-        """Publish one message; returns when it is durable."""
+        """Publishes one message; returns when it is durable."""
         query: dict[str, str] = {}
         if qos is not None:
             query["qos"] = str(qos)

@@ -84,13 +84,13 @@ class RemoteKeys:
         return Entry(key, got.content, *numbers, expires, self._namespace)
 
     def put(self, key: str, value: bytes, *, ttl_s: float | None = None, if_revision: int | None = None) -> int:
-        """Store a value, if the key is at a revision (0: not there); its new revision."""
+        """Stores a value, if the key is at a revision (0: not there); returns its new revision."""
         query = {} if ttl_s is None else {"ttl": f"{ttl_s:.3f}"}
         got = self._gateway.ask("PUT", self._key(key, query), body=value, headers=_condition(if_revision))
         return self._read(got.status_code, got.content, _Stored).revision
 
     def delete(self, key: str, *, if_revision: int | None = None) -> bool:
-        """Remove a key; whether it was there."""
+        """Removes a key; returns whether it was there."""
         try:
             self._gateway.ask("DELETE", self._key(key), headers=_condition(if_revision))
         except RemoteRefused as refused:
@@ -151,7 +151,7 @@ class RemoteKeys:
     # ---- files
 
     def export_to(self, path: Path) -> Exported:
-        """Write all entries, as they are at one revision, to a file. Raises OSError."""
+        """Writes all entries, as they are at one revision, to a file. Raises OSError."""
         now_ms = time.time_ns() // 1_000_000
         with self.held() as revision, exporting(path) as file:
             writer = ExportWriter(file, revision=revision, now_ms=now_ms)
@@ -160,7 +160,7 @@ class RemoteKeys:
         return Exported(revision, now_ms, writer.entries)
 
     def import_from(self, path: Path) -> Imported:
-        """Store the entries of a file of one namespace here. Raises `DamagedExport`, OSError, `HeadgateError`.
+        """Stores the entries of a file of one namespace here. Raises `DamagedExport`, OSError, `HeadgateError`.
 
         As `store.api.kv_export.import_from` does: the file is checked first, and what is here already is passed over.
         """

@@ -68,7 +68,7 @@ __all__ = [
 
 
 def check_consume(permissions: Permissions, effect: Consume) -> None:
-    """Raise `Refusal` (FORBIDDEN) unless a queue may be read. Of a shared subscription the pump looks at the filter."""
+    """Raises `Refusal` (FORBIDDEN) unless a queue may be read. The pump checks a shared subscription's filter."""
     if not effect.queue.startswith(SHARED_PREFIX):
         permissions.check("subscribe", queue_address(effect.queue))
 

@@ -165,7 +165,7 @@ class Connection(asyncio.Protocol, Endpoint):
         self.flush()
 
     def _count_early(self, size_bytes: int) -> None:
-        """Count what a peer that has not proven anything has sent without anything coming of it; 0: something did."""
+        """Counts what a peer that has not proven anything has sent without anything coming of it; 0: something did."""
         strange = self.principal is self._hub.access.stranger(self.protocol)
         early = self.early_bytes + size_bytes if strange and size_bytes else 0
         if early != self.early_bytes:
@@ -226,7 +226,7 @@ class Connection(asyncio.Protocol, Endpoint):
         self.hub.left(self)
 
     def _read_the_rest(self) -> None:
-        """Hear what the peer said before it went away.
+        """Hears what the peer said before it went away.
 
         A write to a peer that has closed fails, and the event loop gives up the connection; what the peer sent before
         that, its last acknowledgements or its good-bye, has arrived all the same.
@@ -265,7 +265,7 @@ class Connection(asyncio.Protocol, Endpoint):
         self._arm()
 
     def _read_on(self, transport: asyncio.Transport) -> None:
-        """Read, or stop reading: while the adapter, this connection, its peer or the store is full."""
+        """Reads, or stops reading: while the adapter, this connection, its peer or the store is full."""
         crowded = self.hub.crowded
         reading = (
             self.adapter.wants_data

@@ -47,7 +47,7 @@ class DatagramEndpoint(Endpoint):
     async def open(
         cls, hub: "Hub", listener: "ListenerContext", host: str, port: int, *, shared: bool = False
     ) -> "DatagramEndpoint":
-        """Bind a socket; on a `shared` port the kernel gives each peer to one of several. Raises OSError."""
+        """Binds a socket; on a `shared` port the kernel gives each peer to one of several. Raises OSError."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
         family, kind, proto, _, address = found[0]
@@ -69,7 +69,7 @@ class DatagramEndpoint(Endpoint):
         return tuple(self._socket.getsockname())
 
     def flush(self) -> None:
-        """Send what the adapter has to say, look at its deadline, and read on or not."""
+        """Sends what the adapter has to say, looks at its deadline, and reads on or not."""
         if self.gone:
             return
         out = self.adapter.take_output()
@@ -88,12 +88,12 @@ class DatagramEndpoint(Endpoint):
         self._arm()
 
     def drain(self) -> None:
-        """Read nothing more; what was read still gets its answers."""
+        """Reads nothing more; what was read still gets its answers."""
         self._draining = True
         self.flush()
 
     def guard(self, work: Callable[[], None]) -> None:
-        """Do something with the adapter; if it raises, what it was doing is lost, as datagrams may be, and no more."""
+        """Does something with the adapter; if it raises, what it was doing is lost, as datagrams may be."""
         try:
             work()
         except Exception:  # our own bug, whatever it is, must not end the protocol for everybody
@@ -101,7 +101,7 @@ class DatagramEndpoint(Endpoint):
             self.hub.metrics.errors(self.protocol, "internal").inc()
 
     def close(self, reason: str) -> None:
-        """Stop. `reason` is not sent: there is no connection to close."""
+        """Stops. `reason` is not sent: there is no connection to close."""
         if self.gone:
             return
         self._send(self.adapter.take_output())

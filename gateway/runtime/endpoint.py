@@ -122,11 +122,11 @@ class Endpoint:
 
     @abstractmethod
     def flush(self) -> None:
-        """Write what the adapter has to say, look at its deadline, and read on or not."""
+        """Writes what the adapter has to say, looks at its deadline, and reads on or not."""
 
     @abstractmethod
     def close(self, reason: str) -> None:
-        """Write what is left, then close."""
+        """Writes what is left, then closes."""
 
     @abstractmethod
     def _fire(self) -> None:
@@ -147,7 +147,7 @@ class Endpoint:
     # ---- from the adapter
 
     def act(self, effects: Sequence[Effect], size_bytes: int = 0) -> None:
-        """Carry out effects, in order. `size_bytes` is what the input that caused them took."""
+        """Carries out effects, in order. `size_bytes` is what the input that caused them took."""
         for effect in effects:
             if type(effect) is Publish:
                 if len(effect.messages) <= LARGE_COUNT:  # a large message came in several reads
@@ -217,13 +217,13 @@ class Endpoint:
     # ---- to the adapter
 
     def completed(self, token: Token, outcome: Outcome) -> None:
-        """Tell the adapter how an effect ended."""
+        """Tells the adapter how an effect ended."""
         if not self.gone:
             self.guard(partial(self._tell, token, outcome))
             self.flush()
 
     def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:
-        """Tell the adapter how a `Publish` ended."""
+        """Tells the adapter how a `Publish` ended."""
         self.outstanding_count -= 1
         self.outstanding_bytes -= size_bytes
         if isinstance(outcome.error, OwnershipLost):
@@ -240,7 +240,7 @@ class Endpoint:
             self.unanswered = None
 
     async def answered(self) -> None:
-        """Wait until nothing that was published is under way."""
+        """Waits until nothing that was published is under way."""
         if self.outstanding_count:
             self.unanswered = self.unanswered or asyncio.get_running_loop().create_future()
             await asyncio.shield(self.unanswered)
@@ -277,7 +277,7 @@ class Endpoint:
         """Nobody is served here any more."""
 
     def guard(self, work: Callable[[], None]) -> None:
-        """Do something with the adapter; if it raises, this endpoint ends and nothing else does."""
+        """Does something with the adapter; if it raises, this endpoint ends and nothing else does."""
         try:
             work()
         except Exception:  # our own bug, whatever it is, must not reach other connections

@@ -185,7 +185,7 @@ class Hub:
         self.sys_topics = SysTopics(self, node=config.cluster.node, now_ms=now_ms)
 
     async def start(self) -> None:
-        """Load what the store remembers and begin the periodic work."""
+        """Loads what the store remembers and begins the periodic work."""
         await self._configure_topics()
         await self.queues.load()
         await self.keys.start()
@@ -215,11 +215,11 @@ class Hub:
         return self._ids
 
     def later(self, seconds: float, work: Callable[[], object]) -> asyncio.TimerHandle:
-        """Run something later."""
+        """Runs something later."""
         return self._loop.call_later(seconds, work)
 
     def spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
-        """Run a coroutine as a task whose failure is logged and ends nothing else."""
+        """Runs a coroutine as a task whose failure is logged and ends nothing else."""
         task = self._tasks.create_task(_logged(work))
         self._work.add(task)
         task.add_done_callback(self._work.discard)
@@ -227,7 +227,7 @@ class Hub:
         return task
 
     def cancel_tasks(self) -> None:
-        """End all that `spawn` began."""
+        """Ends all that `spawn` began."""
         for task in self._work:
             task.cancel()
 
@@ -255,7 +255,7 @@ class Hub:
             self.spawn(self._release(connection))
 
     async def _release(self, endpoint: Endpoint) -> None:
-        """Let go of what an endpoint held. Its session's cursor is read before its subscriptions end."""
+        """Lets go of what an endpoint held. Its session's cursor is read before its subscriptions end."""
         try:
             if endpoint.has_session:
                 await self.sessions.close(endpoint)
@@ -273,7 +273,7 @@ class Hub:
                 endpoint.subscriber.receiver = NOBODY  # each knows the other; nobody has to look for such pairs
 
     async def quiet(self) -> None:
-        """Wait until no connection is open and nothing they asked for is under way."""
+        """Waits until no connection is open and nothing they asked for is under way."""
         while self.connections or self._releasing or self._calls or not self.ingest.idle:
             self._changed.clear()
             await self._changed.wait()
@@ -302,7 +302,7 @@ class Hub:
     # ---- what effects ask for
 
     def call(self, endpoint: Endpoint, call: Call) -> None:
-        """Answer a request: in a task of its own, unless nothing has to be waited for."""
+        """Answers a request: in a task of its own, unless nothing has to be waited for."""
         work = answer(self, endpoint, call)
         if not self._begins_at_once(endpoint, call.request):
             self._ask(endpoint, call.token, work)
@@ -323,7 +323,7 @@ class Hub:
         return isinstance(request, Authenticate)
 
     def consume(self, endpoint: Endpoint, effect: Consume) -> None:
-        """Begin a consumer."""
+        """Begins a consumer."""
         self._ask(endpoint, effect.token, self._consume(endpoint, effect))
 
     async def _consume(self, endpoint: Endpoint, effect: Consume) -> None:
@@ -332,7 +332,7 @@ class Hub:
         await self.queues.consume(endpoint, effect, permissions)
 
     def settle(self, endpoint: Endpoint, effect: SettleLeased) -> None:
-        """Settle leased messages."""
+        """Settles leased messages."""
         self._ask(endpoint, effect.token, self.queues.settle(endpoint, effect))
 
     def _ask(self, endpoint: Endpoint, token: Any, work: Coroutine[Any, Any, Any]) -> None:
@@ -378,7 +378,7 @@ class Hub:
         return [QueueNumber(queue) for topic in topics if topic is not None for queue in topic.queues]
 
     async def _configure_topics(self) -> None:
-        """Make the topics that the configuration names, and tell the store what is said of any topic's queues."""
+        """Makes the topics that the configuration names, and tells the store what is said of any topic's queues."""
         for said in self._config.topics.configure:
             try:
                 topic = await self._configured(said)
@@ -395,7 +395,7 @@ class Hub:
         await self._say_configs(self.controller.topics())
 
     async def _say_configs(self, topics: Iterable[Topic]) -> None:
-        """Tell the store what is said of topics, as far as it does not know."""
+        """Tells the store what is said of topics, as far as it does not know."""
         configs = [one for topic in topics for one in topic_settings.queue_configs(topic)]
         known = self.store.queue_config
         unknown = [one for one in configs if one != (known(QueueNumber(one.queue)) or QueueConfig(one.queue))]

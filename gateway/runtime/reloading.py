@@ -56,7 +56,7 @@ def waiting_for_a_restart(before: "Config", after: "Config") -> list[str]:
 
 
 async def follow(hub: "Hub", news: AsyncIterator["Config"]) -> None:
-    """Have every new configuration count."""
+    """Has every new configuration count."""
     async for config in news:
         try:
             dismissed = apply(hub, config)
@@ -69,7 +69,7 @@ async def follow(hub: "Hub", news: AsyncIterator["Config"]) -> None:
 
 
 def apply(hub: "Hub", config: "Config") -> int:
-    """Have a configuration's users and rules count; how many connections were told to go.
+    """Has a configuration's users and rules count; returns how many connections were told to go.
 
     Raises `ConfigError`, with everything as it was.
     """
@@ -100,7 +100,7 @@ def _passwords(hub: "Hub") -> dict[str, str]:
 
 
 def _dismiss(hub: "Hub", changed: frozenset[str]) -> int:
-    """Tell those to go who would not be let in as who they are; how many."""
+    """Tells those to go who would not be let in as who they are; returns how many."""
     leaving = [one for one in hub.connections.values() if not _stands(hub, one, changed)]
     for connection in leaving:
         connection.dismiss()

@@ -71,7 +71,7 @@ class SysTopics:
         self._loads = {name: Load() for name in (*Traffic._fields, "connections")}
 
     async def sample(self) -> None:
-        """Take part in the averages. Call it every `SAMPLE_INTERVAL_MS`."""
+        """Takes part in the averages. Call it every `SAMPLE_INTERVAL_MS`."""
         now_ms = self._now_ms()
         elapsed_s, self._sampled_ms = (now_ms - self._sampled_ms) / 1_000, now_ms
         traffic = self._hub.metrics.traffic(PROTOCOL)
@@ -135,7 +135,7 @@ class SysTopics:
         return connected
 
     async def _count(self) -> None:
-        """Count what is stored, for whoever asks next."""
+        """Counts what is stored, for whoever asks next."""
         try:
             self._sessions = await self._hub.store.kv_count(f"sessions/{PROTOCOL}/", f"sessions/{PROTOCOL}0")
             self._retained = await self._hub.store.kv_count("retained/", "retained0")

@@ -81,7 +81,7 @@ class AccessControl:
         self._changed()
 
     def check_publisher(self, identity: Identity, message: Message) -> None:
-        """Raise `Refusal` (FORBIDDEN) unless somebody, who may be gone, may now publish a message."""
+        """Raises `Refusal` (FORBIDDEN) unless somebody, who may be gone, may now publish a message."""
         Permissions(identity, self._access(identity), self._on_denied).check_message(message)
 
     def _access(self, identity: Identity) -> Access | None:
@@ -118,7 +118,7 @@ class AccessControl:
         self._changed()
 
     def _denied(self, permissions: Permissions, action: Action, address: str, count: int) -> None:
-        """Count what was refused, and say so, not too often."""
+        """Counts what was refused, and says so, not too often."""
         who = permissions.identity
         self._metrics.access_denied(who.protocol, action).inc(count)
         now_s = self._clock()

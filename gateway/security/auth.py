@@ -71,7 +71,7 @@ class Authenticator:
         self._verifiers: asyncio.Future[Mapping[str, scram.Verifier]] | None = None  # of the configuration's users
 
     def reload(self, config: AuthConfig) -> frozenset[str]:
-        """Decide by another `[auth]` from now on; the names of its users that there are no more, or not as before.
+        """Decides by another `[auth]` from now on; the names of its users that there are no more, or not as before.
 
         "" is among them where it is about others: see `admits`. Raises `ConfigError`, with everything as it was.
         """

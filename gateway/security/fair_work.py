@@ -50,7 +50,7 @@ class FairWork:
         return found
 
     def _make_room(self, length: int) -> None:
-        """Refuse what came last to the longest line. Raises `Refusal` where that is the one that is to be longer."""
+        """Refuses what came last to the longest line. Raises `Refusal` where that is the one that is to be longer."""
         network, longest = max(self._lines.items(), key=lambda one: len(one[1]), default=("", deque[_Piece]()))
         if len(longest) <= length + 1:
             raise _refused()
@@ -62,7 +62,7 @@ class FairWork:
             refused.done.set_exception(_refused())
 
     def _go_on(self) -> None:
-        """Begin what can be begun."""
+        """Begins what can be begun."""
         loop = asyncio.get_running_loop()
         while self._running < self._threads and self._lines:
             network = next(iter(self._lines))

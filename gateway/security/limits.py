@@ -30,7 +30,7 @@ class Bucket:
         self._at_ms = now_ms
 
     def take(self, count: int, *, now_ms: int) -> None:
-        """Use tokens, whether they are there or not."""
+        """Uses tokens, whether they are there or not."""
         self._left = self._left_at(now_ms) - count
         self._at_ms = now_ms
 

@@ -66,7 +66,7 @@ def hash_password(password: bytes) -> str:
 
 
 def check_hash(hashed: str) -> None:
-    """Raise ValueError, which does not repeat it, for what is no hash that passwords can be compared with."""
+    """Raises ValueError, which does not repeat it, for what is no hash that passwords can be compared with."""
     parts = hashed.split()
     if not parts:
         raise ValueError("is empty")
@@ -176,7 +176,7 @@ class Passwords:
         return right
 
     async def pretend(self, password: bytes, *, network: str = "", effort: ComparisonCost | None = None) -> None:
-        """Compare a password with the hash of nobody, so that nobody can tell by the time which names there are.
+        """Compares a password with the hash of nobody, so that nobody can tell by the time which names there are.
 
         Raises `Refusal` (OVERLOAD).
         """
@@ -186,7 +186,7 @@ class Passwords:
             await self._compare(self._decoyed, password, network, effort)
 
     async def even_out(self, effort: ComparisonCost, *, network: str = "") -> None:
-        """Wait until a refusal has taken as long as all others. Raises `Refusal` (OVERLOAD)."""
+        """Waits until a refusal has taken as long as all others. Raises `Refusal` (OVERLOAD)."""
         if not effort.tried:
             return
         refusals = self._refusals
@@ -215,7 +215,7 @@ class Passwords:
         return _Compared(right, _kind(found), self._clock_s() - began_s)
 
     async def work(self, work: Callable[[], T], *, network: str = "") -> T:
-        """Do what takes long in one of the threads. Raises `Refusal` (OVERLOAD) where too many wait for it."""
+        """Does what takes long in one of the threads. Raises `Refusal` (OVERLOAD) where too many wait for it."""
         return await self._work.do(work, network=network)
 
     def _decoyed(self) -> str:

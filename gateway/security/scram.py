@@ -51,7 +51,7 @@ class Verifier(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Verifier":
-        """Read one. Raises ValueError, which does not repeat what was given."""
+        """Reads one. Raises ValueError, which does not repeat what was given."""
         found = _WRITTEN.fullmatch(text)
         try:
             if found is None:
@@ -88,7 +88,7 @@ def derive(password: str, *, salt: bytes, iterations: int = ITERATIONS) -> Verif
 
 
 def load_library() -> None:
-    """Import what exchanges need, which takes a tenth of a second the first time."""
+    """Imports what exchanges need, which takes a tenth of a second the first time."""
     import scramp  # noqa: F401, PLC0415
 
 
@@ -116,7 +116,7 @@ class ScramExchange:
         self._server: ScramServer = ScramMechanism(MECHANISM).make_server(found, s_nonce=nonce)
 
     def step(self, data: bytes) -> bytes:
-        """Answer a message of the client's. Raises `Refusal` (UNAUTHENTICATED), which says nothing of the reason."""
+        """Answers a message of the client's. Raises `Refusal` (UNAUTHENTICATED), which says nothing of the reason."""
         from scramp import ScramException  # noqa: PLC0415
 
         if self.over or len(data) > MESSAGE_BYTES_MAX:

@@ -22,7 +22,7 @@ class Throttle:
         self._failures: OrderedDict[str, tuple[int, int]] = OrderedDict()  # network -> since when, and how many
 
     def check(self, address: str, *, now_ms: int) -> None:
-        """Raise `Refusal` (QUOTA) for an address that has to wait."""
+        """Raises `Refusal` (QUOTA) for an address that has to wait."""
         if not self.failures_max:
             return
         since_ms, count = self._failures.get(network_of(address), (now_ms, 0))

@@ -52,13 +52,13 @@ class ServerTls:
         return context
 
     async def follow(self) -> None:
-        """Look at the files again and again."""
+        """Looks at the files again and again."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
             self.look()
 
     def look(self) -> None:
-        """Read again what has changed; what cannot be read leaves in force what was there before."""
+        """Reads again what has changed; what cannot be read leaves in force what was there before."""
         stamps = self._stamps()
         if stamps == self._seen:
             return

@@ -69,7 +69,7 @@ class TlsListener(Listener):
         self._shaking: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
-        """Accept no more, and end handshakes that are under way."""
+        """Accepts no more, and ends handshakes that are under way."""
         super().close()
         for task in self._shaking:
             task.cancel()

@@ -124,7 +124,7 @@ class Tokens:
         return [_stamp(file) for file in self._files]
 
     def _look(self) -> None:
-        """Read the keys again if a file has changed."""
+        """Reads the keys again if a file has changed."""
         stamps = self._stamps()
         if stamps == self._seen:
             return

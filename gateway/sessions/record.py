@@ -62,7 +62,7 @@ class Holder(Protocol):
         """The session cannot be served here any more: say so, and close."""
 
     async def answered(self) -> None:
-        """Wait until nothing that the connection has published is under way."""
+        """Waits until nothing that the connection has published is under way."""
 
 
 class LiveSession:
@@ -115,7 +115,7 @@ class LiveSession:
         return self.expiry_s == 0 and self.holder.gone
 
     def check_user(self, who: SessionUser | None) -> None:
-        """Raise `NotItsUser` unless whoever asks may take the session from its holder."""
+        """Raises `NotItsUser` unless whoever asks may take the session from its holder."""
         if not self.over:
             check_user(self.key, self.user, who)
 
@@ -151,7 +151,7 @@ class Ended(Protocol):
     """
 
     async def __call__(self, session: str, owned: Owned, *, lasting: bool = True) -> None:
-        """Do what is to be done. Raises `StoreError`: then it is done again later; `OwnershipLost`."""
+        """Does what is to be done. Raises `StoreError`: then it is done again later; `OwnershipLost`."""
 
 
 async def not_told(session: str, owned: Owned, *, lasting: bool = True) -> None:

@@ -100,7 +100,7 @@ class Sessions:
     # ---- what connections ask for
 
     async def open(self, holder: Holder, request: OpenSession, user: SessionUser | None = None) -> OpenedSession:
-        """Give a connection its session, taking it from whoever holds it.
+        """Gives a connection its session, taking it from whoever holds it.
 
         Raises `NotItsUser`, with everything left as it is, when it is another user's; None takes every session.
         """
@@ -127,7 +127,7 @@ class Sessions:
             raise
 
     async def _take(self, key: str, user: SessionUser | None) -> tuple[Owned, SessionRecord | UnsetType | None]:
-        """Own a session that nobody holds, its last holder's last word written; and its record, if that is known."""
+        """Owns a session that nobody holds, its last holder's last word written; and its record, if that is known."""
         before = self._held.get(key) or self._unclosed.get(key)
         if before is None:
             entry = await self._store.kv_get(key)
@@ -151,7 +151,7 @@ class Sessions:
     async def _begin(
         self, held: LiveSession, request: OpenSession, record: SessionRecord | UnsetType | None
     ) -> OpenedSession:
-        """Have the session remember what it does, or nothing, and write that its connection is there."""
+        """Has the session remember what it does, or nothing, and writes that its connection is there."""
         key, owned = held.key, held.owned
         if isinstance(record, UnsetType):
             record = await load_record(self._store, key)
@@ -190,7 +190,7 @@ class Sessions:
         return OpenedSession(present=True, state=held.state, exchanges=exchanges, cursor=held.committed, marks=marks)
 
     async def save(self, holder: Holder, request: SaveSession) -> None:
-        """Store the state of a connection's session."""
+        """Stores the state of a connection's session."""
         held = self._by_holder.get(holder)
         if held is None:
             return
@@ -227,7 +227,7 @@ class Sessions:
             held.will = None
 
     async def end(self, holder: Holder) -> None:
-        """Forget a connection's session now."""
+        """Forgets a connection's session now."""
         held = self._by_holder.get(holder)
         if held is not None:
             async with self._turns.at(held.key):
@@ -260,7 +260,7 @@ class Sessions:
         await self._close_late(held.key, keep=keep)
 
     async def _close_late(self, key: str, *, keep: bool = False) -> None:
-        """Write the last word of a session whose connection has ended; while the store refuses it, it is kept."""
+        """Writes the last word of a session whose connection has ended; while the store refuses it, it is kept."""
         held = self._unclosed.get(key)
         if held is None:
             return
@@ -353,7 +353,7 @@ class Sessions:
     # ---- what time asks for
 
     async def commit(self) -> None:
-        """Commit the cursors that have moved. Call it every `COMMIT_INTERVAL_MS`."""
+        """Commits the cursors that have moved. Call it every `COMMIT_INTERVAL_MS`."""
         self._rounds += 1
         turns = 1 + len(self._held) // IDLE_COUNT_MAX
         work = [
@@ -385,7 +385,7 @@ class Sessions:
             await self._close_late(key)
 
     async def sweep(self) -> int:
-        """Forget sessions whose time is over; how many that were. Call it every `SWEEP_INTERVAL_MS`."""
+        """Forgets sessions whose time is over; returns how many that were. Call it every `SWEEP_INTERVAL_MS`."""
         forgotten = 0
         async for entry in stored_entries(self._store, SESSIONS):
             if self._is_over(entry):
@@ -393,7 +393,7 @@ class Sessions:
         return forgotten
 
     async def _sweep(self, key: str) -> bool:
-        """Forget one session unless it has come back to life; whether it was forgotten."""
+        """Forgets one session unless it has come back to life; returns whether it was forgotten."""
         async with self._turns.at(key):
             entry = await self._store.kv_get(key)
             if entry is None or not self._is_over(entry):
@@ -421,7 +421,7 @@ class Sessions:
     # ---- inside
 
     def _release(self, held: LiveSession) -> bool:
-        """Take a session from its holder; False when somebody has done so already."""
+        """Takes a session from its holder; returns False when somebody has done so already."""
         if self._by_holder.get(held.holder) is not held:
             return False
         del self._by_holder[held.holder]

@@ -46,7 +46,7 @@ class Publishing(Protocol):
     """`Ingest.publish`."""
 
     def __call__(self, publisher: Publisher, effect: Publish, size_bytes: int) -> None:
-        """Store an effect's messages."""
+        """Stores an effect's messages."""
 
 
 class WillRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +84,7 @@ class Wills:
         self._known: dict[str, None] | None = None  # the sessions with a record; None: only the store knows
 
     async def load(self) -> Sequence[str]:
-        """Know all records from now on, which nobody else changes.
+        """Loads all records from now on, which nobody else changes.
 
         The sessions whose connection ended with a former run.
         """
@@ -178,7 +178,7 @@ class Wills:
         self.forgotten(session)
 
     async def _call_in(self, owned: Owned, session: str, record: WillRecord, *, ended: bool) -> None:
-        """End the wait of a will."""
+        """Ends the wait of a will."""
         pending = await cancel_timer(self._store, record.timer)
         if ended and (pending or record.due):
             # Written down before it is published, so that a refusal or a crash in between leaves it to be tried again.
@@ -229,7 +229,7 @@ class Wills:
         return True
 
     async def _published(self, message: Message, *, once: str, who: Identity | None) -> Outcome | None:
-        """Publish a message; None when it can never be, which is logged: its publisher is gone. Raises `Refusal`."""
+        """Publishes a message; None when it can never be, which is logged: its publisher is gone. Raises `Refusal`."""
         if who is not None and not self._allowed(who, message):
             return None
         ended = _Ended(None if who is None else Principal(name=who.name))

@@ -31,7 +31,7 @@ class Listener(ABC):
         """Takes a connection that was accepted; the socket does not block."""
 
     async def listen(self, host: str, port: int, *, backlog: int, shared: bool) -> None:
-        """Open the port, at every address of the host; a `shared` one is others' too. Raises OSError."""
+        """Opens the port, at every address of the host; a `shared` one is others' too. Raises OSError."""
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         opened: list[socket.socket] = []
         unsupported: OSError | None = None
@@ -68,7 +68,7 @@ class Listener(ABC):
         return bool(self.sockets)
 
     def close(self) -> None:
-        """Accept no more."""
+        """Accepts no more."""
         for sock in self.sockets:
             self._loop.remove_reader(sock)
             sock.close()

@@ -49,21 +49,21 @@ class Poller:
         loop.add_reader(self._epoll.fileno(), self._turn)
 
     def add(self, number: int, socket: Ready, events: int) -> None:
-        """Look at a socket from now on. Raises OSError."""
+        """Looks at a socket from now on. Raises OSError."""
         self._epoll.register(number, events)
         self._sockets[number] = socket
 
     def change(self, number: int, events: int) -> None:
-        """Look at it for other events."""
+        """Looks at it for other events."""
         self._epoll.modify(number, events)
 
     def remove(self, number: int) -> None:
-        """Look at it no more. It may be closed in the next turn of the event loop, not in this."""
+        """Looks at it no more. It may be closed in the next turn of the event loop, not in this."""
         if self._sockets.pop(number, None) is not None:
             self._epoll.unregister(number)
 
     def close(self) -> None:
-        """Look at nothing any more. Sockets that are still there are aborted."""
+        """Looks at nothing any more. Sockets that are still there are aborted."""
         for socket in list(self._sockets.values()):
             socket.abort()
         self._loop.remove_reader(self._epoll.fileno())

@@ -96,18 +96,18 @@ class SocketTransport(asyncio.Transport):
         return self._reading and not self._closing
 
     def pause_reading(self) -> None:
-        """Read no more for now."""
+        """Reads no more for now."""
         self._reading = False
         self._look()
 
     def resume_reading(self) -> None:
-        """Read on, where it is not closed."""
+        """Reads on, where it is not closed."""
         if not self._closing:
             self._reading = True
             self._look()
 
     def _look(self) -> None:
-        """Have the poller look for what is of use."""
+        """Has the poller look for what is of use."""
         if self._number < 0:
             return
         events = (_READ if self._reading and not self._ended else 0) | (_WRITE if self._kept else 0)
@@ -118,7 +118,7 @@ class SocketTransport(asyncio.Transport):
     # ---- writing
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write, or keep what the kernel does not take."""
+        """Writes, or keeps what the kernel does not take."""
         if self._number < 0 or self._ends:
             return
         if not self._kept:
@@ -163,7 +163,7 @@ class SocketTransport(asyncio.Transport):
             self._protocol.resume_writing()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Say when the protocol is asked to pause, and when to go on; in bytes."""
+        """Says when the protocol is asked to pause, and when to go on; in bytes."""
         self._high_bytes = WRITE_BUFFER_BYTES if high is None else high
         self._low_bytes = self._high_bytes // 4 if low is None else low
 
@@ -180,7 +180,7 @@ class SocketTransport(asyncio.Transport):
         return True
 
     def write_eof(self) -> None:
-        """Close this half when everything is written."""
+        """Closes this half when everything is written."""
         if self._ends or self._number < 0:
             return
         self._ends = True
@@ -200,7 +200,7 @@ class SocketTransport(asyncio.Transport):
         return self._closing
 
     def close(self) -> None:
-        """Write what is kept, then close."""
+        """Writes what is kept, then closes."""
         if self._closing:
             return
         self._closing = True
@@ -211,7 +211,7 @@ class SocketTransport(asyncio.Transport):
             self._lose(None)
 
     def abort(self) -> None:
-        """Close, whatever is kept."""
+        """Closes, whatever is kept."""
         self._lose(None)
 
     def _lose(self, error: OSError | None) -> None:
@@ -236,7 +236,7 @@ class SocketTransport(asyncio.Transport):
         return self._protocol
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Give what comes to another protocol."""
+        """Gives what comes to another protocol."""
         self._protocol = cast(asyncio.Protocol, protocol)
         self.together = None
 

@@ -10,7 +10,7 @@ __all__ = ["TelemetryOptions", "run"]
 
 
 def run(options: TelemetryOptions) -> None:
-    """Run the telemetry job until it ends (`once`), fails, or the process gets SIGTERM or SIGINT.
+    """Runs the telemetry job until it ends (`once`), fails, or the process gets SIGTERM or SIGINT.
 
     A signal lets the batch under way be committed, then ends the job; a second one ends it at once. Raises
     `MissingJdk`, `OutputBusy`, `OutputMismatch` before anything starts, and `SparkError` when the query fails. To be

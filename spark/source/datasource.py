@@ -185,7 +185,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
-        """Remember what there is now: this query reads so far and ends."""
+        """Remembers what there is now: this query reads so far and ends."""
         self._target = self._bounds()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802  # Spark's name
@@ -215,7 +215,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._read(partition)
 
     def stop(self) -> None:
-        """Close the driver's connection."""
+        """Closes the driver's connection."""
         self._close()
 
     def _bounds(self) -> dict[int, Bounds]:

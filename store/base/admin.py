@@ -131,7 +131,7 @@ class AdminServer:
     async def start_at(
         cls, path: Path, *, ready: Callable[[], ReadyState], status: StatusSource, registry: CollectorRegistry
     ) -> "AdminServer":
-        """Listen at a Unix socket. Raises `OSError`."""
+        """Listens at a Unix socket. Raises `OSError`."""
         server = cls(ready, status, registry)
         server._server = await asyncio.start_unix_server(server._serve, path, limit=HEAD_BYTES_MAX)
         return server
@@ -144,7 +144,7 @@ class AdminServer:
         return found
 
     async def stop(self) -> None:
-        """Stop listening and drop the connections that are open."""
+        """Stops listening and drops the connections that are open."""
         if self._server is None:
             return
         self._server.close()

@@ -44,7 +44,7 @@ class LogSettings(Protocol):
 
 
 def configure(config: LogSettings, stream: TextIO | None = None) -> None:
-    """Set up structlog and the standard `logging`, both on `stream` (standard error unless given)."""
+    """Sets up structlog and the standard `logging`, both on `stream` (standard error unless given)."""
     stream = sys.stderr if stream is None else stream
     level = logging.getLevelNamesMapping()[config.level.upper()]
     terminal = stream.isatty() if config.format == "auto" else config.format == "console"

@@ -18,7 +18,7 @@ class File(Protocol):
     """One open file, written and read by position. Methods raise OSError."""
 
     def pwritev(self, parts: Sequence[bytes | memoryview], offset: int) -> int:
-        """Write parts back to back at an offset; how many bytes were, which may be fewer than given."""
+        """Writes parts back to back at an offset; returns how many bytes were, which may be fewer than given."""
 
     def pread(self, size: int, offset: int) -> bytes:
         """Up to `size` bytes at an offset; fewer at the end of the file.
@@ -30,35 +30,35 @@ class File(Protocol):
         """The file's size, in bytes."""
 
     def truncate(self, size: int) -> None:
-        """Cut the file."""
+        """Cuts the file."""
 
     def sync(self) -> None:
-        """Return when everything written is on disk (fdatasync)."""
+        """Returns when everything written is on disk (fdatasync)."""
 
     def close(self) -> None:
-        """Give the file back."""
+        """Gives the file back."""
 
 
 class Files(Protocol):
     """The directory operations. Methods raise OSError."""
 
     def open(self, path: Path, *, create: bool = False) -> File:
-        """Open a file for reading and writing; with `create` it must not be there yet."""
+        """Opens a file for reading and writing; with `create` it must not be there yet."""
 
     def make_directory(self, path: Path) -> None:
-        """Create a directory and its parents where they are missing."""
+        """Creates a directory and its parents where they are missing."""
 
     def names(self, directory: Path) -> Sequence[str]:
         """The names in a directory, sorted."""
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename a file, in one step."""
+        """Renames a file, in one step."""
 
     def unlink(self, path: Path) -> None:
-        """Remove a file."""
+        """Removes a file."""
 
     def sync_directory(self, path: Path) -> None:
-        """Return when names created in or removed from a directory are on disk."""
+        """Returns when names created in or removed from a directory are on disk."""
 
     def free_bytes(self, path: Path) -> int:
         """Returns the bytes that the file system of a path has room for, for a user without privileges."""
@@ -152,7 +152,7 @@ class OsFiles:
 
 
 def write_whole(file: File, data: bytes | memoryview, offset: int) -> None:
-    """Write all of some bytes, however many calls that takes. Raises OSError."""
+    """Writes all of some bytes, however many calls that takes. Raises OSError."""
     rest = memoryview(data)
     while rest:
         done = file.pwritev([rest], offset)

@@ -27,7 +27,7 @@ class Housekeeper:
         self._thread = Thread(target=self._run, name="store-keep", daemon=True)
 
     def start(self) -> None:
-        """Begin; the first time each chore is due is after its interval."""
+        """Begins; the first time each chore is due is after its interval."""
         self._thread.start()
 
     @property
@@ -36,11 +36,11 @@ class Housekeeper:
         return self._stopped.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait within a chore; whether it should end now."""
+        """Waits within a chore; returns whether it should end now."""
         return self._stopped.wait(seconds)
 
     def stop(self) -> None:
-        """End after the chore under way. Again does nothing."""
+        """Ends after the chore under way. Again does nothing."""
         self._stopped.set()
         self._thread.join()
 

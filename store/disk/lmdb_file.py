@@ -101,7 +101,7 @@ class _Walk:
         self._seen: set[int] = set()  # of trees
 
     def tree(self, db: bytes) -> None:
-        """Read a tree and those in it. Raises `_Short`."""
+        """Reads a tree and those in it. Raises `_Short`."""
         root = _DB.unpack(db)[-1]
         waiting = [] if root == _NO_PAGE else [root]
         while waiting:

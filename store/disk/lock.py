@@ -14,7 +14,7 @@ class DataDirLock:
     """An flock on `LOCK` in a data directory. The kernel drops it with its process, however that ends."""
 
     def __init__(self, data_dir: Path) -> None:
-        """Take the lock; raises `DataDirLocked`."""
+        """Takes the lock; raises `DataDirLocked`."""
         path = data_dir / "LOCK"
         self._fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
@@ -27,7 +27,7 @@ class DataDirLock:
         os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
 
     def release(self) -> None:
-        """Give the lock back; again does nothing."""
+        """Gives the lock back; again does nothing."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

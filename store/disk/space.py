@@ -29,7 +29,7 @@ _MARGIN = 8  # a refusal ends when an eighth more than the reserve is free, so t
 
 @contextmanager
 def no_room_is_full(path: Path) -> Iterator[None]:
-    """Raise `StoreFull` where opening what is at `path` meets a full disk, or has no file descriptors."""
+    """Raises `StoreFull` where opening what is at `path` meets a full disk, or has no file descriptors."""
     try:
         yield
     except OSError as error:
@@ -69,7 +69,7 @@ class Space:
         return self.refusal
 
     def look(self) -> None:
-        """Ask the file system, and refuse or allow from now on."""
+        """Asks the file system, and refuses or allows from now on."""
         free = self.free_bytes
         if free < 0:
             return

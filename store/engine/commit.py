@@ -124,16 +124,16 @@ class Committer:
         self._syncing = Thread(target=self._sync_forever, name="store-sync", daemon=True)
 
     def start(self) -> None:
-        """Begin both threads."""
+        """Begins both threads."""
         self._committing.start()
         self._syncing.start()
 
     def append(self, frame: UnplacedFrame | Late, done: OnAppended, *, size: int, essential: bool = False) -> None:
-        """Queue a frame; `done` comes back in a `Committed`, which counts it with `size`."""
+        """Queues a frame; `done` comes back in a `Committed`, which counts it with `size`."""
         self._appends.put(_Append(frame, done, size, essential))
 
     def end(self) -> None:
-        """Store what was appended and report it. Again does nothing."""
+        """Stores what was appended and reports it. Again does nothing."""
         self._appends.put(None)
         self._committing.join()
         self._syncing.join()
@@ -164,7 +164,7 @@ class Committer:
         self._written.put(None)
 
     def _commit(self, group: list[_Append], size: int) -> None:
-        """Place and write a group; in several pieces where a segment ends."""
+        """Places and writes a group; in several pieces where a segment ends."""
         failed = self._error()
         if failed is not None:
             self._hand_over(_Batch([(item.done, failed) for item in group], size))
@@ -223,7 +223,7 @@ class Committer:
         return self._space.ran_out(str(error.strerror)) if error.errno in NO_ROOM else self._break(error)
 
     def _hand_over(self, batch: _Batch) -> None:
-        """Write a batch and let the sync thread have it; answer it now if all of it may be."""
+        """Writes a batch and lets the sync thread have it; answers it now if all of it may be."""
         if batch.placed:
             try:
                 self._log.write()
@@ -244,7 +244,7 @@ class Committer:
             self._pass_on(batch)
 
     def _pass_on(self, batch: _Batch) -> None:
-        """Let the sync thread have a batch; or sync here when it is idle and nothing waits to be written meanwhile.
+        """Lets the sync thread have a batch; or syncs here when it is idle and nothing waits to be written meanwhile.
 
         That saves a hand-over between threads, some 50 us, when there is little to do (docs/decisions/0005).
         """
@@ -258,7 +258,7 @@ class Committer:
         self._written.put(batch)
 
     def _writing_failed(self, batch: _Batch, error: OSError) -> None:
-        """Take a batch back that the disk had no room for; anything else breaks the log."""
+        """Takes a batch back that the disk had no room for; anything else breaks the log."""
         if error.errno not in NO_ROOM:
             self._break(error)
             return
@@ -280,7 +280,7 @@ class Committer:
         batch.must_sync = True  # after a crash the part that was written must not come back
 
     def _drain(self) -> None:
-        """Wait until what was written is on disk, or will never be."""
+        """Waits until what was written is on disk, or will never be."""
         passed = Event()
         self._given += 1
         self._written.put(_Batch(must_sync=self._log.flushed < self._log.written, urgent=True, passed=passed))
@@ -346,7 +346,7 @@ class Committer:
     # ---- both
 
     def _break(self, error: Exception) -> StoreFailed:
-        """Store nothing any more: after a failed sync nobody knows what the disk has, so it is never tried again."""
+        """Stores nothing any more: after a failed sync nobody knows what the disk has, so it is never tried again."""
         if self._broken is None:
             self._broken = error
         self._fail(error)

@@ -54,7 +54,7 @@ class RowWatch:
 
     @contextmanager
     def of(self, queues: Collection[int]) -> Iterator[None]:
-        """Watch some queues."""
+        """Watches some queues."""
         self._keys, self._addresses = set(), set()
         self.spoiled = False
         self._queues = sorted(queues)

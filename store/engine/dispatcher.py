@@ -68,11 +68,11 @@ class Dispatcher:
         self._thread = Thread(target=self._dispatch_forever, name="store-dispatch", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Begins."""
         self._thread.start()
 
     def give(self, run: Run) -> None:
-        """Apply a run, the next one."""
+        """Applies a run, the next one."""
         self._given_bytes += _views_bytes(run)
         self._given.put(run)
 
@@ -87,7 +87,7 @@ class Dispatcher:
         self._kick.set()
 
     def wait_until_near(self, *, unless: Callable[[], bool]) -> None:
-        """Block while the views are too far behind, but not when that is no use, which `wake` lets ask again."""
+        """Blocks while the views are too far behind, but not when that is no use, which `wake` lets ask again."""
         lag = self._ahead() - self._views.dispatched
         if lag > EAGER_BYTES:
             self.apply_views(self._ahead())
@@ -101,7 +101,7 @@ class Dispatcher:
         self._progress.set()
 
     def end(self) -> None:
-        """Apply what was given, as far as there is room for it. Again does nothing."""
+        """Applies what was given, as far as there is room for it. Again does nothing."""
         self._ending.set()
         self._given.put(None)
         self.apply_views(self._ahead())
@@ -159,7 +159,7 @@ class Dispatcher:
         return some
 
     def _wait_for_room(self, full: StoreFull) -> bool:
-        """Let nothing be written until there is room; whether to try again, which is not so when all is to end."""
+        """Lets nothing be written until there is room; whether to try again, which is not so when all is to end."""
         self._space.ran_out(str(full))
         self._progress.set()
         free = self._space.free_bytes

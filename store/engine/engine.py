@@ -91,7 +91,7 @@ class Engine:
         scrub_bytes_per_s: int = SCRUB_BYTES_PER_S,
         on_recovering: OnProgress = lambda _at, _end: None,
     ) -> None:
-        """Open and recover a data directory; takes as long as the views are behind.
+        """Opens and recovers a data directory; takes as long as the views are behind.
 
         What a master with other replicas has behind `confirmed` (None: nothing) is for the owner to `inherit`. A
         replica's log is cut at `truncate_to`, and gives up what it has lost from `give_up_from` on. Raises
@@ -283,12 +283,12 @@ class Engine:
         on_repaired()
 
     def refuse(self, why: StoreError | None) -> None:
-        """Store nothing that is not written yet, and answer so; None: as usual again."""
+        """Stores nothing that is not written yet, and answers so; None: as usual again."""
         self.refusal = why
         self._dispatcher.wake()
 
     def receive(self, placed: Sequence[Placed]) -> None:
-        """Store frames of a replica's master, verified, the first of which is the log's next."""
+        """Stores frames of a replica's master, verified, the first of which is the log's next."""
         self._receiver.receive(placed)
 
     def confirm(self, end: LogOffset) -> None:
@@ -296,19 +296,19 @@ class Engine:
         self._receiver.confirm(end)
 
     def look_for_space(self) -> None:
-        """Look at the disk's free space now, and refuse or allow writing from here on."""
+        """Looks at the disk's free space now, and refuses or allows writing from here on."""
         self._space.look()
 
     def append(self, frame: UnplacedFrame, done: OnAppended) -> None:
-        """Queue a frame; `done` comes back in a `Committed`. Not after `end_appends`."""
+        """Queues a frame; `done` comes back in a `Committed`. Not after `end_appends`."""
         self._committer.append(frame, done, size=frame.size_bytes)
 
     def append_own(self, frame: Late, done: OnAppended) -> None:
-        """Queue a frame of the store's own, made when its place is certain, which goes in though room is short."""
+        """Queues a frame of the store's own, made when its place is certain, which goes in though room is short."""
         self._committer.append(frame, done, size=0, essential=True)
 
     def dispatch(self, run: Run) -> None:
-        """Let the views have the run of a `Committed`, in order: so they are never ahead of whoever was told of it."""
+        """Lets the views have the run of a `Committed`, in order: so they are never ahead of whoever was told of it."""
         self._dispatcher.give(run)
 
     def apply_views(self, until: LogOffset) -> None:
@@ -316,7 +316,7 @@ class Engine:
         self._dispatcher.apply_views(until)
 
     def end_appends(self) -> None:
-        """Store what was appended and report it. Again does nothing."""
+        """Stores what was appended and reports it. Again does nothing."""
         self._keeper.stop()
         self.scrub.save()
         self._ending.set()
@@ -324,11 +324,11 @@ class Engine:
         self._writer.end()
 
     def end_dispatch(self) -> None:
-        """Bring the views up to what was given to `dispatch`; reading goes on. Again does nothing."""
+        """Brings the views up to what was given to `dispatch`; reading goes on. Again does nothing."""
         self._dispatcher.end()
 
     def close(self) -> None:
-        """End all threads and close. Again does nothing. Nobody may be reading."""
+        """Ends all threads and closes. Again does nothing. Nobody may be reading."""
         self.end_appends()
         self.end_dispatch()
         self._opened.close()
@@ -370,7 +370,7 @@ class Engine:
             self.fail(StoreFailed(gone))
 
     def fail(self, error: Exception) -> None:
-        """Store nothing any more: after a failed sync nobody knows what the disk has, so it is never tried again."""
+        """Stores nothing any more: after a failed sync nobody knows what the disk has, so it is never tried again."""
         with self._failing:
             first = self._error is None
             self._error = self._error or error

@@ -52,7 +52,7 @@ class Gate:
         self._pass()
 
     async def emptied(self) -> None:
-        """Wait until nothing waits to be answered."""
+        """Waits until nothing waits to be answered."""
         await self._empty.wait()
 
     def _pass(self) -> None:

@@ -31,7 +31,7 @@ class _Identity(msgspec.Struct, frozen=True):
 
 
 def belong_to(files: Files, data_dir: Path, group: int, *, alone: bool = False) -> None:
-    """Let a data directory be a group's, durably. Raises `WrongGroup` where it is another one's, OSError.
+    """Lets a data directory be a group's, durably. Raises `WrongGroup` where it is another one's, OSError.
 
     A log without the file is of an older version, or of a copy that left the file out: its first offset tells as well.
     `alone`: nobody else has this log, so that it gets an id here if it has none.
@@ -63,5 +63,5 @@ def log_id(files: Files, data_dir: Path) -> str:
 
 
 def name_log(files: Files, data_dir: Path, group: int, log: str) -> None:
-    """Let the log of a group in a data directory be this one, durably. Raises OSError."""
+    """Lets the log of a group in a data directory be this one, durably. Raises OSError."""
     write_small_file(files, data_dir / _NAME, _Identity(group, log))

@@ -46,7 +46,7 @@ def open_data_dir(
     segment_size_bytes: int,
     map_size_bytes: int,
 ) -> DataDir:
-    """Lock and open a data directory, or make one; `opened` closes it. `alone`: it has no replicas.
+    """Locks and opens a data directory, or makes one; `opened` closes it. `alone`: it has no replicas.
 
     Raises `DataDirLocked`, `WrongGroup`, `NotRebuildable`, `StoreFull`, OSError.
     """

@@ -69,12 +69,12 @@ class Receiver:
         self._following = Thread(target=self._follow_forever, name="store-follow", daemon=True)
 
     def start(self) -> None:
-        """Begin both threads."""
+        """Begins both threads."""
         self._receiving.start()
         self._following.start()
 
     def receive(self, placed: Sequence[Placed]) -> None:
-        """Write and sync frames, the first of which is the log's next."""
+        """Writes and syncs frames, the first of which is the log's next."""
         self._arrived.put(placed)
 
     def confirm(self, end: LogOffset) -> None:
@@ -88,7 +88,7 @@ class Receiver:
         self._go_on.set()
 
     def end(self) -> None:
-        """Write and sync what has arrived, and apply no more. Again does nothing."""
+        """Writes and syncs what has arrived, and applies no more. Again does nothing."""
         self._arrived.put(None)
         self._receiving.join()
         self._ending.set()
@@ -158,7 +158,7 @@ class Receiver:
                 self._fail(error)
 
     def _follow(self) -> bool:
-        """Let readers see some more of what is confirmed; whether there was any."""
+        """Lets readers see some more of what is confirmed; returns whether there was any."""
         log, at = self._log, self._log.confirmed
         end = min(self._goal, log.flushed)
         if end <= at:

@@ -38,7 +38,7 @@ def recover(
     force: bool = False,
     floor: LogOffset | None = None,
 ) -> list[Run]:
-    """Bring the views up, and cut a torn tail off the log; the runs of what is behind `confirmed` (None: nothing is).
+    """Brings the views up, and cuts a torn tail off the log; the runs of what is behind `confirmed` (None: nothing is).
 
     `floor` is how far the log is known to have been on disk, where the log does not know that itself.
 
@@ -114,7 +114,7 @@ def _pieces(placed: Iterable[Placed]) -> Iterator[list[Placed]]:
 
 
 def settle(log: CommitLog, views: Views, whole_at: LogOffset) -> None:
-    """Cut a torn tail off the log of a replica, and let readers see what its views hold of it.
+    """Cuts a torn tail off the log of a replica, and lets readers see what its views hold of it.
 
     The views may be ahead of it: its master sends that. A log on its way to `whole_at`, where a snapshot of the views
     was taken, is filling up; any other one has lost its end, also where a power failure has taken the floor. Raises
@@ -133,7 +133,7 @@ def settle(log: CommitLog, views: Views, whole_at: LogOffset) -> None:
 
 
 def cut_off(log: CommitLog, views: Views, seals: SealFile, at: LogOffset) -> None:
-    """Cut what a replica's log has at and behind a log offset, before it is settled.
+    """Cuts what a replica's log has at and behind a log offset, before it is settled.
 
     Raises `TruncationRefused`, also where views hold some of it: then they have followed what was never confirmed.
     """
@@ -147,7 +147,7 @@ def cut_off(log: CommitLog, views: Views, seals: SealFile, at: LogOffset) -> Non
 
 
 def give_up(log: CommitLog, views: Views, seals: SealFile, at: LogOffset, cut_to: LogOffset | None) -> None:
-    """Give up, for good, what a replica's log has lost of its end from a log offset on: an operator accepts the loss.
+    """Gives up, for good, what a replica's log has lost of its end from a log offset on: an operator accepts the loss.
 
     `cut_to`: what the log has from there on is not the group's. The views are made anew where they hold more than is
     left. Each step can be done again after a crash; until the last one the log has lost its end. Raises
@@ -189,7 +189,7 @@ def replay(
     on_run: Callable[[], None],
     pass_over: Callable[[BadRange], None] = lambda _bad: None,
 ) -> None:
-    """Apply frames to views, a run at a time; `on_run` is called after each, `pass_over` where they are damaged."""
+    """Applies frames to views, a run at a time; `on_run` is called after each, `pass_over` where they are damaged."""
     for bad, frames in groupby(items, lambda item: isinstance(item, BadRange)):
         if bad:
             for item in frames:
@@ -202,7 +202,7 @@ def replay(
 
 
 def keep_offsets(bad: BadRange, old: OldViews, views: Views, builder: RunBuilder, *, force: bool) -> None:
-    """Let views made anew hold of a damaged stretch what the old ones do: how many records of which queue.
+    """Lets views made anew hold of a damaged stretch what the old ones do: how many records of which queue.
 
     So what lies behind keeps its offsets, which consumers and settlements name. Raises `NotRebuildable` where the old
     ones do not know, or know of changes of the store's own that are lost, unless that is to be accepted.

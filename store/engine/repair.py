@@ -157,7 +157,7 @@ class StoppedStore:
     # ---- verify
 
     def verify(self, on_bytes: OnBytes = lambda _at: None) -> Verified:
-        """Read the whole log and check both checksums of every frame.
+        """Reads the whole log and checks both checksums of every frame.
 
         What the views have followed was on disk: where that is not what it was, or not there, no crash has left it so.
         """
@@ -195,7 +195,7 @@ class StoppedStore:
         return [one.path.name for one in segments if one.end > seals[one.start].end]
 
     def verify_views(self, on_progress: OnProgress = lambda _at, _end: None) -> ViewsVerified:
-        """Compare the views with a rebuild from the log, up to where they have followed it; changes nothing.
+        """Compares the views with a rebuild from the log, up to where they have followed it; changes nothing.
 
         Takes as much room again in the data directory meanwhile. Raises `NotRebuildable`.
         """
@@ -234,7 +234,7 @@ class StoppedStore:
     # ---- rebuild
 
     def rebuild_views(self, on_progress: OnProgress = lambda _at, _end: None, *, force: bool = False) -> LogOffset:
-        """Make the views anew; how far they have come. Interrupted, the next start goes on.
+        """Makes the views anew; how far they have come. Interrupted, the next start goes on.
 
         Takes the room of the old ones again meanwhile: they are kept until it is done. Cuts a torn tail off the log, as
         every start does. Raises `NotRebuildable`, and leaves the views as they were, where the log has lost its
@@ -260,7 +260,7 @@ class StoppedStore:
             raise
 
     def _put_back(self) -> None:
-        """Have the old views again."""
+        """Restores the old views."""
         shutil.rmtree(self._views_path)
         old_path(self._views_path).rename(self._views_path)
 

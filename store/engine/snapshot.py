@@ -71,7 +71,7 @@ class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
 def take_snapshot(
     log: CommitLog, views: Views, directory: Path, *, abandoned: Callable[[], bool] = lambda: False
 ) -> SnapshotInfo:
-    """Copy the views, while they are in use, into a new directory; may take long.
+    """Copies the views, while they are in use, into a new directory; may take long.
 
     Raises `SnapshotUnusable` when it is `abandoned`, takes longer than `SNAPSHOT_S_MAX`, or is in the way of the views'
     growth, OSError.
@@ -90,7 +90,7 @@ def take_snapshot(
 
 
 def describe_snapshot(directory: Path, info: SnapshotInfo) -> None:
-    """Say what the copy of the views in a directory is of: from now on it is a snapshot. Raises OSError."""
+    """Says what the copy of the views in a directory is of: from now on it is a snapshot. Raises OSError."""
     write_small_file(OsFiles(), directory / _INFO, info)
 
 
@@ -146,7 +146,7 @@ def snapshot_info(directory: Path) -> SnapshotInfo:
 
 
 def install_snapshot(data_dir: Path, snapshot: Path, *, lost_end: LogOffset | None = None) -> SnapshotInfo:
-    """Make a data directory that nobody has open what a snapshot says, in place of what it holds.
+    """Makes a data directory that nobody has open what a snapshot says, in place of what it holds.
 
     A file of epochs that the snapshot has with it takes the place of the log's, in the same step. A log that has lost
     its end up to `lost_end` goes on lacking it until it has grown so far again. The snapshot's directory is used up.
@@ -188,7 +188,7 @@ def install_snapshot(data_dir: Path, snapshot: Path, *, lost_end: LogOffset | No
 
 
 def _verify(path: Path, info: SnapshotInfo) -> None:
-    """Look at every entry of the views that came: its log cannot make them anew. Raises `SnapshotUnusable`."""
+    """Looks at every entry of the views that came: its log cannot make them anew. Raises `SnapshotUnusable`."""
     try:
         with closing(Views(path, rebuildable=False, origin=origin_of(info.group))) as views:
             while not views.health.is_damaged and not views.walk.passes:
@@ -200,7 +200,7 @@ def _verify(path: Path, info: SnapshotInfo) -> None:
 
 
 def finish_install(data_dir: Path) -> None:
-    """Put what was installed in place of what was there. Each step can be done again; the lock is held."""
+    """Puts what was installed in place of what was there. Each step can be done again; the lock is held."""
     installed = data_dir / _INSTALLED
     if not installed.is_dir():
         return

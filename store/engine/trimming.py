@@ -74,7 +74,7 @@ class Trimmer:
         self._tried = LogOffset(0), LogOffset(0)  # the ends of log and segments when compaction was not worth while
 
     def run(self) -> None:
-        """Delete what is past all limits; does nothing when nothing is."""
+        """Deletes what is past all limits; does nothing when nothing is."""
         self.delete()
         try:
             ends = self._trimmable()
@@ -91,7 +91,7 @@ class Trimmer:
             logger.warning("trimming the log waits for its repair: %s", error)
 
     def delete(self) -> None:
-        """Delete the files of what was trimmed off, as far as the views know of it."""
+        """Deletes the files of what was trimmed off, as far as the views know of it."""
         if self._views.first > self._log.first:
             self._log.trim(self._views.first)
             logger.info("segments were deleted", extra={"log_first": self._log.first})
@@ -136,7 +136,7 @@ class Trimmer:
     # ---- doing
 
     def _compact(self, ends: list[LogOffset], compacted: dict[int, LogOffset]) -> LogOffset:
-        """Store again what compacted queues need of the segments; where the log may begin then."""
+        """Stores again what compacted queues need of the segments; where the log may begin then."""
         log = self._log
         log_end, segments_end = self._tried
         if ends[-1] == segments_end and log.end < log_end + log.segment_size_bytes:
@@ -154,14 +154,14 @@ class Trimmer:
         return log.first
 
     def _trim(self, first: LogOffset) -> None:
-        """Let the log begin at the end of a segment."""
+        """Lets the log begin at the end of a segment."""
         self._store(lambda: _frame(LogTrimmed(first, self._now_ms())))
         logger.info("the log is trimmed", extra={"from": self._log.first, "to": first})
         self._until(self._log.flushed)
         self.delete()
 
     def _store(self, make: Late) -> None:
-        """Append a frame of the store's own and wait until it is durable."""
+        """Appends a frame of the store's own and waits until it is durable."""
         done = Event()
         outcome: list[Appended | StoreError] = []
 
@@ -179,7 +179,7 @@ class Trimmer:
             raise _Abandoned
 
     def _until(self, end: LogOffset) -> None:
-        """Wait until the views hold what lies before a log offset."""
+        """Waits until the views hold what lies before a log offset."""
         while self._views.dispatched < min(end, self._log.end):  # which goes back when a write is taken back
             self._apply_views(end)
             sleep(_POLL_S)

@@ -48,7 +48,7 @@ class RangeSet:
         return i > 0 and n < self._ends[i - 1]
 
     def add(self, start: int, end: int) -> None:
-        """Add a range, which may overlap what is there."""
+        """Adds a range, which may overlap what is there."""
         if start >= end:
             return
         starts, ends = self._starts, self._ends
@@ -58,7 +58,7 @@ class RangeSet:
         starts[i:j], ends[i:j] = [start], [end]
 
     def remove(self, start: int, end: int) -> None:
-        """Take a range out, as far as it is there."""
+        """Takes a range out, as far as it is there."""
         starts, ends = self._starts, self._ends
         i, j = bisect_right(ends, start), bisect_left(starts, end)
         if start >= end or i >= j:
@@ -67,7 +67,7 @@ class RangeSet:
         starts[i:j], ends[i:j] = [k[0] for k in kept], [k[1] for k in kept]
 
     def take(self, count: int, below: int) -> list[Range]:
-        """Remove and return the `count` lowest integers under `below`, or as many as there are."""
+        """Removes and returns the `count` lowest integers under `below`, or as many as there are."""
         taken: list[Range] = []
         starts, ends = self._starts, self._ends
         whole = 0

@@ -84,7 +84,7 @@ class GuardTable:
         return failed
 
     def add(self, guards: Sequence[Guard], start: LogOffset) -> None:
-        """Note what guards say that hold, of a frame that was given its place."""
+        """Notes what guards say that hold, of a frame that was given its place."""
         self._trim()
         for guard in guards:
             if guard.once or guard.epoch > self._epoch(guard.name):
@@ -93,7 +93,7 @@ class GuardTable:
                 self._ahead[key] = _UnviewedStatement(start, guard.row, guard.epoch)
 
     def follow(self, frame: UnplacedFrame, start: LogOffset) -> None:
-        """Note what a frame says that is in the log already."""
+        """Notes what a frame says that is in the log already."""
         if frame.flags & FRAME_GUARDED:
             self.add(guards_of(frame.rows), start)
             self.keep()
@@ -103,7 +103,7 @@ class GuardTable:
         self._added.clear()
 
     def take_back(self) -> None:
-        """Undo what was added since the last `keep`: it was not stored after all."""
+        """Undoes what was added since the last `keep`: it was not stored after all."""
         for key, before in reversed(self._added):
             self._ahead.pop(key, None)
             if before is not None:

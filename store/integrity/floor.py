@@ -69,7 +69,7 @@ class Floor:
     """The floor of one log. `raise_to` is for the thread that syncs the log, the rest for whoever opens it."""
 
     def __init__(self, files: Files, path: Path) -> None:
-        """Open the file, or make it. Raises OSError."""
+        """Opens the file, or makes it. Raises OSError."""
         self._count, self.at = _read(files, path)
         created = path.name not in files.names(path.parent)
         self._file = files.open(path, create=created)
@@ -114,5 +114,5 @@ class Floor:
         self.at = at
 
     def close(self) -> None:
-        """Close the file."""
+        """Closes the file."""
         self._file.close()

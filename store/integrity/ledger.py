@@ -49,7 +49,7 @@ class DamageLedger:
     """
 
     def __init__(self, files: Files | None = None, path: Path | None = None) -> None:
-        """Read what an earlier process has left at `path`. Raises OSError."""
+        """Reads what an earlier process has left at `path`. Raises OSError."""
         self._files = files
         self._path = path
         self._lock = Lock()
@@ -86,7 +86,7 @@ class DamageLedger:
         return [one for one in self.overlapping(start, end) if one.found_by == BY_SEAL]
 
     def report(self, damage: Damage) -> None:
-        """Take note of a damage; logged, kept and told when something of it was not known yet."""
+        """Takes note of a damage; logged, kept and told when something of it was not known yet."""
         with self._lock:
             touched = [one for one in self._open if one.start < damage.end and one.end > damage.start]
             if any(one.start <= damage.start and damage.end <= one.end for one in touched):
@@ -102,7 +102,7 @@ class DamageLedger:
         self.on_damage()
 
     def repaired(self, start: LogOffset, end: LogOffset) -> None:
-        """Close what is open of a range, which holds sound frames again."""
+        """Closes what is open of a range, which holds sound frames again."""
         with self._lock:
             left = self._without(start, end)
             if left == self._open:
@@ -114,7 +114,7 @@ class DamageLedger:
         self.on_repair()
 
     def verified(self, start: LogOffset, end: LogOffset) -> None:
-        """Close what is open of a range that was read and found sound: it was repaired, or the finder was wrong.
+        """Closes what is open of a range that was read and found sound: it was repaired, or the finder was wrong.
 
         Damages that were found by the digest of a whole segment stay: each of its frames is sound by itself.
         """
@@ -123,7 +123,7 @@ class DamageLedger:
                 self.repaired(max(start, one.start), min(end, one.end))
 
     def forget(self, start: LogOffset, end: LogOffset) -> None:
-        """Drop what is open of a range that does not belong to the log any more: deleted or cut off."""
+        """Drops what is open of a range that does not belong to the log any more: deleted or cut off."""
         if not self.overlapping(start, end):
             return
         with self._lock:
@@ -143,7 +143,7 @@ class DamageLedger:
         return left
 
     def _bound(self) -> None:
-        """Make one of the two ranges with the smallest gap between them where there are too many."""
+        """Makes one of the two ranges with the smallest gap between them where there are too many."""
         found = self._open
         while len(found) > DAMAGES_KEPT_COUNT_MAX:
             i = min(range(len(found) - 1), key=lambda i: found[i + 1].start - found[i].end)

@@ -138,17 +138,17 @@ class SealFile:
         return seals[i] if i < len(seals) and seals[i].start == start else None
 
     def add(self, seal: Seal) -> None:
-        """Keep one more. A file that cannot be written is logged: the seal is made again after a restart."""
+        """Keeps one more. A file that cannot be written is logged: the seal is made again after a restart."""
         assert not self._seals or self._seals[-1].end == seal.start
         self._replace([*self._seals, seal])
 
     def drop_before(self, first: LogOffset) -> None:
-        """Forget the segments that are deleted: those that end at or before a log offset."""
+        """Forgets the segments that are deleted: those that end at or before a log offset."""
         if self._seals and self._seals[0].end <= first:
             self._replace([one for one in self._seals if one.end > first])
 
     def drop_from(self, at: LogOffset) -> None:
-        """Forget the segments that reach beyond a log offset, where the log is to be cut. Raises OSError."""
+        """Forgets the segments that reach beyond a log offset, where the log is to be cut. Raises OSError."""
         if self._seals and self._seals[-1].end > at:
             kept = [one for one in self._seals if one.end <= at]
             self._save(kept)

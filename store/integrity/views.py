@@ -59,7 +59,7 @@ class ViewsHealth:
     """
 
     def __init__(self, data_dir: Path | None = None) -> None:
-        """Read what was left; without a directory nothing is kept. Raises OSError."""
+        """Reads what was left; without a directory nothing is kept. Raises OSError."""
         self._files = OsFiles()  # LMDB has no other
         self._data_dir = data_dir
         self._lock = RLock()
@@ -210,7 +210,7 @@ class ViewsHealth:
             )
 
     def close(self) -> None:
-        """Give the file back. A process that comes to this, and has looked at all, has not died of it."""
+        """Gives the file back. A process that comes to this, and has looked at all, has not died of it."""
         with self._lock:
             if self.deaths and self._whole and not self._depth:
                 self.deaths = 0

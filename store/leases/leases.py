@@ -99,7 +99,7 @@ class LeaseQueue:
         self.set_policy(policy)
 
     def set_policy(self, policy: LeasePolicy) -> None:
-        """Lend by this from now on. What is lent stays lent; what waits behind its key does so only if it has to.
+        """Lends by this from now on. What is lent stays lent; what waits behind its key does so only if it has to.
 
         Where keys are in order now and were not before, nothing more is lent until what is out has come to an end.
         """
@@ -155,13 +155,13 @@ class LeaseQueue:
     # ---- lending
 
     def lend(self, owner: int, count: int, below: int, grant: Grant | None = None) -> list[Range]:
-        """Give an owner the lowest lendable offsets under `below`, until the grant's time if there is one."""
+        """Gives an owner the lowest lendable offsets under `below`, until the grant's time if there is one."""
         taken = self._lendable.take(count, below)
         self.hold(owner, taken, grant)
         return taken
 
     def lend_known(self, owner: int, count: int, grant: Grant | None) -> list[Range]:
-        """Give an owner the lowest offsets whose keys are known and of which nobody holds one."""
+        """Gives an owner the lowest offsets whose keys are known and of which nobody holds one."""
         assert self.order is not None
         taken = ranges_of(self.order.take(count))
         self.hold(owner, taken, grant)
@@ -182,7 +182,7 @@ class LeaseQueue:
                 self._unmet.remove(start, end)
 
     def hold(self, owner: int, ranges: Iterable[Range], grant: Grant | None) -> None:
-        """Give an owner offsets that are nobody's."""
+        """Gives an owner offsets that are nobody's."""
         for start, end in ranges:
             self._held.setdefault(owner, set()).update(range(start, end))
             if grant is not None:
@@ -190,7 +190,7 @@ class LeaseQueue:
                 self._schedule(self, grant.visible_at_ms, start, end)
 
     def extend(self, owner: int, offsets: Iterable[int], grant: Grant) -> list[int]:
-        """Let an owner hold longer, or shorter, what it holds of some offsets; which these are."""
+        """Lets an owner hold longer, or shorter, what it holds of some offsets; returns which these are."""
         mine = sorted(self.held(owner) & set(offsets))
         renewed: dict[int, Grant] = {}
         for offset in mine:
@@ -217,7 +217,7 @@ class LeaseQueue:
     def requeue(
         self, owner: int, offsets: Iterable[int], *, delivered: bool, delay_ms: int | None = None, now_ms: int = 0
     ) -> bool:
-        """Take back from an owner what it holds of some offsets; whether that was anything.
+        """Takes back from an owner what it holds of some offsets; returns whether that was anything.
 
         `delivered` says whether the attempt counts, `delay_ms` how long to keep it back (None: as the policy says).
         """
@@ -304,7 +304,7 @@ class LeaseQueue:
         return list(taken)
 
     def claim(self, offset: int, lease: int) -> Claim:
-        """Take a message from whoever holds it by this lease, or from nobody when it was lent to nobody since.
+        """Takes a message from whoever holds it by this lease, or from nobody when it was lent to nobody since.
 
         What is taken is on its way to be settled, as after `begin_settling`.
         """
@@ -343,7 +343,7 @@ class LeaseQueue:
                     self.order.remove(offset)
 
     def restore(self, ranges: Sequence[Range], *, delivered: bool) -> None:
-        """Make offsets lendable again; `delivered` says whether the attempt counts."""
+        """Makes offsets lendable again; `delivered` says whether the attempt counts."""
         if self.gone:
             return
         self.in_flight.end(ranges)
@@ -435,7 +435,7 @@ class LeaseTable:
         policy: LeasePolicy = DEFAULT,
         deleted_at: int = -1,
     ) -> LeaseQueue:
-        """Begin to keep the leases of a group and queue."""
+        """Begins to keep the leases of a group and queues."""
         assert (group, queue) not in self._queues
         return self._add(queue, group, settled, policy, deleted_at)
 
@@ -467,7 +467,7 @@ class LeaseTable:
         self._owners.setdefault(owner, {})[leases] = None
 
     def release(self, owner: int, *, now_ms: int = 0) -> Sequence[LeaseQueue]:
-        """Take everything back from an owner; of what it held something."""
+        """Takes everything back from an owner; of what it held something."""
         return [
             leases
             for leases in self._owners.pop(owner, {})
@@ -477,7 +477,7 @@ class LeaseTable:
     def follow(
         self, record: Settled | DeadLettered | LeasePolicySet | QueueDeleted | GroupDeleted, at: int = 0
     ) -> None:
-        """Take in what the log says at an offset. Of what is deleted nothing is held and nothing settled."""
+        """Takes in what the log says at an offset. Of what is deleted nothing is held and nothing settled."""
         match record:
             case Settled(queue=queue, ranges=ranges, group=group, known=known):
                 leases = self._queues.get((group, QueueNumber(queue)))
@@ -533,7 +533,7 @@ class LeaseTable:
             self.on_deadline(at_ms)
 
     def _compact(self) -> None:
-        """Drop the deadlines of what was settled or extended in time, so that there are never many of them."""
+        """Drops the deadlines of what was settled or extended in time, so that there are never many of them."""
         self._deadlines = [
             (at_ms, next(self._numbers), leases, start, end)
             for leases in self._queues.values()
@@ -543,7 +543,7 @@ class LeaseTable:
         self._compact_at = max(_COMPACT_MIN, 2 * len(self._deadlines))
 
     def expire(self, now_ms: int) -> tuple[list[LeaseQueue], list[LeaseQueue]]:
-        """End what ends by now. Of what there is more to lend, and what has given up something."""
+        """Ends what ends by now. Of what there is more to lend, and what has given up something."""
         more: dict[LeaseQueue, None] = {}
         seen: dict[LeaseQueue, None] = {}
         while self._deadlines and self._deadlines[0][0] <= now_ms:

@@ -73,7 +73,7 @@ class KeyOrder:
         return True
 
     def claim(self, offset: int) -> bool:
-        """Take one message out, if it is kept here. One that waits behind another is forgotten: it is done with."""
+        """Takes one message out, if it is kept here. One that waits behind another is forgotten: it is done with."""
         key = self._key_of.get(offset)
         if key is None:
             return False
@@ -85,7 +85,7 @@ class KeyOrder:
         return True
 
     def remove(self, offset: int) -> bool:
-        """Forget a message; whether it was kept here. The next one of its key may be lent if it was out."""
+        """Forgets a message; returns whether it was kept here. The next one of its key may be lent if it was out."""
         key = self._key_of.pop(offset, None)
         if key is None:
             return False
@@ -101,7 +101,7 @@ class KeyOrder:
         return True
 
     def remove_waiting(self) -> list[int]:
-        """Forget all that are not out; which, ascending."""
+        """Forgets all that are not out; which, ascending."""
         out = set(self._out.values())
         gone = sorted(offset for offset in self._key_of if offset not in out)
         for offset in reversed(gone):
@@ -109,7 +109,7 @@ class KeyOrder:
         return gone
 
     def settle(self, ranges: Iterable[Range]) -> None:
-        """Forget what is settled."""
+        """Forgets what is settled."""
         for start, end in ranges:
             if end - start < len(self._key_of):
                 for offset in range(start, end):

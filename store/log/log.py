@@ -56,7 +56,7 @@ class CommitLog:
         damages: DamageLedger | None = None,
         floor: Floor | None = None,
     ) -> None:
-        """Open the log, which begins at `begin` if it is new, with its known damages and its floor.
+        """Opens the log, which begins at `begin` if it is new, with its known damages and its floor.
 
         But for `truncate`, `recover` must be exhausted before anything else is asked of it.
         """
@@ -114,13 +114,13 @@ class CommitLog:
         return self._segments[-1].start
 
     def damaged(self, bad: BadRange, found_by: str) -> None:
-        """Say that somebody has met damage."""
+        """Says that somebody has met damage."""
         segment = self.segment_of(bad.start)
         if segment is not None:  # else it was deleted meanwhile
             self.damages.report(Damage(segment.path.name, *bad, found_by))
 
     def look_for_missing(self, first: LogOffset, end: LogOffset, found_by: str) -> None:
-        """Say what is missing of a log that is known to be kept from `first` on, and to have reached to `end`."""
+        """Says what is missing of a log that is known to be kept from `first` on, and to have reached to `end`."""
         first = max(first, self.origin)
         for start, stop in ((first, self.first), (self.end, end)):
             if start < stop:
@@ -143,27 +143,27 @@ class CommitLog:
         return self._segments
 
     def begin_segment(self, start: LogOffset) -> None:
-        """Go on at a log offset behind the end; between the two the log holds nothing. Only before `recover`."""
+        """Goes on at a log offset behind the end; between the two the log holds nothing. Only before `recover`."""
         assert start >= self.end
         self._add_segment(start)
         self.end = start
 
     def insert_lost(self, start: LogOffset) -> None:
-        """Have a segment, whose file is missing, where those there are leave a gap."""
+        """Has a segment, whose file is missing, where those there are leave a gap."""
         path = self._directory / segment_name(start)
         lost = Segment(self._files, path, start, lost=True, open_files=self._open_files)
         with self._changing:
             self._segments = sorted([*self._segments, lost], key=_by_start)
 
     def close(self) -> None:
-        """Close the files."""
+        """Closes the files."""
         for segment in self._segments:
             segment.close()
 
     # ---- writing
 
     def place(self, frame: UnplacedFrame, *, epoch: int, stored_at_ms: int) -> Placed:
-        """Give a frame the next place. Raises OSError when a full segment cannot be finished."""
+        """Gives a frame the next place. Raises OSError when a full segment cannot be finished."""
         start = self.end
         self._make_room(frame.size_bytes)
         header = frame.header(log_offset=start, epoch=epoch, stored_at_ms=stored_at_ms, unsynced=start - self.flushed)
@@ -172,7 +172,7 @@ class CommitLog:
         return Placed(start, stored_at_ms, header, frame)
 
     def put(self, placed: Placed) -> None:
-        """Take a frame that another replica has given its place, the next one here. Raises OSError likewise."""
+        """Takes a frame that another replica has given its place, the next one here. Raises OSError likewise."""
         assert placed.start == self.end
         self._make_room(placed.size_bytes)
         self._parts += (placed.header, placed.frame.rows, placed.frame.payload)
@@ -189,19 +189,19 @@ class CommitLog:
         return not used or used + size <= self._segment_size_bytes
 
     def write(self) -> None:
-        """Hand all that was placed to the operating system. Raises OSError; then `take_back`, or write no more."""
+        """Hands all that was placed to the operating system. Raises OSError; then `take_back`, or write no more."""
         parts, self._parts = self._parts, []
         self._segments[-1].write(parts)
         self.written = self.end
 
     def take_back(self) -> None:
-        """Undo what was placed and not written, or written in part. Durable with the next `sync`. Raises OSError."""
+        """Undoes what was placed and not written, or written in part. Durable with the next `sync`. Raises OSError."""
         self._parts = []
         self._segments[-1].undo()
         self.end = self.written
 
     def sync(self) -> None:
-        """Bring what was written before the call to disk. Raises OSError: then the log may not be written again.
+        """Brings what was written before the call to disk. Raises OSError: then the log may not be written again.
 
         May run beside `place` and `write` as long as these do not begin a segment.
         """
@@ -215,14 +215,14 @@ class CommitLog:
             self._lacking = None
 
     def flush(self) -> None:
-        """Write and sync all that was placed. Raises OSError."""
+        """Writes and syncs all that was placed. Raises OSError."""
         if self._parts:
             self.write()
         if self.flushed < self.written:
             self.sync()
 
     def confirm(self, end: LogOffset) -> None:
-        """Let readers see what lies before a log offset."""
+        """Lets readers see what lies before a log offset."""
         assert self.confirmed <= end <= self.flushed
         self.confirmed = end
 
@@ -253,7 +253,7 @@ class CommitLog:
     # ---- trimming
 
     def trim(self, first: LogOffset) -> None:
-        """Delete the segments in front of a log offset, oldest first; never the last one. Raises OSError.
+        """Deletes the segments in front of a log offset, oldest first; never the last one. Raises OSError.
 
         For one thread at a time, beside the writer. Readers of a segment keep what they have open until they are done.
         """
@@ -274,7 +274,7 @@ class CommitLog:
             self._files.unlink(segment.path)
 
     def truncate(self, at: LogOffset, sound: LogOffset) -> None:
-        """Cut what lies at and behind a log offset, durably. `sound` is a frame's beginning or end at or before it.
+        """Cuts what lies at and behind a log offset, durably. `sound` is a frame's beginning or end at or before it.
 
         Only before `recover`. A crash leaves a log that ends where it did, at the end of a segment, or at `at`.
         Raises `TruncationRefused` where no frame begins or ends, OSError.
@@ -299,7 +299,7 @@ class CommitLog:
         self.end = last.end
 
     def lower_floor(self, at: LogOffset) -> None:
-        """Let the log be whole though it ends at `at`, durably. Raises OSError."""
+        """Lets the log be whole though it ends at `at`, durably. Raises OSError."""
         if self._floor is not None:
             self._floor.lower(at)
 

@@ -19,7 +19,7 @@ _by_start = attrgetter("start")
 
 
 def mend(log: CommitLog, start: LogOffset, data: bytes) -> None:
-    """Write whole frames, durably, in place of the damage that `start` lies in, from there on.
+    """Writes whole frames, durably, in place of the damage that `start` lies in, from there on.
 
     Files that are missing are made, short ones grow. Does nothing where no damage is known any more. Raises
     `CorruptFrame` for anything but sound frames that belong there, also for what lies behind the log's end, which only

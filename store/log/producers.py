@@ -66,7 +66,7 @@ class ProducerTable:
         return producer.frames[-back]
 
     def add(self, producer_id: int, sequence: int, frame: LogOffset) -> None:
-        """Remember where a new frame went."""
+        """Remembers where a new frame went."""
         table = self._table(producer_id)
         producer = table.get(producer_id)
         if producer is None:
@@ -80,7 +80,7 @@ class ProducerTable:
         table.move_to_end(producer_id)
 
     def follow(self, producer_id: int, sequence: int, frame: LogOffset) -> None:
-        """Remember where a frame is that is in the log already; one that does not follow begins the producer anew."""
+        """Remembers where a frame is that is in the log already; one that does not follow begins the producer anew."""
         producer = self._table(producer_id).pop(producer_id, None)
         goes_on = producer is not None and sequence == producer.last + 1
         self.restore(producer_id, sequence, [*producer.frames, frame] if producer is not None and goes_on else [frame])
@@ -90,7 +90,7 @@ class ProducerTable:
         self._added.clear()
 
     def take_back(self) -> None:
-        """Undo what was added since the last `keep`, and what it has pushed out: it was not stored after all."""
+        """Undoes what was added since the last `keep`, and what it has pushed out: it was not stored after all."""
         for producer_id, dropped, forgotten in reversed(self._added):
             table = self._table(producer_id)
             producer = table[producer_id]
@@ -106,7 +106,7 @@ class ProducerTable:
         self._producers, self._once = _in_order(self._producers), _in_order(self._once)
 
     def restore(self, producer_id: int, last: int, frames: Iterable[LogOffset]) -> tuple[int, _Producer] | None:
-        """Put a producer in as the one used last; the one that is forgotten for it."""
+        """Puts a producer in as the one used last; the one that is forgotten for it."""
         table = self._table(producer_id)
         table[producer_id] = _Producer(last, frames)
         limit = ONCE_MAX if producer_id & ONCE_PRODUCER else PRODUCERS_MAX

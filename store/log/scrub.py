@@ -70,7 +70,7 @@ class Scrub:
         seals: SealFile | None = None,
         at_start: bool = False,
     ) -> None:
-        """Go on where `path` says the last process was. `bytes_per_s` 0: never.
+        """Goes on where `path` says the last process was. `bytes_per_s` 0: never.
 
         With `at_start` the whole log is read first. Segments are compared with their `seals`, too.
         """
@@ -97,7 +97,7 @@ class Scrub:
         self._hastened = False  # a pass over everything is to begin with the next step
 
     def hasten(self) -> bool:
-        """Read the whole log now, as after a start; whether that is allowed. Any thread may ask."""
+        """Reads the whole log now, as after a start; returns whether that is allowed. Any thread may ask."""
         self._hastened = self._bytes_per_step > 0
         return self._hastened
 
@@ -117,7 +117,7 @@ class Scrub:
         return self._starting and self._start_size <= START_BYTES_MAX
 
     def step(self) -> None:
-        """Verify what a second allows, or wait for the next pass to be due."""
+        """Verifies what a second allows, or waits for the next pass to be due."""
         if not self._bytes_per_step:
             return
         if self._hastened:
@@ -158,7 +158,7 @@ class Scrub:
             self.save()
 
     def _take(self, item: Frame | BadRange) -> bool:
-        """Report what is damaged, and compare the digest of a sealed segment that was read from end to end.
+        """Reports what is damaged, and compares the digest of a sealed segment that was read from end to end.
 
         Whether it is a sound frame.
         """
@@ -170,12 +170,12 @@ class Scrub:
         return isinstance(item, Frame)
 
     def _verified(self, start: LogOffset, end: LogOffset) -> None:
-        """Close what was damaged of a range of sound frames: all at once, as the list is written for each change."""
+        """Closes what was damaged of a range of sound frames: all at once, as the list is written for each change."""
         if self._log.damages.count:
             self._log.damages.verified(start, end)
 
     def save(self) -> None:
-        """Remember where it is, for the next process. A failure is no harm: that one reads some of it again."""
+        """Remembers where it is, for the next process. A failure is no harm: that one reads some of it again."""
         saved = _Saved(self._at, self._to, self._passes, self._began_ms)
         if saved == self._saved:
             return
@@ -194,7 +194,7 @@ class Scrub:
         self._saved = saved
 
     def _look(self) -> None:
-        """Take note of how far the log is on disk, every `REST_MS`."""
+        """Takes note of how far the log is on disk, every `REST_MS`."""
         now_ms = self._now_ms()
         if not 0 <= now_ms - self._marked_ms < REST_MS:
             if now_ms > self._marked_ms:
@@ -202,7 +202,7 @@ class Scrub:
             self._marked_ms, self._marked = now_ms, self._log.flushed
 
     def _begin_pass(self) -> bool:
-        """Begin anew when that is due and there is something."""
+        """Begins anew when that is due and there is something."""
         now_ms, to = self._now_ms(), max(self._log.sealed, self._rested)
         if self._starting:
             to = self._log.flushed

@@ -20,7 +20,7 @@ _BY_START = "start"
 
 
 def hold_against_seals(log: CommitLog, seals: SealFile, first: LogOffset, reached: LogOffset) -> None:
-    """Report what a log lacks of its closed segments, before anything of it is read.
+    """Reports what a log lacks of its closed segments, before anything of it is read.
 
     `first` is where it should begin. A log that ends in front of `reached` goes on there, in a new segment. Segments
     whose files are missing are in the log's list from here on, so that their ranges are damaged and not simply gone.
@@ -54,7 +54,7 @@ def hold_against_seals(log: CommitLog, seals: SealFile, first: LogOffset, reache
 
 
 def restore_segments(log: CommitLog, seals: Sequence[Seal], first: LogOffset, *, behind: bool = False) -> bool:
-    """List the segments that should be there; False where the seals speak of other segments than there are.
+    """Lists the segments that should be there; returns False where the seals speak of other segments than there are.
 
     Those `behind` the last file only on demand: the log has to go on behind them then.
     """
@@ -81,7 +81,7 @@ class SealCheck:
         self._sealing: Sealing | None = None  # of the segment under way, read from its beginning
 
     def take(self, item: Frame | BadRange) -> BadRange | None:
-        """Take what was read next; the segment that ends with it, if its frames are not those that were sealed."""
+        """Takes what was read next; the segment that ends with it, if its frames are not those that were sealed."""
         if not isinstance(item, Frame):
             self._sealing = None
             return None
@@ -113,11 +113,11 @@ class Sealer:
         self._distrusted: LogOffset | None = None  # from here on, seals are made again
 
     def distrust(self, at: LogOffset) -> None:
-        """Have the seals from a log offset on made again, with the next step. Any thread may call."""
+        """Has the seals from a log offset on made again, with the next step. Any thread may call."""
         self._distrusted = at
 
     def step(self, seconds: float = SEALING_S_MAX) -> None:
-        """Read on in the segment under way, for as long as allowed, and seal it at its end."""
+        """Reads on in the segment under way, for as long as allowed, and seals it at its end."""
         distrusted, self._distrusted = self._distrusted, None
         if distrusted is not None:
             self._seals.drop_from(distrusted)
@@ -140,7 +140,7 @@ class Sealer:
                 self._sealing = None
 
     def _begun(self) -> bool:
-        """Begin with the oldest segment that is closed, sound as far as known, and has no seal."""
+        """Begins with the oldest segment that is closed, sound as far as known, and has no seal."""
         log, seals = self._log, self._seals.all
         segments = log.segments
         if self._sealing is not None:

@@ -73,7 +73,7 @@ def _calls(parts: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
 
 
 def _write_parts(file: File, parts: Sequence[Buffer], at: int) -> int:
-    """Write parts back to back at a byte of a file; the byte behind them."""
+    """Writes parts back to back at a byte of a file; the byte behind them."""
     for some in _calls(parts):
         size = sum(map(len, some))
         done = file.pwritev(some, at)
@@ -119,7 +119,7 @@ class Segment:
         lost: bool = False,
         open_files: OpenFiles | None = None,
     ) -> None:
-        """Open a file, or make one. The file of a sealed segment that is `lost` is missing: `mend` makes it again."""
+        """Opens a file, or makes one. The file of a sealed segment that is `lost` is missing: `mend` makes it again."""
         self._files = files
         self._open_files = open_files if open_files is not None else OpenFiles()
         self._file: File | None = None if lost else files.open(path, create=create)  # None only where sealed
@@ -137,7 +137,7 @@ class Segment:
         self._open_files.opened(self)
 
     def release(self) -> None:
-        """Give the file back, when nobody reads it any more; it is opened again for the next reader."""
+        """Gives the file back, when nobody reads it any more; it is opened again for the next reader."""
         self._file = None
 
     def _opened(self) -> File:
@@ -153,15 +153,15 @@ class Segment:
         return LogOffset(self.start + self.size_bytes)
 
     def write(self, parts: Sequence[Buffer]) -> None:
-        """Append parts back to back. Raises OSError, after which some of them may lie behind `size_bytes`."""
+        """Appends parts back to back. Raises OSError, after which some of them may lie behind `size_bytes`."""
         self.size_bytes = _write_parts(self._opened(), parts, self.size_bytes)
 
     def sync(self) -> None:
-        """Return when all that was written is on disk."""
+        """Returns when all that was written is on disk."""
         self._opened().sync()
 
     def rewrite(self, start: LogOffset) -> None:
-        """Write what lies from a log offset on once more, and sync it: read from memory, it may not be on disk.
+        """Writes what lies from a log offset on once more, and syncs it: read from memory, it may not be on disk.
 
         What the disk cannot read stays as it is.
         """
@@ -172,18 +172,18 @@ class Segment:
         file.sync()
 
     def undo(self) -> None:
-        """Cut what a failed `write` may have left. Not durable before the next `sync`."""
+        """Cuts what a failed `write` may have left. Not durable before the next `sync`."""
         self._opened().truncate(self.size_bytes)
 
     def truncate(self, end: LogOffset) -> None:
-        """Cut what lies at and behind a log offset, durably."""
+        """Cuts what lies at and behind a log offset, durably."""
         file = self._opened()
         file.truncate(end - self.start)
         file.sync()
         self.size_bytes = end - self.start
 
     def mend(self, start: LogOffset, parts: Sequence[Buffer], *, sealed: bool) -> None:
-        """Write parts back to back from a log offset on, durably, in place of what is there or is missing.
+        """Writes parts back to back from a log offset on, durably, in place of what is there or is missing.
 
         Only what is `sealed` can grow: elsewhere the writer may be at it beside this. Raises OSError.
         """
@@ -213,7 +213,7 @@ class Segment:
         return read_around(self._opened(), size, log_offset - self.start)
 
     def close(self) -> None:
-        """Close the file."""
+        """Closes the file."""
         if self._file is not None:
             self._file.close()
 

@@ -58,7 +58,7 @@ class Disk:
     async def open_replica(
         self, truncate_to: LogOffset | None = None, *, give_up_from: LogOffset | None = None
     ) -> LocalStore:
-        """Open as a replica, having cut the log, or given up what it has lost; then the epochs are known.
+        """Opens as a replica, having cut the log, or given up what it has lost; then the epochs are known.
 
         Raises what `LocalStore.open` raises, `NotRebuildable` also where nothing tells the epochs.
         """
@@ -85,7 +85,7 @@ class Disk:
         return store
 
     async def open_usable(self) -> None:
-        """Open as a replica; where damage keeps the store from being opened, `unusable` says why, and it stays closed.
+        """Opens as a replica; where damage keeps the store from being opened, `unusable` says why, and it stays closed.
 
         Raises what else `LocalStore.open` raises.
         """
@@ -98,7 +98,7 @@ class Disk:
                 return
 
     async def open_master(self, epoch: int, confirmed: LogOffset) -> MasterStore:
-        """Open as the master of an epoch, with so much known to be confirmed. Raises what `LocalStore.open` raises."""
+        """Opens as the master of an epoch, with so much known to be confirmed. Raises what `LocalStore.open` raises."""
         store: MasterStore = await self._open(MasterStore, role="master", epoch=epoch, confirmed=confirmed)
         self.store = store
         return store
@@ -119,7 +119,7 @@ class Disk:
             raise
 
     async def close(self, *, at_once: bool = False) -> None:
-        """Close; `at_once`: a master that is none any more does not wait for what is not confirmed."""
+        """Closes; `at_once`: a master that is none any more does not wait for what is not confirmed."""
         store, self.store = self.store, None
         if store is not None:
             self._closing = asyncio.ensure_future(store.step_down() if at_once else store.close())
@@ -127,7 +127,7 @@ class Disk:
             await asyncio.shield(self._closing)
 
     async def save(self, epochs: EpochList, promised: int) -> None:
-        """Keep epochs, and the newest heard of. Raises `StoreFull`: what was kept before is kept still, OSError."""
+        """Keeps epochs, and the newest heard of. Raises `StoreFull`: what was kept before is kept still, OSError."""
         if (epochs, promised) != (self.epochs, self.promised):
             assert promised >= self.promised
             with self.needing_room("the epochs are"):
@@ -135,7 +135,7 @@ class Disk:
             self.epochs, self.promised = epochs, promised
 
     async def follow_unclean(self, epoch: int) -> None:
-        """Keep that the log follows an unclean election. Raises `StoreFull`, OSError."""
+        """Keeps that the log follows an unclean election. Raises `StoreFull`, OSError."""
         if epoch > self.unclean:
             with self.needing_room("an unclean election is"):
                 await asyncio.to_thread(save_unclean, self.files, self.data_dir, epoch)
@@ -143,7 +143,7 @@ class Disk:
 
     @contextmanager
     def needing_room(self, what: str) -> Iterator[None]:
-        """Raise `StoreFull` where a full disk is met by what is written beside the log; then this one is `full`."""
+        """Raises `StoreFull` where a full disk is met by what is written beside the log; then this one is `full`."""
         try:
             yield
         except OSError as error:
@@ -154,7 +154,7 @@ class Disk:
         self._unsaved = False
 
     async def belong(self, log: str) -> None:
-        """Let the log be the group's, whose id is `log` (empty: it has none yet), from before its first frame on.
+        """Lets the log be the group's, whose id is `log` (empty: it has none yet), from before its first frame on.
 
         Raises `ForeignLog`: it is another one, and is left as it is. `StoreFull`, OSError.
         """

@@ -55,7 +55,7 @@ async def register(
     files: Files | None = None,
     opened: bool = False,
 ) -> tuple[ReplicaIdentity, Group]:
-    """Be a replica of a group, and let the controllers know where it is now. Done again at every start.
+    """Registers a replica of a group, and lets the controllers know where it is now. Done again at every start.
 
     `about` makes the `Replica` of an id and a check code. `opened`: there is a log, though nothing may be in it.
 

@@ -87,7 +87,7 @@ class MasterHealth:
         return [one for one in self._core.sync_set if one in replicas and not self._core.is_damaged(one)]
 
     async def _hand_over(self, able: _Able, replicas: Collection[int], why: str, what: str) -> None:
-        """Hand over to the replica in sync that has most of those that are better off."""
+        """Hands over to the replica in sync that has most of those that are better off."""
         group, positions = self._context.group, self._core.positions()
         try:
             target = max(await able(replicas), key=lambda one: (positions.get(one, LogOffset(0)), -one), default=None)

@@ -125,7 +125,7 @@ class MasterRole:
         self._pump_soon()
 
     async def switch_over(self, target: int | None = None) -> int:
-        """Hand over to a replica in sync, or to the one that has most; who is master then.
+        """Hands over to a replica in sync, or to the one that has most; returns who is master then.
 
         Raises `CannotSwitchOver`.
         """
@@ -182,7 +182,7 @@ class MasterRole:
     # ---- the time as master
 
     async def run(self) -> None:
-        """Be master until there is a newer epoch. Raises `StoreError`, OSError: the disk has failed, or is not fit."""
+        """Serves as master until there is a newer epoch. Raises `StoreError`, OSError: the disk has failed."""
         context, core = self._context, self._core
         await context.disk.save(core.epochs, core.epoch)
         context.disk.listener = self
@@ -202,7 +202,7 @@ class MasterRole:
             await self._end([ticking])
 
     async def _begin(self) -> MasterStore:
-        """Open as master."""
+        """Opens as master."""
         disk = self._context.disk
         await disk.close()
         store = await disk.open_master(self._core.epoch, self._core.confirmed)
@@ -267,7 +267,7 @@ class MasterRole:
             self._over.set_exception(error)
 
     def _pump(self) -> None:
-        """Do what follows from all that the core was told since the last time."""
+        """Does what follows from all that the core was told since the last time."""
         core = self._core
         if self._store is not None:
             self._tell(self._store)
@@ -291,7 +291,7 @@ class MasterRole:
             self._handing_over = self._spawn(self._hand_over(target), "handing over")
 
     def _tell(self, store: MasterStore) -> None:
-        """Let the store answer what is safe, and take or refuse appends."""
+        """Lets the store answer what is safe, and takes or refuses appends."""
         core = self._core
         told = core.confirmed, core.acknowledged
         if told != self._told:
@@ -383,7 +383,7 @@ class MasterRole:
     # ---- the controller
 
     def _probe(self, *, joining: Collection[int] | None = None) -> None:
-        """Ask the controllers for nothing new, while somebody wants to join: so it is known that they answer."""
+        """Asks the controllers for nothing new, while somebody wants to join: so it is known that they answer."""
         core, now_ms = self._core, self._context.now_ms()
         joining = self._streams if joining is None else joining
         outside = (set(joining) & set(self._group.voters)) - core.sync_set

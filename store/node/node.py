@@ -51,10 +51,10 @@ class Beats(Protocol):
     """The carrier of heartbeats to the controllers; `controller.remote.heartbeats.Heartbeats` is one."""
 
     def speak(self) -> None:
-        """Say at once what is to be said."""
+        """Says at once what is to be said."""
 
     async def close(self) -> None:
-        """Fall silent."""
+        """Stops sending."""
 
 
 Connect = Callable[[Callable[[], Sequence[Heartbeat]], Callable[[Group], None]], Beats]
@@ -102,7 +102,7 @@ class StoreNode:
         *,
         credentials: Credentials | None = None,
     ) -> "StoreNode":
-        """Open, listen, register, and take part. Waits for the controllers as long as that takes.
+        """Opens, listens, registers, and takes part. Waits for the controllers as long as that takes.
 
         `connect` is given what to say to the controllers and what to call with a group that is new, and begins to carry
         heartbeats. Raises `StoreError` (`DataDirLocked`, `WrongGroup`, `ForeignCluster`, `ForeignLog`), OSError.
@@ -136,7 +136,7 @@ class StoreNode:
         self.address = settings.advertise or f"{host}:{self.services.rpc.port}"
 
     async def _register(self) -> None:
-        """Be known to the controllers."""
+        """Registers this replica at the controllers."""
         complained_s = -COMPLAIN_S
         while True:
             try:
@@ -197,7 +197,7 @@ class StoreNode:
     # ---- down
 
     async def close(self) -> None:
-        """End it: a master hands over first, if anybody can take over."""
+        """Ends it: a master hands over first, if anybody can take over."""
         self._unwatch()
         if self._standing_aside is not None:
             self._standing_aside.cancel()
@@ -218,7 +218,7 @@ class StoreNode:
         await self.disk.close()
 
     async def switch_over(self, target: int | None = None) -> int:
-        """Let another replica be master, as planned; which one is. Raises `CannotSwitchOver`."""
+        """Lets another replica be master, as planned; returns which one is. Raises `CannotSwitchOver`."""
         if not isinstance(self.role, MasterRole) or not self.role.serving:
             raise CannotSwitchOver("this node is not the master")
         return await self.role.switch_over(target)
@@ -255,7 +255,7 @@ class StoreNode:
         self._speak()
 
     async def _one_time(self, context: ReplicaContext) -> None:
-        """Be a replica, and then perhaps the master."""
+        """Serves as a replica, and then perhaps the master."""
         if self.disk.store is None and not await open_or_start_over(context):
             return
         assert self.group is not None
@@ -284,7 +284,7 @@ class StoreNode:
         await asyncio.sleep(REOPEN_S)
 
     async def _give_up(self, context: ReplicaContext) -> None:
-        """Give up what the log has lost of its end: this replica was elected with what is left, uncleanly."""
+        """Gives up what the log has lost of its end: this replica was elected with what is left, uncleanly."""
         assert self.group is not None
         assert self.disk.store is not None
         epoch = self.group.unclean_epoch

@@ -16,7 +16,7 @@ START_OVER_AGAIN_MS = 30_000  # from one attempt to the next: for each the maste
 
 
 def start_over(context: ReplicaContext, core: ReplicaCore) -> None:
-    """Have a snapshot of the master taken in place of damaged views that the log cannot make anew, if it is time."""
+    """Has a snapshot of the master taken in place of damaged views that the log cannot make anew, if it is time."""
     store, now_ms = context.disk.store, context.now_ms()
     if store is None or not store.view_damages or store.views_rebuildable or now_ms < context.start_over_ms:
         return
@@ -32,7 +32,7 @@ def start_over(context: ReplicaContext, core: ReplicaCore) -> None:
 
 
 async def install(context: ReplicaContext, core: ReplicaCore) -> None:
-    """Put the snapshot that was fetched in the place of log and views, and open that. Raises `StoreError`, OSError."""
+    """Replaces log and views by the snapshot that was fetched, and opens that. Raises `StoreError`, OSError."""
     store, given_up = context.disk.store, core.given_up
     lost_end = None if store is None else store.lost_end  # a member of the set may have confirmed what it has lost
     if store is not None and core.starting_over:  # or have acknowledged what it throws away
@@ -67,7 +67,7 @@ async def install(context: ReplicaContext, core: ReplicaCore) -> None:
 async def give_up(
     context: ReplicaContext, at: LogOffset, unclean_epoch: int, *, cut_to: LogOffset | None = None
 ) -> None:
-    """Give up what the log has lost from a log offset on, for the unclean election of an epoch. The store is open then.
+    """Gives up what the log has lost from an offset on, for the unclean election of an epoch. The store is open then.
 
     Killed in between, it is done again: the election counts as followed when all else is on disk. Raises
     `NotRebuildable`, other `StoreError`, OSError.

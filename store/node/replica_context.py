@@ -24,20 +24,20 @@ class MasterServices(Protocol):
     """The services of a node to replicas and operators while it is master."""
 
     async def attend(self, context: Any, hello: bytes) -> None:
-        """Serve a replica's stream whose first message is given, until it ends. Raises `StoreError`."""
+        """Serves a replica's stream whose first message is given, until it ends. Raises `StoreError`."""
 
     async def send_snapshot(self, context: Any, request: bytes) -> None:
-        """Send the views. Raises `StoreError`."""
+        """Sends the views. Raises `StoreError`."""
 
     async def switch_over(self, target: int | None) -> int:
-        """Hand over; who is master then. Raises `CannotSwitchOver`, `ControllerError`."""
+        """Hands over; returns who is master then. Raises `CannotSwitchOver`, `ControllerError`."""
 
 
 class RepairServices(Protocol):
     """The services of a node to replicas with damaged logs, in either role."""
 
     async def send(self, request: bytes, context: Any) -> None:
-        """Send the sound frames of a range. Raises `StoreError`, OSError."""
+        """Sends the sound frames of a range. Raises `StoreError`, OSError."""
 
     def seals(self, request: bytes) -> bytes:
         """The digests of closed segments. Raises `StoreError`."""
@@ -70,12 +70,12 @@ class RoleServices:
         self._timers = timers
 
     def serve(self, store: LocalStore, *, master: bool, hint: str | None = None) -> None:
-        """Serve clients from now on; `hint` is where the master is, if it is another."""
+        """Serves clients from now on; `hint` is where the master is, if it is another."""
         self._node.serve(store, master=master, hint=hint, timers=self._timers)
         self._read_from(store)
 
     async def stand_down(self, hint: str | None = None, *, grace_s: float = GRACE_S) -> None:
-        """Serve clients nothing any more."""
+        """Serves clients nothing any more."""
         self._read_from(None)
         await self._node.stand_down(hint, grace_s=grace_s)
 

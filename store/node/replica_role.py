@@ -128,7 +128,7 @@ class ReplicaRole:
         self._dial_wanted.set()
 
     def _elected(self, group: Group) -> None:
-        """Be the master of an epoch that is new; of another one this replica, or a copy of it, may have been."""
+        """Becomes the master of an epoch that is new; of another one this replica, or a copy of it, may have been."""
         if group.master_epoch < self._core.promised or group.master_epoch in self._context.unfit:
             return
         if self._core.lacks_end and group.unclean_epoch == group.master_epoch > self._context.disk.unclean:
@@ -183,7 +183,7 @@ class ReplicaRole:
     # ---- the time of following
 
     async def run(self) -> Ending:
-        """Follow until that is over. Raises `StoreError`, OSError: the disk has failed."""
+        """Follows until that is over. Raises `StoreError`, OSError: the disk has failed."""
         context = self._context
         assert context.disk.store is not None
         context.disk.listener = self
@@ -232,7 +232,7 @@ class ReplicaRole:
         self._synced.set()
 
     async def _until_synced(self) -> None:
-        """Wait until all that was written is on disk."""
+        """Waits until all that was written is on disk."""
         store = self._context.disk.store
         assert store is not None
         while self._core.flushed < self._core.end and self._error is None:
@@ -256,7 +256,7 @@ class ReplicaRole:
             self._listen()
 
     def _listen(self) -> None:
-        """Notice that the master is silent, and tell the controllers when that begins to count, or is over."""
+        """Notices that the master is silent, and tells the controllers when that begins to count, or is over."""
         core, group, now_ms = self._core, self._group, self._context.now_ms()
         listens = core.stage not in {Stage.DIVERGED, Stage.SNAPSHOT} and group.master_epoch >= core.promised
         changed = self._reach.look(group if listens else None, now_ms, me=self._context.replica)
@@ -266,7 +266,7 @@ class ReplicaRole:
     # ---- the stream
 
     async def _follow(self) -> None:
-        """Keep a stream to the master, whoever that is."""
+        """Keeps a stream to the master, whoever that is."""
         backoff, tried = Backoff(BACKOFF_MIN_S, BACKOFF_MAX_S), 0
         while True:
             self._dial_wanted.clear()
@@ -288,7 +288,7 @@ class ReplicaRole:
         return idle and self._group.master_epoch >= self._core.promised and not self._over.done()
 
     async def _dial(self, address: str) -> None:
-        """Follow until the stream breaks or is given up."""
+        """Follows until the stream breaks or is given up."""
         core, now_ms = self._core, self._context.now_ms
         await self._context.disk.belong(self._group.log)
         async with opened(self._context.dial(address)) as channel:
@@ -330,7 +330,7 @@ class ReplicaRole:
             self._work_wanted.set()
 
     def _done_at_once(self) -> bool:
-        """Do what takes no time as long as nothing else is before it; whether that is all.
+        """Does what takes no time as long as nothing else is before it; returns whether that is all.
 
         In a stream nothing else comes, so that a turn of the loop is saved for all that arrives and all that is synced.
         """
@@ -357,7 +357,7 @@ class ReplicaRole:
             self._stream.put(sign(message, me, disk.log) if isinstance(message, Hello) else message)
 
     async def _work(self) -> None:
-        """Do what the core wants, in order; at the end the rest of it."""
+        """Does what the core wants, in order; at the end the rest of it."""
         while True:
             self._working = True
             try:

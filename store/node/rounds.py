@@ -30,7 +30,7 @@ class Rounds:
         self._over = False
 
     async def agreed(self) -> None:
-        """Return when nobody can have been a newer master when this was called. Raises `NotMaster`, `NotWritable`."""
+        """Returns when nobody can have been a newer master when this was called. Raises `NotMaster`, `NotWritable`."""
         core = self._core
         if core.ended is not None or self._over:
             raise NotMaster(f"this node is not the master of store group {self._context.group} any more")
@@ -50,7 +50,7 @@ class Rounds:
                 self._reads.remove(read)
 
     def answer(self) -> None:
-        """Let those read whose round is agreed."""
+        """Lets those read whose round is agreed."""
         if not self._reads:
             return
         agreed = self._core.round_agreed
@@ -59,7 +59,7 @@ class Rounds:
                 read.agreed.set_result(None)
 
     def end(self, why: NotMaster) -> None:
-        """Refuse all that wait, and whoever asks from now on."""
+        """Refuses all that wait, and whoever asks from now on."""
         self._over = True
         for read in self._reads:
             if not read.agreed.done():

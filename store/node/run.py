@@ -140,7 +140,7 @@ class _Process:
             raise ServerFailed(f"{error.filename or 'store'}: {error.strerror or error}") from error
 
     async def _found(self, controller: RemoteController) -> None:
-        """Wait for a controller: of the configuration, and when none is there for a while, of those learned before."""
+        """Waits for a controller: of the configuration, and when none is there for a while, of those learned before."""
         try:
             async with asyncio.timeout(CONFIGURED_S):
                 await controller.ready()

@@ -43,7 +43,7 @@ class SnapshotSender:
         self._busy = False
 
     async def send(self, store: LocalStore, epochs: EpochList, asked: SnapshotRequest, context: Any) -> None:
-        """Take a snapshot and send it; `epochs` are those of the log. Raises `StoreError`, OSError."""
+        """Takes a snapshot and sends it; `epochs` are those of the log. Raises `StoreError`, OSError."""
         if asked.starts_over and store.is_damaged:
             raise SnapshotUnusable("the master's log is damaged too: no replica discards its log for a snapshot of it")
         if self._busy:
@@ -67,7 +67,7 @@ class SnapshotSender:
 
 
 async def fetch_snapshot(context: ReplicaContext, address: str, epoch: int, *, starts_over: bool = False) -> None:
-    """Get the views of the master of an epoch, whole, into a directory beside the log.
+    """Gets the views of the master of an epoch, whole, into a directory beside the log.
 
     `starts_over`: only from a master of which no damage is known. Raises `StoreError`, OSError.
     """

@@ -49,14 +49,14 @@ class ReplicaStream:
         self._ended = asyncio.Event()
 
     def put(self, message: FromMaster) -> None:
-        """Send a message, behind the data that were sent before; of heartbeats that wait only the newest is sent."""
+        """Sends a message, behind the data that were sent before; of heartbeats that wait only the newest is sent."""
         if self._out and isinstance(message, Confirmed) and isinstance(self._out[-1], Confirmed):
             self._out.pop()
         self._out.append(message)
         self.news.set()
 
     def end(self) -> None:
-        """End the stream, when what was put is sent."""
+        """Ends the stream, when what was put is sent."""
         self._ended.set()
         self.news.set()
 
@@ -105,14 +105,14 @@ class MasterStream:
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def put(self, message: FromReplica) -> None:
-        """Send a message; of acknowledgements that wait only the newest is sent."""
+        """Sends a message; of acknowledgements that wait only the newest is sent."""
         if self._out and isinstance(message, Ack) and isinstance(self._out[-1], Ack):
             self._out.pop()
         self._out.append(message)
         self._news.set()
 
     def end(self) -> None:
-        """Hang up."""
+        """Closes the connection."""
         if not self._ended.done():
             self._ended.set_result(None)
 

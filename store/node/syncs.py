@@ -21,7 +21,7 @@ class Syncs:
         self._slow_ms: int | None = None  # when a sync was slow last
 
     def look(self, end: LogOffset, flushed: LogOffset, now_ms: int) -> bool:
-        """Take note of how far the log is written, and on disk; whether that changes if the disk is slow."""
+        """Takes note of how far the log is written, and on disk; returns whether that changes if the disk is slow."""
         before = self.slow
         if self._waits is not None and flushed >= self._waits:
             late = now_ms - self._since_ms >= SLOW_MS

@@ -48,7 +48,7 @@ def check_not_last(disk: Disk, group: Group | None) -> None:
 
 
 async def open_or_start_over(context: ReplicaContext) -> bool:
-    """Open the store; where damage forbids that, look for a master to start over from. False: neither, for now.
+    """Opens the store; where damage forbids that, looks for a master to start over from. False: neither, for now.
 
     Raises `StoreError`, OSError.
     """

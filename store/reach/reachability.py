@@ -37,7 +37,7 @@ class MasterReachability:
         self._silence.heard()
 
     def look(self, group: Group | None, now_ms: int, *, me: int | None = None) -> bool:
-        """Take note of the time, and of what the group is; whether there is a complaint newly, or none any more.
+        """Takes note of the time, and of what the group is; whether there is a complaint newly, or none any more.
 
         `group` None: nobody is listened for at present. `me` is the replica that listens, if it is one.
         """
@@ -76,7 +76,7 @@ class MasterReachability:
         )
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Ends what is under way."""
         if self._probing is not None:
             self._probing.cancel()
             await asyncio.gather(self._probing, return_exceptions=True)
@@ -86,7 +86,7 @@ class MasterReachability:
         return complaint is not None, complaint is not None and complaint.silent_ms >= self._complain_ms
 
     def _probe(self, group: Group, me: int | None) -> None:
-        """Ask the other replicas for an answer, now and every second."""
+        """Asks the other replicas for an answer, now and every second."""
         due = not self._probed_ms or self._silence.ms - self._probed_ms >= PROBE_AGAIN_MS
         if due and (self._probing is None or self._probing.done()):
             self._probed_ms = self._silence.ms

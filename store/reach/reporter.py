@@ -54,7 +54,7 @@ class Reporter:
         self._sooner = asyncio.Event()  # there is a complaint that is new
 
     async def run(self) -> None:
-        """Look and tell. Never returns."""
+        """Looks and tells. Never returns."""
         telling = asyncio.create_task(self._tell(), name="reports to the controllers")
         try:
             while True:

@@ -22,7 +22,7 @@ class PeerSilence:
         self.ms, self.met = 0, True
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed; to be called several times a second."""
+        """Takes note that time has passed; to be called several times a second."""
         if self._ticked_ms is not None:
             self.ms += min(max(now_ms - self._ticked_ms, 0), STEP_MS_MAX)
         self._ticked_ms = now_ms

@@ -39,7 +39,7 @@ class Feed:
         self._wake()
 
     def _drop(self) -> None:
-        """Forget the older half, whole revisions."""
+        """Forgets the older half, whole revisions."""
         changes = self._changes
         left, keep = self._size_bytes, 0
         while keep < len(changes) - 1 and (
@@ -69,7 +69,7 @@ class Feed:
         self._waiting = None
 
     async def changed(self) -> None:
-        """Wait until something is added, or the feed is closed."""
+        """Waits until something is added, or the feed is closed."""
         if self.closed:
             return
         if self._waiting is None:

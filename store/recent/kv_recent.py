@@ -69,7 +69,7 @@ class KvRecent:
     # ---- following the log
 
     def add(self, at: Position, record: KvRecord, stored: Stored, stored_at_ms: int) -> Verdict:
-        """Apply the next record; `stored` is the view as it is before this run."""
+        """Applies the next record; `stored` is the view as it is before this run."""
         self._stored, self._frame = stored, at.frame
         number = revision(at)
         verdict = apply(self, number, record, stored_at_ms)
@@ -81,7 +81,7 @@ class KvRecent:
         return verdict
 
     def trim(self, dispatched: LogOffset) -> None:
-        """Let go of what the view holds by now."""
+        """Lets go of what the view holds by now."""
         for pending in (self._slots, self._spaces, self._voids):
             pending.trim(dispatched)
 
@@ -95,13 +95,13 @@ class KvRecent:
         return held if held.revision else None
 
     def put(self, at: bytes, held: SlotContent, before: SlotContent | None) -> None:
-        """Replace it."""
+        """Replaces it."""
         self._slots.put(self._frame, at, held)
         if held.expires_at_ms:
             self.on_expiry(held.expires_at_ms)
 
     def remove(self, at: bytes, before: SlotContent) -> None:
-        """Remove it."""
+        """Removes it."""
         self._slots.put(self._frame, at, GONE)
 
     def space(self, namespace: str) -> Space:

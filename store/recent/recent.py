@@ -79,7 +79,7 @@ class Recent:
     # ---- following the log
 
     def add(self, run: Run, stored: Stored) -> dict[Position, Outcome]:
-        """Take in the next run; `stored` is what the key-value view has. What became of each record."""
+        """Takes in the next run; `stored` is what the key-value view has. What became of each record."""
         deleted = deque((at, record) for at, record in run.records if isinstance(record, QueueDeleted))
         if deleted:
             self._index()
@@ -98,7 +98,7 @@ class Recent:
         return {at: self._apply(at, record, run, stored) for at, record in run.records}
 
     def trim(self, dispatched: LogOffset) -> None:
-        """Let go of what the views hold by now."""
+        """Lets go of what the views hold by now."""
         while self._runs and self._runs[0].end <= dispatched:
             chunks = self._runs.popleft().chunks
             if self._not_indexed and self._not_indexed[0] is chunks:
@@ -116,7 +116,7 @@ class Recent:
         self.timers.trim(dispatched)
 
     def _index(self) -> None:
-        """Make chunks known by queue: when somebody reads, and not before."""
+        """Makes chunks known by queue: when somebody reads, and not before."""
         newest = self._chunks
         while self._not_indexed:
             for queue, chunk in self._not_indexed.popleft().each():
@@ -185,7 +185,7 @@ class Recent:
         return self._next.get(queue)
 
     def learn_next_offset(self, queue: QueueNumber, offset: QueueOffset) -> QueueOffset:
-        """Remember what the view knows, unless something newer was written meanwhile; the newer one."""
+        """Remembers what the view knows, unless something newer was written meanwhile; the newer one."""
         return self._next.setdefault(queue, offset)
 
     def group(self, group: str) -> GroupChange | None:

@@ -39,7 +39,7 @@ class EpochFile:
             file.close()
 
     def save(self, epochs: EpochList, promised: int) -> None:
-        """Replace what is there; on disk when this returns, an empty list too. Raises OSError."""
+        """Replaces what is there; on disk when this returns, an empty list too. Raises OSError."""
         data = encode_epochs(epochs, promised)
         new = self.path.with_name(EPOCH_FILE + _NEW)
         if new.name in self._files.names(self._directory):

@@ -249,7 +249,7 @@ class Master:
                 self._welcome(peer, message)
 
     def _welcome(self, peer: Peer, message: Hello) -> None:
-        """Say where both logs are the same, and go on from there when the replica is ready."""
+        """Says where both logs are the same, and goes on from there when the replica is ready."""
         common = listed(message).common(LogOffset(message.end), self.epochs, self.end)
         if common is not None:
             at, snapshot = common.at, common.at < self.first
@@ -334,7 +334,7 @@ class Master:
     # ---- reading what is certain to be the newest
 
     def ask_round(self) -> int:
-        """Begin a linearizable read: if enough follow this epoch still, nothing was acknowledged in a newer one.
+        """Begins a linearizable read: if enough follow this epoch still, nothing was acknowledged in a newer one.
 
         When `round_agreed` is at least what this returns, what is `confirmed` then is the newest state there is. Reads
         that begin before the next `take` share a round.
@@ -358,7 +358,7 @@ class Master:
     # ---- the controller
 
     def tick(self, *, now_ms: int) -> None:
-        """Time has passed."""
+        """Takes note that time has passed."""
         self._now_ms = max(now_ms, self._now_ms)
         for peer in self._peers.values():
             if peer.stream is not None and self._now_ms - peer.stream.heard_ms > self._pace.silent_ms:
@@ -406,7 +406,7 @@ class Master:
     # ---- switching over
 
     def hand_over(self, target: int, *, now_ms: int) -> None:
-        """Take nothing more, and have `target` elected when it has everything. Called off after `Pace.drain_ms`.
+        """Takes nothing more, and has `target` elected when it has everything. Called off after `Pace.drain_ms`.
 
         Raises `CannotSwitchOver`.
         """
@@ -421,7 +421,7 @@ class Master:
         self.heir, self._target_ms = target, self._now_ms
 
     def call_off(self) -> None:
-        """Hand over to nobody: appends are taken again. An election that was asked for may happen all the same."""
+        """Hands over to nobody: appends are taken again. An election that was asked for may happen all the same."""
         self.heir = None
 
     @property
@@ -447,7 +447,7 @@ class Master:
         return agreed(values, members, self._acknowledge, min_in_sync=self._min_in_sync)
 
     def _advance(self) -> None:
-        """Confirm what will be there whoever of the set is elected.
+        """Confirms what will be there whoever of the set is elected.
 
         What was there before this epoch is confirmed when the set in force has it, however small it is after an
         election; what was written since only by a set of `min_in_sync`. A quorum counts from this epoch on: what it had

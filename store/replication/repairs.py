@@ -65,7 +65,7 @@ class Repairs:
         self._peers: tuple[int, ...] = ()
 
     def look(self, damages: Iterable[tuple[LogOffset, LogOffset]], peers: Sequence[int], *, now_ms: int) -> None:
-        """Take the damages as they are now, and the other replicas in the order in which to ask them."""
+        """Takes the damages as they are now, and the other replicas in the order in which to ask them."""
         found = [Range(start, end) for start, end in damages]
         if found != [hole.range for hole in self._holes]:
             self._holes = [self._hole(one, now_ms) for one in found]
@@ -103,7 +103,7 @@ class Repairs:
                 self._judge(hole, now_ms)
 
     def _judge(self, hole: _MissingRange, now_ms: int) -> None:
-        """End a round in which everybody was asked."""
+        """Ends a round in which everybody was asked."""
         if not all(replica in hole.asked for replica in self._peers):
             return
         hole.lost = all(hole.asked[replica] is RangeOutcome.ANSWERED for replica in self._peers)

@@ -179,7 +179,7 @@ class ReplicaCore:
         self._session = 0
 
     def promise(self, epoch: int) -> LogRank:
-        """Take nothing any more from masters older than an epoch that is being elected; what this replica has.
+        """Takes nothing any more from masters older than an epoch that is being elected; what this replica has.
 
         To be answered to the controller when the effects of this call are done. An election by quorum rests on it.
         """
@@ -189,7 +189,7 @@ class ReplicaCore:
         return self.standing
 
     def tick(self, *, now_ms: int) -> None:
-        """Time has passed."""
+        """Takes note that time has passed."""
         waiting = self.stage in {Stage.GREETING, Stage.CUTTING, Stage.STREAMING}
         if waiting and now_ms - self._heard_ms > self._pace.silent_ms:
             self._end("the master is silent")
@@ -253,7 +253,7 @@ class ReplicaCore:
             self._ack()
 
     def start_over(self) -> bool:
-        """Take a snapshot in place of all there is; False: not now, as no master is followed that has all of it."""
+        """Takes a snapshot in place of all there is; False: not now, as no master is followed that has all of it."""
         if self.stage is not Stage.STREAMING or self._master_confirmed < max(self.confirmed, self._followed):
             return False
         self._snapshot(self._epoch, starting_over=True)
@@ -313,7 +313,7 @@ class ReplicaCore:
         return self.lacks_end and self._elected_uncleanly > self._unclean
 
     def _give_up(self, at: LogOffset, epoch: int) -> bool:
-        """Give up what the group gave up, having the log up to `at` in common; False: it has all that this log had."""
+        """Gives up what the group gave up, having the log up to `at` in common; False: it has all that this log had."""
         start, followed = self._loss_start(), max(self._followed, self.confirmed)
         if at >= followed and start >= self._held:
             return False

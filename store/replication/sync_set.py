@@ -56,7 +56,7 @@ class SyncSet:
         return now_ms - self._heard_ms <= self._pace.fresh_ms
 
     def want(self, members: Collection[int]) -> None:
-        """Have another set asked for."""
+        """Has another set asked for."""
         assert self.pending is None
         self.pending = frozenset(members)
         self._asked_ms = NEVER_MS

@@ -15,7 +15,7 @@ class Budget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def acquire(self, size: int) -> int:
-        """Wait for that many bytes, or for all there are when it is more; how many to give back."""
+        """Waits for that many bytes, or for all there are when it is more; returns how many to give back."""
         size = min(size, self.size)
         if not self._waiting and size <= self.free:
             self.free -= size
@@ -30,7 +30,7 @@ class Budget:
         return size
 
     def release(self, size: int) -> None:
-        """Give back what `acquire` returned."""
+        """Gives back what `acquire` returned."""
         self.free += size
         waiting = self._waiting
         while waiting and (waiting[0][1].done() or waiting[0][0] <= self.free):
@@ -50,12 +50,12 @@ class Share:
         self._held = 0
 
     async def acquire(self, size: int) -> None:
-        """Have `size` bytes, which replace nothing: the share has to be empty."""
+        """Takes `size` bytes, which replace nothing: the share has to be empty."""
         assert self._held == 0
         self._held = await self._budget.acquire(size)
 
     def release(self) -> None:
-        """Give all of it back; again does nothing."""
+        """Gives all of it back; again does nothing."""
         held, self._held = self._held, 0
         if held:
             self._budget.release(held)

@@ -255,7 +255,7 @@ class _Kept(OrderedDict[LogOffset, Any]):
         self._size = 0
 
     def keep(self, start: LogOffset, size: int, what: object) -> None:
-        """Keep one more, and let go of the oldest as long as it is too much: itself too, if need be."""
+        """Keeps one more, and lets go of the oldest as long as it is too much: itself too, if need be."""
         self[start] = what
         self._sizes[start] = size
         self._size += size

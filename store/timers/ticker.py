@@ -64,7 +64,7 @@ class Ticker:
         return self._working
 
     async def look(self) -> None:
-        """Do now what is due now: the clock may have been set. Returns when it is done."""
+        """Does now what is due now: the clock may have been set. Returns when it is done."""
         while self._working is not None:
             await asyncio.wait([self._working])
         if not self._closed:
@@ -89,7 +89,7 @@ class Ticker:
         self._arm()
 
     async def close(self) -> None:
-        """Begin nothing more and wait for what is under way."""
+        """Begins nothing more and waits for what is under way."""
         self._closed = True
         self._arm()
         if self._working is not None:

@@ -69,7 +69,7 @@ class TimerOverlay:
     # ---- following the log
 
     def follow(self, at: Position, record: TimerSet | TimerCancelled | TimersFired) -> bool | None:
-        """Take in what has become of timers; of a cancelled one whether it was pending."""
+        """Takes in what has become of timers; of a cancelled one whether it was pending."""
         match record:
             case TimerSet():
                 self._set(at, record)
@@ -104,7 +104,7 @@ class TimerOverlay:
         self._order.append((frame, key))
 
     def trim(self, below: LogOffset) -> None:
-        """Let go of what the view holds by now."""
+        """Lets go of what the view holds by now."""
         self._trim_to = max(self._trim_to, below)
         changes, order = self._changes, self._order
         while not self._pins and order and order[0][0] < self._trim_to:
@@ -288,7 +288,7 @@ class Timers:
             return self._views.timers.size_bytes(txn, key)
 
     async def _fire(self, batch: Sequence[tuple[TimerKey, TimerSet]]) -> bool:
-        """Append what these timers hold; whether that was done."""
+        """Appends what these timers hold; returns whether that was done."""
         overlay = self._overlay
         fired = asyncio.get_running_loop().create_future()
 

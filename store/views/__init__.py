@@ -94,7 +94,7 @@ class Views:
         origin: LogOffset = START,
         health: ViewsHealth | None = None,
     ) -> None:
-        """Open or create the environment, of a log that began at `origin`.
+        """Opens or creates the environment, of a log that began at `origin`.
 
         One that is damaged or of another format is begun anew, empty. Where the log cannot give it all again, one with
         damaged entries is opened, and `health` knows of them; one that cannot be opened raises `NotRebuildable`.
@@ -131,7 +131,7 @@ class Views:
             self.reset(map_size_bytes=map_size_bytes)
 
     def _condemned(self) -> None:
-        """Make way for new views, which an earlier process has asked for. Raises `NotRebuildable`."""
+        """Makes way for new views, which an earlier process has asked for. Raises `NotRebuildable`."""
         why, health = self.health.condemned, self.health
         if self._rebuildable:
             logger.error("the views are set aside, and made anew from the log: %s", why)
@@ -203,7 +203,7 @@ class Views:
             self.stored_at_ms = self._mark(txn, _STORED)
 
     def _check_format(self) -> None:
-        """Load the sums, of this format; make one without checksums this one. Raises `ViewsDamaged`, `lmdb.Error`."""
+        """Loads the sums, of this format; makes one without checksums this one. Raises `ViewsDamaged`, `lmdb.Error`."""
         meta = self._meta
         with self._env.begin() as raw:
             held = raw.get(b"format", b"", db=meta.handle)
@@ -230,7 +230,7 @@ class Views:
         return int.from_bytes(found, "big")
 
     def reset(self, *, map_size_bytes: int = MAP_SIZE_BYTES) -> None:
-        """Set everything aside and begin where the log began. Nobody may be reading. Raises `NotRebuildable`."""
+        """Sets everything aside and begins where the log began. Nobody may be reading. Raises `NotRebuildable`."""
         if not self._rebuildable:
             raise NotRebuildable(f"the log does not have all of what {self._path} is made from any more")
         self._close_env()
@@ -245,7 +245,7 @@ class Views:
             env.close()
 
     def apply(self, runs: Sequence[Run]) -> None:
-        """Apply consecutive runs, the first of which begins at `dispatched`, in one durable transaction.
+        """Applies consecutive runs, the first of which begins at `dispatched`, in one durable transaction.
 
         Raises `StoreFull` where the disk has no room for it, and `lmdb.Error`; then nothing has changed.
         """
@@ -271,7 +271,7 @@ class Views:
                 return
 
     def pass_over(self, chunks: Sequence[tuple[QueueNumber, Chunk]], end: LogOffset) -> None:
-        """Hold chunks of frames that cannot be read, and go on at `end`. Raises as `apply` does."""
+        """Holds chunks of frames that cannot be read, and goes on at `end`. Raises as `apply` does."""
         with self._writing() as txn:
             self.queues.put(txn, chunks)
             txn.put(_DISPATCHED, end.to_bytes(8, "big"), db=self._meta)
@@ -395,6 +395,6 @@ class Views:
             self._env.copyfd(fd, compact=True)
 
     def close(self) -> None:
-        """Sync and close. Nobody may be reading."""
+        """Syncs and closes. Nobody may be reading."""
         self._env.sync(True)
         self._env.close()

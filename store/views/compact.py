@@ -51,7 +51,7 @@ class CompactView:
     # ---- writing
 
     def apply(self, txn: Any, runs: Sequence[Run]) -> None:
-        """Follow some runs; costs a look-up when no queue is compacted, else one put a key."""
+        """Follows some runs; costs a look-up when no queue is compacted, else one put a key."""
         compact = dict(self.queues(txn))
         for run in runs:
             done = 0

@@ -18,7 +18,7 @@ class ConfigsView:
         self._db = db
 
     def apply(self, txn: Any, runs: Sequence[Run]) -> None:
-        """Make the changes that some runs hold."""
+        """Makes the changes that some runs hold."""
         for run in runs:
             for _, record in run.records:
                 if isinstance(record, QueueConfig):

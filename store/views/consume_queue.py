@@ -45,7 +45,7 @@ class ConsumeQueueView:
     # ---- writing
 
     def apply(self, txn: Any, runs: Sequence[Run]) -> None:
-        """Add the chunks of some runs; a deleted queue loses those of its frame and before, all lose what was cut."""
+        """Adds the chunks of some runs; a deleted queue loses those of its frame and before, all lose what was cut."""
         listed: list[tuple[QueueNumber, Chunk]] = []
         columns: list[ChunkColumns] = []
         for run in runs:
@@ -68,7 +68,7 @@ class ConsumeQueueView:
         self._put(txn, listed, columns)
 
     def put(self, txn: Any, chunks: Sequence[tuple[QueueNumber, Chunk]]) -> None:
-        """Add chunks."""
+        """Adds chunks."""
         self._put(txn, chunks, ())
 
     def _put(self, txn: Any, listed: Sequence[tuple[QueueNumber, Chunk]], columns: Sequence[ChunkColumns]) -> None:
@@ -100,7 +100,7 @@ class ConsumeQueueView:
         txn.delete(prefix, db=self._ends_db)
 
     def _trim(self, txn: Any, first: int) -> None:
-        """Remove the chunks of frames in front of a log offset. Costs a step a queue and one a chunk removed."""
+        """Removes the chunks of frames in front of a log offset. Costs a step a queue and one a chunk removed."""
         with txn.cursor(db=self._db) as cursor:
             found = cursor.first()
             while found and (queue := cursor.key()[:4]):  # behind the last entry the key is empty

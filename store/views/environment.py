@@ -37,7 +37,7 @@ _NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))  # py-lmdb kee
 
 
 def open_environment(path: Path, map_size_bytes: int) -> Any:
-    """Open or create the environment. Raises one of `DAMAGED`, `StoreFull`, other `lmdb.Error`, OSError."""
+    """Opens or creates the environment. Raises one of `DAMAGED`, `StoreFull`, other `lmdb.Error`, OSError."""
     file = path / "data.mdb"
     if is_cut_short(file):  # LMDB would find out by a signal that kills the process
         raise lmdb.CorruptedError(f"{file} has lost its end")

@@ -21,7 +21,7 @@ class GroupsView:
         self._db = db
 
     def apply(self, txn: Any, runs: Sequence[Run]) -> None:
-        """Make the changes that some runs hold."""
+        """Makes the changes that some runs hold."""
         for run in runs:
             for _, record in run.records:
                 if not isinstance(record, GroupOffsets | GroupDeleted) or len(record.group.encode()) > KEY_BYTES_MAX:

@@ -94,7 +94,7 @@ class IndexView:
     # ---- writing
 
     def apply(self, txn: Any, runs: Sequence[Run]) -> None:
-        """Add the rows of some runs that are to be found. Costs a put for each frame and hash.
+        """Adds the rows of some runs that are to be found. Costs a put for each frame and hash.
 
         Where the log is trimmed the parts that lie wholly before its beginning are removed; of the part that does not,
         readers pass over what is gone.

@@ -34,7 +34,7 @@ class KvView:
         self._void = void
 
     def apply(self, txn: Any, runs: Sequence[Run]) -> None:
-        """Make the changes that some runs hold."""
+        """Makes the changes that some runs hold."""
         state = StoredState(txn, self._entries, self._expiry, self._spaces)
         for run in runs:
             for at, record in run.records:
@@ -96,7 +96,7 @@ class KvView:
                 found = cursor.next()
 
     def forget_voids(self, txn: Any, below: int) -> None:
-        """Remove what is only needed to read records that the log no longer has: those below a revision."""
+        """Removes what is only needed to read records that the log no longer has: those below a revision."""
         with txn.cursor(db=self._void) as cursor:
             found = cursor.first()
             while found and int.from_bytes(cursor.key(), "big") < below:
@@ -125,7 +125,7 @@ class StoredState:
         return None if data is None else SlotContent.unpack(data)
 
     def put(self, at: bytes, held: SlotContent, before: SlotContent | None) -> None:
-        """Replace it."""
+        """Replaces it."""
         if before is not None:
             self._forget_expiry(before)
         self._txn.put(at, held.pack(), db=self._entries)
@@ -133,7 +133,7 @@ class StoredState:
             self._txn.put(_expiry_key(held), at, db=self._expiry)
 
     def remove(self, at: bytes, before: SlotContent) -> None:
-        """Remove it."""
+        """Removes it."""
         self._forget_expiry(before)
         self._txn.delete(at, db=self._entries)
 
@@ -154,7 +154,7 @@ class StoredState:
         self._changed[namespace] = space
 
     def finish(self) -> None:
-        """Write what namespaces hold; one that is empty and without limits is forgotten."""
+        """Writes what namespaces hold; one that is empty and without limits is forgotten."""
         for namespace, space in self._changed.items():
             if space == _NO_SPACE:
                 self._txn.delete(_space_key(namespace), db=self._spaces)

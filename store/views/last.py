@@ -24,7 +24,7 @@ class LastView:
         self._db = db
 
     def apply(self, txn: Any, runs: Sequence[Run]) -> None:
-        """Put the last position of every address in some runs. Costs a put an address, not a row."""
+        """Puts the last position of every address in some runs. Costs a put an address, not a row."""
         hashes, starts, rows = [], [], []
         for run in runs:
             kept = run.counted()

@@ -40,7 +40,7 @@ class SettledView:
     # ---- writing
 
     def apply(self, txn: Any, runs: Sequence[Run]) -> None:
-        """Add what some runs settle; a deleted queue, or group, loses everything."""
+        """Adds what some runs settle; a deleted queue, or group, loses everything."""
         added: dict[tuple[str, int], RangeSet] = {}
         for run in runs:
             for at, record in run.records:
@@ -53,7 +53,7 @@ class SettledView:
                     _merge(cursor, prefix, start, end)
 
     def _apply(self, txn: Any, frame: LogOffset, record: Record, added: dict[tuple[str, int], RangeSet]) -> None:
-        """Make the change of one record; what is settled is gathered, as it is the same in any order."""
+        """Makes the change of one record; what is settled is gathered, as it is the same in any order."""
         match record:
             case Settled(queue=queue, ranges=ranges, group=group, known=known) if (
                 _fits(group) and self._deleted(txn, queue, group) < known
@@ -178,7 +178,7 @@ def _key(group: str, queue: int) -> bytes:
 
 
 def _merge(cursor: Any, prefix: bytes, start: int, end: int) -> None:
-    """Add a range and take in those it overlaps or touches."""
+    """Adds a range and takes in those it overlaps or touches."""
     key = prefix + _OFFSET.pack(start)
     # The one before may reach up to this one.
     before = (cursor.prev() if cursor.set_range(key) else cursor.last()) and cursor.key().startswith(prefix)

@@ -27,7 +27,7 @@ Writing = Callable[[], AbstractContextManager[WriteTxn]]
 
 
 def seal_all(writing: Writing, tables: Mapping[str, Table], meta: Table, marks: Mapping[bytes, int]) -> None:
-    """Seal every value; goes on where it was cut short. `marks` are those of empty views. Raises as writing does."""
+    """Seals every value; goes on where it was cut short. `marks` are those of empty views. Raises as writing does."""
     logger.warning("the views are given checksums, once; this takes a moment for each million entries")
     number = 0
     while number < len(TABLES):
@@ -49,7 +49,7 @@ def seal_all(writing: Writing, tables: Mapping[str, Table], meta: Table, marks: 
 
 
 def _seal_some(txn: Any, table: Table, number: int, after: bytes) -> tuple[int, bytes]:
-    """Seal some entries of a table, behind a key; where to go on."""
+    """Seals some entries of a table, behind a key; where to go on."""
     last = None
     with txn.cursor(db=table.handle) as cursor:
         for key, data in _some(cursor, after):

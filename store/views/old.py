@@ -29,7 +29,7 @@ def old_path(path: Path) -> Path:
 
 
 def set_aside(path: Path, *, readable: bool = True) -> None:
-    """Make way for new views. What was already set aside stays: it knows more than views half made. Raises OSError.
+    """Makes way for new views. What was already set aside stays: it knows more than views half made. Raises OSError.
 
     Nothing is kept of what is not `readable`: whoever looks into it would die.
     """
@@ -90,5 +90,5 @@ class OldViews:
         return found
 
     def discard(self) -> None:
-        """Remove them: they have told all they know."""
+        """Removes them: they have told all they know."""
         shutil.rmtree(self._path, ignore_errors=True)

@@ -26,7 +26,7 @@ class ProducersView:
         self._db = db
 
     def apply(self, txn: Any, runs: Sequence[Run]) -> None:
-        """Add the frames of idempotent producers, one by one: what is forgotten depends on their order alone."""
+        """Adds the frames of idempotent producers, one by one: what is forgotten depends on their order alone."""
         many, once = _Newest(txn, self._db, once=False), _Newest(txn, self._db, once=True)
         for run in runs:
             for placed in run.placed:
@@ -38,7 +38,7 @@ class ProducersView:
         once.finish()
 
     def restore(self, txn: Any, table: ProducerTable) -> None:
-        """Fill a table, so that the producer that wrote last is the one used last."""
+        """Fills a table, so that the producer that wrote last is the one used last."""
         with txn.cursor(db=self._db) as cursor:
             entries = sorted((value[-_U64.size :], key, value) for key, value in cursor)
         for _, key, value in entries:
@@ -70,7 +70,7 @@ class _Newest:
         self._changed[key] = _U64.pack(sequence) + frames
 
     def _make_room(self) -> None:
-        """Count one more, and forget the producer that has not written for longest when that is one too many."""
+        """Counts one more, and forgets the producer that has not written for longest when that is one too many."""
         if self._count < 0:
             self._count = self._count_stored()
         if self._count < (ONCE_MAX if self._once else PRODUCERS_MAX):
@@ -103,6 +103,6 @@ class _Newest:
         return once if self._once else int(self._txn.entries(self._db)) - once
 
     def finish(self) -> None:
-        """Write it down."""
+        """Writes it down."""
         for key, value in self._changed.items():
             self._txn.put(key, value, db=self._db)

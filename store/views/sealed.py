@@ -151,7 +151,7 @@ class Table:
         return _SUMS.pack(self.count + self._new[0], (self.total + self._new[1]) & _MASK)
 
     def load(self, sums: bytes) -> None:
-        """Begin with what `sums` returned."""
+        """Begins with what `sums` returned."""
         self.count, self.total = _SUMS.unpack(sums)
 
     def commit(self) -> None:
@@ -219,14 +219,14 @@ class _WriteCursor(_Cursor):
         self._txn = txn
 
     def put(self, key: bytes, data: bytes) -> None:
-        """Put an entry in place of what is there."""
+        """Puts an entry in place of what is there."""
         table = self._table
         held = seal(table.salt, key, data)
         before = self._cursor.replace(key, held)
         _replaced(table, key, held, before)
 
     def delete(self) -> bool:
-        """Delete the entry at the cursor, which then is at the next one."""
+        """Deletes the entry at the cursor, which then is at the next one."""
         key, held = self._cursor.item()
         done: bool = self._cursor.delete()
         if done:
@@ -234,7 +234,7 @@ class _WriteCursor(_Cursor):
         return done
 
     def put_columns(self, columns: "Columns") -> None:
-        """Put entries of different keys, sealed, in place of what is there.
+        """Puts entries of different keys, sealed, in place of what is there.
 
         What is there is not looked up, which took as long as the puts: the table is not summed, but counted by LMDB.
         """
@@ -250,12 +250,12 @@ class _WriteCursor(_Cursor):
             table.changed(walked, self._txn.entries(table) - before - new_inside, 0)
 
     def putnew_columns(self, columns: "Columns") -> None:
-        """Put entries whose keys are not there, sealed; costs no look-up. Raises `ViewsDamaged` where one is."""
+        """Puts entries whose keys are not there, sealed; costs no look-up. Raises `ViewsDamaged` where one is."""
         for items, total in columns.sealed(self._table.salt):
             self._putnew(items, total)
 
     def putnew(self, items: Sequence[tuple[bytes, bytes]]) -> None:
-        """Put entries of any size whose keys are not there. Raises `ViewsDamaged` where one is."""
+        """Puts entries of any size whose keys are not there. Raises `ViewsDamaged` where one is."""
         if not items:
             return
         keys, values = zip(*items, strict=True)
@@ -300,7 +300,7 @@ class ReadTxn:
         return _Cursor(self._txn.cursor(db=db.handle), db)
 
     def abort(self) -> None:
-        """Give the transaction back."""
+        """Gives the transaction back."""
         self._txn.abort()
 
     def entries(self, db: Table) -> int:
@@ -334,7 +334,7 @@ class WriteTxn(ReadTxn):
         return _WriteCursor(self._txn.cursor(db=db.handle), db, self)
 
     def put(self, key: bytes, data: bytes, *, db: Table, overwrite: bool = True) -> bool:
-        """Put an entry; whether that was done, which it is not where there is one and it may not `overwrite`."""
+        """Puts an entry; whether that was done, which it is not where there is one and it may not `overwrite`."""
         held = seal(db.salt, key, data)
         if overwrite:
             _replaced(db, key, held, self._txn.replace(key, held, db=db.handle))
@@ -350,7 +350,7 @@ class WriteTxn(ReadTxn):
         return self._txn
 
     def delete(self, key: bytes, *, db: Table) -> bool:
-        """Delete an entry; whether there was one."""
+        """Deletes an entry; returns whether there was one."""
         held = self._txn.pop(key, db=db.handle)
         if held is None:
             return False
@@ -358,7 +358,7 @@ class WriteTxn(ReadTxn):
         return True
 
     def pop(self, key: bytes, *, db: Table) -> bytes | None:
-        """Delete an entry; what it held. Raises `ViewsDamaged`."""
+        """Deletes an entry; returns what it held. Raises `ViewsDamaged`."""
         held = self._txn.pop(key, db=db.handle)
         if held is None:
             return None

@@ -42,13 +42,13 @@ class Snapshot:
                 self._gate.notify_all()
 
     def close(self) -> None:
-        """Give it back, at once or when who reads it has ended. Again does nothing."""
+        """Gives it back, at once or when who reads it has ended. Again does nothing."""
         with self._gate:
             self._closed = True
             self._end_if_due()
 
     def take_back(self) -> None:
-        """Wait for who reads it and end it. The gate is held."""
+        """Waits for who reads it and ends it. The gate is held."""
         self._lost = True
         self._gate.wait_for(lambda: not self._reading)
         self._end_if_due()

@@ -53,7 +53,7 @@ class TimersView:
     # ---- writing
 
     def apply(self, txn: Any, runs: Sequence[Run]) -> None:
-        """Make the changes that some runs hold."""
+        """Makes the changes that some runs hold."""
         count = size = 0
         for run in runs:
             for at, record in run.records:

@@ -38,7 +38,7 @@ class Walk:
         self.passes = 0
 
     def step(self, now_ms: int) -> None:
-        """Verify for a moment, or wait for the next pass to be due."""
+        """Verifies for a moment, or waits for the next pass to be due."""
         if self._number == len(TABLES):
             if self._began_ms is not None and 0 <= now_ms - self._began_ms < PASS_INTERVAL_MS:
                 return
@@ -48,7 +48,7 @@ class Walk:
         self.run(BUSY_S_MAX)
 
     def run(self, busy_s: float) -> bool:
-        """Verify for so long at most; whether the pass has come to its end."""
+        """Verifies for so long at most; returns whether the pass has come to its end."""
         deadline = perf_counter() + busy_s
         with self._turn, self._views.health.at_risk(), self._views.reading() as txn:
             while self._number < len(TABLES):
@@ -60,7 +60,7 @@ class Walk:
         return True
 
     def _table(self, txn: object, name: str, over: Callable[[], bool]) -> bool:
-        """Go on in a table; whether it is done."""
+        """Goes on in a table; returns whether it is done."""
         table = self._views.tables[name]
         count, total, at = table.walked_count, table.walked_total, table.walked_to
         salt = table.salt

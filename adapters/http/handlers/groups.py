@@ -84,7 +84,7 @@ class _Reset(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def post_member(request: Request, context: Context) -> Action:
-    """Join a group."""
+    """Joins a group."""
     (group,) = _names(context)
     given = _body(request, _Join)
 
@@ -108,7 +108,7 @@ def put_member(request: Request, context: Context) -> Action:
 
 
 def delete_member(request: Request, context: Context) -> Action:
-    """Leave a group."""
+    """Leaves a group."""
     group, member = _names(context)
     read_query(request)
 
@@ -173,7 +173,7 @@ def _batch(polled: Polled) -> bytes:
 
 
 def post_commit(request: Request, context: Context) -> Action:
-    """Say what is dealt with."""
+    """Says what is dealt with."""
     group, member = _names(context)
     read_query(request)
     given = _body(request, _Commit)
@@ -224,7 +224,7 @@ def get_group(request: Request, context: Context) -> Action:
 
 
 def delete_group(request: Request, context: Context) -> Action:
-    """Forget a group."""
+    """Forgets a group."""
     (group,) = _names(context)
     read_query(request)
 
@@ -235,7 +235,7 @@ def delete_group(request: Request, context: Context) -> Action:
 
 
 def post_reset(request: Request, context: Context) -> Action:
-    """Have a group go on somewhere else."""
+    """Has a group go on somewhere else."""
     (group,) = _names(context)
     read_query(request)
     given = _body(request, _Reset)

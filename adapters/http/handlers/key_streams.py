@@ -120,7 +120,7 @@ class KeyStreams:
             self._go_on(stream)
 
     def beat(self, period_ms: int, *, now_ms: int) -> None:
-        """Send a comment where nothing was sent for so long."""
+        """Sends a comment where nothing was sent for so long."""
         for stream in self._streams.values():
             if stream.begun and now_ms - stream.quiet_since_ms >= period_ms:
                 stream.quiet_since_ms = now_ms

@@ -130,7 +130,7 @@ def _binary_event(
 
 
 def _plain(request: Request, attributes: Mapping[str, str], fields: dict[str, Any], now_ms: int) -> Message:
-    """Return the message of a request that is no event; single `ce-` headers mean what they mean for one.
+    """Returns the message of a request that is no event; single `ce-` headers mean what they mean for one.
 
     Raises `AttributeRefusal` where a header is one that only an event can have: it would be lost.
     """

@@ -27,7 +27,7 @@ _TOKENS: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z, \t]*")
 
 
 def check_origin(request: Request, options: HttpOptions) -> None:
-    """Raise `HttpError` (403) where a page of an origin that is not allowed sends something to be stored.
+    """Raises `HttpError` (403) where a page of an origin that is not allowed sends something to be stored.
 
     A browser asks first only for requests that no form could send; a gateway that admits clients without a name on
     its own machine must not take what any page there posts to it.
@@ -41,7 +41,7 @@ def check_origin(request: Request, options: HttpOptions) -> None:
 
 
 def check_host(request: Request, credentials: Credentials, options: HttpOptions) -> None:
-    """Raise `HttpError` (403) where somebody without a password of his own calls this machine by an unknown name.
+    """Raises `HttpError` (403) where somebody without a password of his own calls this machine by an unknown name.
 
     To be called for connections from this machine itself, which are let in without a password. Requests that change
     something need a right Host (RFC 9110, 7.2), others where a browser sends them.

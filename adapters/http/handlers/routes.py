@@ -49,7 +49,7 @@ LIST_MAX: Final = 1_000  # addresses listed at most
 
 
 def post_events(request: Request, context: Context) -> Action:
-    """Publish events in binary, structured or batch mode; a batch is stored only if all its events are events."""
+    """Publishes events in binary, structured or batch mode; a batch is stored only if all its events are events."""
     try:
         messages, batch = read_events(request, context.principal, context.options, now_ms=context.now_ms)
     except BatchRefusal as refusal:
@@ -100,7 +100,7 @@ def _receipt(principal: Principal, message: Message, stored: Stored, index: int)
 
 
 def post_topic(request: Request, context: Context) -> Action:
-    """Publish one message to an address."""
+    """Publishes one message to an address."""
     message = read_message(request, context.below, context.principal, context.options, now_ms=context.now_ms)
     location = (b"location", f"/topics/{quote(context.below, safe='/')}".encode())
 
@@ -183,7 +183,7 @@ def delete_timer(request: Request, context: Context) -> Action:
 
 
 def subscribe(request: Request, context: Context) -> Action:
-    """Stream what is published; a client that comes back goes on behind the last event it has seen."""
+    """Streams what is published; a client that comes back goes on behind the last event it has seen."""
     patterns: dict[str, None] = {}
     asked: dict[str, str] = {}
     for name, text in request.query():

@@ -156,7 +156,7 @@ class EventStreams:
                 self._transport.send(stream.exchange, event, now_ms=now_ms)
 
     def beat(self, period_ms: int, *, now_ms: int) -> None:
-        """Send a comment where nothing was sent for so long."""
+        """Sends a comment where nothing was sent for so long."""
         for stream in self._streams.values():
             if now_ms - stream.quiet_since_ms >= period_ms:
                 stream.quiet_since_ms = now_ms

@@ -68,7 +68,7 @@ class FrameHeaders:
         self.fault: ErrorCodes | None = None  # of the frame that `sound` has stopped at
 
     def sound(self, data: bytes) -> int:
-        """Return how many bytes lie before the header of a frame that is at fault; all of them when there is none."""
+        """Returns how many bytes lie before the header of a frame that is at fault; all of them when there is none."""
         at, size = 0, len(data)
         while True:
             at += self._left
@@ -90,7 +90,7 @@ class FrameHeaders:
             self._left = length
 
     def _fault(self, length: int, kind: int, flags: int, stream: int) -> ErrorCodes | None:
-        """Return the connection error that a frame with this header is."""
+        """Returns the connection error that a frame with this header is."""
         if length > FRAME_BYTES_MAX:
             return ErrorCodes.FRAME_SIZE_ERROR
         ack = kind == SettingsFrame.type and bool(flags & FLAG_ACK)

@@ -114,7 +114,7 @@ class Http1:
         return self._ended and not self._slots and self._lingering_until_ms is None
 
     def receive(self, data: bytes, *, now_ms: int) -> Sequence[Event]:
-        """Feed the parser; requests that are complete come as events."""
+        """Feeds the parser; requests that are complete come as events."""
         self._now_ms = now_ms
         if self._ended:
             self._lingered_bytes += len(data)
@@ -126,7 +126,7 @@ class Http1:
         return events
 
     def _feed(self, data: bytes) -> bytes | None:
-        """Feed the parser; what is to be fed again, if anything."""
+        """Feeds the parser; what is to be fed again, if anything."""
         self._unseen_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -145,7 +145,7 @@ class Http1:
         return None
 
     def respond(self, exchange: Exchange, response: Response, *, now_ms: int) -> None:
-        """Write a response, or keep it until it is its turn."""
+        """Writes a response, or keeps it until it is its turn."""
         slot = self._by_exchange.get(exchange)
         if slot is None or slot.complete:
             return
@@ -160,7 +160,7 @@ class Http1:
         self._write()
 
     def begin(self, exchange: Exchange, response: Response, *, now_ms: int) -> None:
-        """Write a head whose body follows: chunked, or to HTTP/1.0 until the connection ends (RFC 9112, 6.3)."""
+        """Writes a head whose body follows: chunked, or to HTTP/1.0 until the connection ends (RFC 9112, 6.3)."""
         slot = self._by_exchange.get(exchange)
         if slot is None:
             return
@@ -205,19 +205,19 @@ class Http1:
         return free
 
     def refuse_arriving(self) -> None:
-        """Answer the request that arrives with 503, and read no more."""
+        """Answers the request that arrives with 503, and reads no more."""
         if self._body_bytes:
             self._refuse(_Refused(problem(503, CROWDED, (b"retry-after", b"1")), linger=True))
 
     def say_goodbye(self) -> None:
-        """Read no more; the last response says so."""
+        """Reads no more; the last response says so."""
         self._ended = True
         self._clear()
         if self._slots:
             self._slots[-1].keep_alive = False
 
     def tick(self, *, now_ms: int) -> Sequence[Event]:
-        """End a request that takes too long, end lingering, and go on with starved streams."""
+        """Ends a request that takes too long, ends lingering, and goes on with starved streams."""
         self._now_ms = now_ms
         if self._lingering_until_ms is not None and now_ms >= self._lingering_until_ms:
             self._lingering_until_ms = None
@@ -350,7 +350,7 @@ class Http1:
         return problem(413, f"the body is larger than {self._options.max_body_bytes} bytes")
 
     def _expect(self, version: str) -> None:
-        """Tell a client that waits for it to go on (RFC 9110, 10.1.1)."""
+        """Tells a client that waits for it to go on (RFC 9110, 10.1.1)."""
         for name, value in self._headers:
             if name == b"expect" and version == "1.1":
                 if value.lower() != b"100-continue":
@@ -359,7 +359,7 @@ class Http1:
                     self._out += b"HTTP/1.1 100 Continue\r\n\r\n"
 
     def _refuse(self, refusal: _Refused) -> None:
-        """Answer what is no request, behind the answers that are due before it, and read no more."""
+        """Answers what is no request, behind the answers that are due before it, and reads no more."""
         slot = self._open_slot(keep_alive=False)
         self._clear()
         self._ended = True
@@ -407,7 +407,7 @@ class Http1:
         self._held_bytes += len(data)
 
     def _write(self) -> None:
-        """Move to the output what is due: all of the first response, and of those behind it when it is complete."""
+        """Moves to the output what is due: all of the first response, and of those behind it when it is complete."""
         slots = self._slots
         while slots:
             slot = slots[0]

@@ -61,12 +61,12 @@ class Http2:
         self._events: list[Event] = []
 
     def open(self) -> None:
-        """Begin with our SETTINGS: the peer's preface is fed by `receive`."""
+        """Begins with our SETTINGS: the peer's preface is fed by `receive`."""
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(WINDOW_BYTES)
 
     def upgrade(self, request: Request, settings: bytes, *, now_ms: int) -> bool:
-        """Begin behind an upgrade from HTTP/1.1, its request being stream 1; False when its settings are malformed.
+        """Begins behind an upgrade from HTTP/1.1, its request being stream 1; False when its settings are malformed.
 
         The request counts as arrived when the peer's preface has: curl cannot take more than 32 KiB behind the 101.
         """
@@ -110,7 +110,7 @@ class Http2:
         return self._failed or ((self._leaving or self._deserted) and not self._streams)
 
     def receive(self, data: bytes, *, now_ms: int) -> Sequence[Event]:
-        """Feed h2; requests that are complete come as events. A connection error is answered by GOAWAY."""
+        """Feeds h2; requests that are complete come as events. A connection error is answered by GOAWAY."""
         self._now_ms = now_ms
         if self._failed:
             return ()
@@ -132,7 +132,7 @@ class Http2:
         return events
 
     def respond(self, exchange: Exchange, response: Response, *, now_ms: int) -> None:
-        """Send a whole response, as much of its body as the windows take."""
+        """Sends a whole response, as much of its body as the windows take."""
         length = () if response.status in EMPTY_STATUSES else ((b"content-length", b"%d" % len(response.body)),)
         empty = response.status in EMPTY_STATUSES or not response.body
         stream = self._send_head(exchange, response, length, now_ms, end=empty)
@@ -141,13 +141,13 @@ class Http2:
             self._add(exchange, stream, response.body)
 
     def begin(self, exchange: Exchange, response: Response, *, now_ms: int) -> None:
-        """Send a head whose body follows."""
+        """Sends a head whose body follows."""
         stream = self._send_head(exchange, response, (), now_ms, end=False)
         if stream is not None:
             self._add(exchange, stream, response.body)
 
     def send(self, exchange: Exchange, data: bytes, *, now_ms: int) -> None:
-        """Send some of the body, or hold it until a window opens."""
+        """Sends some of the body, or holds it until a window opens."""
         self._now_ms = now_ms
         stream = self._streams.get(exchange)
         if stream is not None:
@@ -171,7 +171,7 @@ class Http2:
         return free
 
     def refuse_arriving(self) -> None:
-        """Answer the requests that arrive with 503."""
+        """Answers the requests that arrive with 503."""
         for exchange, stream in list(self._streams.items()):
             if stream.body_bytes and not (stream.arrived or stream.refused):
                 self._refuse_body(exchange, 503, CROWDED)
@@ -186,7 +186,7 @@ class Http2:
         self._goaway = goaway.serialize()
 
     def tick(self, *, now_ms: int) -> Sequence[Event]:
-        """End what makes no progress: requests that do not arrive, responses and event streams that are not read."""
+        """Ends what makes no progress: requests that do not arrive, responses and event streams that are not read."""
         self._now_ms = now_ms
         late = [
             exchange
@@ -326,7 +326,7 @@ class Http2:
     def _send_head(
         self, exchange: Exchange, response: Response, extra: Sequence[tuple[bytes, bytes]], now_ms: int, *, end: bool
     ) -> Stream | None:
-        """Send HEADERS; the stream, unless it is gone or this was all."""
+        """Sends HEADERS; the stream, unless it is gone or this was all."""
         self._now_ms = now_ms
         stream = self._streams.get(exchange)
         if stream is None or self._failed or stream.answered:
@@ -359,7 +359,7 @@ class Http2:
         self._pump([exchange])
 
     def _pump(self, exchanges: list[Exchange]) -> None:
-        """Send what the windows take, a frame a stream in turn."""
+        """Sends what the windows take, a frame a stream in turn."""
         while exchanges:
             exchanges = [exchange for exchange in exchanges if self._pump_one(exchange)]
 
@@ -425,7 +425,7 @@ class Http2:
             self._h2.reset_stream(exchange, code)
 
     def _refuse_body(self, exchange: Exchange, status: int, detail: str) -> None:
-        """Answer now, and drop the rest of the request: some clients miss an answer that RST_STREAM follows."""
+        """Answers now, and drops the rest of the request: some clients miss an answer that RST_STREAM follows."""
         stream = self._streams[exchange]
         self._held_in_bytes -= stream.body_bytes
         stream.body, stream.refused = [], True

@@ -29,7 +29,7 @@ class _Decoder(Decoder):
     """Raises `_CompressionError`, which h2 passes on; of a header list that is too large, h2 answers by itself."""
 
     def decode(self, data: bytes, raw: bool = False) -> Iterable[HeaderTuple]:
-        """Decode a header block."""
+        """Decodes a header block."""
         try:
             return super().decode(data, raw)
         except OversizedHeaderListError:
@@ -49,7 +49,7 @@ class StrictConnection(H2Connection):
         self.decoder.max_allowed_table_size = settings.header_table_size
 
     def _receive_headers_frame(self, frame: HeadersFrame) -> tuple[list[Frame], list[Event]]:
-        """Reset the stream of a malformed request alone (RFC 9113, 8.1.1).
+        """Resets the stream of a malformed request alone (RFC 9113, 8.1.1).
 
         What h2 calls by a type of its own is no fault of the request: a stream that has ended, a block of headers that
         is too large or cannot be decoded.
@@ -62,7 +62,7 @@ class StrictConnection(H2Connection):
             return self._malformed(frame.stream_id)
 
     def _receive_data_frame(self, frame: DataFrame) -> tuple[list[Frame], list[Event]]:
-        """Reset the stream of a request whose body is not of its content-length; its bytes leave the window."""
+        """Resets the stream of a request whose body is not of its content-length; its bytes leave the window."""
         try:
             return super()._receive_data_frame(frame)
         except InvalidBodyLengthError:
@@ -73,12 +73,12 @@ class StrictConnection(H2Connection):
             return frames, events
 
     def _malformed(self, stream_id: int) -> tuple[list[Frame], list[Event]]:
-        """Reset a stream with PROTOCOL_ERROR, and report that as h2 does."""
+        """Resets a stream with PROTOCOL_ERROR, and reports that as h2 does."""
         frames = self.streams[stream_id].reset_stream(ErrorCodes.PROTOCOL_ERROR)
         return frames, [StreamReset(stream_id=stream_id, error_code=ErrorCodes.PROTOCOL_ERROR, remote_reset=False)]
 
     def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
-        """Report the peer's GOAWAY and stay open: its streams are still to be answered (RFC 9113, 6.8)."""
+        """Reports the peer's GOAWAY and stays open: its streams are still to be answered (RFC 9113, 6.8)."""
         event = ConnectionTerminated()
         event.error_code = frame.error_code
         event.last_stream_id = frame.last_stream_id

@@ -85,7 +85,7 @@ class Transport(Protocol):
         """Returns how many bytes of a body are welcome now; when there is no room, `Drained` follows."""
 
     def refuse_arriving(self) -> None:
-        """Answer requests that are not all there with 503, and hold nothing of them any more."""
+        """Answers requests that are not all there with 503, and holds nothing of them any more."""
 
     def say_goodbye(self) -> None:
         """No more requests; what is under way may end."""

@@ -41,7 +41,7 @@ class _Half(asyncio.Protocol):
         self._came(len(data))
 
     def write(self, data: bytes) -> None:
-        """Send to this side, as soon as there is one."""
+        """Sends to this side, as soon as there is one."""
         if self.transport is None:
             self._early.append(data)
         elif not self.transport.is_closing():  # else nobody is there to have it
@@ -72,7 +72,7 @@ class _Half(asyncio.Protocol):
 async def pass_on(
     first: bytes, accepted: socket.socket, path: str, came: Callable[[int], object], *, name: str = ""
 ) -> None:
-    """Pass a connection on to a Unix socket, with the bytes of it that were read already. Raises OSError.
+    """Passes a connection on to a Unix socket, with the bytes of it that were read already. Raises OSError.
 
     `came` is called with the size of each piece that who connected has sent. The Unix socket's other end sees `name`.
     """
@@ -105,7 +105,7 @@ async def pass_on(
 
 
 def _ignore(_size_bytes: int) -> None:
-    """Count nothing."""
+    """Counts nothing."""
 
 
 def handed_over(held: socket.socket) -> socket.socket:

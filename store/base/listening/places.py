@@ -29,7 +29,7 @@ class Places:
         return len(self._origins)
 
     def take(self, task: "asyncio.Task[None]", origin: bytes, most: int) -> None:
-        """Take one. Beyond `most`, the oldest one of the origin that has most is given up."""
+        """Takes one. Beyond `most`, the oldest one of the origin that has most is given up."""
         self._origins[task] = origin
         self._held.setdefault(origin, {})[task] = None
         while len(self._origins) > most:
@@ -39,7 +39,7 @@ class Places:
             oldest.cancel()
 
     def leave(self, task: "asyncio.Task[None]") -> None:
-        """Give one back, if it was taken."""
+        """Gives one back, if it was taken."""
         origin = self._origins.pop(task, None)
         if origin is not None:
             held = self._held[origin]

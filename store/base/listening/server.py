@@ -88,7 +88,7 @@ class Server:
         return f"unix-abstract:{self._inner}"
 
     async def start(self) -> None:
-        """Serve."""
+        """Serves."""
         await self._grpc.start()
         for listener in self._listeners:
             self._listen_on(listener)
@@ -96,7 +96,7 @@ class Server:
     # ---- down
 
     async def stop(self, grace_s: float | None) -> None:
-        """Take no more connections, let streams go on for `grace_s` seconds, then end them."""
+        """Takes no more connections, lets streams go on for `grace_s` seconds, then ends them."""
         self._stopping = True
         for listener in self._listeners:
             self._loop.remove_reader(listener)
@@ -110,7 +110,7 @@ class Server:
     # ---- connections
 
     def _accept(self, listener: socket.socket) -> None:
-        """Take the connections that wait."""
+        """Takes the connections that wait."""
         while True:
             try:
                 accepted, address = listener.accept()

@@ -15,7 +15,7 @@ class Holder(Protocol):
     """A holder of input: a task, which ends with its connection."""
 
     def cancel(self) -> object:
-        """Give it up."""
+        """Gives it up."""
 
 
 class StrangersBudget:

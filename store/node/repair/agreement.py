@@ -38,7 +38,7 @@ class Agreement:
         self._said: set[tuple[LogOffset, LogOffset]] = set()  # segments that differ, as it was logged
 
     async def run(self) -> None:
-        """Compare new seals now and then."""
+        """Compares new seals now and then."""
         while True:
             await asyncio.sleep(LOOK_S)
             try:
@@ -49,7 +49,7 @@ class Agreement:
                 logger.exception("the comparison of seals has failed")
 
     async def look(self) -> None:
-        """Compare the seals that are not compared yet. Raises `StoreError`."""
+        """Compares the seals that are not compared yet. Raises `StoreError`."""
         store = self._context.disk.store
         if store is None:
             return
@@ -106,7 +106,7 @@ class Agreement:
             )
 
     async def _is_sound(self, store: LocalStore, seal: Seal) -> bool:
-        """Read a segment again; what is damaged is reported, and repaired as anything else."""
+        """Reads a segment again; what is damaged is reported, and repaired as anything else."""
         at = seal.start
         try:
             while at < seal.end and (data := await store.read_log(at, READ_BYTES, end=seal.end)):

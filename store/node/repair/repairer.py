@@ -63,7 +63,7 @@ class Repairer:
         self.views_damaged = False  # which is for opening the store again, not for the repair
 
     def begin(self, context: ReplicaContext) -> None:
-        """Repair from now on."""
+        """Repairs from now on."""
         self._context = context
         self.look()
         self.agreement = Agreement(context)
@@ -73,7 +73,7 @@ class Repairer:
         ]
 
     async def close(self) -> None:
-        """Repair nothing any more."""
+        """Repairs nothing any more."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -159,7 +159,7 @@ class Repairer:
         return f"{said}, waiting for a replica to repair from" if self._core.repairable else said
 
     def _say_lost(self) -> None:
-        """Say loudly what no replica has."""
+        """Says loudly what no replica has."""
         lost = frozenset(self._core.lost) if self.damages else frozenset()
         for one in sorted(lost - self._lost):
             logger.critical(
@@ -208,7 +208,7 @@ class Repairer:
             return
 
     async def _repair(self, context: ReplicaContext, ask: Ask) -> None:
-        """Ask a replica for a range, and write what comes in its place."""
+        """Asks a replica for a range, and writes what comes in its place."""
         store, replica = self._disk.store, context.known().replica(ask.replica)
         if store is None or replica is None:
             return
@@ -264,7 +264,7 @@ class Repairer:
         return True
 
     def _complain(self, replica: int, why: str, level: int) -> None:
-        """Say once why a replica was of no use, not with every attempt."""
+        """Says once why a replica was of no use, not with every attempt."""
         if self._refused.get(replica) != why:
             self._refused[replica] = why
             logger.log(level, "replica %d does not help with the repair of the log: %s", replica, why)

@@ -38,7 +38,7 @@ class RangeServer:
         self._busy: set[int] = set()  # replicas that are being sent a range; len <= RANGES_MAX
 
     async def send(self, request: bytes, context: Any) -> None:
-        """Send the sound frames of a range. Raises `StoreError`, OSError."""
+        """Sends the sound frames of a range. Raises `StoreError`, OSError."""
         asked = wire.decode(request, RangeRequest)
         self._check(asked)
         if not asked.start < asked.end <= asked.log_end:

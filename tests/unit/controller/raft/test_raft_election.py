@@ -203,5 +203,5 @@ def test_a_node_that_knows_no_members_waits():
     net.join(2)
     net.tick(5 * ELECTION_TICKS, 2)
     assert (net[2].role, net[2].term) == (Role.FOLLOWER, 0)
-    with pytest.raises(ValueError, match="no id"):
+    with pytest.raises(ValueError, match="not the id"):
         net.make(0, net[1].storage)

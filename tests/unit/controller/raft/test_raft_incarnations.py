@@ -87,7 +87,7 @@ def test_a_leader_is_heard_though_it_is_not_known_under_that_incarnation_yet(net
 
 def test_nobody_takes_the_place_of_the_leader_or_of_the_only_voter(net):
     net.elect(1)
-    with pytest.raises(ChangeRefused, match="leads"):
+    with pytest.raises(ChangeRefused, match="is the leader"):
         net[1].raft.propose_change(Change(kind=ADD, node=1, incarnation="1b"))
     alone = Membership.of(Member(id=1, incarnation="1a"), Member(id=2, incarnation="2a", learner=True))
     with pytest.raises(ChangeRefused, match="nobody would be left"):

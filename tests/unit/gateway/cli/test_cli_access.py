@@ -198,7 +198,7 @@ def test_a_user_that_is_not_there_is_not_removed(controller):
         ("ada\n", "NAME: has a control character"),
         ("a\x7fda", "NAME: has a control character"),
         ("a\x85da", "NAME: has a control character"),
-        ("a\udcffda", "NAME: is no UTF-8"),
+        ("a\udcffda", "NAME: is not UTF-8"),
     ],
 )
 def test_names_that_no_user_may_have(config, controller, name, said):

@@ -148,8 +148,9 @@ async def test_an_outage_is_said_when_it_begins_and_when_it_ends(two):
             one.store.off = False
             await one.owners.beat()
             await one.owners.beat()
-    said = [(line["log_level"], line["event"]) for line in lines if "heard of" in line["event"]]
-    begun, still = "this proxy is not heard of", ("debug", "this proxy is not heard of")
+    said = [(line["log_level"], line["event"]) for line in lines if "presence key" in line["event"]]
+    begun = "this proxy's presence key could not be renewed"
+    still = ("debug", begun)
     assert said == [("warning", begun), still, still, still, ("info", "this proxy's presence key is renewed again")] * 2
 
 
