@@ -138,7 +138,7 @@ class Channel:
         self.output.write(method_frame(self.number, method, *values))
 
     def ask(self, index: int, request: Request[Any], then: Callable[[Any], None]) -> None:
-        """Ask the gateway; the channel waits for the answer, and a refusal closes it. `index` is the method's."""
+        """Asks the gateway; the channel waits for the answer, and a refusal closes it. `index` is the method's."""
         self.waiting = True
         self.output.call(request, lambda outcome, _now_ms: self.answered(index, outcome, then))
 

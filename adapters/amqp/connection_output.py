@@ -78,7 +78,7 @@ class ConnectionOutput:
         return token
 
     def call(self, request: Request[Any], answered: Answered) -> None:
-        """Ask the gateway a question."""
+        """Asks the gateway a question."""
         self.emit(Call(request=request, token=self.expect(answered)))
 
     def hold_back(self, refusal: Refusal, now_ms: int) -> None:

@@ -62,7 +62,7 @@ def _while_closing(channel: Channel, method: Frame) -> None:
 
 
 def _ask(channel: Channel, method: Any, request: Request[Any], reply: type[Frame]) -> None:
-    """Ask the gateway something; its answer is the reply's one argument, or that it is done."""
+    """Asks the gateway something; its answer is the reply's one argument, or that it is done."""
 
     def then(value: int | None) -> None:
         if not getattr(method, "nowait", False):

@@ -366,7 +366,7 @@ class CoapEndpoint:
         return begun
 
     def _ask(self, question: GatewayRequest[Any], request: Request, token: Token) -> Sequence[Effect]:
-        """Ask the gateway, or let the request wait for its list."""
+        """Asks the gateway, or lets the request wait for its list."""
         if isinstance(question, ListAddresses):
             self._listings.add(request, question, token)
             return ()

@@ -45,7 +45,7 @@ class ControllerRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _run(run: Run, said: ControllerRun) -> None:
-    """Run a controller until it is asked to stop. Raises `ServerFailed`."""
+    """Runs a controller until it is asked to stop. Raises `ServerFailed`."""
     try:
         node = await ControllerNode.open(
             said.directory,
@@ -77,7 +77,7 @@ async def _run(run: Run, said: ControllerRun) -> None:
 
 
 async def _until(stopped: asyncio.Event, node: ControllerNode, directory: Path) -> None:
-    """Wait for a signal. Raises `ServerFailed` when the node fails before, or its directory is removed."""
+    """Waits for a signal. Raises `ServerFailed` when the node fails before, or its directory is removed."""
     waiting = asyncio.ensure_future(stopped.wait())
     looking = asyncio.ensure_future(_removed(directory / RAFT / "data.mdb"))
     either: list[asyncio.Future[Any]] = [waiting, looking, node.failed]
@@ -146,5 +146,5 @@ def _metrics(node: ControllerNode) -> CollectorRegistry:
 
 
 def serve(said: ControllerRun) -> int:
-    """Run a controller in this process; the exit status. Raises `ServerFailed`."""
+    """Runs a controller in this process; the exit status. Raises `ServerFailed`."""
     return run_server(lambda run: _run(run, said))

@@ -249,7 +249,7 @@ class RemoteController(StateClient):
                     self.distrust = ""
                     self._good_s = since_s = self._loop.time()
                 elif self._loop.time() - since_s > BETTER_S and len(self.addresses()) > 1:
-                    raise ControllerUnreachable("it knows no leader, or less than is known here")
+                    raise ControllerUnreachable("it knows no leader, or its metadata is older than what is known here")
 
     def _take_part(self, fed: Fed, whole: bytearray) -> None:
         assert fed.part is not None

@@ -171,7 +171,7 @@ class _Peer:
                     install.cancel()
                     await asyncio.wait([install])
             if await stream.code() is grpc.StatusCode.FAILED_PRECONDITION:
-                raise _Refused(f"it takes nothing from this one: {await stream.details()}")
+                raise _Refused(f"it refuses messages of this controller: {await stream.details()}")
 
     def _batches(self) -> Iterator[bytes]:
         """Yields the queue's content, in messages of a good size."""

@@ -19,14 +19,14 @@ TERM_S = 20.0  # from SIGTERM to SIGKILL
 
 
 def launch(name: str, module: str, *args: str, logs: Path, pipes: bool = False) -> Child:
-    """Start `python -m MODULE ARGS`, whose words go to `{logs}/{name}.log`. Raises `ChildFailed`."""
+    """Starts `python -m MODULE ARGS`, whose words go to `{logs}/{name}.log`. Raises `ChildFailed`."""
     log = logs / f"{name}.log"
     log.unlink(missing_ok=True)
     return Child.start(name, module_command(module, *args, at_our_end=signal.SIGTERM), log=log, pipes=pipes)
 
 
 async def stop(child: Child) -> None:
-    """End a process, and what it has left behind."""
+    """Ends a process, and what it has left behind."""
     await asyncio.to_thread(end, [child], TERM_S)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
@@ -51,7 +51,7 @@ class FleetChild:
         return fleet
 
     def tell(self, word: str) -> None:
-        """Send a word; one that has gone does not hear it."""
+        """Sends a word; one that has gone does not hear it."""
         if self._words is not None and not self._words.is_closing():
             self._words.write(f"{word}\n".encode())
 

@@ -193,7 +193,7 @@ class KeyValues:
     async def hold(self, asker: KeyClient, _: HoldKeys) -> int:
         """See `HoldKeys`."""
         if len(self._holds.get(asker.connection.id, ())) >= HOLDS_COUNT_MAX:
-            raise Refusal(Cause.QUOTA, f"a connection holds at most {HOLDS_COUNT_MAX} states")
+            raise Refusal(Cause.QUOTA, f"a connection holds at most {HOLDS_COUNT_MAX} snapshots of keys")
         revision = await self._store.kv_hold()
         if asker.connection.gone:
             self._store.kv_release(revision)

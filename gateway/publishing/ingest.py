@@ -127,7 +127,7 @@ class Ingest:
             self._soon(self._flush)
 
     def publish_singles(self, singles: Sequence[WaitingSingle]) -> None:
-        """Store messages of as many publishers; `acknowledged` follows, or `failed` of each.
+        """Stores messages of as many publishers; `acknowledged` follows, or `failed` of each.
 
         Nothing else that they have published is under way. None has a guard, a key or a time to be delivered at.
         """

@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol, Endpoint):
         self.ended_by_adapter(single, Outcome(error=error), size_bytes)
 
     def ended_by_adapter(self, single: Single, outcome: Outcome, size_bytes: int) -> None:
-        """Have the adapter say how a single message ended."""
+        """Has the adapter say how a single message ended."""
         self.published(self.publish_of(single).token, outcome, size_bytes)
 
     def wake(self, data: bytes) -> None:
@@ -249,7 +249,7 @@ class Connection(asyncio.Protocol, Endpoint):
         self.admission = self._hub.connection_limiter.place(self.admission, address)
 
     def flush(self) -> None:
-        """Write what the adapter has to say, look at its deadline, and read on or not."""
+        """Writes what the adapter has to say, looks at its deadline, and reads on or not."""
         transport = self.transport
         if self.gone or transport is None or transport.is_closing():
             return
@@ -299,7 +299,7 @@ class Connection(asyncio.Protocol, Endpoint):
         self.close("turned away")
 
     def close(self, reason: str) -> None:
-        """Write what is left, then close; a peer that does not read it is cut off."""
+        """Writes what is left, then closes; a peer that does not read it is cut off."""
         transport = self.transport
         if self.gone or transport is None or transport.is_closing():
             return
@@ -321,7 +321,7 @@ class Connection(asyncio.Protocol, Endpoint):
         self.hub.later(0, lambda: self.connection_lost(None))
 
     def abort(self) -> None:
-        """Close without another word."""
+        """Closes without another word."""
         if self.transport is not None:
             self.transport.abort()
 

@@ -234,7 +234,7 @@ class Endpoint:
             self.all_answered()
 
     def all_answered(self) -> None:
-        """Tell who waits for it, when nothing that was published is under way."""
+        """Tells who waits for it, when nothing that was published is under way."""
         if self.unanswered is not None and not self.outstanding_count:
             self.unanswered.set_result(None)
             self.unanswered = None

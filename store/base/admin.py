@@ -115,7 +115,7 @@ class AdminServer:
         registry: CollectorRegistry,
         gather: Callable[[], Awaitable[None]] | None = None,
     ) -> "AdminServer":
-        """Listen. `status` gives what `/status` shows. Raises `ServerFailed` when the port is taken.
+        """Listens. `status` gives what `/status` shows. Raises `ServerFailed` when the port is taken.
 
         `gather` is awaited before `/metrics` is made.
         """

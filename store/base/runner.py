@@ -54,7 +54,7 @@ class Run:
             await asyncio.gather(working, stopping, return_exceptions=True)
 
     def settle(self) -> None:
-        """Freeze the objects that the start has left: they stay, and a full collection need not walk them."""
+        """Freezes the objects that the start has left: they stay, and a full collection need not walk them."""
         gc.collect()
         gc.freeze()
 
@@ -76,7 +76,7 @@ def hangups() -> asyncio.Event:
 
 
 def run_server(serve: Callable[[Run], Awaitable[None]]) -> int:
-    """Run a server in this process until SIGTERM or SIGINT; a second signal ends it at once. Returns the exit status.
+    """Runs a server in this process until SIGTERM or SIGINT; a second signal ends it at once. Returns the exit status.
 
     Raises what `serve` raises.
     """

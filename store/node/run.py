@@ -93,10 +93,10 @@ class _Process:
         self._stopping = False
 
     async def run(self, run: Run) -> None:
-        """Run the node until it is asked to stop. Raises `ServerFailed`, `StoreError`."""
+        """Runs the node until it is asked to stop. Raises `ServerFailed`, `StoreError`."""
         settings = self._settings
         if settings.listen.endswith(":0") and not settings.advertise:
-            log.info("rpc.port is 0: this node has another address after every start")
+            log.info("rpc.port is 0: this node has another address after every restart")
         admin = await self._admin()
         run.stack.push_async_callback(admin.stop)
         controller = self._controller = RemoteController(
@@ -353,5 +353,5 @@ def _metrics(process: _Process) -> CollectorRegistry:
 
 
 def serve(said: StoreRun) -> int:
-    """Run a store node in this process; the exit status. Raises `ServerFailed`, `StoreError`."""
+    """Runs a store node in this process; the exit status. Raises `ServerFailed`, `StoreError`."""
     return run_server(lambda run: _Process(said).run(run))

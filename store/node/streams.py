@@ -61,7 +61,7 @@ class ReplicaStream:
         self.news.set()
 
     async def run(self) -> None:
-        """Serve until either side ends it. Raises `StoreError`."""
+        """Serves until either side ends it. Raises `StoreError`."""
         try:
             await until_one_ends(self._read(), self._write(), self._silence.lasts())
         except _BROKEN:  # the replica went away while something was sent to it
@@ -121,7 +121,7 @@ class MasterStream:
         try:
             await until_one_ends(self._read(), self._write(), until=self._ended)
         except (StoreUnreachable, BadMessage) as error:
-            logger.info("the stream to the master is over: %s", error)
+            logger.info("the stream to the master has ended: %s", error)
 
     async def _read(self) -> None:
         while True:
