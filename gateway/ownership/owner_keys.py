@@ -160,7 +160,7 @@ class OwnedName:
                 await self._transact(operations)
                 return
             except (StoreUnreachable, AppendOutcomeUnknown, NotWritable, StoreFull) as error:
-                log.debug("what is written for a name is written again", name=self._name, error=str(error))
+                log.debug("a write of an owner's key is repeated", name=self._name, error=str(error))
             await backoff.pause()
 
     def _put(self, cursor: Cursor) -> Put:

@@ -33,12 +33,12 @@ class QueueGarbage:
         return bool(self._left)
 
     async def load(self) -> None:
-        """Clear away the queues whose markers an earlier run has left. Raises `StoreError`, `ControllerError`."""
+        """Clears away the queues whose markers an earlier run has left. Raises `StoreError`, `ControllerError`."""
         async for entry in stored_entries(self._store, self._namespace):
             await self._clear(entry.value.decode())
 
     async def mark(self, name: str) -> None:
-        """Note that a queue is to be cleared away at the next start. Raises `StoreError`."""
+        """Notes that a queue is to be cleared away at the next start. Raises `StoreError`."""
         await self._store.kv_put(kv_key(self._namespace, name), name.encode())
 
     async def fresh(self, name: str) -> NamedQueue:
@@ -56,7 +56,7 @@ class QueueGarbage:
         await self._try(name)
 
     async def retry(self) -> None:
-        """Clear away what could not be before."""
+        """Clears away what could not be before."""
         for name in list(self._left):
             await self._try(name)
 

@@ -49,7 +49,7 @@ class _Tables(NamedTuple):
 
 
 def work(plan: Plan, bucket: int, records: pa.Table | None) -> BucketReport:
-    """Do a bucket's part of a pass. `records` has `RECORD_COLUMNS`; None: no record came, time alone went on."""
+    """Does a bucket's part of a pass. `records` has `RECORD_COLUMNS`; None: no record came, times alone went on."""
     state = load_state(plan, bucket)
     found = _Tables([], [], {})
     queues: list[QueueCount] = []

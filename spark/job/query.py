@@ -82,7 +82,7 @@ def settings_of(options: TelemetryOptions) -> Settings:
 
 
 def follow(session: SparkSession, options: TelemetryOptions, commits: Commits, asked: "Signals") -> None:
-    """Count the log into the tables until there is no more (`once`) or `asked` to stop. Raises `SparkError`."""
+    """Counts the log into the tables until there is no more (`once`) or `asked` to stop. Raises `SparkError`."""
     job = _Job(session, commits)
     job.finish_tick()
     log = session.readStream.format("headgate").options(**_source_options(options)).load()
@@ -173,7 +173,7 @@ class _Job:
                 self._idle.release()
 
     def batch(self, records: DataFrame, batch: int) -> None:
-        """Count a micro-batch and commit it, unless it was."""
+        """Counts a micro-batch and commits it, unless it was."""
         with self._idle:
             if self._ending:
                 raise SparkError(f"batch {batch} is left for the next start")
@@ -183,7 +183,7 @@ class _Job:
             self._commits.commit(plan, self._spread(plan, records), batch=batch, began_ms=began_ms)
 
     def tick(self) -> None:
-        """Settle what the last batch's watermark settles; without it that waits for the next batch."""
+        """Settles what the last batch's watermark settles; without it that waits for the next batch."""
         with self._idle:
             if (plan := self._commits.begin_tick()) is not None:
                 self._commits.commit(plan, self._spread(plan, None), batch=None, began_ms=now_ms())
@@ -194,7 +194,7 @@ class _Job:
             self.tick()
 
     def _spread(self, plan: Plan, records: DataFrame | None) -> list[BucketReport]:
-        """Have every bucket worked on, by the executors."""
+        """Has every bucket worked on, by the executors."""
         buckets = self._commits.manifest.buckets
         if records is None:
             spread = self._session.range(0, buckets, 1, buckets)

@@ -88,7 +88,7 @@ class Commits:
 
     @classmethod
     def open(cls, place: Place, checkpoint: Path, settings: Settings) -> "Commits":
-        """Open an output that belongs to this checkpoint, both begun when neither is there.
+        """Opens an output that belongs to this checkpoint, both begun when neither is there.
 
         Raises `OutputMismatch` when they do not belong together, `OutputBusy` when another process has it open.
         """
@@ -103,7 +103,7 @@ class Commits:
             raise
 
     def close(self) -> None:
-        """Let others open it."""
+        """Lets others open it."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -145,7 +145,7 @@ class Commits:
         return self.begin(batch, number - sequence(batch))
 
     def commit(self, plan: Plan, reports: Iterable[BucketReport], *, batch: int | None, began_ms: int) -> None:
-        """Commit a pass; `batch` is None for a tick."""
+        """Commits a pass; `batch` is None for a tick."""
         reports = sorted(reports, key=lambda report: report.bucket)
         assert [report.bucket for report in reports] == list(range(self.manifest.buckets))
         before = self.manifest
@@ -377,7 +377,7 @@ def _joined(place: Place, checkpoint: Path, settings: Settings) -> Manifest:
 
 
 def _tidy_states(place: Place, manifest: Manifest) -> None:
-    """Remove the states of attempts that came to nothing."""
+    """Removes the states of attempts that came to nothing."""
     kept = {path.rpartition("/")[2] for path in manifest.states.values()}
     for name in place.files(STATE):
         if name not in kept:

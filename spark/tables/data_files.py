@@ -32,7 +32,7 @@ _ROW_GROUP_ROWS = 128_000
 
 
 def write_rows(plan: Plan, table: str, kind: str, bucket: int, rows: pa.Table) -> list[NewFile]:
-    """Write rows of a table, a file for each day where it is partitioned."""
+    """Writes rows of a table, a file for each day where it is partitioned."""
     if not rows.num_rows:
         return []
     spec = SPECS[table]
@@ -60,7 +60,7 @@ def bucket_of(path: str) -> int:
 
 
 def take_settled(plan: Plan, table: str, bucket: int, wanted: pa.Table) -> tuple[pa.Table, list[NewFile], list[str]]:
-    """Take the settled rows of some (device, metric, start) out of their files.
+    """Takes the settled rows of some (device, metric, starts) out of their files.
 
     Returns the rows, the files that hold what else was in theirs, and the paths of those that give way. The table is
     read as of the version that the plan continues, so that a repeated pass takes the same rows again.

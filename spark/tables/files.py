@@ -50,7 +50,7 @@ class Place(NamedTuple):
         return f"{self.url}/{name}"
 
     def make(self) -> None:
-        """Make the directory."""
+        """Makes the directory."""
         if self.local is not None:
             self.local.mkdir(parents=True, exist_ok=True)
 
@@ -102,12 +102,12 @@ class Place(NamedTuple):
         sync(target.parent)
 
     def write(self, name: str, data: bytes) -> None:
-        """Replace a file by one of these bytes."""
+        """Replaces a file by one of these bytes."""
         with self.writing(name) as file:
             file.write(data)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Removes a file, if it is there."""
         filesystem, base = self._filesystem()
         try:
             filesystem.delete_file(f"{base}/{name}")
@@ -123,7 +123,7 @@ class Place(NamedTuple):
         return int(info.size)
 
     def sync_log(self, table: str, version: int) -> None:
-        """Make a commit of a local table durable."""
+        """Makes a commit of a local table durable."""
         if self.local is not None:
             log = self.local / table / "_delta_log"
             sync(log / f"{version:020d}.json")

@@ -79,7 +79,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             raise SparkError(f"{place.child(MANIFEST)} is no manifest: {error}") from error
 
     def save(self, place: Place) -> None:
-        """Replace the manifest by this one."""
+        """Replaces the manifest by this one."""
         place.write(MANIFEST, msgspec.json.encode(self))
 
 

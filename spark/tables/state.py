@@ -59,7 +59,7 @@ def load_state(plan: Plan, bucket: int) -> BucketState:
 
 
 def save_state(plan: Plan, bucket: int, state: BucketState) -> str:
-    """Write a state; returns its path."""
+    """Writes a state; returns its path."""
     path = f"{STATE}/{bucket:04d}-{plan.pass_}-{plan.attempt}.arrow"
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with plan.place.writing(path) as file:

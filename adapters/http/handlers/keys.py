@@ -78,7 +78,7 @@ def get_key(request: Request, context: Context) -> Action:
 
 
 def put_key(request: Request, context: Context) -> Action:
-    """Store a value."""
+    """Stores a value."""
     query = read_query(request, "ns", "ttl")
 
     def reply(done: Transacted) -> Response:
@@ -97,7 +97,7 @@ def put_key(request: Request, context: Context) -> Action:
 
 
 def delete_key(request: Request, context: Context) -> Action:
-    """Remove a key."""
+    """Removes a key."""
     query = read_query(request, "ns")
 
     def reply(existed: bool) -> Response:
@@ -175,13 +175,13 @@ def change_event(change: Change, *, last: bool) -> bytes:
 
 
 def post_hold(request: Request, context: Context) -> Action:
-    """Keep the state as it is."""
+    """Keeps the state as it is."""
     read_query(request)
     return Ask(HoldKeys(), lambda revision: json_response(201, {"revision": revision}))
 
 
 def delete_hold(request: Request, context: Context) -> Action:
-    """Keep it no longer."""
+    """Keeps it no longer."""
     query = read_query(request, "revision")
     if "revision" not in query:
         raise AttributeRefusal("revision", "is missing")
@@ -217,7 +217,7 @@ _decode = msgspec.json.Decoder(_Transaction).decode
 
 
 def transact(request: Request, context: Context) -> Action:
-    """Do several changes as one, if several keys are as expected."""
+    """Does several changes as one, if several keys are as expected."""
     query = read_query(request, "ns")
     try:
         asked = _decode(request.body)

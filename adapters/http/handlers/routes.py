@@ -168,7 +168,7 @@ def list_topics(request: Request, context: Context) -> Action:
 
 
 def delete_timer(request: Request, context: Context) -> Action:
-    """Do not deliver what was to be delivered later."""
+    """Does not deliver what was to be delivered later."""
     read_query(request)
 
     def reply(pending: bool) -> Response:

@@ -12,11 +12,12 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
+from spark.windows import LATEST, PARTIALS, WINDOW_MS, WINDOWS, absorb, latest_of, settled_before  # noqa: E402
+
 from spark import ledger as ledgers  # noqa: E402
 from spark.errors import OutputBusy, OutputMismatch, SparkError  # noqa: E402
 from spark.ledger import STATES_KEPT, Ledger  # noqa: E402
 from spark.tables import MANIFEST, Manifest, Progress, Tables, state_dir, windows_files  # noqa: E402
-from spark.windows import LATEST, PARTIALS, WINDOW_MS, WINDOWS, absorb, latest_of, settled_before  # noqa: E402
 
 
 @dataclass
