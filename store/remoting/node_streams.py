@@ -70,7 +70,7 @@ class NodeStreams:
 def _greeting(message: bytes) -> Greeting:
     answers = calls.decode_answers(message).answers
     if len(answers) != 1 or answers[0].number != _HELLO:
-        raise BadAnswer("a session was not greeted")
+        raise BadAnswer("a session got no greeting")
     if answers[0].kind != VALUE:
         error = revive(answers[0].body)
         raise error if isinstance(error, StoreError) else RemoteFailure(f"not greeted: {error}")
