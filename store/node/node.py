@@ -365,11 +365,7 @@ class StoreNode:
             return
         assert self.identity is not None
         assert self.group is not None
-        logger.warning(
-            "the other node with the identity of replica %d of store group %d is gone: this node takes part again",
-            self.identity.id,
-            number,
-        )
+        logger.warning("replica %d of store group %d is alone again and takes part", self.identity.id, number)
         context.identity, context.since, self.aside = self.identity, self.group.master_epoch, ""
         self._task = self._living(context)
 
