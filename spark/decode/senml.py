@@ -31,7 +31,7 @@ _LABELS: Final = {  # CBOR's integers for JSON's labels (RFC 8428, table 4)
 
 
 def read(rows: Rows, pack: object, time_ms: int) -> None:
-    """Add a pack's records. Raises `Undecodable`."""
+    """Adds a pack's records. Raises `Undecodable`."""
     if not isinstance(pack, list):
         raise Undecodable("SenML is an array of records")
     name, unit, base_s, base_value, base_sum = "", None, 0.0, 0.0, 0.0

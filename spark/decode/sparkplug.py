@@ -24,7 +24,7 @@ _TIME_MS_MAX: Final = 1 << 47  # of a metric; a later one is passed over
 
 
 def read(rows: Rows, data: bytes, time_ms: int) -> None:
-    """Add a payload's metrics. Raises `Undecodable`."""
+    """Adds a payload's metrics. Raises `Undecodable`."""
     stamp = time_ms
     metrics: list[bytes] = []
     for field, kind, value in _fields(data):

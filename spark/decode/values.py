@@ -47,7 +47,7 @@ class Rows:
         self.reasons: list[str | None] = []
 
     def number(self, metric: str, value: float, unit: str | None = None, time_us: int | None = None) -> None:
-        """Add a number; one that is none (NaN, infinity, too large) is passed over."""
+        """Adds a number; one that is none (NaN, infinity, too large) is passed over."""
         try:
             value = float(value)
         except OverflowError:
@@ -56,15 +56,15 @@ class Rows:
             self._add(metric, value, None, unit, time_us)
 
     def state(self, metric: str, text: str, unit: str | None = None, time_us: int | None = None) -> None:
-        """Add a text."""
+        """Adds a text."""
         self._add(metric, None, text[:TEXT_CHARS_MAX], unit, time_us)
 
     def flag(self, metric: str, flag: bool, unit: str | None = None, time_us: int | None = None) -> None:
-        """Add a boolean: a state, and 0 or 1."""
+        """Adds a boolean: a state, and 0 or 1."""
         self._add(metric, float(flag), "true" if flag else "false", unit, time_us)
 
     def value(self, metric: str, value: object, unit: str | None = None, time_us: int | None = None) -> None:
-        """Add a boolean, a number or a text; anything else is passed over."""
+        """Adds a boolean, a number or a text; anything else is passed over."""
         if isinstance(value, bool):
             self.flag(metric, value, unit, time_us)
         elif isinstance(value, int | float):
@@ -73,12 +73,12 @@ class Rows:
             self.state(metric, value, unit, time_us)
 
     def alias(self, alias: int) -> None:
-        """Say what stands for the name of the row added last."""
+        """Says what stands for the name of the row added last."""
         if len(self.metrics) > self.bounds[-1]:
             self.aliases[-1] = alias
 
     def end(self, quality: str | None = None, reason: str | None = None) -> None:
-        """End a message. Without `quality` it follows from its rows."""
+        """Ends a message. Without `quality` it follows from its rows."""
         begin = self.bounds[-1]
         if quality in (BAD_BODY, ENCODED):
             for column in self._columns:

@@ -92,7 +92,7 @@ def work(plan: Plan, bucket: int, records: pa.Table | None) -> BucketReport:
 
 
 def merge(plan: Plan, bucket: int, files: list[NewFile], removed: dict[str, list[str]]) -> None:
-    """Merge the bucket's small files that the plan names, except where this pass corrects the table."""
+    """Merges the bucket's small files that the plan names, except where this pass corrects the table."""
     for table, runs in plan.merges.get(bucket, {}).items():
         if removed.get(table):
             continue

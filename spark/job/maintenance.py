@@ -29,7 +29,7 @@ class Description(NamedTuple):
 
 
 def compact(place: Place, *, history_h: int = 6) -> int:
-    """Merge the small files of every table; returns how many fewer there are. Raises `SparkError`."""
+    """Merges the small files of every table; returns how many fewer there are. Raises `SparkError`."""
     before = sum(table.files for table in describe(place))
     commits = _opened(place, history_h)
     try:
@@ -43,7 +43,7 @@ def compact(place: Place, *, history_h: int = 6) -> int:
 
 
 def vacuum(place: Place, *, history_h: int = 6) -> int:
-    """Delete what was replaced longer ago than so many hours, and what no commit names; returns how many files."""
+    """Deletes what was replaced longer ago than so many hours, and what no commit names; returns how many files."""
     commits = _opened(place, history_h)
     try:
         return commits.vacuum(all_files=True)

@@ -66,7 +66,7 @@ class Commits:
 
     @classmethod
     def maintaining(cls, place: Place, history_h: int) -> "Commits":
-        """Open an output for maintenance. Raises `OutputBusy` while a job runs, `OutputMismatch` without an output."""
+        """Opens an output for maintenance. Raises `OutputBusy` while a job runs, `OutputMismatch` without an output."""
         if Manifest.load(place) is None:
             raise OutputMismatch(f"{place.url} holds no tables of a telemetry job")
         lock = _locked(place)
@@ -171,7 +171,7 @@ class Commits:
             self.vacuum()
 
     def vacuum(self, *, all_files: bool = False) -> int:
-        """Delete the files that were replaced longer ago than history is kept; returns how many.
+        """Deletes the files that were replaced longer ago than history is kept; returns how many.
 
         With `all_files` those too that attempts have left which came to nothing.
         """
@@ -182,7 +182,7 @@ class Commits:
         )
 
     def merge_all(self) -> None:
-        """Have the next pass merge all small files, however few."""
+        """Has the next pass merge all small files, however few."""
         self._merge_files = 2
 
     # ---- tables

@@ -85,7 +85,7 @@ def take_settled(plan: Plan, table: str, bucket: int, wanted: pa.Table) -> tuple
 
 
 def merge_files(plan: Plan, table: str, bucket: int, paths: list[str], nth: int) -> NewFile:
-    """Write one file of several settled ones of one day."""
+    """Writes one file of several settled ones of one day."""
     spec = SPECS[table]
     rows = []
     for path in paths:

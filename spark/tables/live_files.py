@@ -36,7 +36,7 @@ class LiveFiles:
         return sorted(self._open.get(bucket, ()))
 
     def change(self, added: Iterable[NewFile], removed: Iterable[str]) -> None:
-        """Follow a commit."""
+        """Follows a commit."""
         for path in removed:
             self._open.get(bucket_of(path), set()).discard(path)
             self._settled.get(_group(path), {}).pop(path, None)
