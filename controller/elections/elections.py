@@ -120,7 +120,7 @@ class Elections:
         if candidate is not None:
             self._wanted[group] = (candidate, now_ms + WANTED_MS)
         among = None
-        if there.master not in {None, candidate} and self._said(there, there.master, now_ms) is not None:
+        if there.master not in {None, candidate} and self._heartbeat_of(there, there.master, now_ms) is not None:
             among = self._others_in_sync(there, now_ms) if candidate is None else None
             if sync_epoch is None:  # an operator wants to be rid of it; a master that hands over says both epochs
                 self._avoided[group] = ((there.master,), now_ms + WANTED_MS)
@@ -150,7 +150,7 @@ class Elections:
             )
         if not self._registry.alive(group.number, group.master, now_ms):
             return self._successor(group, now_ms, time_ms) or self._deposed(group, now_ms, time_ms)
-        said = self._said(group, group.master, now_ms)
+        said = self._heartbeat_of(group, group.master, now_ms)
         if said is None:
             return None
         if self._serves(group, now_ms):
@@ -185,7 +185,7 @@ class Elections:
         return command
 
     def _serves(self, group: Group, now_ms: int) -> bool:
-        said = None if group.master is None else self._said(group, group.master, now_ms)
+        said = None if group.master is None else self._heartbeat_of(group, group.master, now_ms)
         return said is not None and said.master and said.master_epoch >= group.master_epoch
 
     def _first(self, group: Group, now_ms: int, time_ms: int) -> ElectMaster | None:
@@ -242,7 +242,7 @@ class Elections:
         sound = {id_: said for id_, said in sound.items() if id_ != after} or sound
         if sound or sound_only:
             return sound
-        silent = [id_ for id_ in group.sync_set if self._said(group, id_, now_ms) is None]
+        silent = [id_ for id_ in group.sync_set if self._heartbeat_of(group, id_, now_ms) is None]
         dead_ms = max((self._registry.dies_ms(group.number, id_) for id_ in silent), default=now_ms - DAMAGED_AFTER_MS)
         if wait and now_ms < dead_ms + DAMAGED_AFTER_MS:
             return {}
@@ -304,7 +304,7 @@ class Elections:
         found = self._heard(group, group.sync_set, now_ms).keys() - {group.master}
         if not found:
             rest = [id_ for id_ in group.voters if id_ != group.master]
-            silent = [id_ for id_ in rest if self._said(group, id_, now_ms) is None]
+            silent = [id_ for id_ in rest if self._heartbeat_of(group, id_, now_ms) is None]
             why = f"not heard of: {silent}" if silent else f"behind: {rest}" if rest else "the group has no other voter"
             raise NotElectable(
                 f"group {group.number}: replica {group.master} stays master in epoch {group.master_epoch}, for no "
@@ -321,7 +321,7 @@ class Elections:
 
     # ---- candidates
 
-    def _said(self, group: Group, id_: int, now_ms: int) -> Heartbeat | None:
+    def _heartbeat_of(self, group: Group, id_: int, now_ms: int) -> Heartbeat | None:
         return self._registry.heard(group.number, id_, now_ms)
 
     def _heard(self, group: Group, ids: Iterable[int], now_ms: int) -> dict[int, Heartbeat]:
@@ -355,7 +355,7 @@ class Elections:
             and (not group.config.unclean_election or self._heard(group, group.sync_set, now_ms))
         ):
             raise NotElectable(f"replica {candidate} of group {group.number} is not in sync")
-        said = self._said(group, candidate, now_ms)
+        said = self._heartbeat_of(group, candidate, now_ms)
         if said is None:
             raise NotElectable(f"replica {candidate} of group {group.number} is not heard of")
         self._check_sound(group, said, now_ms)

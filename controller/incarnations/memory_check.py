@@ -107,7 +107,7 @@ class MemoryCheck:
         self._first = dict(first)
         self._credentials = credentials
         self._strangers: dict[int, str] = {}  # id -> the address of one who is not who the membership says
-        self._said: str = ""  # the newest reason, as it was logged
+        self._logged_reason: str = ""  # the newest reason, as it was logged
         self._exists = not self._first  # whether there is a cluster to belong to
         self._renewing = False
         self._introducing: asyncio.Task[None] | None = None
@@ -203,10 +203,10 @@ class MemoryCheck:
 
     def _say(self, reason: str) -> None:
         self.reason = reason
-        if reason and reason != self._said:
+        if reason and reason != self._logged_reason:
             level = logging.WARNING if self._exists else logging.INFO
             logger.log(level, "this controller does not vote: %s", reason)
-        self._said = reason or self._said
+        self._logged_reason = reason or self._logged_reason
 
     async def _ask(self, addresses: Mapping[int, str]) -> dict[int, Acquaintance | ControllerError]:
         home, status = self._home, self._driver.status

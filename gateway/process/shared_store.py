@@ -167,11 +167,11 @@ class _Pulse:
         group = self._node.group(HOME_GROUP)
         if group is not None and not self._node.failed.done():
             master = group.master == self._replica.id
-            self._node.heartbeat(self._said(group, master=master))
+            self._node.heartbeat(self._heartbeat_of(group, master=master))
             if master:
                 self._elected.set()
 
-    def _said(self, group: Group, *, master: bool) -> Heartbeat:
+    def _heartbeat_of(self, group: Group, *, master: bool) -> Heartbeat:
         store, replica = self._store, self._replica
         damages = store.damages
         damaged_bytes = sum(damage.end - damage.start for damage in damages)

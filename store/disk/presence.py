@@ -32,17 +32,17 @@ class Presence:
         """Returns why what is written now would be lost, None while all is in its place."""
         for path, opened in self._opened.items():
             if identity_of(path) != opened:
-                return self._said(path)
+                return self._removed_text(path)
         path = self._newest()
         try:
             names = self._files.names(path.parent)
         except OSError:
-            return self._said(path.parent)
+            return self._removed_text(path.parent)
         if path.name in names or path != self._newest():  # another file was begun meanwhile
             return None
-        return self._said(path)
+        return self._removed_text(path)
 
-    def _said(self, path: Path) -> str:
+    def _removed_text(self, path: Path) -> str:
         return (
             f"{path} was removed or replaced while the store had it open (store.data_dir = {self._data_dir}): nothing "
             "that is written now would be there after a restart. Put the directory back, or restart with an empty one"

@@ -189,7 +189,7 @@ class StoreNode:
         )
         self.services.ranges = RangeServer(context)
         repairer.begin(context)
-        self._beats = connect(self._said, self._heard)
+        self._beats = connect(self._heartbeats, self._heard)
         self._unwatch = self._controller.watch(self._look)
         self._look()
         self._task = self._living(context)
@@ -410,7 +410,7 @@ class StoreNode:
             flushed = role.core.flushed
             self._ends = epochs.cut(flushed).newest, flushed, role.core.confirmed
 
-    def _said(self) -> list[Heartbeat]:
+    def _heartbeats(self) -> list[Heartbeat]:
         """Returns the heartbeats that tell the controllers of this replica; none while it stands aside."""
         assert self.identity is not None
         if self.aside:

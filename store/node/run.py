@@ -81,15 +81,15 @@ class StoreRun(msgspec.Struct, frozen=True, kw_only=True):
 class _Process:
     """The node with what is around it."""
 
-    def __init__(self, said: StoreRun) -> None:
-        self._said = said
-        self._settings = said.node
-        self._credentials = said.credentials
+    def __init__(self, options: StoreRun) -> None:
+        self._options = options
+        self._settings = options.node
+        self._credentials = options.credentials
         self._began_s = time.monotonic()
         self._node: StoreNode | None = None
         self._beats: Heartbeats | None = None
         self._controller: RemoteController | None = None
-        self._known = KnownControllers(said.node.data_dir)
+        self._known = KnownControllers(options.node.data_dir)
         self._stopping = False
 
     async def run(self, run: Run) -> None:
@@ -100,7 +100,7 @@ class _Process:
         admin = await self._admin()
         run.stack.push_async_callback(admin.stop)
         controller = self._controller = RemoteController(
-            self._said.controllers,
+            self._options.controllers,
             now_ms=now_ms,
             credentials=self._credentials.channel,
         )
@@ -130,7 +130,7 @@ class _Process:
             return await StoreNode.start(
                 self._settings,
                 controller,
-                lambda said, changed: self._connect(controller, said, changed),
+                lambda heartbeats, changed: self._connect(controller, heartbeats, changed),
                 credentials=self._credentials,
             )
         except OSError as error:
@@ -153,13 +153,13 @@ class _Process:
     def _connect(
         self,
         controller: RemoteController,
-        said: Callable[[], Sequence[Heartbeat]],
+        heartbeats: Callable[[], Sequence[Heartbeat]],
         changed: Callable[[Group], None],
     ) -> Heartbeats:
         self._beats = Heartbeats(
             [self._settings.group],
             controller.addresses,
-            said,
+            heartbeats,
             changed,
             cluster=lambda: controller.cluster,
             credentials=self._credentials.channel,
@@ -169,7 +169,9 @@ class _Process:
     # ---- what it says of itself
 
     async def _admin(self) -> AdminServer:
-        return await AdminServer.start(self._said.admin, ready=self.ready, status=self.status, registry=_metrics(self))
+        return await AdminServer.start(
+            self._options.admin, ready=self.ready, status=self.status, registry=_metrics(self)
+        )
 
     def ready(self) -> ReadyState:
         """Returns whether it serves in a role, and if not, why."""
@@ -352,6 +354,6 @@ def _metrics(process: _Process) -> CollectorRegistry:
     return registry
 
 
-def serve(said: StoreRun) -> int:
+def serve(options: StoreRun) -> int:
     """Runs a store node in this process; the exit status. Raises `ServerFailed`, `StoreError`."""
-    return run_server(lambda run: _Process(said).run(run))
+    return run_server(lambda run: _Process(options).run(run))

@@ -43,7 +43,7 @@ class Intake:
         self._round = 0
         self._refused: StoreError | None = None  # what the client sends again in its next round, with all behind it
         self._acks: list[Ack] = []
-        self._timers_said: TimersHeld | None = None
+        self._timers_sent: TimersHeld | None = None
         self.pending = 0  # frames whose outcome is not known
         self.news = asyncio.Event()  # there are acknowledgements to send
         self._taken = asyncio.Event()  # some were taken to be sent
@@ -105,8 +105,8 @@ class Intake:
             return None
         sent, self._acks = self._acks[:ACKS_IN_MESSAGE], self._acks[ACKS_IN_MESSAGE:]
         self._taken.set()
-        held, said = self._store.timers_held, self._timers_said
-        self._timers_said = held
+        held, said = self._store.timers_held, self._timers_sent
+        self._timers_sent = held
         return encode(Acks(self._store.confirmed, sent, held if held != said else None))
 
 

@@ -88,8 +88,8 @@ class Session:
         self._frames = FramesSent()
         self._awakened: dict[QueueNumber, None] = {}
         self._awaiting = awaiting or Awaiting()
-        self._timers_said: TimersHeld | None = None
-        self._confirmed_said = LogOffset(-1)
+        self._timers_sent: TimersHeld | None = None
+        self._confirmed_sent = LogOffset(-1)
         self._greeted = False
         self._waits = 0  # calls under way that only wait for something
         self._standing_down: NotMaster | None = None  # set: what comes now is refused
@@ -186,8 +186,8 @@ class Session:
         """The next message to send, None when nothing is new; and what to call when it is sent."""
         confirmed = self.store.confirmed
         held = self.store.timers_held if self._terms.master else None
-        said = held == self._timers_said and self._leave is None
-        if said and not (self._outgoing or self._awakened or confirmed > self._confirmed_said):
+        said = held == self._timers_sent and self._leave is None
+        if said and not (self._outgoing or self._awakened or confirmed > self._confirmed_sent):
             return None
         taken, size = 0, 0
         while taken < len(self._outgoing) and size < MESSAGE_BYTES:
@@ -198,7 +198,7 @@ class Session:
         if self._awakened or not said:
             news = News(tuple(self._awakened), held, self._leave)
             self._awakened, self._leave = {}, None
-        self._confirmed_said, self._timers_said = confirmed, held
+        self._confirmed_sent, self._timers_sent = confirmed, held
         shares = [share for _, share in sent if share is not None]
         return encode(Answers(confirmed, [answer for answer, _ in sent], news)), lambda: _release(shares)
 
@@ -238,7 +238,7 @@ class Session:
         if not terms.master and not asked.reading:
             raise self._not_master()
         self._greeted = True
-        held = self._timers_said = store.timers_held if terms.master else TimersHeld(0, 0)
+        held = self._timers_sent = store.timers_held if terms.master else TimersHeld(0, 0)
         return encode(Greeting(store.group, store.confirmed, terms.master, held, terms.admission))
 
     async def cancel(self, asked: arguments.Cancel) -> bytes:

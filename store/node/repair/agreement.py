@@ -35,7 +35,7 @@ class Agreement:
     def __init__(self, context: ReplicaContext) -> None:
         self._context = context
         self._agreed: dict[tuple[LogOffset, LogOffset], bytes] = {}  # digests by segment, no more than there are seals
-        self._said: set[tuple[LogOffset, LogOffset]] = set()  # segments that differ, as it was logged
+        self._logged: set[tuple[LogOffset, LogOffset]] = set()  # segments that differ, as it was logged
 
     async def run(self) -> None:
         """Compares new seals now and then."""
@@ -56,7 +56,7 @@ class Agreement:
         seals = store.seals()
         known = {(seal.start, seal.end): seal.digest for seal in seals}
         self._agreed = {one: digest for one, digest in self._agreed.items() if known.get(one) == digest}
-        self._said &= known.keys()
+        self._logged &= known.keys()
         confirmed = store.confirmed
         new = [one for one in seals if one.end <= confirmed and self._agreed.get((one.start, one.end)) != one.digest]
         if new:
@@ -94,8 +94,8 @@ class Agreement:
             )
             await store.distrust(seal.start, seal.end)
             self._context.repairing.look()
-        elif (seal.start, seal.end) not in self._said:
-            self._said.add((seal.start, seal.end))
+        elif (seal.start, seal.end) not in self._logged:
+            self._logged.add((seal.start, seal.end))
             undecided = verdict is Verdict.UNDECIDED
             logger.critical(
                 "another replica has other frames than this one in the segment from %d to %d, all with sound "
