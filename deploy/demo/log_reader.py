@@ -1,8 +1,8 @@
 """Reads the log itself, over the store's gRPC service, to say what is really in it."""
 
 from deploy.demo.plan import TOPIC, Seen, Target
-from store.api.client import Bounds
 from store.api.message import decode
+from store.api.queues import Bounds
 from store.remoting.reader import RemoteReader
 
 __all__ = ["LogReader"]

@@ -13,7 +13,7 @@ from gateway.cli.remote import HTTP_PORT, HostOption, OffsetOption, PortOption, 
 from gateway.port.kv import DEFAULT_NAMESPACE
 from gateway.remote.http import RemoteGateway
 from gateway.remote.kv import RemoteKeys
-from store.api.client import Entry
+from store.api.keys import Entry
 
 __all__ = ["app"]
 

@@ -219,7 +219,7 @@ class Fanout:
         ends: dict[int, Position] = {}
         for group, one in self._store.logs.items():
             with suppress(StoreError):
-                ends[group] = Position(one.confirmed, 0)
+                ends[group] = Position(one.log.confirmed, 0)
         return ends
 
     def _unknown_end(self, group: int) -> Position:
@@ -235,10 +235,10 @@ class Fanout:
             self._follow(group, one)
 
     def _follow(self, group: int, one: StoreClient) -> Tail:
-        tail = self._tails[group] = Tail(group, one, self._unknown_end(group).frame)
-        tail.stop = one.tail(partial(self._on_frames, tail))
+        tail = self._tails[group] = Tail(group, one.log, self._unknown_end(group).frame)
+        tail.stop = one.log.tail(partial(self._on_frames, tail))
         try:
-            tail.position, tail.reached = one.confirmed, True
+            tail.position, tail.reached = one.log.confirmed, True
         except StoreError:
             self._spawn(self._reach(tail))
         return tail

@@ -13,7 +13,8 @@ from gateway.domain.address import hash64
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.sql92 import Where, compile_where
 from gateway.port.adapter import FindMessages, FoundMessages
-from store.api.client import IndexKind, StoreClient
+from store.api.client import StoreClient
+from store.api.log import IndexKind
 from store.api.message import Message, decode
 from store.base import logs
 from store.base.errors import CorruptFrame
@@ -70,7 +71,7 @@ async def find_messages(
     found: list[Message] = []
     looked = passed_over = 0
     while True:
-        positions = await store.find(
+        positions = await store.log.find(
             kind, hash64(text), from_ms=request.from_ms, until_ms=request.until_ms, below=below, limit=PAGE
         )
         for position in positions:
@@ -147,7 +148,7 @@ async def _by_position(store: StoreClient, text: str, *, certain: bool) -> Messa
 async def _read(store: StoreClient, position: Position) -> Message | None:
     """Returns the message at a position; None where nothing is left, or no message. Raises `CorruptFrame`."""
     try:
-        record = await store.read(position)
+        record = await store.log.read(position)
         return None if record is None else decode(record)
     except msgspec.MsgspecError:
         log.warning("a record that is not a message is left out", position=str(position))

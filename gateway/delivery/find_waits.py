@@ -59,11 +59,11 @@ class FindWaits:
 
     def _ends(self) -> tuple[int, ...]:
         """Returns the ends of the logs, as far as they are known: a log that has not grown has nothing new."""
-        return tuple([_end(log) for _, log in sorted(self._store.logs.items())])
+        return tuple([_end(store) for _, store in sorted(self._store.logs.items())])
 
 
-def _end(log: StoreClient) -> int:
+def _end(store: StoreClient) -> int:
     try:
-        return log.confirmed
+        return store.log.confirmed
     except StoreError:
         return -1

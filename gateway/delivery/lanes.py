@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from gateway.domain.access import Permissions
 from gateway.domain.sql92 import Where
 from gateway.port.adapter import Deliveries, SubscriptionId
-from store.api.client import StoreClient
+from store.api.log import LogCalls
 from store.format.frame import Frame, LogOffset, Position
 
 __all__ = ["NOBODY", "Lane", "Receiver", "Subscriber", "Tail", "rewind"]
@@ -44,7 +44,7 @@ class Tail:
 
     __slots__ = ("epoch", "group", "known", "log", "position", "reached", "rewinds", "stop")
 
-    def __init__(self, group: int, log: StoreClient, position: LogOffset) -> None:
+    def __init__(self, group: int, log: LogCalls, position: LogOffset) -> None:
         self.group = group
         self.log = log
         self.reached = False

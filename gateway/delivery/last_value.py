@@ -26,8 +26,8 @@ PAGE_BYTES = 4 << 20  # of bodies in one answer, about
 
 async def last_value(store: StoreClient, address: str, *, now_ms: int) -> Message | None:
     """The newest message at an address, its id filled in; None when there is none or its time is over."""
-    position = await store.last(address_hash(address))
-    record = None if position is None else await store.read(position)
+    position = await store.log.last(address_hash(address))
+    record = None if position is None else await store.log.read(position)
     if record is None:
         return None
     message = decode(record)
@@ -52,7 +52,7 @@ async def last_values(
     at = after = request.after
     looked = size = 0
     while True:
-        page = await store.addresses(prefix, after=at, limit=PAGE)
+        page = await store.log.addresses(prefix, after=at, limit=PAGE)
         for address in page:
             at = address
             if not readable(address):

@@ -69,8 +69,8 @@ def once_record(key: IdempotencyKey, *, row: int, first: int, deliver_at_ms: int
 
 async def recall(store: StoreClient, group: int, name: bytes) -> StoredRequest:
     """Returns what a key stands for. Raises `Refusal` when the group does not remember it, `StoreError`."""
-    log = store.logs.get(group)
-    entry = None if log is None else await log.kv_get(name.hex(), namespace=ONCES)
+    one = store.logs.get(group)
+    entry = None if one is None else await one.keys.get(name.hex(), namespace=ONCES)
     if entry is None:
         raise Refusal(
             Cause.OVERLOAD,

@@ -20,7 +20,9 @@ from gateway.port.groups import (
     QueueDescription,
     ResetGroup,
 )
-from store.api.client import Bounds, Delete, StoreClient
+from store.api.client import StoreClient
+from store.api.keys import Delete
+from store.api.queues import Bounds
 from store.base import logs
 from store.base.errors import RevisionConflict
 from store.format.frame import QueueNumber
@@ -39,7 +41,7 @@ async def list_groups(store: StoreClient, request: ListGroups) -> GroupsPage:
     """See `gateway.port.groups.ListGroups`."""
     start, end = names_range()
     after = name_key(request.after) if request.after else None
-    page = await store.kv_range(start, end, after=after, limit=request.limit)
+    page = await store.keys.range(start, end, after=after, limit=request.limit)
     found = []
     for entry in page.entries:
         record = decode_group(entry.value)
@@ -97,7 +99,7 @@ async def reset(
     }
     try:  # whatever commits are under way: theirs are refused behind it
         operations = group.puts({queue: QueueRecord(at) for queue, at in places.items()})
-        await store.kv_transact({group_key(group.name): group.header.revision}, operations)
+        await store.keys.transact({group_key(group.name): group.header.revision}, operations)
     except RevisionConflict as conflict:
         raise _absent(group.name) from conflict
     log.info("a consumer group was reset", group=group.name, queues=len(places))
@@ -115,7 +117,7 @@ async def _places(store: StoreClient, queues: Sequence[int], request: ResetGroup
     if request.offsets is not None:
         return {queue: request.offsets[queue] for queue in chosen}
     if (time_ms := request.time_ms) is not None:
-        found = await asyncio.gather(*(store.offset_at_time(QueueNumber(queue), time_ms) for queue in chosen))
+        found = await asyncio.gather(*(store.queues.offset_at_time(QueueNumber(queue), time_ms) for queue in chosen))
         return {queue: int(at) for queue, at in zip(chosen, found, strict=True)}
     ends = {"earliest": 0, "latest": (1 << 63) - 1}
     if request.to not in ends:
@@ -133,7 +135,7 @@ async def delete(store: StoreClient, request: DeleteGroup) -> bool:
             raise Refusal(Cause.CONFLICT, f"the group {group.name!r} has {len(group.members)} members")
         keys = [group_key(group.name), name_key(group.name), *(queue_key(group.name, queue) for queue in group.queues)]
         try:
-            await store.kv_transact({keys[0]: group.header.revision}, [Delete(key) for key in keys])
+            await store.keys.transact({keys[0]: group.header.revision}, [Delete(key) for key in keys])
         except RevisionConflict:
             continue
         log.info("a consumer group was deleted", group=group.name)
@@ -152,4 +154,4 @@ def _absent(group: str) -> Refusal:
 
 
 async def _bounds(store: StoreClient, queues: Sequence[int]) -> list[Bounds]:
-    return await asyncio.gather(*(store.bounds(QueueNumber(queue)) for queue in queues))
+    return await asyncio.gather(*(store.queues.bounds(QueueNumber(queue)) for queue in queues))

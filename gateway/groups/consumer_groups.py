@@ -55,7 +55,8 @@ from gateway.port.groups import (
     RenewMember,
     ResetGroup,
 )
-from store.api.client import EXISTS, Delete, Put, StoreClient
+from store.api.client import StoreClient
+from store.api.keys import EXISTS, Delete, Put
 from store.base import logs
 from store.base.errors import AppendOutcomeUnknown, CorruptFrame, OffsetOutOfRange, RevisionConflict
 from store.format.frame import QueueNumber, QueueOffset
@@ -168,11 +169,11 @@ class ConsumerGroups:
                 if group.header is None:
                     limit = self._config.groups_max
                     made = await new_group(self._store, self._controller, request, groups_max=limit)
-                    await self._store.kv_transact({group_key(group.name): 0}, [*made, entering])
+                    await self._store.keys.transact({group_key(group.name): 0}, [*made, entering])
                 else:
                     self._check_topic(asker, group.name, group.header.record.topic)
                     check_same(group, request, members_max=self._config.members_max)
-                    await self._store.kv_transact({group_key(group.name): group.header.revision}, [entering])
+                    await self._store.keys.transact({group_key(group.name): group.header.revision}, [entering])
             except RevisionConflict:
                 continue
             self._note(group.name, id_, member, asked_s)
@@ -217,7 +218,7 @@ class ConsumerGroups:
             left = {queue: QueueRecord(record.offset) for queue, record in group.of(request.member).items()}
             operations: list[Put | Delete] = [Delete(member_key(group.name, request.member)), *group.puts(left)]
             try:
-                await self._store.kv_transact(group.compares(left, request.member), operations)
+                await self._store.keys.transact(group.compares(left, request.member), operations)
             except RevisionConflict:
                 continue
             self._heard.pop((group.name, request.member), None)
@@ -240,7 +241,7 @@ class ConsumerGroups:
         member = group.members[id_].record
         try:
             key, value = member_key(group.name, id_), encode(member)
-            await self._store.kv_put(key, value, expected_revision=EXISTS, ttl_ms=_kept_ms(member))
+            await self._store.keys.put(key, value, expected_revision=EXISTS, ttl_ms=_kept_ms(member))
         except RevisionConflict:
             self._heard.pop((group.name, id_), None)
             raise _gone(group.name) from None
@@ -280,7 +281,7 @@ class ConsumerGroups:
             try:
                 for part in todo.parts(CHANGES_AT_ONCE):
                     compares = group.compares(part.changes, member, part.gone.values())
-                    done = await self._store.kv_transact(compares, group.puts(part.changes))
+                    done = await self._store.keys.transact(compares, group.puts(part.changes))
                     group = group.changed(part.changes, done.revision)
             except (RevisionConflict, AppendOutcomeUnknown):
                 continue
@@ -339,7 +340,7 @@ class ConsumerGroups:
             return
         records = {queue: QueueRecord(end, member, group.revision) for queue, end in ends.items()}
         try:
-            await self._store.kv_transact(group.compares(records, member), group.puts(records))
+            await self._store.keys.transact(group.compares(records, member), group.puts(records))
         except (RevisionConflict, AppendOutcomeUnknown):
             return  # whoever reads next does it
         log.warning(
@@ -370,7 +371,7 @@ class ConsumerGroups:
             }
             if records:
                 try:
-                    await self._store.kv_transact(group.compares(records, request.member), group.puts(records))
+                    await self._store.keys.transact(group.compares(records, request.member), group.puts(records))
                 except RevisionConflict:
                     continue
             return {queue: max(at, own[queue].offset) for queue, at in sorted(offsets.items())}
@@ -378,11 +379,11 @@ class ConsumerGroups:
 
     async def _check_ends(self, offsets: Mapping[int, int]) -> None:
         """Raises `Refusal` for an offset behind a queue's end: what comes next would never be read."""
-        bounds = await asyncio.gather(*(self._store.bounds(QueueNumber(queue)) for queue in offsets))
+        bounds = await asyncio.gather(*(self._store.queues.bounds(QueueNumber(queue)) for queue in offsets))
         for (queue, at), found in zip(offsets.items(), bounds, strict=True):
             if at > found.next:
                 try:  # a replica near by may know less than who was asked for the messages; the master knows
-                    await self._store.fetch(QueueNumber(queue), QueueOffset(at), max_bytes=1, max_rows=1)
+                    await self._store.queues.fetch(QueueNumber(queue), QueueOffset(at), max_bytes=1, max_rows=1)
                 except OffsetOutOfRange as error:
                     refusal = f"offsets: queue {queue} ends at {error.next}, in front of {at}"
                     raise Refusal(Cause.MALFORMED, refusal) from error

@@ -9,7 +9,8 @@ from gateway.groups.assignment import STRATEGIES
 from gateway.groups.state import Group, GroupRecord, QueueRecord, encode, group_key, name_key, names_range, queue_puts
 from gateway.groups.store import queues_of
 from gateway.port.groups import TTL_S_MAX, TTL_S_MIN, JoinGroup
-from store.api.client import Put, StoreClient
+from store.api.client import StoreClient
+from store.api.keys import Put
 from store.format.frame import QueueNumber
 
 TOPIC_CHARS_MAX = 1_024  # more than a topic's name may have bytes
@@ -63,13 +64,13 @@ async def new_group(
     store: StoreClient, controller: ControllerClient, request: JoinGroup, *, groups_max: int
 ) -> list[Put]:
     """Returns the changes that create a group; one that begins at the end has queue records. Raises `Refusal`."""
-    if await store.kv_count(*names_range()) >= groups_max:
+    if await store.keys.count(*names_range()) >= groups_max:
         raise Refusal(Cause.QUOTA, f"there are {groups_max} groups already (groups.groups_max)")
     record = encode(GroupRecord(request.topic, request.strategy))
     made = [Put(name_key(request.group), record), Put(group_key(request.group), record)]
     if request.start == "latest":
         queues = queues_of(controller, request.topic)
-        bounds = await asyncio.gather(*(store.bounds(QueueNumber(queue)) for queue in queues))
+        bounds = await asyncio.gather(*(store.queues.bounds(QueueNumber(queue)) for queue in queues))
         ends = {queue: QueueRecord(found.next) for queue, found in zip(queues, bounds, strict=True)}
         made += queue_puts(request.group, ends)
     return made

@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 
 from gateway.port.adapter import Random
-from store.api.client import Fetched, StoreClient
+from store.api.client import StoreClient
 from store.api.message import Message, decode
+from store.api.queues import Fetched
 from store.base import logs
 from store.base.errors import CorruptFrame, OffsetOutOfRange, StoreError
 from store.format.frame import Frame, Position, QueueNumber, QueueOffset
@@ -93,7 +94,9 @@ class QueueReader:
     async def _fetch(self, queue: int, at: int, rows: int, size: int) -> Fetched | StoreError:
         async with self._fetches:
             try:
-                return await self._store.fetch(QueueNumber(queue), QueueOffset(at), max_bytes=size, max_rows=rows)
+                return await self._store.queues.fetch(
+                    QueueNumber(queue), QueueOffset(at), max_bytes=size, max_rows=rows
+                )
             except StoreError as error:
                 return error
 
@@ -124,7 +127,7 @@ class QueueReader:
     async def _arrived(self, queue: int, at: int, wait_s: float) -> bool:
         """Waits; returns whether there is something now."""
         try:
-            fetched = await self._store.fetch(
+            fetched = await self._store.queues.fetch(
                 QueueNumber(queue), QueueOffset(at), max_bytes=1, max_rows=1, max_wait_ms=max(1, int(wait_s * 1_000))
             )
         except StoreError:

@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.groups.assignment import STRATEGIES
 from gateway.port.groups import GroupCursor
-from store.api.client import EXISTS, Page, Put
+from store.api.keys import EXISTS, Page, Put
 
 __all__ = [
     "NAMES",

@@ -16,7 +16,7 @@ ENTRIES_COUNT_MAX = 4_096  # of a group: a thousand members, a thousand queues, 
 
 async def load_group(store: StoreClient, name: str) -> Group:
     """All of a group at one revision; one that is not there has no header. Raises `StoreError`."""
-    page = await store.kv_range(*group_range(name), limit=ENTRIES_COUNT_MAX)
+    page = await store.keys.range(*group_range(name), limit=ENTRIES_COUNT_MAX)
     if page.more:
         raise Refusal(Cause.QUOTA, f"the group {name!r} has more members and queues than can be read at once")
     return read_group(name, page)
@@ -38,7 +38,7 @@ async def without_successors(
     assert group.header is not None
     topic = controller.topic(group.header.record.topic)
     moved = [(old, new) for old, new in topic.moved.items() if new in positions] if topic is not None else []
-    bounds = await asyncio.gather(*(store.bounds(QueueNumber(old)) for old, _ in moved))
+    bounds = await asyncio.gather(*(store.queues.bounds(QueueNumber(old)) for old, _ in moved))
     waiting: set[int] = set()
     for (old, new), found in zip(moved, bounds, strict=True):
         held = group.queues.get(old)

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 from gateway.groups.state import STATE, decode_queue
 from gateway.ownership.owners import Spawn
-from store.api.client import Change, StoreClient
+from store.api.client import StoreClient
+from store.api.keys import Change
 from store.base import logs
 from store.base.errors import StoreError
 
@@ -66,7 +67,7 @@ class GroupWakes:
 
     async def _follow(self) -> None:
         while True:
-            changes = self._store.kv_watch(f"{STATE}/", f"{STATE}0")
+            changes = self._store.keys.watch(f"{STATE}/", f"{STATE}0")
             try:
                 async for some in changes:
                     for change in some.changes:

@@ -26,7 +26,8 @@ from gateway.port.kv import (
     WatchKeys,
 )
 from gateway.publishing.ingest import refusal_of
-from store.api.client import EXISTS, Changes, Delete, Entry, Page, Put, StoreClient, Transacted
+from store.api.client import StoreClient
+from store.api.keys import EXISTS, Changes, Delete, Entry, Page, Put, Transacted
 from store.base import logs
 from store.base.errors import (
     FrameTooLarge,
@@ -88,10 +89,10 @@ class KeyValues:
     async def start(self) -> None:
         """Tells the store the limits of namespaces that it does not know yet."""
         try:
-            known = {one.name: (one.keys_max, one.size_bytes_max) for one in await self._store.kv_namespaces()}
+            known = {one.name: (one.keys_max, one.size_bytes_max) for one in await self._store.keys.namespaces()}
             for said in self._config.namespaces:
                 if known.get(said.name, (0, 0)) != (said.keys_max, said.bytes_max):
-                    await self._store.kv_limit(said.name, keys_max=said.keys_max, size_bytes_max=said.bytes_max)
+                    await self._store.keys.limit(said.name, keys_max=said.keys_max, size_bytes_max=said.bytes_max)
         except StoreError as error:  # a full disk; what there is can still be read
             log.error("limits of namespaces could not be stored: they apply from the next start on", error=str(error))
 
@@ -119,13 +120,13 @@ class KeyValues:
         for watch in self._watches.pop(connection.id, {}).values():
             await watch.close()
         for revision in self._holds.pop(connection.id, ()):
-            self._store.kv_release(revision)
+            self._store.keys.release(revision)
 
     # ---- single keys
 
     async def get(self, _: KeyClient, request: GetKey) -> Entry | None:
         """See `GetKey`."""
-        return await self._store.kv_get(request.key, namespace=request.namespace)
+        return await self._store.keys.get(request.key, namespace=request.namespace)
 
     async def put(self, _: KeyClient, request: StoreKey) -> Transacted:
         """See `StoreKey`."""
@@ -142,21 +143,21 @@ class KeyValues:
         key = operation.key
         if not match.none_of and len(match.any_of) <= 1:
             compares = {key: match.any_of[0]} if match.any_of else {}
-            return await self._store.kv_transact(compares, [operation], namespace=namespace)
+            return await self._store.keys.transact(compares, [operation], namespace=namespace)
         for _ in range(TRIES_COUNT_MAX):
-            entry = await self._store.kv_get(key, namespace=namespace)
+            entry = await self._store.keys.get(key, namespace=namespace)
             actual = entry.revision if entry is not None else 0
             if (match.any_of and not _is_one_of(actual, match.any_of)) or _is_one_of(actual, match.none_of):
                 raise KeyConflict(key, actual)
             try:
-                return await self._store.kv_transact({key: actual}, [operation], namespace=namespace)
+                return await self._store.keys.transact({key: actual}, [operation], namespace=namespace)
             except RevisionConflict:
                 continue
         raise Refusal(Cause.OVERLOAD, f"others have changed {key!r} at the same time; try again", retry_after_ms=1_000)
 
     async def transact(self, _: KeyClient, request: TransactKeys) -> Transacted:
         """See `TransactKeys`."""
-        return await self._store.kv_transact(request.compares, request.operations, namespace=request.namespace)
+        return await self._store.keys.transact(request.compares, request.operations, namespace=request.namespace)
 
     # ---- ranges
 
@@ -182,21 +183,21 @@ class KeyValues:
             after = page.entries[-1].key
 
     async def _range(self, request: ListKeys, after: str | None, limit: int, revision: int | None) -> Page:
-        return await self._store.kv_range(
+        return await self._store.keys.range(
             request.start, request.end, namespace=request.namespace, after=after, limit=limit, at_revision=revision
         )
 
     async def count(self, _: KeyClient, request: CountKeys) -> int:
         """See `CountKeys`."""
-        return await self._store.kv_count(request.start, request.end, namespace=request.namespace)
+        return await self._store.keys.count(request.start, request.end, namespace=request.namespace)
 
     async def hold(self, asker: KeyClient, _: HoldKeys) -> int:
         """See `HoldKeys`."""
         if len(self._holds.get(asker.connection.id, ())) >= HOLDS_COUNT_MAX:
             raise Refusal(Cause.QUOTA, f"a connection holds at most {HOLDS_COUNT_MAX} snapshots of keys")
-        revision = await self._store.kv_hold()
+        revision = await self._store.keys.hold()
         if asker.connection.gone:
-            self._store.kv_release(revision)
+            self._store.keys.release(revision)
             raise Refusal(Cause.UNAVAILABLE, "the connection has ended")
         self._holds.setdefault(asker.connection.id, []).append(revision)
         return revision
@@ -209,7 +210,7 @@ class KeyValues:
         held.remove(request.revision)
         if not held:
             del self._holds[asker.connection.id]
-        self._store.kv_release(request.revision)
+        self._store.keys.release(request.revision)
 
     # ---- watches
 
@@ -220,7 +221,7 @@ class KeyValues:
             raise Refusal(Cause.QUOTA, f"a connection has at most {WATCHES_COUNT_MAX} watches")
         if request.watch in watches or asker.connection.gone:
             raise Refusal(Cause.CONFLICT, "there is a watch of this number, or no connection any more")
-        changes = self._store.kv_watch(
+        changes = self._store.keys.watch(
             request.start, request.end, namespace=request.namespace, from_revision=request.from_revision
         )
         self._watches.setdefault(asker.connection.id, watches)[request.watch] = _Watch(

@@ -56,7 +56,7 @@ async def lines(controller: ControllerClient, store: StoreClient) -> Sequence[Qu
     for topic in controller.topics():
         for number, group in zip(topic.queues, topic.groups, strict=True):
             try:
-                bounds = await store.bounds(QueueNumber(number))
+                bounds = await store.queues.bounds(QueueNumber(number))
                 records = bounds.next - bounds.first
                 unread = max((_left(offset, *bounds) for _, offset in behind.get(number, ())), default=0)
             except StoreError:
@@ -76,7 +76,7 @@ async def lines(controller: ControllerClient, store: StoreClient) -> Sequence[Qu
 
 async def unread(controller: ControllerClient, store: StoreClient, number: int) -> Sequence[Unread]:
     """The readers that have not read all of a queue, those first that lack most. Raises `StoreError`."""
-    first, end = await store.bounds(QueueNumber(number))
+    first, end = await store.queues.bounds(QueueNumber(number))
     if first >= end:
         return ()
     groups = (await _of_groups(controller, store)).get(number, ())
@@ -152,7 +152,7 @@ async def _of_groups(controller: ControllerClient, store: StoreClient) -> dict[i
     start, end = names_range()
     after: str | None = None
     while True:
-        page = await store.kv_range(start, end, after=after, limit=NAMES_COUNT_MAX)
+        page = await store.keys.range(start, end, after=after, limit=NAMES_COUNT_MAX)
         names = [entry.key.removeprefix(start) for entry in page.entries]
         for group in await asyncio.gather(*(load_group(store, name) for name in names)):
             topic = None if group.header is None else controller.topic(group.header.record.topic)
@@ -165,7 +165,7 @@ async def _of_groups(controller: ControllerClient, store: StoreClient) -> dict[i
 
 
 async def _position(store: StoreClient, number: int, offset: QueueOffset) -> Position:
-    fetched = await store.fetch(QueueNumber(number), offset, max_bytes=FETCH_BYTES, max_rows=1)
+    fetched = await store.queues.fetch(QueueNumber(number), offset, max_bytes=FETCH_BYTES, max_rows=1)
     return Position(fetched.frames[0].start, fetched.rows[0][0])
 
 

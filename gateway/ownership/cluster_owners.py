@@ -41,7 +41,8 @@ from gateway.ownership.owners import NOTHING_SEEN, Listener, Operations, Owned, 
 from gateway.ownership.presence import ALIVE, Presence
 from gateway.ownership.stored_entries import stored_entries
 from gateway.port.adapter import Random
-from store.api.client import Change, Delete, Put, StoreClient
+from store.api.client import StoreClient
+from store.api.keys import Change, Delete, Put
 from store.base import logs
 from store.base.errors import AppendOutcomeUnknown, RevisionConflict, StoreError
 
@@ -142,13 +143,13 @@ class ClusterOwners:
             operations: Operations = (mine, Delete(wanted_key(name))) if until_s else (mine,)
             try:
                 compares = {**seen, key: expected} if as_seen else {key: expected}
-                done = await self.store.kv_transact(compares, operations)
+                done = await self.store.keys.transact(compares, operations)
                 return OwnedName(self, name, done.revision, user=user, as_seen=as_seen)
             except (RevisionConflict, AppendOutcomeUnknown):
                 as_seen = False
             while True:
                 waiting.changed.clear()
-                entry = await self.store.kv_get(key)
+                entry = await self.store.keys.get(key)
                 expected = 0
                 if entry is None:
                     break
@@ -180,7 +181,7 @@ class ClusterOwners:
                 self._check_present()
 
     async def _ask(self, record: WantedRecord) -> int:
-        return await self.store.kv_put(wanted_key(record.name), encode(record), ttl_ms=WANTED_TTL_MS)
+        return await self.store.keys.put(wanted_key(record.name), encode(record), ttl_ms=WANTED_TTL_MS)
 
     def _check_present(self) -> None:
         if self.presence.remaining_s <= 0:
@@ -196,7 +197,7 @@ class ClusterOwners:
         """Hear what the other proxies ask for, and which of them are gone."""
         while True:
             try:
-                changes = self.store.kv_watch(*WATCHED)
+                changes = self.store.keys.watch(*WATCHED)
                 self.outage_lease.forget()
                 try:
                     await self._look_for_wanted()
@@ -264,12 +265,12 @@ class ClusterOwners:
         finally:
             if self.asked.get(name) is record:
                 del self.asked[name]
-        entry = await self.store.kv_get(wanted_key(name))
+        entry = await self.store.keys.get(wanted_key(name))
         if entry is not None and decode_wanted(entry.value) == record:
-            held = await self.store.kv_get(owner_key(name))
+            held = await self.store.keys.get(owner_key(name))
             if held is None or decode_owner(held.value).proxy != self.presence.id:
                 try:
-                    await self.store.kv_delete(entry.key, expected_revision=entry.revision)
+                    await self.store.keys.delete(entry.key, expected_revision=entry.revision)
                 except RevisionConflict:
                     log.debug("another proxy requests the name by now", name=name)
 
@@ -378,7 +379,7 @@ class ClusterOwners:
 
     async def _become_heir(self, proxy: str) -> bool:
         key = kv_key(HEIRS, proxy)
-        entry = await self.store.kv_get(key)
+        entry = await self.store.keys.get(key)
         if entry is not None:
             heir = entry.value.decode()
             if heir == self.presence.id:
@@ -414,7 +415,7 @@ class ClusterOwners:
         key = owner_key(name)
         try:
             record = encode(OwnerRecord(name, self.presence.id))
-            return OwnedName(self, name, await self.store.kv_put(key, record, expected_revision=revision))
+            return OwnedName(self, name, await self.store.keys.put(key, record, expected_revision=revision))
         except RevisionConflict as conflict:
             raise Taken(name) from conflict
 

@@ -9,7 +9,8 @@ from gateway.domain.keys import kv_key
 from gateway.domain.session_user import SessionUser
 from gateway.ownership.owners import Cursor, Operations, OwnershipLost, cursor_key, decode_cursor, forget_cursor
 from gateway.ownership.presence import HEIRS, Presence
-from store.api.client import Delete, Put, StoreClient
+from store.api.client import StoreClient
+from store.api.keys import Delete, Put
 from store.base import logs
 from store.base.errors import AppendOutcomeUnknown, NotWritable, RevisionConflict, StoreFull, StoreUnreachable
 from store.base.streams.backoff import Backoff
@@ -141,15 +142,15 @@ class OwnedName:
         """See `Owned`."""
         store = self._owners.store
         await self._transact((*operations, Delete(cursor_key(self._name))))
-        if await store.offsets(self._name):  # of a gateway that was alone
+        if await store.groups.offsets(self._name):  # of a gateway that was alone
             await forget_cursor(store, self._name)
 
     async def cursor(self) -> Cursor:
         """See `Owned`."""
         store = self._owners.store
-        entry = await store.kv_get(cursor_key(self._name))
+        entry = await store.keys.get(cursor_key(self._name))
         if entry is None:
-            return await store.offsets(self._name)
+            return await store.groups.offsets(self._name)
         return decode_cursor(entry.value)
 
     async def _transact_again(self, operations: Operations) -> None:
@@ -171,7 +172,7 @@ class OwnedName:
         if self._owners.presence.remaining_s <= 0:
             raise OwnershipLost(self._name)
         try:
-            return (await self._owners.store.kv_transact({self._key: self._revision}, operations)).revision
+            return (await self._owners.store.keys.transact({self._key: self._revision}, operations)).revision
         except RevisionConflict as lost:
             raise OwnershipLost(self._name) from lost
 

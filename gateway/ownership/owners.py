@@ -14,7 +14,8 @@ import msgspec
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.keys import kv_key
 from gateway.domain.session_user import SessionUser
-from store.api.client import Delete, Put, StoreClient
+from store.api.client import StoreClient
+from store.api.keys import Delete, Put
 from store.format.frame import QueueNumber
 
 __all__ = [
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 Operations: TypeAlias = Sequence[Put | Delete]
-Cursor: TypeAlias = Mapping[QueueNumber, int]  # as `StoreClient.commit_offsets` takes it
+Cursor: TypeAlias = Mapping[QueueNumber, int]  # as `GroupCalls.commit` takes it
 Revisions: TypeAlias = Mapping[str, int]  # of keys; 0: not there
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, object]], object]
 
@@ -164,19 +165,19 @@ class _LocalOwned:
         if cursor is None:
             await self._change(operations)
         elif not operations:
-            await self._store.commit_offsets(self._name, cursor)
+            await self._store.groups.commit(self._name, cursor)
         else:  # at once, so that the store can put them in one frame
-            await asyncio.gather(self._store.commit_offsets(self._name, cursor), self._change(operations))
+            await asyncio.gather(self._store.groups.commit(self._name, cursor), self._change(operations))
 
     async def _change(self, operations: Operations) -> None:
         if len(operations) > 1:
-            await self._store.kv_transact({}, operations)
+            await self._store.keys.transact({}, operations)
             return
         for one in operations:
             if isinstance(one, Put):
-                await self._store.kv_put(one.key, one.value)
+                await self._store.keys.put(one.key, one.value)
             else:
-                await self._store.kv_delete(one.key)
+                await self._store.keys.delete(one.key)
 
     async def release(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
         """See `Owned`."""
@@ -187,15 +188,15 @@ class _LocalOwned:
         await self.write(operations)
         await forget_cursor(self._store, self._name)
         if self._shared:
-            await self._store.kv_delete(cursor_key(self._name))
+            await self._store.keys.delete(cursor_key(self._name))
 
     async def cursor(self) -> Cursor:
         """See `Owned`. One that several proxies have kept is newer than any of before; from now on it is kept here."""
-        entry = await self._store.kv_get(cursor_key(self._name)) if self._shared else None
+        entry = await self._store.keys.get(cursor_key(self._name)) if self._shared else None
         if entry is not None:
-            await self._store.commit_offsets(self._name, decode_cursor(entry.value))
-            await self._store.kv_delete(entry.key)
-        return await self._store.offsets(self._name)
+            await self._store.groups.commit(self._name, decode_cursor(entry.value))
+            await self._store.keys.delete(entry.key)
+        return await self._store.groups.offsets(self._name)
 
 
 class LocalOwners:
@@ -217,7 +218,7 @@ class LocalOwners:
 
     async def start(self, spawn: Spawn) -> None:
         """See `Owners`."""
-        self._shared = bool(await self._store.kv_prefix(f"{CURSORS}/", limit=1))
+        self._shared = bool(await self._store.keys.prefix(f"{CURSORS}/", limit=1))
 
     async def beat(self) -> None:
         """See `Owners`."""
@@ -239,4 +240,4 @@ def cursor_key(name: str) -> str:
 
 async def forget_cursor(store: StoreClient, name: str) -> None:
     """Forget the cursor of a name that is kept as a group's offsets: it has settled nothing, a cursor is all it is."""
-    await store.logs[store.group].delete_group(name)
+    await store.logs[store.group].groups.delete(name)

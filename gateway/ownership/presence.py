@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from gateway.domain.keys import kv_key
 from gateway.port.adapter import Random
-from store.api.client import EXISTS, Put, StoreClient
+from store.api.client import StoreClient
+from store.api.keys import EXISTS, Put
 from store.base import logs
 from store.base.errors import RevisionConflict, StoreError
 
@@ -52,7 +53,7 @@ class Presence:
         """Be there, as one that was never there before. Raises `StoreError`."""
         self._renew()
         asked_s = self._clock()
-        await self._store.kv_put(kv_key(ALIVE, self.id), b"", ttl_ms=self._ttl_ms)
+        await self._store.keys.put(kv_key(ALIVE, self.id), b"", ttl_ms=self._ttl_ms)
         self._heard_until_s = self._until_s = asked_s + self._ttl_s
         self.present = True
         self._heard_since_s = self._clock()
@@ -63,11 +64,11 @@ class Presence:
         since_s, self._heard_since_s = self._heard_since_s, None
         key = kv_key(ALIVE, self.id)
         try:
-            await self._store.kv_put(key, b"", expected_revision=EXISTS, ttl_ms=self._ttl_ms)
+            await self._store.keys.put(key, b"", expected_revision=EXISTS, ttl_ms=self._ttl_ms)
         except RevisionConflict:
             if not self.present:
                 raise
-            await self._store.kv_transact({key: 0, kv_key(HEIRS, self.id): 0}, [Put(key, b"", ttl_ms=self._ttl_ms)])
+            await self._store.keys.transact({key: 0, kv_key(HEIRS, self.id): 0}, [Put(key, b"", ttl_ms=self._ttl_ms)])
             log.warning("the key of this proxy had expired and is restored", proxy=self.id)
             since_s = None
         heard_s = self._clock()
@@ -78,11 +79,13 @@ class Presence:
     async def inherit(self, proxy: str, *, expected_revision: int) -> None:
         """Be the heir of a proxy that is gone, for good. Raises `RevisionConflict` when it is there or has one."""
         heir = kv_key(HEIRS, proxy)
-        await self._store.kv_transact({heir: expected_revision, kv_key(ALIVE, proxy): 0}, [Put(heir, self.id.encode())])
+        await self._store.keys.transact(
+            {heir: expected_revision, kv_key(ALIVE, proxy): 0}, [Put(heir, self.id.encode())]
+        )
 
     async def inherited(self, proxy: str) -> None:
         """All that a proxy has left is done. It may not come back as long as it could take itself for alive."""
-        await self._store.kv_put(kv_key(HEIRS, proxy), self.id.encode(), ttl_ms=2 * self._ttl_ms)
+        await self._store.keys.put(kv_key(HEIRS, proxy), self.id.encode(), ttl_ms=2 * self._ttl_ms)
 
     @property
     def heard(self) -> bool:
@@ -120,7 +123,7 @@ class Presence:
             return
         self.present = False
         try:
-            await self._store.kv_delete(kv_key(ALIVE, self.id), expected_revision=EXISTS)
+            await self._store.keys.delete(kv_key(ALIVE, self.id), expected_revision=EXISTS)
         except RevisionConflict:
             pass
         except StoreError as error:
@@ -132,4 +135,4 @@ class Presence:
         """Returns whether a proxy is present. Raises `StoreError`."""
         if proxy == self.id:
             return self.present
-        return await self._store.kv_get(kv_key(ALIVE, proxy)) is not None
+        return await self._store.keys.get(kv_key(ALIVE, proxy)) is not None

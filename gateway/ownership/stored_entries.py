@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncIterator
 
-from store.api.client import Entry, StoreClient
+from store.api.client import StoreClient
+from store.api.keys import Entry
 
 __all__ = ["stored_entries"]
 
@@ -12,7 +13,7 @@ _PAGE_COUNT = 500
 async def stored_entries(store: StoreClient, namespace: str) -> AsyncIterator[Entry]:
     """Yields the entries of a namespace, read a page at a time. Raises `StoreError`."""
     after = ""
-    while page := await store.kv_prefix(f"{namespace}/", after=after, limit=_PAGE_COUNT):
+    while page := await store.keys.prefix(f"{namespace}/", after=after, limit=_PAGE_COUNT):
         for entry in page:
             yield entry
         after = page[-1].key

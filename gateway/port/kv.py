@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Request
-from store.api.client import Changes, Delete, Entry, Page, Put, Transacted
+from store.api.keys import Changes, Delete, Entry, Page, Put, Transacted
 
 __all__ = [
     "DEFAULT_NAMESPACE",
@@ -117,7 +117,7 @@ class CountKeys(Request[int], frozen=True, kw_only=True):
 
 
 class HoldKeys(Request[int], frozen=True, kw_only=True):
-    """Keep the state as it is for `ListKeys`, as `StoreClient.kv_hold` says. Answers its revision."""
+    """Keep the state as it is for `ListKeys`, as `KeyCalls.hold` says. Answers its revision."""
 
 
 class ReleaseKeys(Request[None], frozen=True, kw_only=True):

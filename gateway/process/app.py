@@ -278,7 +278,7 @@ async def _topic_status(store: StoreClient, controller: ControllerClient, name: 
     queues: Sequence[int] = topic.queues if topic is not None else ()
     records = 0
     for queue in queues:
-        bounds = await store.bounds(QueueNumber(queue))
+        bounds = await store.queues.bounds(QueueNumber(queue))
         records += bounds.next - bounds.first
     config = topic_settings.summary(topic.config) if topic is not None else ""
     return TopicStatus(name=name, queues=len(queues), records=records, config=config)

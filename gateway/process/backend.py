@@ -123,7 +123,9 @@ class StoreFigures:
     def log(self) -> LogStatus:
         """See `Backend`."""
         store = self.store
-        return LogStatus(end=store.end, confirmed=store.confirmed, pending_bytes=store.pending_bytes)
+        return LogStatus(
+            end=store.replication.end, confirmed=store.log.confirmed, pending_bytes=store.log.pending_bytes
+        )
 
     def damages(self) -> Sequence[DamageStatus]:
         """See `Backend`."""
@@ -148,7 +150,11 @@ class StoreFigures:
     def watch(self, metrics: Metrics) -> None:
         """See `Backend`."""
         store = self.store
-        metrics.watch_log(end=lambda: store.end, confirmed=lambda: store.confirmed, pending=lambda: store.pending_bytes)
+        metrics.watch_log(
+            end=lambda: store.replication.end,
+            confirmed=lambda: store.log.confirmed,
+            pending=lambda: store.log.pending_bytes,
+        )
         metrics.watch_views(damages=lambda: len(store.view_damages))
         metrics.watch_damage(
             damages=lambda: len(store.damages),
@@ -238,10 +244,10 @@ class ClusterBackend:
     def log(self) -> LogStatus:
         """See `Backend`."""
         try:
-            confirmed = self.store.confirmed
+            confirmed = self.store.log.confirmed
         except StoreError:  # never reached yet
             confirmed = LogOffset(0)
-        return LogStatus(end=confirmed, confirmed=confirmed, pending_bytes=self.store.pending_bytes)
+        return LogStatus(end=confirmed, confirmed=confirmed, pending_bytes=self.store.log.pending_bytes)
 
     def damages(self) -> Sequence[DamageStatus]:
         """See `Backend`: store nodes say what is theirs."""
@@ -281,7 +287,7 @@ class ClusterBackend:
         metrics.watch_log(
             end=lambda: self.log().end,
             confirmed=lambda: self.log().confirmed,
-            pending=lambda: self.store.pending_bytes,
+            pending=lambda: self.store.log.pending_bytes,
         )
         metrics.watch_groups(self._groups)
         metrics.watch_damage(damages=lambda: sum(one.damages for one in self._groups()), scrubbed=None)

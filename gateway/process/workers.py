@@ -100,7 +100,7 @@ class Workers:
             self._stored[protocol] = self._stored.get(protocol, 0) + count
         if worker.status.proxy:
             try:
-                await self._base.store.kv_delete(kv_key(ALIVE, worker.status.proxy))
+                await self._base.store.keys.delete(kv_key(ALIVE, worker.status.proxy))
             except StoreError as error:
                 log.warning(
                     "the other workers could not be told that a worker has ended; they notice when its keys expire",

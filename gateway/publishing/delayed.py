@@ -63,11 +63,11 @@ def timers_of(
     return timers
 
 
-def _timer(log: StoreClient | None, due_ms: int, rows: bytes, payload: bytes) -> bytes | Refusal:
-    if log is None:
+def _timer(store: StoreClient | None, due_ms: int, rows: bytes, payload: bytes) -> bytes | Refusal:
+    if store is None:
         return Refusal(Cause.UNAVAILABLE, "a store group is not known here", retry_after_ms=5_000)
     try:
-        log.admit_timer(due_ms, len(rows) + len(payload))
+        store.timers.admit(due_ms, len(rows) + len(payload))
     except TimersFull as full:
         return Refusal(Cause.QUOTA, str(full), retry_after_ms=10_000)
     except TimerTooFar as far:
@@ -83,6 +83,6 @@ async def cancel_timer(store: StoreClient, timer: str) -> bool:
     """Cancels a message by this id and returns whether it was still waiting. Raises `Refusal` or `StoreError`."""
     parts = timer.split(_JOINT, TIMERS_OF_MESSAGE_MAX)
     try:
-        return any([await store.cancel_timer(part) for part in parts])
+        return any([await store.timers.cancel(part) for part in parts])
     except NoSuchTimer as error:
         raise Refusal(Cause.NOT_FOUND, str(error)) from error

@@ -46,7 +46,7 @@ class Directory:
                 some = list(self._pending)[:NOTED_AT_ONCE]
                 for address in some:
                     del self._pending[address]
-                await self._store.note_addresses(some)
+                await self._store.log.note_addresses(some)
         except StoreError as error:  # offered again when the router has forgotten them
             log.warning("addresses could not be recorded", error=str(error))
         finally:
@@ -68,7 +68,7 @@ class Directory:
         found: list[str] = []
         after = ""
         while len(found) < limit:
-            page = await self._store.addresses(prefix, after=after, limit=PAGE)
+            page = await self._store.log.addresses(prefix, after=after, limit=PAGE)
             found += [
                 address
                 for address in page

@@ -10,7 +10,8 @@ import asyncio
 from gateway.domain.idempotency import digest
 from gateway.ownership.owners import Owned, OwnershipLost
 from gateway.port.marks import Fence
-from store.api.client import Appended, StoreClient
+from store.api.client import StoreClient
+from store.api.log import Appended
 from store.base.errors import AppendOutcomeUnknown, StoreError
 from store.format.frame import FRAME_GUARDED, UnplacedFrame
 from store.guards.rows import FENCES, epoch_in, fence_record, guard_row
@@ -49,23 +50,23 @@ async def _raise_in_all(store: StoreClient, fence: Fence, expires_at_ms: int) ->
     return max(await asyncio.gather(*(_raise(log, fence, expires_at_ms) for log in store.logs.values())), default=0)
 
 
-async def _raise(log: StoreClient, fence: Fence, expires_at_ms: int) -> int:
+async def _raise(store: StoreClient, fence: Fence, expires_at_ms: int) -> int:
     record = fence_record(fence.name, fence.epoch, expires_at_ms=expires_at_ms)
     row = guard_row(0, len(record), fence.name, covers=0, epoch=fence.epoch)
     frame = UnplacedFrame.build(row, record, flags=FRAME_GUARDED)
-    result = await _append(log, frame)
+    result = await _append(store, frame)
     for _ in range(TRIES_COUNT - 1):
         if isinstance(result, AppendOutcomeUnknown):
-            result = await _append(log, frame)
+            result = await _append(store, frame)
     if isinstance(result, StoreError):
         raise result
     if not result.failed:
         return 0
-    entry = await log.kv_get(fence.name.hex(), namespace=FENCES)
+    entry = await store.keys.get(fence.name.hex(), namespace=FENCES)
     return fence.epoch if entry is None else epoch_in(entry.value)
 
 
-async def _append(log: StoreClient, frame: UnplacedFrame) -> Appended | StoreError:
+async def _append(store: StoreClient, frame: UnplacedFrame) -> Appended | StoreError:
     done: asyncio.Future[Appended | StoreError] = asyncio.get_running_loop().create_future()
-    log.append(frame, lambda result: None if done.done() else done.set_result(result))
+    store.log.append(frame, lambda result: None if done.done() else done.set_result(result))
     return await done

@@ -18,7 +18,8 @@ from gateway.publishing.publishing import (
 )
 from gateway.publishing.refusing_groups import RefusingGroups
 from gateway.publishing.router import Router
-from store.api.client import Appended, StoreClient
+from store.api.client import StoreClient
+from store.api.log import Appended
 from store.base.errors import StoreError, StoreUnreachable
 from store.format.frame import FRAME_ASYNC, FRAME_GUARDED, ONCE_PRODUCER, UnplacedFrame, origin_of
 
@@ -99,11 +100,11 @@ class Outgoing:
         self._metrics.append_messages.observe(len(frame.rows))
         frame.rows, frame.records = [], []
         frame.began_s = self._clock()
-        log = self._store.logs.get(group)
-        if log is None:
+        store = self._store.logs.get(group)
+        if store is None:
             self._soon(partial(self._done, frame, StoreUnreachable(f"store group {group} is not known here")))
             return
-        log.append(unplaced, partial(self._done, frame))
+        store.log.append(unplaced, partial(self._done, frame))
 
     def _done(self, frame: Building, result: Appended | StoreError) -> None:
         """A frame has ended. A store that refuses one says so ahead of those it is still writing; we do not."""

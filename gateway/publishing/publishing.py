@@ -14,7 +14,7 @@ from gateway.port.adapter import DONE, Outcome, Publish, Token
 from gateway.port.marks import Marks
 from gateway.port.single import Single
 from gateway.publishing.session_marks import marks_change
-from store.api.client import Appended
+from store.api.log import Appended
 from store.api.message import Message
 from store.base.errors import AppendOutcomeUnknown, CorruptFrame, FrameTooLarge, StoreError, StoreFull, StoreOverloaded
 from store.format.frame import Position

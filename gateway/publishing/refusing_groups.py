@@ -11,7 +11,8 @@ from functools import partial
 
 from gateway.domain.errors import Cause, Refusal
 from gateway.publishing.publishing import refusal_of
-from store.api.client import Appended, StoreClient
+from store.api.client import StoreClient
+from store.api.log import Appended
 from store.base.errors import StoreError
 from store.format.frame import ROW, UnplacedFrame
 from store.format.records import ADDRESSES_QUEUE, AddressesSeen, encode
@@ -57,12 +58,12 @@ class RefusingGroups:
         return Refusal(Cause.UNAVAILABLE, detail, retry_after_ms=RETRY_AFTER_MS)
 
     def _ask(self, group: int) -> None:
-        log = self._store.logs.get(group)
-        if group in self._asked or log is None:
+        store = self._store.logs.get(group)
+        if group in self._asked or store is None:
             return
         self._asked.add(group)
         row = ROW.pack(ADDRESSES_QUEUE, 0, len(_NOTHING), 0, 0, 0, 0, 0)
-        log.append(UnplacedFrame.build(row, _NOTHING), partial(self._answered, group))
+        store.log.append(UnplacedFrame.build(row, _NOTHING), partial(self._answered, group))
 
     def _answered(self, group: int, result: Appended | StoreError) -> None:
         self._asked.discard(group)

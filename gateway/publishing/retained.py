@@ -41,7 +41,7 @@ async def retained_page(
     found: list[Message] = []
     size = 0
     while True:
-        page = await store.kv_prefix(prefix, after=after, limit=PAGE)
+        page = await store.keys.prefix(prefix, after=after, limit=PAGE)
         for entry in page:
             after = entry.key
             message = decode(entry.value)

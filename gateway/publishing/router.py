@@ -16,7 +16,7 @@ from gateway.domain.address import address_hash, check_address, hash64
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.filters import FilterTrie
 from gateway.publishing.topic_settings import is_async, is_compacted, prefers_zone
-from store.api.client import IndexKind
+from store.api.log import IndexKind
 from store.api.message import Message
 from store.format.frame import ROW_INDEX_ADDRESS, ROW_INDEX_KEY, ROW_TOMBSTONE
 

@@ -9,7 +9,8 @@ from gateway.domain.address import hash64
 from gateway.ownership.owners import Owned
 from gateway.port.marks import Fence, Mark, Marks, OpenedMarks
 from gateway.publishing.fences import FENCE_KEPT_MS, fence_of, raise_fences
-from store.api.client import Entry, StoreClient
+from store.api.client import StoreClient
+from store.api.keys import Entry
 from store.format.frame import ROW
 from store.format.records import KV_QUEUE, KvPut
 from store.format.records import encode as encode_record
@@ -56,18 +57,18 @@ async def open_marks(store: StoreClient, session: str, owned: Owned, *, used: bo
     if not used:
         return OpenedMarks(key=key, fence=fence_of(session, owned))
     fence = await raise_fences(store, session, owned)
-    found = await asyncio.gather(*(_read(group, log, key, fence) for group, log in store.logs.items()))
+    found = await asyncio.gather(*(_read(group, one, key, fence) for group, one in store.logs.items()))
     return OpenedMarks(key=key, fence=fence, used=True, found=[mark for marks in found for mark in marks])
 
 
-async def _read(group: int, log: StoreClient, key: str, fence: Fence | None) -> list[Mark]:
+async def _read(group: int, store: StoreClient, key: str, fence: Fence | None) -> list[Mark]:
     # A log stores in the order it is asked, so once this is stored, all that somebody has sent it before is, too.
     # Where there is a fence, raising it was just that.
     if fence is None:
-        await log.kv_put(key + _BARRIER, b"")
+        await store.keys.put(key + _BARRIER, b"")
     return [
         Mark(int(entry.key[len(key) :]), group, mark, groups)
-        for entry in await _entries(log, key)
+        for entry in await _entries(store, key)
         if not entry.key.endswith(_BARRIER)
         for mark, groups in _decode(entry.value)
     ]
@@ -76,18 +77,18 @@ async def _read(group: int, log: StoreClient, key: str, fence: Fence | None) -> 
 async def forget_marks(store: StoreClient, session: str, owned: Owned, *, now_ms: int) -> None:
     """Forgets a session's marks; those of a former owner do not come back. Raises as `open_marks` does."""
     await raise_fences(store, session, owned, expires_at_ms=now_ms + FENCE_KEPT_MS)
-    await asyncio.gather(*(_forget(log, marks_key(session)) for log in store.logs.values()))
+    await asyncio.gather(*(_forget(one, marks_key(session)) for one in store.logs.values()))
 
 
-async def _forget(log: StoreClient, key: str) -> None:
-    for entry in await _entries(log, key):
-        await log.kv_delete(entry.key)
+async def _forget(store: StoreClient, key: str) -> None:
+    for entry in await _entries(store, key):
+        await store.keys.delete(entry.key)
 
 
-async def _entries(log: StoreClient, key: str) -> list[Entry]:
+async def _entries(store: StoreClient, key: str) -> list[Entry]:
     entries: list[Entry] = []
     while True:
-        page = await log.kv_prefix(key, after=entries[-1].key if entries else "", limit=PAGE)
+        page = await store.keys.prefix(key, after=entries[-1].key if entries else "", limit=PAGE)
         entries += page
         if len(page) < PAGE:
             return entries

@@ -37,9 +37,9 @@ class TimerSecrets:
     async def load(self, store: StoreClient) -> None:
         """Gets the key from the store, or puts this one there; without it tickets are good for this process alone."""
         try:
-            while (entry := await store.kv_get("key", namespace=_SPACE)) is None:
+            while (entry := await store.keys.get("key", namespace=_SPACE)) is None:
                 try:
-                    await store.kv_put("key", self._key, expected_revision=0, namespace=_SPACE)
+                    await store.keys.put("key", self._key, expected_revision=0, namespace=_SPACE)
                 except RevisionConflict:  # another gateway was faster
                     continue
                 return

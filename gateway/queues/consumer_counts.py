@@ -15,7 +15,8 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.keys import kv_key
 from gateway.ownership.owners import Operations, Owned, Owners
 from gateway.ownership.stored_entries import stored_entries
-from store.api.client import Delete, Put, StoreClient
+from store.api.client import StoreClient
+from store.api.keys import Delete, Put
 
 __all__ = ["PREFIX", "ConsumerCounts", "LocalConsumerCounts", "SharedConsumerCounts"]
 

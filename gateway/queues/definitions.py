@@ -14,7 +14,8 @@ import msgspec
 from gateway.domain.keys import kv_key
 from gateway.ownership.stored_entries import stored_entries
 from gateway.queues.bindings import Exchange, QueueDefinition
-from store.api.client import Change, Delete, Entry, Put, StoreClient
+from store.api.client import StoreClient
+from store.api.keys import Change, Delete, Entry, Put
 from store.base import logs
 from store.base.errors import RevisionConflict
 
@@ -102,7 +103,7 @@ class LocalDefinitions:
     async def put(self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool) -> int:
         """See `Definitions`."""
         if lasting:
-            await self._store.kv_put(_place(definition, lasting=True), _encode(definition))
+            await self._store.keys.put(_place(definition, lasting=True), _encode(definition))
         return revision
 
     async def delete(
@@ -110,7 +111,7 @@ class LocalDefinitions:
     ) -> int:
         """See `Definitions`."""
         if lasting:
-            await self._store.kv_delete(_place(definition, lasting=True))
+            await self._store.keys.delete(_place(definition, lasting=True))
         return revision
 
     def guard(self, definition: QueueDefinition, revision: int) -> Mapping[str, int]:
@@ -137,12 +138,12 @@ class SharedDefinitions:
         """See `Definitions`."""
         for place in (LIVE_EXCHANGES, LIVE_QUEUES):
             async for entry in stored_entries(self._store, place):
-                await self._store.kv_delete(entry.key)
+                await self._store.keys.delete(entry.key)
 
     async def find(self, name: str, *, exchange: bool) -> StoredDefinition | None:
         """See `Definitions`."""
         for place in (EXCHANGES, LIVE_EXCHANGES) if exchange else (QUEUES, LIVE_QUEUES):
-            entry = await self._store.kv_get(kv_key(place, name))
+            entry = await self._store.keys.get(kv_key(place, name))
             if entry is not None:
                 return self._noted(entry.key, _found(entry))
         return None
@@ -166,7 +167,7 @@ class SharedDefinitions:
 
     async def _transact(self, name: str, compares: Mapping[str, int], operation: Put | Delete) -> int:
         try:
-            return (await self._store.kv_transact(compares, [operation])).revision
+            return (await self._store.keys.transact(compares, [operation])).revision
         except RevisionConflict as conflict:
             raise Changed(name) from conflict
 
@@ -176,7 +177,7 @@ class SharedDefinitions:
         found: Callable[[list[StoredDefinition]], Coroutine[Any, Any, None]],
     ) -> None:
         """Hears of what changes until the watch breaks; `again` is called first, to take stock. Raises `StoreError`."""
-        changes = self._store.kv_watch(*WATCHED)
+        changes = self._store.keys.watch(*WATCHED)
         try:
             await again()
             async for some in changes:

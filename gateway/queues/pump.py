@@ -18,7 +18,8 @@ from gateway.domain.access import OPEN, Access, Permissions
 from gateway.domain.address import queue_address
 from gateway.port.adapter import ConsumerId, Leased
 from gateway.port.queues import ConsumerCancelled
-from store.api.client import Lease, StoreClient
+from store.api.client import StoreClient
+from store.api.leases import Lease
 from store.api.message import Message, decode
 from store.base import logs
 from store.base.errors import CorruptFrame, OffsetOutOfRange, StoreError
@@ -196,7 +197,7 @@ class Pump:
     async def waiting(self, owner: int) -> int:
         """Returns how many messages wait, after `drop_expired`."""
         await self.drop_expired(owner)
-        return await self._store.waiting(self._number)
+        return await self._store.leases.waiting(self._number)
 
     async def drop_expired(self, owner: int) -> None:
         """Settles the messages at the head of the queue that have expired; `owner` leases them meanwhile.
@@ -206,9 +207,9 @@ class Pump:
         left to whoever reads the queue. Raises `StoreError`.
         """
         store, number, count = self._store, self._number, 1  # mostly the first one says that there is nothing to do
-        while (first := await store.first_waiting(number)) is not None:
+        while (first := await store.leases.first_waiting(number)) is not None:
             try:
-                fetched = await store.fetch(number, first, max_bytes=PEEK_BYTES, max_rows=count)
+                fetched = await store.queues.fetch(number, first, max_bytes=PEEK_BYTES, max_rows=count)
             except (OffsetOutOfRange, CorruptFrame):
                 return
             found = [(frame, row) for frame, rows in zip(fetched.frames, fetched.rows, strict=True) for row in rows]
@@ -224,13 +225,13 @@ class Pump:
     async def _settle_expired(self, owner: int, count: int) -> bool:
         """Leases `count` messages and settles what has expired of them; returns whether that was all."""
         store, number = self._store, self._number
-        leases = await store.take(number, owner, max_count=count)
+        leases = await store.leases.take(number, owner, max_count=count)
         _, live, dead = read(leases, now_ms=self._now_ms(), ttl_ms=self._ttl_ms)
         if live:  # others have taken some of what was at the head
-            store.requeue(number, owner, [lease.offset for lease in live], delivered=False)
+            store.leases.requeue(number, owner, [lease.offset for lease in live], delivered=False)
             self.wake()
         if dead:
-            await store.settle(number, owner, dead)
+            await store.leases.settle(number, owner, dead)
         return bool(dead) and not live
 
     async def stop(self) -> None:
@@ -268,7 +269,7 @@ class Pump:
         share = BATCH_COUNT_MAX
         among = len(ready) + (self._elsewhere() if ready else 0)
         if among > 1:
-            waiting = await self._store.waiting(self._number)
+            waiting = await self._store.leases.waiting(self._number)
             # At least one: who has asked for nothing is not told of what comes. Among many a few, each in their turn,
             # so that there is not a call for every message.
             share = max(1, -(-waiting // among), min(among // 16, SHARE_COUNT_MIN))
@@ -285,11 +286,11 @@ class Pump:
     async def _serve(self, consumer: Consumer, share: int) -> bool:
         """Leases up to `share` messages to a consumer and offers them; returns whether any were there."""
         store, conn = self._store, consumer.conn
-        leases = await store.take(self._number, conn.id, max_count=min(share, consumer.offer_count()))
+        leases = await store.leases.take(self._number, conn.id, max_count=min(share, consumer.offer_count()))
         if not leases:
             return False
         if consumer.gone or conn.gone or not consumer.allowed:
-            store.requeue(self._number, conn.id, [lease.offset for lease in leases], delivered=False)
+            store.leases.requeue(self._number, conn.id, [lease.offset for lease in leases], delivered=False)
             return True
         messages, live, dead = read(leases, now_ms=self._now_ms(), ttl_ms=self._ttl_ms)
         taken, offsets = 0, [lease.offset for lease in live]
@@ -298,14 +299,14 @@ class Pump:
             taken = conn.deliver(Leased(consumer.id, messages, offsets, counts, self._number))
             consumer.took(taken, len(messages))
             if taken < len(messages):
-                store.requeue(self._number, conn.id, offsets[taken:], delivered=False)
+                store.leases.requeue(self._number, conn.id, offsets[taken:], delivered=False)
         self._ahead += taken
         if taken and not consumer.gone:
             self.consumers.remove(consumer)
             self.consumers.append(consumer)
         done = dead + offsets[:taken] if consumer.settle_on_delivery else dead
         if done:
-            await store.settle(self._number, conn.id, done)
+            await store.leases.settle(self._number, conn.id, done)
         return True
 
 
@@ -313,11 +314,11 @@ async def take_live(
     store: StoreClient, number: QueueNumber, owner: int, *, now_ms: Callable[[], int], ttl_ms: int | None
 ) -> tuple[Message, Lease] | None:
     """Leases the first message of a queue that has not expired; those before it are settled."""
-    while leases := await store.take(number, owner, max_count=1):
+    while leases := await store.leases.take(number, owner, max_count=1):
         messages, live, dead = read(leases, now_ms=now_ms(), ttl_ms=ttl_ms)
         if messages:
             return messages[0], live[0]
-        await store.settle(number, owner, dead)
+        await store.leases.settle(number, owner, dead)
     return None
 
 

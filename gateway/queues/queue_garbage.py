@@ -39,12 +39,12 @@ class QueueGarbage:
 
     async def mark(self, name: str) -> None:
         """Notes that a queue is to be cleared away at the next start. Raises `StoreError`."""
-        await self._store.kv_put(kv_key(self._namespace, name), name.encode())
+        await self._store.keys.put(kv_key(self._namespace, name), name.encode())
 
     async def fresh(self, name: str) -> NamedQueue:
         """The number for a new queue of this name: one without rows. Raises `StoreError`, `ControllerError`."""
         queue = await self._controller.do(NameQueue(name=name))
-        if (await self._store.bounds(QueueNumber(queue.number))).next:
+        if (await self._store.queues.bounds(QueueNumber(queue.number))).next:
             await self._forget(name, queue.number)
             queue = await self._controller.do(NameQueue(name=name))
         self._left.pop(name, None)
@@ -70,8 +70,8 @@ class QueueGarbage:
 
     async def _clear(self, name: str, number: int | None = None) -> None:
         await self._forget(name, (await self._controller.do(NameQueue(name=name))).number if number is None else number)
-        await self._store.kv_delete(kv_key(self._namespace, name))
+        await self._store.keys.delete(kv_key(self._namespace, name))
 
     async def _forget(self, name: str, number: int) -> None:
-        await self._store.delete_queue(QueueNumber(number))
+        await self._store.queues.delete(QueueNumber(number))
         await self._controller.do(ForgetQueue(name=name))

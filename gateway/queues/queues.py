@@ -234,7 +234,7 @@ class NamedQueues:
         done: list[QueueOffset] = []
         for disposition in effect.dispositions:
             if disposition.outcome == "requeue":
-                self._store.requeue(queue.number, conn.id, disposition.offsets)
+                self._store.leases.requeue(queue.number, conn.id, disposition.offsets)
                 queue.pump.wake()
             else:  # "ack", and "reject": there is no dead-letter exchange that could want it
                 done += disposition.offsets
@@ -245,7 +245,7 @@ class NamedQueues:
         """A connection has ended: what it held is there for others again, what was its own is gone."""
         ended = list(self._consumers.pop(conn.id, {}).values())
         unused = [c.queue for c in ended if self._remove(c)]
-        self.appended(self._store.release(conn.id))
+        self.appended(self._store.leases.release(conn.id))
         counted = [c.queue for c in ended if not c.shared]
         if counted:
             await self._left(counted, unused)
@@ -286,7 +286,7 @@ class NamedQueues:
         """See `PurgeQueue`. Raises `Refusal`, `StoreError`."""
         queue = await self._registry.look_up(request.name, conn)
         await queue.pump.drop_expired(conn.id)
-        return await self._store.purge(queue.number)
+        return await self._store.leases.purge(queue.number)
 
     async def get(self, conn: Connection, request: GetMessage) -> Got | None:
         """See `GetMessage`. Raises `Refusal`, `StoreError`."""
@@ -299,7 +299,7 @@ class NamedQueues:
             return None
         message, lease = found
         if conn.gone:
-            self._store.requeue(queue.number, conn.id, [lease.offset], delivered=False)
+            self._store.leases.requeue(queue.number, conn.id, [lease.offset], delivered=False)
             return None
         if request.settle:
             await self._settle(queue, conn, [lease.offset])
@@ -309,7 +309,7 @@ class NamedQueues:
     async def _settle(self, queue: Queue, conn: Connection, offsets: list[QueueOffset]) -> None:
         """Settles messages; what cannot be is there for others again. Raises `StoreError`."""
         try:
-            await self._store.settle(queue.number, conn.id, offsets)
+            await self._store.leases.settle(queue.number, conn.id, offsets)
         except StoreError:
             queue.pump.wake()
             raise

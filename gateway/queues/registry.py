@@ -195,7 +195,7 @@ class QueueRegistry(Topology):
         if not durable:
             await self._garbage.mark(name)
         named = await self._garbage.fresh(name)
-        await self._store.configure_queues([kept(named.number)])
+        await self._store.queues.configure([kept(named.number)])
         definition = QueueDefinition(
             name=name,
             number=named.number,

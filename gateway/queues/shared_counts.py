@@ -92,9 +92,9 @@ class SharedCounts:
             key = f"{COUNTS}/{hash64(queue):016x}/{self._owners.id}"
             if count:
                 record = CountRecord(queue, self._owners.id, count)
-                await self._store.kv_put(key, _encode(record), ttl_ms=TTL_MS)
+                await self._store.keys.put(key, _encode(record), ttl_ms=TTL_MS)
             else:
-                await self._store.kv_delete(key)
+                await self._store.keys.delete(key)
             if self._here.get(queue, 0) == count:
                 self._unsaid.pop(queue, None)
 
@@ -110,7 +110,7 @@ class SharedCounts:
 
     async def hear(self) -> None:
         """Hears what others say until that breaks. Raises `StoreError`."""
-        changes = self._store.kv_watch(*WATCHED)
+        changes = self._store.keys.watch(*WATCHED)
         try:
             self._records = {entry.key: _decode(entry.value) async for entry in stored_entries(self._store, COUNTS)}
             self._add_up()

@@ -26,7 +26,8 @@ from gateway.ownership.stored_entries import stored_entries
 from gateway.port.shared import JoinShared, LeaveShared, SharedName
 from gateway.queues.shared_registry import SharedRegistry
 from gateway.queues.topology import Queue
-from store.api.client import Delete, Put, StoreClient
+from store.api.client import StoreClient
+from store.api.keys import Delete, Put
 from store.base import logs
 from store.base.errors import RevisionConflict, StoreError
 
@@ -129,8 +130,8 @@ class SharedSubscriptions:
             for _ in range(TRIES_COUNT_MAX):
                 queue = await self._registry.share(shared, groups_max=self._groups_max)
                 try:
-                    if await self._store.kv_get(_keys(name, session)[0]) is None:  # else the queue cannot go
-                        await self._store.kv_transact(self._registry.guard(queue), self._joined_as(name, session))
+                    if await self._store.keys.get(_keys(name, session)[0]) is None:  # else the queue cannot go
+                        await self._store.keys.transact(self._registry.guard(queue), self._joined_as(name, session))
                 except RevisionConflict:
                     await self._registry.look_again(name)
                 else:
@@ -214,9 +215,9 @@ class SharedSubscriptions:
         return session
 
     async def _is_there(self, session: str) -> bool:
-        if self._sessions.holds(session) or await self._store.kv_get(session) is not None:
+        if self._sessions.holds(session) or await self._store.keys.get(session) is not None:
             return True
-        return not self._owners.alone and await self._store.kv_get(owner_key(session)) is not None
+        return not self._owners.alone and await self._store.keys.get(owner_key(session)) is not None
 
     async def _forget(self, records: Sequence[MemberRecord], owned: Owned | None = None) -> None:
         """Ends memberships, and looks whether their queues have others."""
@@ -226,7 +227,7 @@ class SharedSubscriptions:
             if owned is not None:
                 await owned.write([Delete(key) for key in gone])
             else:
-                await self._store.kv_transact({}, [Delete(key) for key in gone])
+                await self._store.keys.transact({}, [Delete(key) for key in gone])
         for name in dict.fromkeys(record.queue for record in records):
             self._spawn(self._drop_empty(name))
 
@@ -238,7 +239,7 @@ class SharedSubscriptions:
         for session, theirs in by_session.items():
             keys = dict.fromkeys(key for record in theirs for key in _keys(record.queue, session))
             try:
-                await self._store.kv_transact({session: 0, owner_key(session): 0}, [Delete(key) for key in keys])
+                await self._store.keys.transact({session: 0, owner_key(session): 0}, [Delete(key) for key in keys])
             except RevisionConflict:
                 log.debug("a session has come back before its membership was removed", session=session)
         for name in dict.fromkeys(record.queue for record in records):
@@ -256,17 +257,17 @@ class SharedSubscriptions:
         """See `shared_registry.Unless`."""
         if self._joining[name]:
             return None
-        entry = None if self._owners.alone else await self._store.kv_get(_joins_key(name))
+        entry = None if self._owners.alone else await self._store.keys.get(_joins_key(name))
         prefix = f"{MEMBERS}/{hash64(name):016x}/"
-        if await self._store.kv_prefix(prefix, limit=1):
+        if await self._store.keys.prefix(prefix, limit=1):
             return None
         return {} if self._owners.alone else {_joins_key(name): 0 if entry is None else entry.revision}
 
     async def _forget_joins(self, name: str) -> None:
-        entry = await self._store.kv_get(_joins_key(name))
+        entry = await self._store.keys.get(_joins_key(name))
         if entry is not None and name not in self._registry.queues:
             try:
-                await self._store.kv_delete(entry.key, expected_revision=entry.revision)
+                await self._store.keys.delete(entry.key, expected_revision=entry.revision)
             except RevisionConflict:
                 log.debug("a shared subscription has got members before it was deleted", queue=name)
 

@@ -134,9 +134,9 @@ class Topology:
             await self._definitions.clear()
         await self._take_stock()
         # What an older version, or a crash, has left unsaid.
-        said = self._store.queue_config
+        said = self._store.queues.config
         wanted = [kept(number) for number, queue in self.by_number.items() if not queue.shared]
-        await self._store.configure_queues([one for one in wanted if one != said(QueueNumber(one.queue))])
+        await self._store.queues.configure([one for one in wanted if one != said(QueueNumber(one.queue))])
         if first:
             await self._garbage.load()
 

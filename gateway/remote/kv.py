@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.domain.errors import HeadgateError
 from gateway.remote.http import RemoteGateway, RemoteRefused
-from store.api.client import Change, Entry, Page
+from store.api.keys import Change, Entry, Page
 from store.api.kv_export import Exported, ExportWriter, Imported, batches, exporting, read_export
 
 __all__ = ["RemoteKeys", "Watched"]

@@ -190,7 +190,7 @@ class Hub:
         await self.queues.load()
         await self.keys.start()
         await self.timer_secrets.load(self.store)
-        self.store.watch_queues(self.queues.appended)
+        self.store.queues.watch(self.queues.appended)
         orphans = await self.sessions.load()
         await self.shared.begin()
         self._waiting_wills.look()
@@ -281,7 +281,7 @@ class Hub:
     @property
     def crowded(self) -> bool:
         """Returns whether so many bytes wait to be durable that no connection should be read."""
-        return self.store.pending_bytes + self.ingest.waiting_bytes > self._pending_bytes_high
+        return self.store.log.pending_bytes + self.ingest.waiting_bytes > self._pending_bytes_high
 
     def paused(self, endpoint: Endpoint) -> None:
         """An endpoint is not read from because it is crowded; it is asked to look again when that is over."""
@@ -397,10 +397,10 @@ class Hub:
     async def _say_configs(self, topics: Iterable[Topic]) -> None:
         """Tells the store what is said of topics, as far as it does not know."""
         configs = [one for topic in topics for one in topic_settings.queue_configs(topic)]
-        known = self.store.queue_config
+        known = self.store.queues.config
         unknown = [one for one in configs if one != (known(QueueNumber(one.queue)) or QueueConfig(one.queue))]
         try:
-            await self.store.configure_queues(unknown)
+            await self.store.queues.configure(unknown)
         except StoreError as error:  # a full disk, a group out of reach; what there is can still be read
             log.warning("topics could not be configured yet", error=str(error))
             self._topics_changed = True

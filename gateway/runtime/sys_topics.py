@@ -118,10 +118,10 @@ class SysTopics:
             "subscriptions/count": hub.fanout.subscription_count,
             "shared_subscriptions/count": hub.queues.registry.shared_count,
             "retained messages/count": self._retained,
-            "store/pending/bytes": hub.store.pending_bytes,
+            "store/pending/bytes": hub.store.log.pending_bytes,
         }
         try:
-            values["store/log/bytes"] = hub.store.confirmed
+            values["store/log/bytes"] = hub.store.log.confirmed
         except StoreError:
             values["store/log/bytes"] = None  # out of reach
         for name, load in self._loads.items():
@@ -137,7 +137,7 @@ class SysTopics:
     async def _count(self) -> None:
         """Counts what is stored, for whoever asks next."""
         try:
-            self._sessions = await self._hub.store.kv_count(f"sessions/{PROTOCOL}/", f"sessions/{PROTOCOL}0")
-            self._retained = await self._hub.store.kv_count("retained/", "retained0")
+            self._sessions = await self._hub.store.keys.count(f"sessions/{PROTOCOL}/", f"sessions/{PROTOCOL}0")
+            self._retained = await self._hub.store.keys.count("retained/", "retained0")
         except StoreError as error:
             log.debug("sessions and retained messages could not be counted", error=str(error))

@@ -11,7 +11,8 @@ from gateway.domain.keys import kv_key
 from gateway.domain.session_user import SessionUser, check_user
 from gateway.ownership.owners import Owned
 from gateway.sessions.wills import WillRecord
-from store.api.client import Entry, Put, StoreClient
+from store.api.client import StoreClient
+from store.api.keys import Entry, Put
 from store.format.frame import LogOffset, Position, QueueNumber
 
 __all__ = [
@@ -160,7 +161,7 @@ async def not_told(session: str, owned: Owned, *, lasting: bool = True) -> None:
 
 async def load_record(store: StoreClient, key: str) -> SessionRecord | None:
     """Returns the record of a session in the KV. Raises `StoreError`."""
-    return record_in(await store.kv_get(key))
+    return record_in(await store.keys.get(key))
 
 
 def record_in(entry: Entry | None) -> SessionRecord | None:

@@ -44,7 +44,8 @@ from gateway.sessions.record import (
     session_key,
 )
 from gateway.sessions.wills import Wills
-from store.api.client import Delete, Entry, Put, StoreClient
+from store.api.client import StoreClient
+from store.api.keys import Delete, Entry, Put
 from store.base import logs
 
 COMMIT_INTERVAL_MS = 1_000
@@ -130,7 +131,7 @@ class Sessions:
         """Owns a session that nobody holds, its last holder's last word written; and its record, if that is known."""
         before = self._held.get(key) or self._unclosed.get(key)
         if before is None:
-            entry = await self._store.kv_get(key)
+            entry = await self._store.keys.get(key)
             record = record_in(entry)
             self._check_user(key, record, user)
             seen = {key: 0 if entry is None else entry.revision}
@@ -185,7 +186,7 @@ class Sessions:
         if new:
             return OpenedSession(present=False, marks=await open_marks(self._store, key, owned, used=False))
         marks = await open_marks(self._store, key, owned, used=held.marked)
-        entry = await self._store.kv_get(exchanges_key(key))
+        entry = await self._store.keys.get(exchanges_key(key))
         exchanges = entry.value if entry is not None else b""
         return OpenedSession(present=True, state=held.state, exchanges=exchanges, cursor=held.committed, marks=marks)
 
@@ -395,14 +396,14 @@ class Sessions:
     async def _sweep(self, key: str) -> bool:
         """Forgets one session unless it has come back to life; returns whether it was forgotten."""
         async with self._turns.at(key):
-            entry = await self._store.kv_get(key)
+            entry = await self._store.keys.get(key)
             if entry is None or not self._is_over(entry):
                 return False
             try:
                 owned = await self._owners.take(key, wait=False)
             except Taken:
                 return False
-            entry = None if self._owners.alone else await self._store.kv_get(key)
+            entry = None if self._owners.alone else await self._store.keys.get(key)
             over = self._owners.alone or (entry is not None and self._is_over(entry))
             if over:
                 await self._forget(key, owned)
@@ -444,6 +445,6 @@ class Sessions:
         if (record := await load_record(self._store, key)) is not None and record.marked:
             await forget_marks(self._store, key, owned, now_ms=self._now_ms())
         gone: list[Put | Delete] = [*operations, Delete(key)]
-        if await self._store.kv_get(exchanges_key(key)) is not None:
+        if await self._store.keys.get(exchanges_key(key)) is not None:
             gone.append(Delete(exchanges_key(key)))
         await owned.forget(gone)

@@ -72,7 +72,7 @@ class WaitingWills:
 
     async def _look(self) -> None:
         after = ""
-        while page := await self._store.kv_prefix(f"{NAMESPACE}/", after=after, limit=PAGE):
+        while page := await self._store.keys.prefix(f"{NAMESPACE}/", after=after, limit=PAGE):
             for entry in page:
                 record = _decode(entry.value)
                 if record.timer and record.who is not None:

@@ -28,7 +28,9 @@ from gateway.port.adapter import Outcome, Principal, Publish, Random, Token, Wil
 from gateway.port.tickets import timer_id
 from gateway.publishing.delayed import cancel_timer
 from gateway.publishing.ingest import Publisher
-from store.api.client import Delete, IndexKind, Put, StoreClient
+from store.api.client import StoreClient
+from store.api.keys import Delete, Put
+from store.api.log import IndexKind
 from store.api.message import Message, decode
 from store.base import logs
 
@@ -91,7 +93,7 @@ class Wills:
         known: dict[str, None] = {}
         orphans: list[str] = []
         after = ""
-        while page := await self._store.kv_prefix(f"{NAMESPACE}/", after=after, limit=PAGE):
+        while page := await self._store.keys.prefix(f"{NAMESPACE}/", after=after, limit=PAGE):
             for entry in page:
                 record = msgspec.msgpack.decode(entry.value, type=WillRecord)
                 known[entry.key] = None
@@ -129,7 +131,7 @@ class Wills:
         key = _key(session)
         if self._known is not None and key not in self._known:
             return None
-        entry = await self._store.kv_get(key)
+        entry = await self._store.keys.get(key)
         return None if entry is None else msgspec.msgpack.decode(entry.value, type=WillRecord)
 
     async def leave(self, owned: Owned, session: str, record: WillRecord, *, expiry_s: int | None) -> bool:
@@ -214,8 +216,8 @@ class Wills:
         """Returns whether the log has a will, found by its id; one its client has named is known by its number only."""
         if not record.once or record.message.id != record.once:
             return False
-        for position in await self._store.find(IndexKind.ID, hash64(record.once)):
-            stored = await self._store.read(position)
+        for position in await self._store.log.find(IndexKind.ID, hash64(record.once)):
+            stored = await self._store.log.read(position)
             if stored is not None and decode(stored).id == record.once:
                 return True
         return False

@@ -33,9 +33,9 @@ from spark.decode.rules import Rules
 from spark.decode.samples import Decoder
 from spark.decode.values import BAD_BODY, ENCODED, Rows
 from spark.errors import BadOption
-from store.api.client import Fetched
 from store.api.devices import Devices
 from store.api.message import Message, decode
+from store.api.queues import Fetched
 from store.base.errors import CorruptFrame
 from store.format.frame import HEADER, ROWS_DTYPE
 

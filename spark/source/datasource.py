@@ -41,7 +41,7 @@ from spark.errors import DataLoss
 from spark.source import offsets
 from spark.source.columns import Columns, schema_of
 from spark.source.options import EARLIEST, LATEST, SourceOptions
-from store.api.client import Bounds
+from store.api.queues import Bounds
 from store.base.errors import CorruptFrame, OffsetOutOfRange
 from store.remoting.reader import RemoteReader
 

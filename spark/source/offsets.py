@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from spark.errors import BadOption
 from spark.source.options import EARLIEST, LATEST, Place
-from store.api.client import Bounds
+from store.api.queues import Bounds
 
 __all__ = ["Range", "advance", "chosen_queues", "decode", "encode", "place", "ranges"]
 

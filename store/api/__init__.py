@@ -1,7 +1,24 @@
 """The client's interface: everything that can be asked of a store group, in this process or over the network.
 
-`client` is the interface, `handle` names a lease, `timer_key` a timer; `kv_rules` decides what a change of a key does,
-`kv_export` is a file of keys and values. `message` is the message in the body of a record, which gateways write and
-Spark reads, and `devices` says which device a message is of; no other room of the store imports them. Everybody may
-import this room; it imports `store.base` and `store.format`.
+A client (`client`) has six subjects. Each is a protocol in a file of its name, with the values that it takes and gives:
+
+    store.log       appends frames, follows, reads and finds them; lists addresses
+    store.queues    reads a queue, says how long it is kept, forgets it, tells of what it can lend
+    store.keys      gets, puts, transacts, lists and watches keys and values
+    store.groups    has the offsets that consumer groups have committed
+    store.leases    lends single messages of a queue, settles them, takes them back
+    store.timers    has what is to be stored later
+
+Four clients have them. `LocalStore` (`store.local`) has the store in its own process: its subjects share a core, which
+says whether it is open, runs what may wait for a disk in threads, and waits for views and repairs. `RemoteStore`
+(`store.remoting`) asks a node: `store.rpc` has what travels, `store.serving` answers over any client. `NearStore` is
+one whose reads a replica near by answers. `ClusterStore` (`store.cluster`) has the clients of all groups: a call that
+names a queue goes to the group of the queue; its keys, and where consumer groups are, are the home group's.
+
+A method of a subject does one thing. What many of them do is bound once, where it is hot: `append = store.log.append`.
+
+`handle` names a lease; `kv_rules` decides what a change of a key does, `kv_export` is a file of keys and values.
+`message` is the message in the body of a record, which gateways write and Spark reads, and `devices` says which device
+a message is of; no other room of the store imports them. Everybody may import this room; it imports `store.base` and
+`store.format`.
 """

@@ -22,7 +22,8 @@ from typing import IO, Final, NamedTuple
 import msgspec
 from google_crc32c import value as crc32c
 
-from store.api.client import Entry, Put, StoreClient
+from store.api.client import StoreClient
+from store.api.keys import Entry, Put
 from store.base.errors import DamagedExport
 from store.format.frame import FRAME_BYTES_MAX
 
@@ -166,20 +167,20 @@ async def export_to(
 
     One page is in memory at a time. Raises what `kv_hold` and `kv_range` raise, and OSError.
     """
-    at = await store.kv_hold()
+    at = await store.keys.hold()
     try:
-        names = [one.name for one in await store.kv_namespaces()] if namespaces is None else sorted(set(namespaces))
+        names = [one.name for one in await store.keys.namespaces()] if namespaces is None else sorted(set(namespaces))
         with exporting(path) as file:
             writer = ExportWriter(file, revision=at, now_ms=now_ms)
             for name in names:
                 after, more = None, True
                 while more:
-                    page = await store.kv_range(namespace=name, after=after, limit=PAGE_COUNT, at_revision=at)
+                    page = await store.keys.range(namespace=name, after=after, limit=PAGE_COUNT, at_revision=at)
                     writer.add(page.entries)
                     more, after = page.more, page.entries[-1].key if page.entries else None
             writer.finish()
     finally:
-        store.kv_release(at)
+        store.keys.release(at)
     return Exported(at, now_ms, writer.entries)
 
 
@@ -285,14 +286,14 @@ async def import_from(store: StoreClient, path: Path, *, now_ms: int) -> Importe
 
 
 async def _has(store: StoreClient, wanted: Entry) -> bool:
-    found = await store.kv_get(wanted.key, namespace=wanted.namespace)
+    found = await store.keys.get(wanted.key, namespace=wanted.namespace)
     return found is not None and (found.value, found.expires_at_ms) == (wanted.value, wanted.expires_at_ms)
 
 
 async def _store(store: StoreClient, entries: Sequence[Entry]) -> None:
     if len(entries) == 1:  # as large as it may be: a transaction's record is a little larger
         one = entries[0]
-        await store.kv_put(one.key, one.value, namespace=one.namespace, expires_at_ms=one.expires_at_ms)
+        await store.keys.put(one.key, one.value, namespace=one.namespace, expires_at_ms=one.expires_at_ms)
     elif entries:
         puts = [Put(one.key, one.value, one.expires_at_ms) for one in entries]
-        await store.kv_transact({}, puts, namespace=entries[0].namespace)
+        await store.keys.transact({}, puts, namespace=entries[0].namespace)

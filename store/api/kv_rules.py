@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from store.api.client import EXISTS, Change, Entry, Transacted
+from store.api.keys import EXISTS, Change, Entry, Transacted
 from store.base.errors import KeyTooLong, NamespaceFull, RevisionConflict, StoreError
 from store.format.frame import Position
 from store.format.records import KvDelete, KvExpired, KvLimits, KvPut, KvTransaction

@@ -13,7 +13,7 @@ from threading import Event, Thread
 from time import monotonic
 from typing import NamedTuple, Protocol, TypeAlias
 
-from store.api.client import Appended, OnAppended
+from store.api.log import Appended, OnAppended
 from store.base.errors import AppendOutcomeUnknown, SequenceOutOfOrder, StoreError, StoreFailed, StoreFull
 from store.disk.space import NO_ROOM, Space
 from store.engine.compaction import RowWatch

@@ -13,9 +13,9 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import Literal, TypeAlias
 
-from store.api.client import OnAppended
 from store.api.kv_rules import SlotContent
 from store.api.kv_rules import Space as KeySpace
+from store.api.log import OnAppended
 from store.base.errors import NotMaster, ReplicaIncomplete, StoreError, StoreFailed, StoreFull, ViewsDamaged
 from store.disk.files import Files, OsFiles
 from store.disk.housekeeper import Chore, Housekeeper

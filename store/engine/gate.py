@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from store.api.client import Appended, OnAppended
+from store.api.log import Appended, OnAppended
 from store.base.errors import AppendOutcomeUnknown, StoreError
 from store.engine.commit import Committed
 from store.format.frame import LogOffset

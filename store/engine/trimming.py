@@ -15,7 +15,7 @@ from threading import Event
 from time import sleep
 from typing import Protocol
 
-from store.api.client import Appended, OnAppended
+from store.api.log import Appended, OnAppended
 from store.base.errors import CorruptFrame, StoreError
 from store.engine.commit import Late
 from store.engine.compaction import Compaction, RowWatch, copies_frame

@@ -6,44 +6,42 @@ from itertools import islice
 from store.engine.engine import Engine
 from store.format.frame import Position
 from store.log.run import Run
+from store.views import Views
 from store.views.index import IndexQuery, find_in_run
 
-__all__ = ["FIND_MAX", "Finder"]
+__all__ = ["FIND_MAX", "find_addresses", "find_positions", "find_unlisted"]
 
 FIND_MAX = 10_000  # positions or addresses in one answer
 
 
-class Finder:
-    """Answers from any thread. What may not be in the views yet is given with each question, as it was before it."""
+# Any thread may ask. What may not be in the views yet is given with each question, as it was before it.
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
 
-    def find(self, wanted: IndexQuery, recent: Sequence[Run], limit: int) -> list[Position]:
-        """Positions, newest first."""
-        limit = max(min(limit, FIND_MAX), 0)
-        found: list[Position] = []
-        for run in reversed(recent):
-            found += islice(find_in_run(run, wanted), limit - len(found))
-            if len(found) >= limit:
-                return found
-        if recent:  # the views may hold these runs by now
-            wanted = wanted.in_front_of(recent[0].start)
-        views = self._engine.views
-        with views.reading() as txn:
-            found += islice(views.index.find(txn, wanted, self._engine.log.first), limit - len(found))
-        return found
+def find_positions(engine: Engine, wanted: IndexQuery, recent: Sequence[Run], limit: int) -> list[Position]:
+    """Finds positions, newest first."""
+    limit = max(min(limit, FIND_MAX), 0)
+    found: list[Position] = []
+    for run in reversed(recent):
+        found += islice(find_in_run(run, wanted), limit - len(found))
+        if len(found) >= limit:
+            return found
+    if recent:  # the views may hold these runs by now
+        wanted = wanted.in_front_of(recent[0].start)
+    views = engine.views
+    with views.reading() as txn:
+        found += islice(views.index.find(txn, wanted, engine.log.first), limit - len(found))
+    return found
 
-    def addresses(self, prefix: str, after: str, recent: Set[str], limit: int) -> list[str]:
-        """Addresses, ascending."""
-        limit = max(min(limit, FIND_MAX), 0)
-        views = self._engine.views
-        with views.reading() as txn:
-            stored = list(islice(views.addresses.after(txn, prefix, after), limit))
-        return sorted({*recent, *stored})[:limit]
 
-    def unlisted(self, addresses: Sequence[str]) -> list[str]:
-        """Those of some addresses that the view does not have."""
-        views = self._engine.views
-        with views.reading() as txn:
-            return [address for address in addresses if not views.addresses.has(txn, address)]
+def find_addresses(views: Views, prefix: str, after: str, recent: Set[str], limit: int) -> list[str]:
+    """Finds addresses, ascending."""
+    limit = max(min(limit, FIND_MAX), 0)
+    with views.reading() as txn:
+        stored = list(islice(views.addresses.after(txn, prefix, after), limit))
+    return sorted({*recent, *stored})[:limit]
+
+
+def find_unlisted(views: Views, addresses: Sequence[str]) -> list[str]:
+    """Finds those of some addresses that the view does not have."""
+    with views.reading() as txn:
+        return [address for address in addresses if not views.addresses.has(txn, address)]

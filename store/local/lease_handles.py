@@ -25,7 +25,7 @@ class LeaseHandles:
         self._now_ms = steady_ms
 
     async def settle(self, handles: Sequence[str]) -> list[StoreError | None]:
-        """See `StoreClient.settle_handles`."""
+        """See `LeaseCalls.settle_handles`."""
         key = await self._key()
         answers: list[StoreError | None] = [None] * len(handles)
         left: dict[int, LeaseHandle] = {}
@@ -85,7 +85,7 @@ class LeaseHandles:
         return loaded
 
     async def requeue(self, handles: Sequence[str], delay_ms: int | None) -> list[StoreError | None]:
-        """See `StoreClient.requeue_handles`."""
+        """See `LeaseCalls.requeue_handles`."""
         key = await self._key()
         answers: list[StoreError | None] = []
         for text in handles:
@@ -101,7 +101,7 @@ class LeaseHandles:
         return answers
 
     async def extend(self, handles: Sequence[str], invisible_ms: int) -> list[str | StoreError]:
-        """See `StoreClient.extend_handles`."""
+        """See `LeaseCalls.extend_handles`."""
         check_invisible(invisible_ms)
         key = await self._key()
         answers: list[str | StoreError] = []

@@ -7,8 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from store.api.client import Appended, Lease, OnAppended
 from store.api.handle import Grant
+from store.api.leases import Lease
+from store.api.log import Appended, OnAppended
 from store.base.errors import LeaseLost, StoreError
 from store.format.dead_letters import dead_letters_frame
 from store.format.frame import FIRST_QUEUE, ROW, QueueNumber, QueueOffset, UnplacedFrame
@@ -90,7 +91,7 @@ class Lending:
     async def take(
         self, queue: QueueNumber, owner: int, *, max_count: int, max_bytes: int, group: str, invisible_ms: int | None
     ) -> Sequence[Lease]:
-        """See `StoreClient.take`. What is released while this waits for a disk is not lent."""
+        """See `LeaseCalls.take`. What is released while this waits for a disk is not lent."""
         while True:
             leases, following = await self.leases(queue, group)
             grant = await self._grant(leases, owner, invisible_ms)
@@ -230,7 +231,7 @@ class Lending:
     # ---- settling
 
     async def settle(self, queue: QueueNumber, owner: int, offsets: Iterable[int], group: str) -> None:
-        """See `StoreClient.settle`. When it raises, the messages will be lent again."""
+        """See `LeaseCalls.settle`. When it raises, the messages will be lent again."""
         leases = self._recent.leases.get(queue, group)
         if leases is not None:
             ranges = leases.begin_settling(owner, offsets)
@@ -269,7 +270,7 @@ class Lending:
     async def forward(
         self, queue: QueueNumber, owner: int, offsets: Sequence[int], rows: bytes, payload: bytes, *, group: str
     ) -> None:
-        """See `StoreClient.forward`. When it raises, the messages will be lent again."""
+        """See `LeaseCalls.forward`. When it raises, the messages will be lent again."""
         leases = self._recent.leases.get(queue, group)
         if leases is None or not leases.held(owner).issuperset(offsets):
             raise LeaseLost(f"some messages of queue {queue} are not held any more")
@@ -309,14 +310,14 @@ class Lending:
         delay_ms: int | None,
         group: str,
     ) -> None:
-        """See `StoreClient.requeue`."""
+        """See `LeaseCalls.requeue`."""
         leases = self._recent.leases.get(queue, group)
         if leases is not None:
             leases.requeue(owner, offsets, delivered=delivered, delay_ms=delay_ms, now_ms=self._now_ms())
             self.give_up(leases)
 
     def release(self, owner: int) -> Sequence[QueueNumber]:
-        """See `StoreClient.release`."""
+        """See `LeaseCalls.release`."""
         released = self._recent.leases.release(owner, now_ms=self._now_ms())
         for leases in released:
             self.give_up(leases)
@@ -325,7 +326,7 @@ class Lending:
     def extend(
         self, queue: QueueNumber, owner: int, offsets: Iterable[int], *, invisible_ms: int, group: str, key: bytes
     ) -> Sequence[QueueOffset]:
-        """See `StoreClient.extend`."""
+        """See `LeaseCalls.extend`."""
         check_invisible(invisible_ms)
         leases = self._recent.leases.get(queue, group)
         if leases is None:
@@ -344,7 +345,7 @@ class Lending:
         return [QueueOffset(offset) for offset in leases.extend(owner, offsets, grant)]
 
     async def reject(self, queue: QueueNumber, owner: int, offsets: Iterable[int], *, reason: str, group: str) -> None:
-        """See `StoreClient.reject`. When it raises, the messages will be lent again."""
+        """See `LeaseCalls.reject`. When it raises, the messages will be lent again."""
         leases = self._recent.leases.get(queue, group)
         if leases is not None:
             ranges = leases.set_apart(owner, offsets)
@@ -402,29 +403,29 @@ class Lending:
     # ---- the others
 
     async def set_policy(self, queue: QueueNumber, policy: LeasePolicy, group: str) -> None:
-        """See `StoreClient.set_lease_policy`."""
+        """See `LeaseCalls.set_policy`."""
         leases, _ = await self.leases(queue, group)
         leases.kept = True  # so that there is something that takes it when the record is applied
         await self._record(LeasePolicySet(queue, group, policy))
 
     async def policy(self, queue: QueueNumber, group: str) -> LeasePolicy:
-        """See `StoreClient.lease_policy`."""
+        """See `LeaseCalls.policy`."""
         leases, _ = await self.leases(queue, group)
         return leases.policy
 
     async def waiting(self, queue: QueueNumber, group: str) -> int:
-        """See `StoreClient.waiting`."""
+        """See `LeaseCalls.waiting`."""
         leases, following = await self.leases(queue, group)
         return leases.waiting(following)
 
     async def first_waiting(self, queue: QueueNumber, group: str) -> QueueOffset | None:
-        """See `StoreClient.first_waiting`."""
+        """See `LeaseCalls.first_waiting`."""
         leases, following = await self.leases(queue, group)
         first = leases.first_waiting(following)
         return None if first is None else QueueOffset(first)
 
     async def purge(self, queue: QueueNumber, group: str) -> int:
-        """See `StoreClient.purge`."""
+        """See `LeaseCalls.purge`."""
         leases, following = await self.leases(queue, group)
         ranges = leases.begin_purge(following)
         parts = [ranges[i : i + PURGE_RANGES] for i in range(0, len(ranges), PURGE_RANGES)]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from store.api.client import Bounds, Fetched
+from store.api.queues import Bounds, Fetched
 from store.base.errors import CorruptFrame, OffsetOutOfRange
 from store.format.frame import Frame, LogOffset, QueueNumber, QueueOffset
 from store.format.ranges import Range
@@ -158,7 +158,7 @@ class Reader:
         kept: ReadableRange = ALL,
         in_memory: bool = False,
     ) -> Fetched:
-        """See `StoreClient.fetch`."""
+        """See `QueueCalls.fetch`."""
         if recent and offset == recent[-1].next:
             return Fetched((), (), offset, offset)
         wanted: list[Chunk] = []
@@ -216,7 +216,7 @@ class Reader:
     def bounds(
         self, queue: QueueNumber, recent: Sequence[Chunk], *, kept: ReadableRange = ALL, in_memory: bool = False
     ) -> Bounds:
-        """See `StoreClient.bounds`."""
+        """See `QueueCalls.bounds`."""
         if in_memory:
             raise NotInMemory
         with self._views.reading() as txn:
@@ -243,7 +243,7 @@ class Reader:
     def offset_at_time(
         self, queue: QueueNumber, time_ms: int, recent: Sequence[Chunk], *, kept: ReadableRange = ALL
     ) -> QueueOffset:
-        """See `StoreClient.offset_at_time`."""
+        """See `QueueCalls.offset_at_time`."""
         with self._views.reading() as txn:
             readable = self._readable(txn, queue, recent, kept)
             return self._first(txn, queue, recent, lambda chunk: chunk.stored_at_ms >= time_ms and readable(chunk))
@@ -306,7 +306,7 @@ class Reader:
     def scan(
         self, start: LogOffset, end: LogOffset, *, max_bytes: int, in_memory: bool = False
     ) -> tuple[list[Frame], LogOffset]:
-        """All frames in log order; see `StoreClient.scan`. Raises `CorruptFrame` where the first one is damaged."""
+        """All frames in log order; see `LogCalls.scan`. Raises `CorruptFrame` where the first one is damaged."""
         frames: list[Frame] = []
         at = max(start, self._log.first)
         size = 0

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from store.api.client import Appended, OnAppended
+from store.api.log import Appended, OnAppended
 from store.base.errors import BadArgument, StoreError
 from store.format.frame import ROW, Position, QueueNumber, UnplacedFrame
 from store.format.records import Record, encode_checked, queue_of

@@ -14,7 +14,6 @@ from store.engine.identity import log_id, name_log
 from store.engine.replication_hooks import StoreListener
 from store.format.frame import HEADER, Header, LogOffset, origin_of, parse_header
 from store.local.local import LocalStore
-from store.node.reads import MasterStore
 from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EpochList
 from store.replication.errors import BadEpochs
@@ -80,7 +79,7 @@ class Disk:
                     f"the file {self._file.path} is damaged, and so is the log that it could be made from: {error}"
                 ) from error
             found = epochs, epochs.newest
-            self.guessed = store.first > origin_of(self.group)
+            self.guessed = store.replication.first > origin_of(self.group)
         self.epochs, self.promised, self.unusable = found[0], max(found[1], self.promised), None
         return store
 
@@ -97,9 +96,9 @@ class Disk:
             else:
                 return
 
-    async def open_master(self, epoch: int, confirmed: LogOffset) -> MasterStore:
+    async def open_master(self, epoch: int, confirmed: LogOffset) -> LocalStore:
         """Opens as the master of an epoch, with so much known to be confirmed. Raises what `LocalStore.open` raises."""
-        store: MasterStore = await self._open(MasterStore, role="master", epoch=epoch, confirmed=confirmed)
+        store: LocalStore = await self._open(LocalStore, role="master", epoch=epoch, confirmed=confirmed)
         self.store = store
         return store
 
@@ -161,7 +160,11 @@ class Disk:
         if log in {"", self.log}:
             return
         known = await asyncio.to_thread(log_id, self.files, self.data_dir)
-        if known not in {"", log} and self.store is not None and self.store.end > self.store.first:
+        if (
+            known not in {"", log}
+            and self.store is not None
+            and self.store.replication.end > self.store.replication.first
+        ):
             raise ForeignLog(f"{self.data_dir} has log {known}, and that of store group {self.group} is {log}")
         if known != log:
             with self.needing_room("the name of the log is"):
@@ -198,7 +201,12 @@ class Disk:
         store = self.store
         if self.listener is not None:
             self.listener.damaged()
-            if store is not None and store.role == "replica" and store.view_damages and store.views_rebuildable:
+            if (
+                store is not None
+                and store.replication.role == "replica"
+                and store.view_damages
+                and store.views_rebuildable
+            ):
                 self.listener.failed(
                     ViewsDamaged(f"views are damaged: {store.view_damages[0]}")
                 )  # made anew when opened
@@ -216,8 +224,8 @@ class Disk:
 async def _epochs_of(store: LocalStore) -> EpochList:
     """The epochs that the frames of a log tell. Raises `CorruptFrame`."""
     headers: list[Header] = []
-    at = store.first
-    while data := await store.read_log(at, SCAN_BYTES):
+    at = store.replication.first
+    while data := await store.replication.read_log(at, SCAN_BYTES):
         skip = 0
         while skip < len(data):
             header = parse_header(data[skip : skip + HEADER.size], log_offset=at)

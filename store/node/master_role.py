@@ -23,8 +23,8 @@ from controller.api.commands import AlterSyncSet
 from controller.api.requests import Elect
 from store.base.errors import CorruptFrame, NotMaster, OffsetOutOfRange, StoreClosed, StoreError
 from store.format.frame import LogOffset
+from store.local.local import LocalStore
 from store.node.master_health import MasterHealth
-from store.node.reads import MasterStore
 from store.node.replica_auth import stranger
 from store.node.replica_context import TICK_S, ReplicaContext
 from store.node.rounds import Rounds
@@ -56,19 +56,19 @@ class MasterRole:
     def __init__(self, context: ReplicaContext, group: Group) -> None:
         store = context.disk.store
         assert store is not None
-        assert store.flushed == store.end, "all of the log is on disk"
+        assert store.replication.flushed == store.replication.end, "all of the log is on disk"
         self._context = context
         self._group = group
         self._loop = asyncio.get_running_loop()
-        self._store: MasterStore | None = None  # while it is open
+        self._store: LocalStore | None = None  # while it is open
         self._core = Master(
             group=context.group,
             replica=context.replica,
             epoch=group.master_epoch,
             epochs=context.disk.epochs,
-            first=store.first,
-            end=store.end,
-            confirmed=store.confirmed,
+            first=store.replication.first,
+            end=store.replication.end,
+            confirmed=store.log.confirmed,
             replicas=_replicas(group),
             sync_set=group.sync_set,
             sync_epoch=group.sync_epoch,
@@ -81,7 +81,7 @@ class MasterRole:
         self.health = MasterHealth(context, self._core, self.switch_over)
         self._streams: dict[int, ReplicaStream] = {}  # by replica
         self._snapshots = SnapshotSender(context.disk.data_dir)
-        self._told = (store.confirmed, store.confirmed)  # to the store: confirmed, acknowledged
+        self._told = (store.log.confirmed, store.log.confirmed)  # to the store: confirmed, acknowledged
         self._refused: str | None = None  # why the store refuses appends, as it was told
         self._core.damaged(context.repairing.stands_aside)
         self._rounds = Rounds(self._core, context, self._pump_soon)
@@ -201,18 +201,17 @@ class MasterRole:
             context.services.leading = None
             await self._end([ticking])
 
-    async def _begin(self) -> MasterStore:
+    async def _begin(self) -> LocalStore:
         """Opens as master."""
         disk = self._context.disk
         await disk.close()
         store = await disk.open_master(self._core.epoch, self._core.confirmed)
-        store.agreed = self._rounds.agreed
-        store.cut_off = lambda: self.health.cut_off
+        store.replication.ask_first(agreed=self._rounds.agreed, cut_off=lambda: self.health.cut_off)
         self._store = store
         self._pump()
         return store
 
-    def _serve(self, store: MasterStore) -> None:
+    def _serve(self, store: LocalStore) -> None:
         context = self._context
         context.services.serve(store, master=True)
         self.serving = True
@@ -244,8 +243,8 @@ class MasterRole:
             await asyncio.sleep(TICK_S)
             core = self._core
             core.tick(now_ms=self._context.now_ms())
-            if self._store is not None and self._store.first > core.first:
-                core.trimmed(self._store.first)
+            if self._store is not None and self._store.replication.first > core.first:
+                core.trimmed(self._store.replication.first)
             self._probe()
             self.health.look(self._store, replicas=self._streams)
             self._pump()
@@ -290,18 +289,18 @@ class MasterRole:
         if self._handing_over is None and (target := core.handover) is not None:
             self._handing_over = self._spawn(self._hand_over(target), "handing over")
 
-    def _tell(self, store: MasterStore) -> None:
+    def _tell(self, store: LocalStore) -> None:
         """Lets the store answer what is safe, and takes or refuses appends."""
         core = self._core
         told = core.confirmed, core.acknowledged
         if told != self._told:
             self._told = told
-            store.confirm(*told)
+            store.replication.confirm(*told)
         refusal = core.refusal
         why = None if refusal is None else str(refusal)
         if why != self._refused:
             self._refused = why
-            store.refuse_appends(refusal)
+            store.replication.refuse_appends(refusal)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
         return self._loop.create_task(work, name=name)
@@ -349,7 +348,7 @@ class MasterRole:
             if repairing.blocks(batch.start):
                 return None
             try:
-                frames = await store.read_log(batch.start, batch.end - batch.start, end=limit)
+                frames = await store.replication.read_log(batch.start, batch.end - batch.start, end=limit)
                 if not frames or self._streams.get(replica) is not stream:  # what is sent is another's from now on
                     return None
                 return encode(core.sent(replica, batch.start, frames))
@@ -360,7 +359,7 @@ class MasterRole:
                 logger.info("replica %d waits for the repair of this master's log: %s", replica, error)
                 return None
             except OffsetOutOfRange:  # retention was faster
-                core.trimmed(store.first)
+                core.trimmed(store.replication.first)
                 self._pump_soon()
                 return None
             except StoreClosed:

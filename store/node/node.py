@@ -291,7 +291,7 @@ class StoreNode:
         if self.group.master != context.replica or self.group.master_epoch != epoch:
             return  # it has changed meanwhile
         try:
-            await give_up(context, self.disk.store.end, epoch)
+            await give_up(context, self.disk.store.replication.end, epoch)
         except NotRebuildable as error:
             logger.error("this replica cannot be the master of epoch %d: %s", epoch, error)
             context.unfit.add(epoch)

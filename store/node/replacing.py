@@ -26,22 +26,22 @@ def start_over(context: ReplicaContext, core: ReplicaCore) -> None:
             "a snapshot of the master is asked for: the views of this replica are damaged (%s), and its "
             "log, from %d to %d, does not have all of what they are made from",
             store.view_damages[0],
-            store.first,
-            store.end,
+            store.replication.first,
+            store.replication.end,
         )
 
 
 async def install(context: ReplicaContext, core: ReplicaCore) -> None:
     """Replaces log and views by the snapshot that was fetched, and opens that. Raises `StoreError`, OSError."""
     store, given_up = context.disk.store, core.given_up
-    lost_end = None if store is None else store.lost_end  # a member of the set may have confirmed what it has lost
+    lost_end = None if store is None else store.replication.lost_end
     if store is not None and core.starting_over:  # or have acknowledged what it throws away
-        lost_end = max(store.held, store.followed, store.end)
+        lost_end = max(store.replication.held, store.replication.followed, store.replication.end)
         logger.error(
             "this replica discards its log, from %d to %d, and starts over from the snapshot: it is not elected "
             "before its log reaches %d again",
-            store.first,
-            store.end,
+            store.replication.first,
+            store.replication.end,
             lost_end,
         )
     if lost_end is not None and given_up is not None:

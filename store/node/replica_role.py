@@ -64,19 +64,19 @@ class ReplicaRole:
             replica=context.replica,
             epochs=context.disk.epochs,
             promised=context.disk.promised,
-            first=store.first,
-            end=store.end,
-            confirmed=store.confirmed,
+            first=store.replication.first,
+            end=store.replication.end,
+            confirmed=store.log.confirmed,
             unclean_election=group.config.unclean_election,
-            held=store.held,
-            followed=store.followed,
+            held=store.replication.held,
+            followed=store.replication.followed,
             rebuildable=store.views_rebuildable,
             guessed=context.disk.guessed,
             unclean=context.disk.unclean,
             pace=context.pace,
         )
         self._core.damaged(context.repairing.stands_aside)
-        self._confirmed = store.confirmed  # as the store was told
+        self._confirmed = store.log.confirmed  # as the store was told
         self._stream: MasterStream | None = None
         self._fetching: asyncio.Task[None] | None = None
         self._effects: deque[Effect] = deque()  # to be carried out
@@ -237,7 +237,7 @@ class ReplicaRole:
         assert store is not None
         while self._core.flushed < self._core.end and self._error is None:
             self._synced.clear()
-            if store.dropped is not None:
+            if store.replication.dropped is not None:
                 self._broken = True
                 return
             if store.error is not None:
@@ -249,8 +249,8 @@ class ReplicaRole:
             await asyncio.sleep(TICK_S)
             core, store = self._core, self._context.disk.store
             core.tick(now_ms=self._context.now_ms())
-            if store is not None and store.first > core.first:
-                core.trimmed(min(store.first, core.confirmed))
+            if store is not None and store.replication.first > core.first:
+                core.trimmed(min(store.replication.first, core.confirmed))
             start_over(self._context, core)
             self._after()
             self._listen()
@@ -324,7 +324,7 @@ class ReplicaRole:
         store = self._context.disk.store
         if store is not None and self._core.confirmed > self._confirmed:
             self._confirmed = self._core.confirmed
-            store.confirm(self._confirmed)
+            store.replication.confirm(self._confirmed)
         self._effects += self._core.take()
         if not self._done_at_once():
             self._work_wanted.set()
@@ -335,7 +335,7 @@ class ReplicaRole:
         In a stream nothing else comes, so that a turn of the loop is saved for all that arrives and all that is synced.
         """
         store = self._context.disk.store
-        if self._working or self._over.done() or store is None or store.dropped is not None:
+        if self._working or self._over.done() or store is None or store.replication.dropped is not None:
             return False
         while self._effects:
             effect = self._effects[0]
@@ -343,7 +343,7 @@ class ReplicaRole:
                 self._say(effect.message)
             elif isinstance(effect, Write):
                 try:
-                    store.receive(effect.frames)
+                    store.replication.receive(effect.frames)
                 except StoreError:  # which the task will meet again, and deal with
                     return False
             else:
@@ -385,8 +385,8 @@ class ReplicaRole:
     def _check_kept(self) -> None:
         """Raises `StoreFull` when the store has not kept what it took."""
         store = self._context.disk.store
-        if store is not None and store.dropped is not None:
-            raise store.dropped
+        if store is not None and store.replication.dropped is not None:
+            raise store.replication.dropped
 
     async def _carry_out(self, effect: Effect) -> None:
         context = self._context
@@ -406,7 +406,7 @@ class ReplicaRole:
                 self._after()
             case Write(_, _, _, frames):
                 assert context.disk.store is not None
-                context.disk.store.receive(frames)
+                context.disk.store.replication.receive(frames)
             case AcceptLoss(cut_to, at, unclean):
                 await context.services.stand_down(context.address_of_master(self._group))
                 await give_up(context, at, unclean, cut_to=cut_to)
@@ -428,7 +428,7 @@ class ReplicaRole:
         await context.disk.close()
         store = await context.disk.open_replica(end)
         self._confirmed = self._core.confirmed  # its views may not have come so far before it was closed
-        store.confirm(self._confirmed)
+        store.replication.confirm(self._confirmed)
         context.services.serve(store, master=False, hint=hint)
 
     async def _fetch(self, epoch: int) -> None:

@@ -121,6 +121,6 @@ class ReplicationService:
             if asked.begin:
                 store.verify()
             open_, ever = len(store.damages), store.damages_repaired
-            return wire.encode(Verified(store.first, store.end, store.hastened, open_, ever))
+            return wire.encode(Verified(store.replication.first, store.replication.end, store.hastened, open_, ever))
         except StoreError as error:
             await wire.ERRORS.refuse(context, error)

@@ -51,7 +51,7 @@ class SnapshotSender:
         self._busy = True
         try:
             await asyncio.to_thread(shutil.rmtree, self._directory, True)
-            info = await store.snapshot(self._directory)
+            info = await store.replication.snapshot(self._directory)
             first = LogOffset(info.first)
             kept = epochs.cut(first).trim(first).entries
             sound = not store.is_damaged

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 
-from store.api.client import Change
+from store.api.keys import Change
 
 __all__ = ["FEED_BYTES_MAX", "FEED_COUNT_MAX", "Feed", "Feeds"]
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
-from store.api.client import Transacted
+from store.api.keys import Transacted
 from store.base.errors import StoreError
 from store.format.chunks import Chunk, Chunks
 from store.format.frame import LogOffset, Position, QueueNumber, QueueOffset

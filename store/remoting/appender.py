@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from store.api.client import Appended, OnAppended
+from store.api.log import Appended, OnAppended
 from store.base.errors import (
     AppendOutcomeUnknown,
     FrameTooLarge,
@@ -94,7 +94,7 @@ class Appender:
     # ---- from the caller
 
     def append(self, frame: UnplacedFrame, done: OnAppended) -> None:
-        """See `StoreClient.append`."""
+        """See `LogCalls.append`."""
         size = frame.size_bytes
         refused = self._refusal(size)
         if refused is not None:

@@ -5,7 +5,9 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from store.api.client import QueuesListener, TailListener, TimersHeld
+from store.api.log import TailListener
+from store.api.queues import QueuesListener
+from store.api.timers import TimersHeld
 from store.base.errors import CorruptFrame, ForeignCluster, NotMaster, StoreError, StoreUnreachable
 from store.base.streams import Backoff, keep_connected, until_one_ends
 from store.format.frame import Frame, LogOffset, QueueNumber, origin_of
@@ -139,7 +141,7 @@ class Connection:
     # ---- listeners
 
     def tail(self, listener: TailListener) -> Callable[[], None]:
-        """See `StoreClient.tail`."""
+        """See `LogCalls.tail`."""
         since = self.confirmed if self.sessions else None
         if not self._listeners and not self._tail_running:
             self._tailed = since
@@ -156,7 +158,7 @@ class Connection:
         return stop
 
     def watch_queues(self, listener: QueuesListener) -> Callable[[], None]:
-        """See `StoreClient.watch_queues`."""
+        """See `QueueCalls.watch`."""
         number = self._listener_count
         self._listener_count += 1
         self._queue_listeners[number] = listener

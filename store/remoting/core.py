@@ -1,4 +1,4 @@
-"""The common part of all calls of a store over the network."""
+"""The part that all subjects of a store over the network share."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from store.base.errors import StoreClosed, StoreUnreachable
-from store.format.frame import LogOffset, QueueNumber
-from store.format.queue_config import QueueConfig
+from store.format.frame import LogOffset
 from store.remoting.caller import Mode
 from store.remoting.connection import Connection
 from store.remoting.held import Held
@@ -25,19 +24,18 @@ def decoder(kind: Any) -> Callable[[Any], Any]:
 
 
 class Remote:
-    """Some calls of a store over the network, which sets what they need."""
+    """The state that the subjects of a store over the network share. Belongs to the thread of the event loop."""
 
-    _loop: asyncio.AbstractEventLoop
-    _group: int
-    _budget_s: float
-    _connection: Connection
-    _held: Held
-    _queue_configs: dict[QueueNumber, QueueConfig]  # as far as they are known here
-    _unknown_configs: dict[QueueNumber, None]  # asked for
-    _closed: StoreClosed  # what is raised then
-    _closing: asyncio.Future[None] | None
+    def __init__(self, group: int, connection: Connection, held: Held, *, budget_s: float) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.group = group
+        self.budget_s = budget_s
+        self.connection = connection
+        self.held = held
+        self.closed = StoreClosed("the client is closed")  # raised then
+        self.closing: asyncio.Future[None] | None = None
 
-    def _call(
+    def call(
         self,
         method: str,
         arguments: Arguments,
@@ -46,37 +44,30 @@ class Remote:
         *,
         orphaned: Callable[[T], None] | None = None,
     ) -> Coroutine[Any, Any, T]:
-        return self._connection.caller.call(method, arguments, decode, mode, orphaned=orphaned)
+        """See `Caller.call`."""
+        return self.connection.caller.call(method, arguments, decode, mode, orphaned=orphaned)
 
-    def _tell(self, method: str, arguments: Arguments) -> None:
-        self._connection.caller.tell(method, arguments)
+    def tell(self, method: str, arguments: Arguments) -> None:
+        """See `Caller.tell`."""
+        self.connection.caller.tell(method, arguments)
 
-    def _check_open(self) -> None:
-        if self._closing is not None:
-            raise self._closed
+    def check_open(self) -> None:
+        """Raises `StoreClosed`."""
+        if self.closing is not None:
+            raise self.closed
 
     async def connected(self) -> None:
-        """Wait until a connection stands. Raises `StoreUnreachable` after `budget_s`."""
+        """Waits until a connection stands. Raises `StoreUnreachable` after `budget_s`."""
         try:
-            async with asyncio.timeout(self._budget_s):
-                await self._connection.up.wait()
+            async with asyncio.timeout(self.budget_s):
+                await self.connection.up.wait()
         except TimeoutError as error:
-            text = f"store group {self._group} could not be reached at {self._connection.target}"
+            text = f"store group {self.group} could not be reached at {self.connection.target}"
             raise StoreUnreachable(text) from error
 
     @property
-    def is_connected(self) -> bool:
-        """Returns whether a connection stands."""
-        return self._connection.up.is_set()
-
-    @property
-    def heard(self) -> tuple[str | None, float]:
-        """The node from which something came last, refusals included, and when that was by the loop's clock."""
-        return self._connection.heard
-
-    @property
     def confirmed(self) -> LogOffset:
-        """See `StoreClient.confirmed`: as it was heard last. Raises `StoreUnreachable` before the first connection."""
-        if not self._connection.sessions:
-            raise StoreUnreachable(f"store group {self._group} has not been reached yet")
-        return self._connection.confirmed
+        """Returns the confirmed offset as it was heard last. Raises `StoreUnreachable` before the first connection."""
+        if not self.connection.sessions:
+            raise StoreUnreachable(f"store group {self.group} has not been reached yet")
+        return self.connection.confirmed

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from store.api.client import Lease
+from store.api.leases import Lease
 from store.format.frame import QueueNumber, QueueOffset
 from store.format.ranges import Range, ranges_of
 

@@ -1,4 +1,4 @@
-"""Keys and values over the network, and where groups are.
+"""Keys and values over the network.
 
 What changes keys is not safe to do twice, unless what it compares is changed by it: a key's revision is never given
 again, so of two attempts one at most takes effect. So such a change is tried again when its connection breaks. If it is
@@ -10,9 +10,8 @@ between.)
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from store.api.client import Changes, Delete, Entry, Namespace, Page, Put, Transacted
+from store.api.keys import Changes, Delete, Entry, Namespace, Page, Put, Transacted
 from store.base.errors import AppendOutcomeUnknown, StoreError
-from store.format.frame import QueueNumber
 from store.remoting.caller import AGAIN, ONCE, SESSION, SessionLost, nothing
 from store.remoting.core import Remote, decoder
 from store.rpc import arguments
@@ -27,36 +26,38 @@ _a_page: Callable[[Any], Page] = decoder(Page)
 _some_changes: Callable[[Any], Changes] = decoder(Changes)
 _a_transacted: Callable[[Any], Transacted] = decoder(Transacted)
 _namespaces: Callable[[Any], list[Namespace]] = decoder(list[Namespace])
-_cursors: Callable[[Any], dict[QueueNumber, int]] = decoder(dict[QueueNumber, int])
 
 
 T = TypeVar("T")
 
 
-class RemoteKeys(Remote):
-    """Keys, values and cursors."""
+class RemoteKeys:
+    """`KeyCalls` over the network."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
 
     async def _change(self, method: str, asked: arguments.Arguments, decode: Callable[[Any], T], *, guarded: bool) -> T:
         """Change keys; again when the connection breaks, if that takes effect once at most."""
         unknown: AppendOutcomeUnknown | None = None
-        give_up_s = self._loop.time() + self._budget_s
+        give_up_s = self._remote.loop.time() + self._remote.budget_s
         while True:
             try:
-                return await self._call(method, asked, decode, ONCE)
+                return await self._remote.call(method, asked, decode, ONCE)
             except AppendOutcomeUnknown as error:
                 unknown = unknown or error
-                if not guarded or self._loop.time() >= give_up_s:
+                if not guarded or self._remote.loop.time() >= give_up_s:
                     raise unknown from error
             except StoreError as error:
                 if unknown is None:
                     raise
                 raise unknown from error
 
-    async def kv_get(self, key: str, *, namespace: str = "") -> Entry | None:
-        """See `StoreClient.kv_get`."""
-        return await self._call("kv_get", arguments.KvGet(key, namespace), _an_entry, AGAIN)
+    async def get(self, key: str, *, namespace: str = "") -> Entry | None:
+        """See `KeyCalls.get`."""
+        return await self._remote.call("kv_get", arguments.KvGet(key, namespace), _an_entry, AGAIN)
 
-    async def kv_put(
+    async def put(
         self,
         key: str,
         value: bytes,
@@ -66,32 +67,30 @@ class RemoteKeys(Remote):
         ttl_ms: int | None = None,
         expires_at_ms: int | None = None,
     ) -> int:
-        """See `StoreClient.kv_put`. Raises `AppendOutcomeUnknown`, as all that is not safe to do twice."""
+        """See `KeyCalls.put`. Raises `AppendOutcomeUnknown`, as all that is not safe to do twice."""
         asked = arguments.KvPut(key, value, expected_revision, namespace, ttl_ms, expires_at_ms)
         return await self._change("kv_put", asked, _an_int, guarded=_guards(expected_revision))
 
-    async def kv_delete(self, key: str, *, expected_revision: int | None = None, namespace: str = "") -> bool:
-        """See `StoreClient.kv_delete`."""
+    async def delete(self, key: str, *, expected_revision: int | None = None, namespace: str = "") -> bool:
+        """See `KeyCalls.delete`."""
         asked = arguments.KvDelete(key, expected_revision, namespace)
         return await self._change("kv_delete", asked, _a_bool, guarded=_guards(expected_revision))
 
-    async def kv_transact(
+    async def transact(
         self, compares: Mapping[str, int], operations: Sequence[Put | Delete], *, namespace: str = ""
     ) -> Transacted:
-        """See `StoreClient.kv_transact`."""
+        """See `KeyCalls.transact`."""
         asked = arguments.KvTransact(dict(compares), arguments.packed_operations(operations), namespace)
         guarded = any(_guards(compares.get(one.key)) for one in operations)
         done = await self._change("kv_transact", asked, _a_transacted, guarded=guarded)
         return done._replace(existed=tuple(done.existed))
 
-    async def kv_prefix(
-        self, prefix: str, *, after: str = "", limit: int = 1000, namespace: str = ""
-    ) -> Sequence[Entry]:
-        """See `StoreClient.kv_prefix`."""
+    async def prefix(self, prefix: str, *, after: str = "", limit: int = 1000, namespace: str = "") -> Sequence[Entry]:
+        """See `KeyCalls.prefix`."""
         asked = arguments.KvPrefix(prefix, after, limit, namespace)
-        return await self._call("kv_prefix", asked, _entries, AGAIN)
+        return await self._remote.call("kv_prefix", asked, _entries, AGAIN)
 
-    async def kv_range(
+    async def range(
         self,
         start: str = "",
         end: str | None = None,
@@ -101,38 +100,38 @@ class RemoteKeys(Remote):
         limit: int = 1000,
         at_revision: int | None = None,
     ) -> Page:
-        """See `StoreClient.kv_range`. A state that was held is lost with the connection."""
+        """See `KeyCalls.range`. A state that was held is lost with the connection."""
         asked = arguments.KvRange(start, end, namespace, after, limit, at_revision)
-        return await self._call("kv_range", asked, _a_page, AGAIN)
+        return await self._remote.call("kv_range", asked, _a_page, AGAIN)
 
-    async def kv_count(self, start: str = "", end: str | None = None, *, namespace: str = "") -> int:
-        """See `StoreClient.kv_count`."""
-        return await self._call("kv_count", arguments.KvCount(start, end, namespace), _an_int, AGAIN)
+    async def count(self, start: str = "", end: str | None = None, *, namespace: str = "") -> int:
+        """See `KeyCalls.count`."""
+        return await self._remote.call("kv_count", arguments.KvCount(start, end, namespace), _an_int, AGAIN)
 
-    async def kv_hold(self) -> int:
-        """See `StoreClient.kv_hold`."""
-        return await self._call("kv_hold", arguments.Nothing(), _an_int, AGAIN, orphaned=self.kv_release)
+    async def hold(self) -> int:
+        """See `KeyCalls.hold`."""
+        return await self._remote.call("kv_hold", arguments.Nothing(), _an_int, AGAIN, orphaned=self.release)
 
-    def kv_release(self, revision: int) -> None:
-        """See `StoreClient.kv_release`."""
-        self._tell("kv_release", arguments.KvRelease(revision))
+    def release(self, revision: int) -> None:
+        """See `KeyCalls.release`."""
+        self._remote.tell("kv_release", arguments.KvRelease(revision))
 
-    def kv_watch(
+    def watch(
         self, start: str = "", end: str | None = None, *, namespace: str = "", from_revision: int | None = None
     ) -> AsyncGenerator[Changes, None]:
-        """See `StoreClient.kv_watch`. What is to be refused is, when the first changes are asked for."""
-        self._check_open()
-        if from_revision is None and self._connection.sessions:
-            from_revision = self.confirmed + 1
+        """See `KeyCalls.watch`. What is to be refused is, when the first changes are asked for."""
+        self._remote.check_open()
+        if from_revision is None and self._remote.connection.sessions:
+            from_revision = self._remote.confirmed + 1
         return self._watch(start, end, namespace, from_revision)
 
     async def _watch(
         self, start: str, end: str | None, namespace: str, at: int | None
     ) -> AsyncGenerator[Changes, None]:
-        connection = self._connection
+        connection = self._remote.connection
         if at is None:
-            await self.connected()
-            at = self.confirmed + 1
+            await self._remote.connected()
+            at = self._remote.confirmed + 1
         while True:
             watching = connection.caller.begin("kv_watch", arguments.KvWatch(start, end, namespace, at), nothing, AGAIN)
             try:
@@ -140,40 +139,21 @@ class RemoteKeys(Remote):
                 sessions = connection.sessions
                 asked = arguments.KvWatched(watching.number)
                 while connection.sessions == sessions:
-                    changes: Changes = await self._call("kv_watched", asked, _some_changes, SESSION)
+                    changes: Changes = await self._remote.call("kv_watched", asked, _some_changes, SESSION)
                     at = changes.next
                     yield changes
             except SessionLost:
                 continue  # on another connection, from where it was
             finally:
-                self._tell("kv_unwatch", arguments.KvWatched(watching.number))
+                self._remote.tell("kv_unwatch", arguments.KvWatched(watching.number))
 
-    async def kv_namespaces(self) -> Sequence[Namespace]:
-        """See `StoreClient.kv_namespaces`."""
-        return await self._call("kv_namespaces", arguments.Nothing(), _namespaces, AGAIN)
+    async def namespaces(self) -> Sequence[Namespace]:
+        """See `KeyCalls.namespaces`."""
+        return await self._remote.call("kv_namespaces", arguments.Nothing(), _namespaces, AGAIN)
 
-    async def kv_limit(self, namespace: str, *, keys_max: int = 0, size_bytes_max: int = 0) -> None:
-        """See `StoreClient.kv_limit`."""
-        await self._call("kv_limit", arguments.KvLimit(namespace, keys_max, size_bytes_max), nothing, AGAIN)
-
-    # ---- groups
-
-    async def commit_offsets(self, group: str, offsets: Mapping[QueueNumber, int]) -> None:
-        """See `StoreClient.commit_offsets`."""
-        await self._call(
-            "commit_offsets",
-            arguments.CommitOffsets(group, {int(queue): at for queue, at in offsets.items()}),
-            nothing,
-            AGAIN,
-        )
-
-    async def offsets(self, group: str) -> Mapping[QueueNumber, int]:
-        """See `StoreClient.offsets`."""
-        return await self._call("offsets", arguments.OfGroup(group), _cursors, AGAIN)
-
-    async def delete_group(self, group: str) -> None:
-        """See `StoreClient.delete_group`."""
-        await self._call("delete_group", arguments.OfGroup(group), nothing, AGAIN)
+    async def limit(self, namespace: str, *, keys_max: int = 0, size_bytes_max: int = 0) -> None:
+        """See `KeyCalls.limit`."""
+        await self._remote.call("kv_limit", arguments.KvLimit(namespace, keys_max, size_bytes_max), nothing, AGAIN)
 
 
 def _guards(expected_revision: int | None) -> bool:

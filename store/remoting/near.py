@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from store.api.client import Bounds, Fetched
+from store.api.queues import Bounds, Fetched
 from store.base.errors import StoreError
 from store.format.frame import Frame, LogOffset, Position, QueueNumber, QueueOffset
 from store.remoting.client import RemoteStore
 from store.remoting.connection import Resolve
+from store.remoting.core import Remote
+from store.remoting.log import RemoteLog
+from store.remoting.queues import RemoteQueues
 
 __all__ = ["NearStore"]
 
@@ -26,6 +29,8 @@ class NearStore(RemoteStore):
         super().__init__(group, resolve, **options)
         same = {name: options[name] for name in ("credentials", "cluster") if name in options}
         self._near = RemoteStore(group, near, budget_s=NEAR_BUDGET_S, reading=True, **same)
+        self.log = _NearLog(self._remote, self._near)
+        self.queues = _NearQueues(self._remote, self._near)
 
     async def _close(self) -> None:
         await self._near.close()
@@ -36,20 +41,42 @@ class NearStore(RemoteStore):
         super().moved()
         self._near.moved()
 
-    def _has(self, at: LogOffset) -> bool:
-        """Returns whether the replica has what lies in front of an offset of the log."""
-        return self._near.is_connected and self._near.confirmed >= at
+
+def _has(near: RemoteStore, at: LogOffset) -> bool:
+    """Returns whether the slave has what lies in front of an offset of the log."""
+    return near.is_connected and near.log.confirmed >= at
+
+
+class _NearLog(RemoteLog):
+    def __init__(self, remote: Remote, near: RemoteStore) -> None:
+        super().__init__(remote)
+        self._near = near
 
     async def scan(
         self, start: Position, queues: Sequence[QueueNumber] | None, *, max_bytes: int
     ) -> tuple[Sequence[Frame], LogOffset]:
-        """See `StoreClient.scan`."""
-        if self._has(LogOffset(start.frame + 1)):
+        """See `LogCalls.scan`."""
+        if _has(self._near, LogOffset(start.frame + 1)):
             try:
-                return await self._near.scan(start, queues, max_bytes=max_bytes)
+                return await self._near.log.scan(start, queues, max_bytes=max_bytes)
             except StoreError:
                 pass
         return await super().scan(start, queues, max_bytes=max_bytes)
+
+    async def read(self, position: Position) -> bytes | None:
+        """See `LogCalls.read`."""
+        if _has(self._near, LogOffset(position.frame + 1)):
+            try:
+                return await self._near.log.read(position)
+            except StoreError:
+                pass
+        return await super().read(position)
+
+
+class _NearQueues(RemoteQueues):
+    def __init__(self, remote: Remote, near: RemoteStore) -> None:
+        super().__init__(remote)
+        self._near = near
 
     async def fetch(
         self,
@@ -60,30 +87,21 @@ class NearStore(RemoteStore):
         max_rows: int = 1 << 30,
         max_wait_ms: int = 0,
     ) -> Fetched:
-        """See `StoreClient.fetch`."""
+        """See `QueueCalls.fetch`."""
         if self._near.is_connected:
             try:
-                fetched = await self._near.fetch(queue, offset, max_bytes=max_bytes, max_rows=max_rows)
+                fetched = await self._near.queues.fetch(queue, offset, max_bytes=max_bytes, max_rows=max_rows)
                 if fetched.next > offset:
                     return fetched
             except StoreError:
                 pass
         return await super().fetch(queue, offset, max_bytes=max_bytes, max_rows=max_rows, max_wait_ms=max_wait_ms)
 
-    async def read(self, position: Position) -> bytes | None:
-        """See `StoreClient.read`."""
-        if self._has(LogOffset(position.frame + 1)):
-            try:
-                return await self._near.read(position)
-            except StoreError:
-                pass
-        return await super().read(position)
-
     async def bounds(self, queue: QueueNumber) -> Bounds:
-        """See `StoreClient.bounds`."""
-        if self._connection.sessions and self._has(self.confirmed):
+        """See `QueueCalls.bounds`."""
+        if self._remote.connection.sessions and _has(self._near, self._remote.confirmed):
             try:
-                return await self._near.bounds(queue)
+                return await self._near.queues.bounds(queue)
             except StoreError:
                 pass
         return await super().bounds(queue)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import grpc
 import msgspec
 
-from store.api.client import Bounds, Fetched
+from store.api.queues import Bounds, Fetched
 from store.base.errors import RemoteFailure, StoreUnreachable
 from store.base.streams import Backoff
 from store.format.frame import Frame, QueueOffset

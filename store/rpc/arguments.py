@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from store.api.client import Delete, Put
+from store.api.keys import Delete, Put
 from store.format.policy import LeasePolicy
 from store.format.queue_config import QueueConfig
 from store.rpc.wire import Queue
@@ -46,7 +46,7 @@ class Cancel(Arguments):
 
 
 class Scan(Arguments):
-    """See `StoreClient.scan`."""
+    """See `LogCalls.scan`."""
 
     frame: Integer
     row: Integer
@@ -55,7 +55,7 @@ class Scan(Arguments):
 
 
 class Fetch(Arguments):
-    """See `StoreClient.fetch`."""
+    """See `QueueCalls.fetch`."""
 
     queue: Queue
     offset: Integer
@@ -65,7 +65,7 @@ class Fetch(Arguments):
 
 
 class Read(Arguments):
-    """See `StoreClient.read`."""
+    """See `LogCalls.read`."""
 
     frame: Integer
     row: Integer
@@ -78,7 +78,7 @@ class OfQueue(Arguments):
 
 
 class ConfigureQueues(Arguments):
-    """See `StoreClient.configure_queues`."""
+    """See `QueueCalls.configure`."""
 
     configs: Annotated[tuple[QueueConfig, ...], _Items]
 
@@ -90,20 +90,20 @@ class QueueConfigs(Arguments):
 
 
 class OffsetAtTime(Arguments):
-    """See `StoreClient.offset_at_time`."""
+    """See `QueueCalls.offset_at_time`."""
 
     queue: Queue
     time_ms: Integer
 
 
 class Last(Arguments):
-    """See `StoreClient.last`."""
+    """See `LogCalls.last`."""
 
     address_hash: Annotated[int, Meta(ge=0)]
 
 
 class Find(Arguments):
-    """See `StoreClient.find`."""
+    """See `LogCalls.find`."""
 
     kind: int
     hash: Annotated[int, Meta(ge=0)]
@@ -114,7 +114,7 @@ class Find(Arguments):
 
 
 class Addresses(Arguments):
-    """See `StoreClient.addresses`."""
+    """See `LogCalls.addresses`."""
 
     prefix: str
     after: str
@@ -122,20 +122,20 @@ class Addresses(Arguments):
 
 
 class NoteAddresses(Arguments):
-    """See `StoreClient.note_addresses`."""
+    """See `LogCalls.note_addresses`."""
 
     addresses: Annotated[tuple[str, ...], _Items]
 
 
 class KvGet(Arguments):
-    """See `StoreClient.kv_get`."""
+    """See `KeyCalls.get`."""
 
     key: str
     namespace: str
 
 
 class KvPut(Arguments):
-    """See `StoreClient.kv_put`."""
+    """See `KeyCalls.put`."""
 
     key: str
     value: bytes
@@ -146,7 +146,7 @@ class KvPut(Arguments):
 
 
 class KvDelete(Arguments):
-    """See `StoreClient.kv_delete`."""
+    """See `KeyCalls.delete`."""
 
     key: str
     expected_revision: Integer | None
@@ -154,7 +154,7 @@ class KvDelete(Arguments):
 
 
 class KvTransact(Arguments):
-    """See `StoreClient.kv_transact`; operations as `packed_operations` makes them."""
+    """See `KeyCalls.transact`; operations as `packed_operations` makes them."""
 
     compares: Annotated[dict[str, Integer], Meta(max_length=OPERATIONS_COUNT_MAX)]
     operations: Annotated[tuple[_Operation, ...], Meta(max_length=OPERATIONS_COUNT_MAX)]
@@ -162,7 +162,7 @@ class KvTransact(Arguments):
 
 
 class KvPrefix(Arguments):
-    """See `StoreClient.kv_prefix`."""
+    """See `KeyCalls.prefix`."""
 
     prefix: str
     after: str
@@ -171,7 +171,7 @@ class KvPrefix(Arguments):
 
 
 class KvRange(Arguments):
-    """See `StoreClient.kv_range`."""
+    """See `KeyCalls.range`."""
 
     start: str
     end: str | None
@@ -182,7 +182,7 @@ class KvRange(Arguments):
 
 
 class KvCount(Arguments):
-    """See `StoreClient.kv_count`."""
+    """See `KeyCalls.count`."""
 
     start: str
     end: str | None
@@ -194,7 +194,7 @@ class Nothing(Arguments):
 
 
 class KvRelease(Arguments):
-    """See `StoreClient.kv_release`."""
+    """See `KeyCalls.release`."""
 
     revision: Integer
 
@@ -215,7 +215,7 @@ class KvWatched(Arguments):
 
 
 class KvLimit(Arguments):
-    """See `StoreClient.kv_limit`."""
+    """See `KeyCalls.limit`."""
 
     namespace: str
     keys_max: Integer
@@ -223,7 +223,7 @@ class KvLimit(Arguments):
 
 
 class CommitOffsets(Arguments):
-    """See `StoreClient.commit_offsets`."""
+    """See `GroupCalls.commit`."""
 
     group: str
     offsets: Annotated[dict[Queue, int], _Items]
@@ -236,20 +236,20 @@ class OfGroup(Arguments):
 
 
 class CancelTimer(Arguments):
-    """See `StoreClient.cancel_timer`."""
+    """See `TimerCalls.cancel`."""
 
     timer: str
 
 
 class Timers(Arguments):
-    """See `StoreClient.timers`."""
+    """See `TimerCalls.entries`."""
 
     after: str
     limit: Integer
 
 
 class Take(Arguments):
-    """See `StoreClient.take`. Owners are the session's own."""
+    """See `LeaseCalls.take`. Owners are the session's own."""
 
     queue: Queue
     owner: Integer
@@ -260,7 +260,7 @@ class Take(Arguments):
 
 
 class Settle(Arguments):
-    """See `StoreClient.settle`."""
+    """See `LeaseCalls.settle`."""
 
     queue: Queue
     owner: Integer
@@ -269,7 +269,7 @@ class Settle(Arguments):
 
 
 class Forward(Arguments):
-    """See `StoreClient.forward`."""
+    """See `LeaseCalls.forward`."""
 
     queue: Queue
     owner: Integer
@@ -280,7 +280,7 @@ class Forward(Arguments):
 
 
 class Reject(Arguments):
-    """See `StoreClient.reject`."""
+    """See `LeaseCalls.reject`."""
 
     queue: Queue
     owner: Integer
@@ -290,7 +290,7 @@ class Reject(Arguments):
 
 
 class Requeue(Arguments):
-    """See `StoreClient.requeue`."""
+    """See `LeaseCalls.requeue`."""
 
     queue: Queue
     owner: Integer
@@ -301,7 +301,7 @@ class Requeue(Arguments):
 
 
 class Extend(Arguments):
-    """See `StoreClient.extend`."""
+    """See `LeaseCalls.extend`."""
 
     queue: Queue
     owner: Integer
@@ -311,33 +311,33 @@ class Extend(Arguments):
 
 
 class Release(Arguments):
-    """See `StoreClient.release`."""
+    """See `LeaseCalls.release`."""
 
     owner: Integer
 
 
 class SettleHandles(Arguments):
-    """See `StoreClient.settle_handles`."""
+    """See `LeaseCalls.settle_handles`."""
 
     handles: Annotated[tuple[str, ...], _Items]
 
 
 class RequeueHandles(Arguments):
-    """See `StoreClient.requeue_handles`."""
+    """See `LeaseCalls.requeue_handles`."""
 
     handles: Annotated[tuple[str, ...], _Items]
     delay_ms: int | None
 
 
 class ExtendHandles(Arguments):
-    """See `StoreClient.extend_handles`."""
+    """See `LeaseCalls.extend_handles`."""
 
     handles: Annotated[tuple[str, ...], _Items]
     invisible_ms: int
 
 
 class SetLeasePolicy(Arguments):
-    """See `StoreClient.set_lease_policy`."""
+    """See `LeaseCalls.set_policy`."""
 
     queue: Queue
     policy: LeasePolicy

@@ -24,7 +24,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta, Raw
 
-from store.api.client import TimersHeld
+from store.api.timers import TimersHeld
 from store.rpc.wire import BadAnswer, BadRequest, Offset, Queue
 
 __all__ = [
@@ -71,7 +71,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class News(msgspec.Struct, frozen=True, array_like=True):
     """News that the client did not ask for: queues with something to lend, and what timers hold.
 
-    The queues are those of `StoreClient.watch_queues`. With `leave` the node is about to serve nothing any more: the
+    The queues are those of `QueueCalls.watch`. With `leave` the node is about to serve nothing any more: the
     client makes no more calls and, once it has all answers, goes to the master at that address if it is known.
     """
 
@@ -114,7 +114,7 @@ def decode_answers(message: bytes) -> Answers:
 
 
 class Admission(NamedTuple):
-    """The limits by which `StoreClient.admit_timer` decides: of all that is pending, of time ahead, of one timer."""
+    """The limits by which `TimerCalls.admit` decides: of all that is pending, of time ahead, of one timer."""
 
     timers: int
     size_bytes: int

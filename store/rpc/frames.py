@@ -22,8 +22,11 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from store.api.client import Appended, Fetched, Lease, TimersHeld
 from store.api.handle import Grant
+from store.api.leases import Lease
+from store.api.log import Appended
+from store.api.queues import Fetched
+from store.api.timers import TimersHeld
 from store.base.errors import (
     AppendOutcomeUnknown,
     CorruptFrame,

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from controller.api.client import ControllerError, UnknownTopic
-from store.api.client import Fetched
+from store.api.queues import Fetched
 from store.base import errors
 from store.base.errors import (
     BadArgument,

@@ -6,7 +6,9 @@ from functools import partial
 
 import numpy as np
 
-from store.api.client import Appended, StoreClient, TimersHeld
+from store.api.client import StoreClient
+from store.api.log import Appended
+from store.api.timers import TimersHeld
 from store.base.errors import NotMaster, QueueDropped, StoreError
 from store.format.frame import FEW_ROWS, ROW, ROWS_DTYPE, UnplacedFrame
 from store.format.records import TIMERS_QUEUE, TimerSet, decode
@@ -36,6 +38,7 @@ class Intake:
         dropped: Callable[[], frozenset[int]] = frozenset,
     ) -> None:
         self._store = store
+        self._append = store.log.append
         self._budget = budget
         self._master = master
         self._dropped = dropped
@@ -68,7 +71,7 @@ class Intake:
                 self._ended(number, size, refused)
                 continue
             self.pending += 1
-            self._store.append(frame, partial(self._done, number, size, round_))
+            self._append(frame, partial(self._done, number, size, round_))
 
     def _refusal(self, frame: UnplacedFrame) -> StoreError | None:
         """The last word on queues and timers: the client has decided by what it had heard."""
@@ -83,7 +86,7 @@ class Intake:
                 if queue == TIMERS_QUEUE:
                     record = decode(payload[pos : pos + size])
                     if isinstance(record, TimerSet):
-                        self._store.admit_timer(record.due_ms, len(record.rows) + len(record.payload))
+                        self._store.timers.admit(record.due_ms, len(record.rows) + len(record.payload))
         except StoreError as refused:
             return refused
         return None
@@ -105,9 +108,9 @@ class Intake:
             return None
         sent, self._acks = self._acks[:ACKS_IN_MESSAGE], self._acks[ACKS_IN_MESSAGE:]
         self._taken.set()
-        held, said = self._store.timers_held, self._timers_sent
+        held, said = self._store.timers.held, self._timers_sent
         self._timers_sent = held
-        return encode(Acks(self._store.confirmed, sent, held if held != said else None))
+        return encode(Acks(self._store.log.confirmed, sent, held if held != said else None))
 
 
 def _queues(frame: UnplacedFrame) -> set[int]:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from store.api.client import IndexKind, StoreClient
+from store.api.client import StoreClient
+from store.api.log import IndexKind
 from store.base.errors import StoreError
 from store.format.frame import LogOffset, Position, QueueNumber, QueueOffset
 from store.format.queue_config import QueueConfig
@@ -74,7 +75,7 @@ def _given_back(run: _Run) -> _Run:
 
 
 async def _queue_configs(store: StoreClient, asked: arguments.QueueConfigs) -> list[QueueConfig | None]:
-    return [store.queue_config(QueueNumber(queue)) for queue in asked.queues]
+    return [store.queues.config(QueueNumber(queue)) for queue in asked.queues]
 
 
 async def _now(result: object) -> object:
@@ -84,7 +85,7 @@ async def _now(result: object) -> object:
 
 def _find(store: StoreClient, asked: arguments.Find) -> Coroutine[Any, Any, Sequence[Position]]:
     below = None if asked.below is None else Position(LogOffset(asked.below[0]), asked.below[1])
-    return store.find(
+    return store.log.find(
         IndexKind(asked.kind),
         asked.hash,
         from_ms=asked.from_ms,
@@ -100,21 +101,21 @@ _READS: Mapping[str, _Run] = {
     "cancel": lambda session, asked, _n, _s: session.cancel(asked),
     "scan": lambda session, asked, _n, share: session.scan(asked, share),
     "fetch": lambda session, asked, _n, share: session.fetch(asked, share),
-    "read": _simple(lambda store, a: store.read(Position(LogOffset(a.frame), a.row)), reads=True),
-    "bounds": _simple(lambda store, a: store.bounds(QueueNumber(a.queue))),
+    "read": _simple(lambda store, a: store.log.read(Position(LogOffset(a.frame), a.row)), reads=True),
+    "bounds": _simple(lambda store, a: store.queues.bounds(QueueNumber(a.queue))),
     "queue_configs": _simple(_queue_configs),
-    "offset_at_time": _simple(lambda store, a: store.offset_at_time(QueueNumber(a.queue), a.time_ms)),
-    "last": _simple(lambda store, a: store.last(a.address_hash)),
+    "offset_at_time": _simple(lambda store, a: store.queues.offset_at_time(QueueNumber(a.queue), a.time_ms)),
+    "last": _simple(lambda store, a: store.log.last(a.address_hash)),
     "find": _simple(_find),
-    "addresses": _simple(lambda store, a: store.addresses(a.prefix, after=a.after, limit=a.limit), reads=True),
+    "addresses": _simple(lambda store, a: store.log.addresses(a.prefix, after=a.after, limit=a.limit), reads=True),
 }  # what a replica may answer
 
 _MASTERS: Mapping[str, _Run] = {
     "configure_queues": lambda session, asked, _n, _s: session.configure_queues(asked),
-    "note_addresses": _simple(lambda store, a: store.note_addresses(a.addresses)),
-    "kv_get": _simple(lambda store, a: store.kv_get(a.key, namespace=a.namespace)),
+    "note_addresses": _simple(lambda store, a: store.log.note_addresses(a.addresses)),
+    "kv_get": _simple(lambda store, a: store.keys.get(a.key, namespace=a.namespace)),
     "kv_put": _simple(
-        lambda store, a: store.kv_put(
+        lambda store, a: store.keys.put(
             a.key,
             a.value,
             expected_revision=a.expected_revision,
@@ -124,43 +125,45 @@ _MASTERS: Mapping[str, _Run] = {
         )
     ),
     "kv_delete": _simple(
-        lambda store, a: store.kv_delete(a.key, expected_revision=a.expected_revision, namespace=a.namespace)
+        lambda store, a: store.keys.delete(a.key, expected_revision=a.expected_revision, namespace=a.namespace)
     ),
     "kv_transact": _simple(
-        lambda store, a: store.kv_transact(a.compares, arguments.operations_of(a.operations), namespace=a.namespace)
+        lambda store, a: store.keys.transact(a.compares, arguments.operations_of(a.operations), namespace=a.namespace)
     ),
     "kv_prefix": _simple(
-        lambda store, a: store.kv_prefix(a.prefix, after=a.after, limit=a.limit, namespace=a.namespace), reads=True
+        lambda store, a: store.keys.prefix(a.prefix, after=a.after, limit=a.limit, namespace=a.namespace), reads=True
     ),
     "kv_range": _simple(
-        lambda store, a: store.kv_range(
+        lambda store, a: store.keys.range(
             a.start, a.end, namespace=a.namespace, after=a.after, limit=a.limit, at_revision=a.at_revision
         ),
         reads=True,
     ),
-    "kv_count": _simple(lambda store, a: store.kv_count(a.start, a.end, namespace=a.namespace)),
+    "kv_count": _simple(lambda store, a: store.keys.count(a.start, a.end, namespace=a.namespace)),
     "kv_hold": lambda session, _a, _n, _s: session.kv_hold(),
     "kv_release": lambda session, asked, _n, _s: session.kv_release(asked),
     "kv_watch": lambda session, asked, number, _s: session.kv_watch(asked, number),
     "kv_watched": lambda session, asked, _n, share: session.kv_watched(asked, share),
     "kv_unwatch": lambda session, asked, _n, _s: session.kv_unwatch(asked),
-    "kv_namespaces": _simple(lambda store, _a: store.kv_namespaces()),
+    "kv_namespaces": _simple(lambda store, _a: store.keys.namespaces()),
     "kv_limit": _simple(
-        lambda store, a: store.kv_limit(a.namespace, keys_max=a.keys_max, size_bytes_max=a.size_bytes_max)
+        lambda store, a: store.keys.limit(a.namespace, keys_max=a.keys_max, size_bytes_max=a.size_bytes_max)
     ),
-    "commit_offsets": _simple(lambda store, a: store.commit_offsets(a.group, a.offsets)),
-    "offsets": _simple(lambda store, a: store.offsets(a.group)),
-    "delete_group": _simple(lambda store, a: store.delete_group(a.group)),
-    "cancel_timer": _simple(lambda store, a: store.cancel_timer(a.timer)),
-    "timers": _simple(lambda store, a: store.timers(after=a.after, limit=a.limit), reads=True),
+    "commit_offsets": _simple(lambda store, a: store.groups.commit(a.group, a.offsets)),
+    "offsets": _simple(lambda store, a: store.groups.offsets(a.group)),
+    "delete_group": _simple(lambda store, a: store.groups.delete(a.group)),
+    "cancel_timer": _simple(lambda store, a: store.timers.cancel(a.timer)),
+    "timers": _simple(lambda store, a: store.timers.entries(after=a.after, limit=a.limit), reads=True),
     "take": lambda session, asked, _n, share: session.take(asked, share),
     "release": lambda session, asked, _n, _s: session.release(asked),
-    "lease_policy": _simple(lambda store, a: store.lease_policy(QueueNumber(a.queue), group=a.group)),
-    "set_lease_policy": _simple(lambda store, a: store.set_lease_policy(QueueNumber(a.queue), a.policy, group=a.group)),
-    "waiting": _simple(lambda store, a: store.waiting(QueueNumber(a.queue), group=a.group)),
-    "first_waiting": _simple(lambda store, a: store.first_waiting(QueueNumber(a.queue), group=a.group)),
-    "purge": _simple(lambda store, a: store.purge(QueueNumber(a.queue), group=a.group)),
-    "delete_queue": _simple(lambda store, a: store.delete_queue(QueueNumber(a.queue))),
+    "lease_policy": _simple(lambda store, a: store.leases.policy(QueueNumber(a.queue), group=a.group)),
+    "set_lease_policy": _simple(
+        lambda store, a: store.leases.set_policy(QueueNumber(a.queue), a.policy, group=a.group)
+    ),
+    "waiting": _simple(lambda store, a: store.leases.waiting(QueueNumber(a.queue), group=a.group)),
+    "first_waiting": _simple(lambda store, a: store.leases.first_waiting(QueueNumber(a.queue), group=a.group)),
+    "purge": _simple(lambda store, a: store.leases.purge(QueueNumber(a.queue), group=a.group)),
+    "delete_queue": _simple(lambda store, a: store.queues.delete(QueueNumber(a.queue))),
 }
 
 
@@ -174,22 +177,22 @@ def _owned(ask: Callable[[StoreClient, int, Sequence[QueueOffset], Any], Awaitab
 
 
 _OWNERS: Mapping[str, _Run] = {
-    "settle": _owned(lambda store, owner, offsets, a: store.settle(a.queue, owner, offsets, group=a.group)),
+    "settle": _owned(lambda store, owner, offsets, a: store.leases.settle(a.queue, owner, offsets, group=a.group)),
     "forward": _owned(
-        lambda store, owner, offsets, a: store.forward(a.queue, owner, offsets, a.rows, a.payload, group=a.group)
+        lambda store, owner, offsets, a: store.leases.forward(a.queue, owner, offsets, a.rows, a.payload, group=a.group)
     ),
     "reject": _owned(
-        lambda store, owner, offsets, a: store.reject(a.queue, owner, offsets, reason=a.reason, group=a.group)
+        lambda store, owner, offsets, a: store.leases.reject(a.queue, owner, offsets, reason=a.reason, group=a.group)
     ),
     "requeue": _given_back(
         _owned(
             lambda store, owner, offsets, a: _now(
-                store.requeue(a.queue, owner, offsets, delivered=a.delivered, delay_ms=a.delay_ms, group=a.group)  # type: ignore[func-returns-value]
+                store.leases.requeue(a.queue, owner, offsets, delivered=a.delivered, delay_ms=a.delay_ms, group=a.group)  # type: ignore[func-returns-value]
             )
         )
     ),
     "extend": _owned(
-        lambda store, owner, offsets, a: store.extend(
+        lambda store, owner, offsets, a: store.leases.extend(
             a.queue, owner, offsets, invisible_ms=a.invisible_ms, group=a.group
         )
     ),
@@ -206,9 +209,9 @@ def _handled(ask: Callable[[StoreClient, Any], Awaitable[Sequence[str | StoreErr
 
 
 _HANDLES: Mapping[str, _Run] = {
-    "settle_handles": _handled(lambda store, a: store.settle_handles(a.handles)),
-    "requeue_handles": _handled(lambda store, a: store.requeue_handles(a.handles, delay_ms=a.delay_ms)),
-    "extend_handles": _handled(lambda store, a: store.extend_handles(a.handles, invisible_ms=a.invisible_ms)),
+    "settle_handles": _handled(lambda store, a: store.leases.settle_handles(a.handles)),
+    "requeue_handles": _handled(lambda store, a: store.leases.requeue_handles(a.handles, delay_ms=a.delay_ms)),
+    "extend_handles": _handled(lambda store, a: store.leases.extend_handles(a.handles, invisible_ms=a.invisible_ms)),
 }
 
 METHODS: Mapping[str, Method] = {

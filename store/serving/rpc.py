@@ -129,14 +129,14 @@ class StoreService:
     async def _bounds(self, request: bytes) -> bytes:
         asked = _parse(request, wire.BoundsRequest)
         store = self._reading()
-        return wire.encode([await store.bounds(QueueNumber(queue)) for queue in asked.queues])
+        return wire.encode([await store.queues.bounds(QueueNumber(queue)) for queue in asked.queues])
 
     async def _offset_at_time(self, request: bytes) -> bytes:
         asked = _parse(request, wire.OffsetAtTimeRequest)
-        return wire.encode(await self._reading().offset_at_time(QueueNumber(asked.queue), asked.time_ms))
+        return wire.encode(await self._reading().queues.offset_at_time(QueueNumber(asked.queue), asked.time_ms))
 
     async def _health(self, _request: bytes) -> bytes:
-        return wire.encode(wire.HealthAnswer(self._reading().confirmed, self._streams))
+        return wire.encode(wire.HealthAnswer(self._reading().log.confirmed, self._streams))
 
     # ---- the stream
 
@@ -159,12 +159,12 @@ class StoreService:
         """The chunks of `[offset, end)`, which must lie within the queue's bounds."""
         queue, offset = QueueNumber(asked.queue), QueueOffset(asked.offset)
         store = self._reading()
-        bounds = await store.bounds(queue)
+        bounds = await store.queues.bounds(queue)
         end = bounds.next if asked.end is None else asked.end
         if not bounds.first <= offset <= end <= bounds.next:
             raise OffsetOutOfRange(max(offset, end) if offset >= bounds.first else offset, *bounds)
         while offset < end:
-            fetched = await store.fetch(
+            fetched = await store.queues.fetch(
                 queue, offset, max_bytes=asked.chunk_bytes, max_rows=min(end - offset, wire.CHUNK_ROWS_MAX)
             )
             assert fetched.next > offset, "a fetch below the next offset brings something"

@@ -81,7 +81,7 @@ class _Term:
         self.refusal: NotMaster | None = None  # set first: nothing more is begun
         self.intakes: set[Intake] = set()
         self.sessions: set[Session] = set()
-        self.unlisten = terms.store.tail(self._grown)
+        self.unlisten = terms.store.log.tail(self._grown)
 
     def _grown(self, frames: Sequence[Frame]) -> None:
         self.pulse.beat(frames)
@@ -310,16 +310,16 @@ async def _follow(context: Any, store: StoreClient, at: LogOffset, grown: asynci
     """Send the log from an offset on. What a slow reader has not taken is read again from the log, not kept for it."""
     while True:
         grown.clear()
-        confirmed = store.confirmed
+        confirmed = store.log.confirmed
         while at < confirmed:
             try:
-                frames, following = await store.scan(Position(at, 0), None, max_bytes=TAIL_BYTES)
+                frames, following = await store.log.scan(Position(at, 0), None, max_bytes=TAIL_BYTES)
             except CorruptFrame as error:  # no replica has it: whoever follows the tail is not to stand there for ever
                 if error.end is None:
                     raise
                 logger.error("a damaged range is left out of a tail", extra={"start": at, "end": error.end})
                 frames, following = (), LogOffset(error.end)
-            await context.write(encode_tailed(frames, following, store.confirmed))
+            await context.write(encode_tailed(frames, following, store.log.confirmed))
             at = following
         await grown.wait()
 

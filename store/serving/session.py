@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from store.api.client import Changes, StoreClient, TimersHeld
+from store.api.client import StoreClient
+from store.api.keys import Changes
+from store.api.timers import TimersHeld
 from store.base.errors import ForeignCluster, NotMaster, RemoteFailure, StoreClosed, StoreError, StoreOverloaded
 from store.format.frame import LogOffset, Position, QueueNumber, QueueOffset
 from store.format.queue_config import QueueConfig
@@ -95,7 +97,7 @@ class Session:
         self._standing_down: NotMaster | None = None  # set: what comes now is refused
         self._leave: str | None = None  # to be said once
         self.news = asyncio.Event()  # there may be something to send
-        self._unlisten = self.store.watch_queues(self._wake_up) if terms.master else lambda: None
+        self._unlisten = self.store.queues.watch(self._wake_up) if terms.master else lambda: None
 
     # ---- in
 
@@ -184,8 +186,8 @@ class Session:
 
     def take_message(self) -> tuple[bytes, Callable[[], None]] | None:
         """The next message to send, None when nothing is new; and what to call when it is sent."""
-        confirmed = self.store.confirmed
-        held = self.store.timers_held if self._terms.master else None
+        confirmed = self.store.log.confirmed
+        held = self.store.timers.held if self._terms.master else None
         said = held == self._timers_sent and self._leave is None
         if said and not (self._outgoing or self._awakened or confirmed > self._confirmed_sent):
             return None
@@ -221,10 +223,10 @@ class Session:
     def _release_all(self) -> None:
         owners, self._owners = self._owners, {}
         for owner in owners.values():
-            self._awaiting.lendable(self.store.release(owner))
+            self._awaiting.lendable(self.store.leases.release(owner))
         holds, self._holds = self._holds, Counter()
         for revision in holds.elements():
-            self.store.kv_release(revision)
+            self.store.keys.release(revision)
 
     # ---- methods that are more than the store's own
 
@@ -238,8 +240,8 @@ class Session:
         if not terms.master and not asked.reading:
             raise self._not_master()
         self._greeted = True
-        held = self._timers_sent = store.timers_held if terms.master else TimersHeld(0, 0)
-        return encode(Greeting(store.group, store.confirmed, terms.master, held, terms.admission))
+        held = self._timers_sent = store.timers.held if terms.master else TimersHeld(0, 0)
+        return encode(Greeting(store.group, store.log.confirmed, terms.master, held, terms.admission))
 
     async def cancel(self, asked: arguments.Cancel) -> bytes:
         """Let go of some calls."""
@@ -256,55 +258,57 @@ class Session:
             self._put(number, RemoteFailure("cancelled"))
 
     async def scan(self, asked: arguments.Scan, share: Share) -> bytes:
-        """See `StoreClient.scan`."""
+        """See `LogCalls.scan`."""
         max_bytes = min(asked.max_bytes, READ_BYTES_MAX)
         await share.acquire(max_bytes)
         queues = None if asked.queues is None else [QueueNumber(queue) for queue in asked.queues]
         start = Position(LogOffset(asked.frame), asked.row)
-        frames, following = await self.store.scan(start, queues, max_bytes=max_bytes)
+        frames, following = await self.store.log.scan(start, queues, max_bytes=max_bytes)
         return self._frames.scanned(frames, following)
 
     async def fetch(self, asked: arguments.Fetch, share: Share) -> bytes:
-        """See `StoreClient.fetch`. Waiting reserves nothing: what has come is read when there is room."""
+        """See `QueueCalls.fetch`. Waiting reserves nothing: what has come is read when there is room."""
         queue, offset = QueueNumber(asked.queue), QueueOffset(asked.offset)
         max_bytes = min(asked.max_bytes, READ_BYTES_MAX)
         await share.acquire(max_bytes)
-        fetched = await self.store.fetch(queue, offset, max_bytes=max_bytes, max_rows=asked.max_rows)
+        fetched = await self.store.queues.fetch(queue, offset, max_bytes=max_bytes, max_rows=asked.max_rows)
         if fetched.next <= offset and asked.max_wait_ms > 0:
             share.release()
-            waited = await self.store.fetch(queue, offset, max_bytes=1, max_rows=1, max_wait_ms=asked.max_wait_ms)
+            waited = await self.store.queues.fetch(
+                queue, offset, max_bytes=1, max_rows=1, max_wait_ms=asked.max_wait_ms
+            )
             if waited.next > offset:
                 await share.acquire(max_bytes)
-                fetched = await self.store.fetch(queue, offset, max_bytes=max_bytes, max_rows=asked.max_rows)
+                fetched = await self.store.queues.fetch(queue, offset, max_bytes=max_bytes, max_rows=asked.max_rows)
         return self._frames.fetched(fetched)
 
     async def configure_queues(self, asked: arguments.ConfigureQueues) -> bytes:
-        """See `StoreClient.configure_queues`. What is known already is not stored again."""
-        known = self.store.queue_config
+        """See `QueueCalls.configure`. What is known already is not stored again."""
+        known = self.store.queues.config
         new = [one for one in asked.configs if one != (known(QueueNumber(one.queue)) or QueueConfig(one.queue))]
         if new:
-            await self.store.configure_queues(new)
+            await self.store.queues.configure(new)
         return _VOID
 
     async def kv_hold(self) -> bytes:
-        """See `StoreClient.kv_hold`."""
-        revision = await self.store.kv_hold()
+        """See `KeyCalls.hold`."""
+        revision = await self.store.keys.hold()
         self._holds[revision] += 1
         return encode(revision)
 
     async def kv_release(self, asked: arguments.KvRelease) -> bytes:
-        """See `StoreClient.kv_release`."""
+        """See `KeyCalls.release`."""
         if self._holds[asked.revision] > 0:
             self._holds[asked.revision] -= 1
             self._holds += Counter()  # those that are 0 go
-            self.store.kv_release(asked.revision)
+            self.store.keys.release(asked.revision)
         return _VOID
 
     async def kv_watch(self, asked: arguments.KvWatch, number: int) -> bytes:
         """See `arguments.KvWatch`."""
         if len(self._watches) >= WATCHES_COUNT_MAX or not number:
             raise StoreOverloaded(f"{WATCHES_COUNT_MAX} watches are open")
-        changes = self.store.kv_watch(
+        changes = self.store.keys.watch(
             asked.start, asked.end, namespace=asked.namespace, from_revision=asked.from_revision
         )
         self._watches[number] = _Watch(changes)
@@ -334,7 +338,7 @@ class Session:
         return self._owners.get(owner, -1)
 
     async def take(self, asked: arguments.Take, share: Share) -> bytes:
-        """See `StoreClient.take`."""
+        """See `LeaseCalls.take`."""
         owner = self._owners.get(asked.owner)
         if owner is None:
             if len(self._owners) >= OWNERS_COUNT_MAX:
@@ -344,7 +348,7 @@ class Session:
         await share.acquire(max_bytes)
         queue = QueueNumber(asked.queue)
         self._awaiting.wait(queue, self._wake_up)  # first: what comes meanwhile is not overlooked
-        leases = await self.store.take(
+        leases = await self.store.leases.take(
             queue,
             owner,
             max_count=asked.max_count,
@@ -353,17 +357,17 @@ class Session:
             invisible_ms=asked.invisible_ms,
         )
         if self._owners.get(asked.owner) != owner:  # released meanwhile
-            self.store.release(owner)
+            self.store.leases.release(owner)
             leases = ()
         if leases:
             self._awaiting.served(queue, self._wake_up)
         return self._frames.taken(leases)
 
     async def release(self, asked: arguments.Release) -> bytes:
-        """See `StoreClient.release`."""
+        """See `LeaseCalls.release`."""
         owner = self._owners.pop(asked.owner, None)
         if owner is not None:
-            self._awaiting.lendable(self.store.release(owner))
+            self._awaiting.lendable(self.store.leases.release(owner))
         return _VOID
 
     def given_back(self, queue: QueueNumber) -> None:

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from store.api.client import Appended, OnAppended, TimerEntry, TimersHeld
+from store.api.log import Appended, OnAppended
+from store.api.timers import TimerEntry, TimersHeld
 from store.base.errors import FrameTooLarge, NoSuchTimer, StoreError, TimersFull, TimerTooFar
 from store.format.frame import FRAME_BYTES_MAX, ROW, ROWS_DTYPE, LogOffset, Position, QueueNumber, UnplacedFrame
 from store.format.records import TIMERS_QUEUE, Record, TimerCancelled, TimerSet, TimersFired, encode
@@ -178,10 +179,11 @@ class TimerOverlay:
 
 
 class Timers:
-    """Fires timers and answers for them. Belongs to the thread of the event loop.
+    """`TimerCalls` of one group in this process: fires timers and answers for them.
 
-    `blocking` runs what may wait for a disk off the loop. `record` stores a record and says what became of it.
-    `fired` is told which queues have got something.
+    Belongs to the thread of the event loop. `blocking` runs what may wait for a disk off the loop. `record` stores a
+    record and says what became of it. `fired` is told which queues have got something. `check_open` raises when nothing
+    can be asked.
     """
 
     def __init__(
@@ -195,8 +197,10 @@ class Timers:
         fired: Callable[[Sequence[QueueNumber]], None],
         now_ms: Callable[[], int],
         limits: TimerLimits | None = None,
+        check_open: Callable[[], None] = lambda: None,
     ) -> None:
         self._overlay = overlay
+        self._check_open = check_open
         self._views = views
         self._blocking = blocking
         self._append = append
@@ -216,7 +220,7 @@ class Timers:
         return self._overlay.held
 
     def admit(self, due_ms: int, size_bytes: int) -> None:
-        """See `StoreClient.admit_timer`. Raises `TimersFull`, `TimerTooFar`, `FrameTooLarge`."""
+        """See `TimerCalls.admit`. Raises `TimersFull`, `TimerTooFar`, `FrameTooLarge`."""
         held, limits = self._overlay.held, self._limits
         if held.timers >= limits.timers:
             raise TimersFull(f"{held.timers} timers are pending already")
@@ -313,7 +317,8 @@ class Timers:
     # ---- for others
 
     async def cancel(self, timer: str) -> bool:
-        """See `StoreClient.cancel_timer`. Raises `NoSuchTimer` for what cannot be a timer's id."""
+        """See `TimerCalls.cancel`. Raises `NoSuchTimer` for what cannot be a timer's id."""
+        self._check_open()
         try:
             key = TimerKey.parse(timer)
         except ValueError as error:
@@ -335,8 +340,8 @@ class Timers:
         self._cancelling.discard(key)
         self._overlay.give_back((key,))  # if that has failed it is to fire
 
-    async def entries(self, after: str, limit: int) -> list[TimerEntry]:
-        """See `StoreClient.timers`. Raises `NoSuchTimer`."""
+    async def entries(self, *, after: str = "", limit: int = 1000) -> list[TimerEntry]:
+        """See `TimerCalls.entries`. Raises `NoSuchTimer`."""
         start: TimerKey | None = None
         if after:
             try:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from store.api.client import IndexKind
+from store.api.log import IndexKind
 from store.format.frame import FIRST_QUEUE, ROW_EXTRA, ROW_INDEX_ADDRESS, ROW_INDEX_KEY, LogOffset, Position
 from store.format.records import LogTrimmed
 from store.log.run import Run

@@ -13,7 +13,7 @@ when that is trimmed: so it is bounded by what the log keeps.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from store.api.client import Entry
+from store.api.keys import Entry
 from store.api.kv_rules import KEY_BYTES_MAX, KV_RECORDS, SlotContent, Space, apply, check_key, revision, slot
 from store.format.records import LogTrimmed
 from store.log.run import Run

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from store.api.client import TimersHeld
+from store.api.timers import TimersHeld
 from store.format.frame import FIRST_QUEUE, ROW, LogOffset, QueueNumber
 from store.format.records import KV_QUEUE, TimerCancelled, TimerSet, TimersFired
 from store.format.timer_key import TIMER_KEY, TimerKey, unpack_keys

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import uvloop
 
-from store.api.client import Appended
+from store.api.log import Appended
 from store.format.frame import QueueNumber, QueueOffset, UnplacedFrame
 from store.local.local import LocalStore
 from tests.bench.store.studies import Rows
@@ -38,7 +38,7 @@ async def fill(store: LocalStore, size_mb: int) -> None:
         futures = []
         for frame in frames * 8:
             future = asyncio.get_running_loop().create_future()
-            store.append(frame, future.set_result)
+            store.log.append(frame, future.set_result)
             futures.append(future)
             left -= frame.size_bytes
         await asyncio.gather(*futures)
@@ -64,7 +64,7 @@ async def appending(store: LocalStore, frame: UnplacedFrame, rate: int, stop: as
             assert isinstance(outcome, Appended)
             taken.append(time.perf_counter() - begun)
 
-        store.append(frame, done)
+        store.log.append(frame, done)
         sent += 1
     while len(taken) < sent:
         await asyncio.sleep(0.01)
@@ -81,7 +81,7 @@ async def read(store: LocalStore, end: int) -> int:
     """Everything up to an offset; how many bytes of frames that were."""
     offset, size = QueueOffset(0), 0
     while offset < end:
-        fetched = await store.fetch(QUEUE, offset, max_bytes=FETCH_BYTES)
+        fetched = await store.queues.fetch(QUEUE, offset, max_bytes=FETCH_BYTES)
         size += sum(frame.header.size_bytes for frame in fetched.frames)
         offset = fetched.next
     return size
@@ -98,7 +98,7 @@ async def measure(
             await fill(store, mb)
         async with await LocalStore.open(data_dir, scrub_bytes_per_s=0) as store:
             drop_cache(data_dir)
-            end = (await store.bounds(QUEUE)).next
+            end = (await store.queues.bounds(QUEUE)).next
             stop = asyncio.Event()
             loop = asyncio.get_running_loop()
             loop.call_later(alone_s, stop.set)

@@ -67,7 +67,7 @@ class HttpClient(asyncio.Protocol):
         if not gap:
             return
         lower = head.lower()
-        at = lower.find(b"content-length: ")
+        at = lower.log.find(b"content-length: ")
         if at < 0 or len(body) < int(lower[at + 16 :].split(b"\r\n", 1)[0]):
             return
         self.buffered = b""
@@ -261,9 +261,9 @@ class InProcess:
             while (asked := time.perf_counter()) < started + options.seconds:
                 try:
                     if what == "put":
-                        await self.store.kv_put(self.keys.key(), self.keys.value, namespace="bench")
+                        await self.store.keys.put(self.keys.key(), self.keys.value, namespace="bench")
                     else:
-                        await self.store.kv_get(self.keys.key(), namespace="bench")
+                        await self.store.keys.get(self.keys.key(), namespace="bench")
                         await asyncio.sleep(0)  # a get never waits: the others have their turn
                 except StoreError:
                     refused += 1

@@ -60,7 +60,7 @@ async def warm(store: LocalStore, frames: list[UnplacedFrame]) -> None:
         some = frames[start : start + 512]
         futures = [asyncio.get_running_loop().create_future() for _ in some]
         for frame, future in zip(some, futures, strict=True):
-            store.append(frame, lambda outcome, future=future: future.set_result(outcome))
+            store.log.append(frame, lambda outcome, future=future: future.set_result(outcome))
         await asyncio.gather(*futures)
 
 
@@ -74,7 +74,7 @@ async def fetching(store: LocalStore, queues: int, seconds: float, chance: rando
     while order and time.perf_counter() - started < seconds:
         unread = []
         for queue in order:
-            fetched = await store.fetch(queue, offsets[queue], max_bytes=FETCH_BYTES, max_rows=FETCH_ROWS)
+            fetched = await store.queues.fetch(queue, offsets[queue], max_bytes=FETCH_BYTES, max_rows=FETCH_ROWS)
             fetches += 1
             records += fetched.next - offsets[queue]
             if fetched.next > offsets[queue]:

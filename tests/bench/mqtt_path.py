@@ -162,7 +162,7 @@ class Pipeline:
         controller = asyncio.run(_controller(directory / "controller"))
         # The dispatcher lingers until it is told to hurry: one transaction for each gathering.
         self.store = LocalStore(directory, loop=loop, now_ms=lambda: T0_MS, files=TimedFiles(watch), linger_s=WAIT_S)
-        self.engine = self.store._engine
+        self.engine = self.store.core.engine
         opened.callback(self.store._close_blocking)
         committer = self.engine._committer
         committer._commit = watch.timed("commit", committer._commit)
@@ -213,8 +213,8 @@ def measure(topics: int, directory: Path, *, turns: int = TURNS, gatherings: int
     with ExitStack() as opened:
         pipeline = Pipeline(directory, watch, opened)
         # What the store reports has its step too; what it calls in turn is timed on its own.
-        pipeline.store._cache.put = watch.timed("report", pipeline.store._cache.put)
-        pipeline.store._recent.add = watch.timed("report", pipeline.store._recent.add)
+        pipeline.store.log._cache.put = watch.timed("report", pipeline.store.log._cache.put)
+        pipeline.store.core.recent.add = watch.timed("report", pipeline.store.core.recent.add)
         outgoing = pipeline.ingest._outgoing
         outgoing._done = watch.timed("ingest", outgoing._done)
         peers = [Peer(number, load, watch) for number in range(CONNECTIONS)]

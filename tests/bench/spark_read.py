@@ -24,7 +24,7 @@ from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from spark.job.session import build_session
 from spark.source.columns import Columns, schema_of
-from store.api.client import Appended
+from store.api.log import Appended
 from store.api.message import Message, encode
 from store.base.errors import StoreError
 from store.format.frame import ROW, UnplacedFrame
@@ -79,7 +79,7 @@ class Server:
                 rows += ROW.pack(queues[device % len(queues)], len(payload), len(record), 0, 1, 1, 0, message.time_ms)
                 payload += record
             await window.acquire()
-            self.store.append(UnplacedFrame.build(rows, payload), done)
+            self.store.log.append(UnplacedFrame.build(rows, payload), done)
         for _ in range(64):
             await window.acquire()
 

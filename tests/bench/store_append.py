@@ -17,7 +17,7 @@ from pathlib import Path
 
 import uvloop
 
-from store.api.client import Appended
+from store.api.log import Appended
 from store.base.errors import StoreError
 from store.format.frame import ROW, UnplacedFrame
 from store.local.local import LocalStore
@@ -53,7 +53,7 @@ async def throughput(store: LocalStore, frames: list[UnplacedFrame], seconds: fl
     def send() -> None:
         frame = frames[state["sent"] % len(frames)]
         state["sent"] += 1
-        store.append(frame, done)
+        store.log.append(frame, done)
 
     for _ in range(WINDOW):
         send()
@@ -75,7 +75,7 @@ async def latency(store: LocalStore, frame: UnplacedFrame, rate: int, seconds: f
     for i in range(int(rate * seconds)):
         await asyncio.sleep(max(started + i / rate - loop.time(), 0))
         begun = time.perf_counter()
-        store.append(frame, lambda _, begun=begun: taken.append(time.perf_counter() - begun))
+        store.log.append(frame, lambda _, begun=begun: taken.append(time.perf_counter() - begun))
     while len(taken) < int(rate * seconds):
         await asyncio.sleep(0.01)
     taken.sort()

@@ -21,7 +21,7 @@ from typing import Any
 
 import uvloop
 
-from store.api.client import Appended
+from store.api.log import Appended
 from store.base.errors import StoreError
 from store.format.frame import ROW, Frame, UnplacedFrame
 from store.format.policy import LeasePolicy
@@ -56,12 +56,12 @@ async def append_all(store: LocalStore, frames: list[UnplacedFrame]) -> list[App
         outcomes.append(outcome)
         following = next(left, None)
         if following is not None:
-            store.append(following, done)
+            store.log.append(following, done)
         elif len(outcomes) == len(frames):
             finished.set_result(None)
 
     for _ in range(min(WINDOW, len(frames))):
-        store.append(next(left), done)
+        store.log.append(next(left), done)
     await finished
     return outcomes
 
@@ -104,12 +104,12 @@ async def timers(store: LocalStore, clock: Clock, options: argparse.Namespace) -
     report["set"] = await timed(options.timers, append_all(store, frames))
     singles = timer_frames(2_000, 1, options.bytes, due_ms + 3_600_000)
     report["set_one_by_one"] = await timed(len(singles), append_all(store, singles))
-    ids = [entry.id for entry in await store.timers(limit=1 << 30) if entry.due_ms > due_ms]
-    report["cancel"] = await timed(len(ids), asyncio.gather(*(store.cancel_timer(id_) for id_ in ids)))
+    ids = [entry.id for entry in await store.timers.entries(limit=1 << 30) if entry.due_ms > due_ms]
+    report["cancel"] = await timed(len(ids), asyncio.gather(*(store.timers.cancel(id_) for id_ in ids)))
     clock.ahead_ms += 3_600_000
     report["fire"] = await timed(options.timers, store.tick())
-    assert (await store.bounds(FIRED)).next == options.timers
-    assert store.timers_held.timers == 0
+    assert (await store.queues.bounds(FIRED)).next == options.timers
+    assert store.timers.held.timers == 0
     report["late_ms"] = await lateness(store, clock)
     return report
 
@@ -128,7 +128,7 @@ async def lateness(store: LocalStore, clock: Clock) -> dict[str, float]:
         if len(late) == 200:
             ended.set()
 
-    stop = store.tail(listen)
+    stop = store.log.tail(listen)
     await asyncio.wait_for(ended.wait(), 30)
     stop()
     late.sort()
@@ -139,8 +139,8 @@ async def drain(store: LocalStore, queue: int, batch: int, consumers: int, **opt
     """Take and settle everything of a queue."""
 
     async def consume(owner: int) -> None:
-        while leases := await store.take(queue, owner, max_count=batch, **options):
-            await store.settle(queue, owner, [lease.offset for lease in leases])
+        while leases := await store.leases.take(queue, owner, max_count=batch, **options):
+            await store.leases.settle(queue, owner, [lease.offset for lease in leases])
 
     await asyncio.gather(*(consume(owner) for owner in range(1, consumers + 1)))
 
@@ -149,8 +149,8 @@ async def by_handle(store: LocalStore, count: int, batch: int) -> None:
     """Take for a time, and settle by signed handles."""
     left = count
     while left:
-        leases = await store.take(ENDING, 1, max_count=min(batch, left), group="h", invisible_ms=60_000)
-        await store.settle_handles([lease.handle() for lease in leases])
+        leases = await store.leases.take(ENDING, 1, max_count=min(batch, left), group="h", invisible_ms=60_000)
+        await store.leases.settle_handles([lease.handle() for lease in leases])
         left -= len(leases)
 
 
@@ -163,16 +163,16 @@ async def leases(store: LocalStore, clock: Clock, options: argparse.Namespace) -
     few = count // 10
     report["for_a_time"] = await timed(count, drain(store, LEASED, batch, 4, group="timed", invisible_ms=60_000))
     await append_all(store, message_frames(ORDERED, count, options.frame, options.bytes, 1_000))
-    await store.set_lease_policy(ORDERED, LeasePolicy(ordered=True))
+    await store.leases.set_policy(ORDERED, LeasePolicy(ordered=True))
     report["ordered_1000_keys"] = await timed(count, drain(store, ORDERED, batch, 1))
     await append_all(store, message_frames(ENDING, few, options.frame, options.bytes, 1_000))
     report["one_by_one"] = await timed(few, drain(store, ENDING, 1, WINDOW))
     report["by_handle"] = await timed(few, by_handle(store, few, batch))
 
-    await store.take(ENDING, 1, max_count=few, max_bytes=1 << 30, group="e", invisible_ms=1_000)
+    await store.leases.take(ENDING, 1, max_count=few, max_bytes=1 << 30, group="e", invisible_ms=1_000)
     clock.ahead_ms += 1_000
     report["end_by_themselves"] = await timed(few, store.tick())
-    assert await store.waiting(ENDING, group="e") == few
+    assert await store.leases.waiting(ENDING, group="e") == few
     return report
 
 

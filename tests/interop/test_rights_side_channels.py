@@ -326,7 +326,7 @@ def test_a_will_that_waits_is_called_off_when_its_right_is_revoked(served, user,
 async def timers(served: Served, count: int) -> None:  # noqa: F811
     """Returns when as many wills wait."""
     while True:
-        page = await served.gateway.hub.store.kv_prefix("session-wills/", limit=100)
+        page = await served.gateway.hub.store.keys.prefix("session-wills/", limit=100)
         records = [msgspec.msgpack.decode(entry.value, type=WillRecord) for entry in page]
         if sum(bool(record.timer) for record in records) >= count:
             return

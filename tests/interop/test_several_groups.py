@@ -380,6 +380,6 @@ def test_delayed_messages_of_every_group(served: Served, client: Callable[..., C
     assert sorted(reader.bodies(8)) == expected
     for name in ("q0", "q1"):
         assert sorted(take(channel, name, 8)) == expected
-    left = [served.run(reach.timers()) for reach in served.machine.reaches.values()]
+    left = [served.run(reach.timers.entries()) for reach in served.machine.reaches.values()]
     assert left == [[], []]
     connection.close()

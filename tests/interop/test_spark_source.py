@@ -60,7 +60,7 @@ def fill(served: Serving, count: int, *, start: int = 0, queues: tuple[int, ...]
             )
             for n in range(at, min(at + 25, start + count))
         ]
-        served.store.append(batch, stored_at_ms=T0 + at)
+        served.store.log.append(batch, stored_at_ms=T0 + at)
 
 
 def read(session, served: Serving, **options):
@@ -185,7 +185,7 @@ def test_telemetry_counts_windows_latest_values_and_quality(session, served, tmp
             (16, Message(address=f"telemetry/{device}/m", body=body, device=device, time_ms=at, protocol=protocol))
             for protocol, device, at, body in records
         ]
-        served.store.append(batch, stored_at_ms=stored_at_ms)
+        served.store.log.append(batch, stored_at_ms=stored_at_ms)
 
     store(
         T0 + 2_000,

@@ -73,7 +73,7 @@ class Naive:
                 if body != b"junk":
                     start = time_ms // MINUTE_MS * MINUTE_MS
                     self.windows[device, "temperature", start].append((time_ms, offset, float(value)))
-            served.store.append(batch, stored_at_ms=now_ms)
+            served.store.log.append(batch, stored_at_ms=now_ms)
             self.stored += 50
 
     def expected(self) -> dict:

@@ -19,7 +19,7 @@ from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Call, Cancel, Consume, Effect, Leased, Outcome, Publish, Ready, SettleLeased
-from store.api.client import Appended
+from store.api.log import Appended
 from store.api.message import Message, encode
 from store.base.errors import StoreError, StoreOverloaded
 from store.format.frame import ROW, ROW_EXTRA, UnplacedFrame
@@ -30,7 +30,7 @@ from tests.support.gateway.queues_rig import Rig
 
 CLIENTS, QUEUES, KEYS = range(3), ("a", "b", "own"), ("k", "l")
 PATIENCE_S = 60
-REFUSED = ("settle", "take", "kv_put", "kv_delete", "delete_queue", "waiting")
+REFUSED = ("leases.settle", "leases.take", "keys.put", "keys.delete", "queues.delete", "leases.waiting")
 
 
 class Model:
@@ -171,15 +171,17 @@ class World:
         self.models: dict[str, Model] = {}
         self.owner: Client | None = None  # of the exclusive queue
         self.clients = [Client(self) for _ in CLIENTS]
-        for name in REFUSED:
-            setattr(rig.store, name, self.refusing(name, getattr(rig.store, name)))
+        for call in REFUSED:
+            subject, name = call.split(".")
+            of = getattr(rig.store, subject)
+            setattr(of, name, self.refusing(call, getattr(of, name)))
 
     def refusing(self, name: str, method: Any) -> Any:
         async def call(*args: Any, **kwargs: Any) -> Any:
             if self.refusals:
                 self.refusals -= 1
-                if name == "settle":  # what it refuses to settle it lends again
-                    self.rig.store.requeue(*args)
+                if name == "leases.settle":  # what it refuses to settle it lends again
+                    self.rig.store.leases.requeue(*args)
                 raise StoreOverloaded("no room")
             return await method(*args, **kwargs)
 
@@ -199,7 +201,7 @@ class World:
                 found[queue] = None
             payload += record
         stored = asyncio.get_running_loop().create_future()
-        self.rig.store.append(UnplacedFrame.build(rows, payload), stored.set_result)
+        self.rig.store.log.append(UnplacedFrame.build(rows, payload), stored.set_result)
         assert isinstance(await stored, Appended)
         for message in messages:  # before anybody can be told: the pumps run when this task waits
             key = message.address.rpartition("/")[2]

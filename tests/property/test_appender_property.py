@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.api.client import Appended
+from store.api.log import Appended
 from store.base.errors import (
     AppendOutcomeUnknown,
     NotMaster,

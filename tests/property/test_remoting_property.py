@@ -6,8 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.api.client import Appended, Delete, Fetched, Lease, Put, TimersHeld
 from store.api.handle import Grant
+from store.api.keys import Delete, Put
+from store.api.leases import Lease
+from store.api.log import Appended
+from store.api.queues import Fetched
+from store.api.timers import TimersHeld
 from store.base import errors
 from store.base.errors import CorruptFrame, StoreError
 from store.format.frame import FRAME_ZSTD, ROW, Frame, LogOffset, QueueNumber, QueueOffset, UnplacedFrame

@@ -42,18 +42,19 @@ class Store:
 
     def __init__(self):
         self.logs = {0: Log(0)}
+        self.keys = self.groups = self
 
-    async def kv_get(self, key):
+    async def get(self, key):
         value = self.logs[0].values.get(key)
         return None if value is None else SimpleNamespace(key=key, value=value, revision=1)
 
-    async def kv_put(self, key, value):
+    async def put(self, key, value):
         self.logs[0].values[key] = value
 
-    async def kv_delete(self, key):
+    async def delete(self, key):
         self.logs[0].values.pop(key, None)
 
-    async def commit_offsets(self, group, offsets):
+    async def commit(self, group, offsets):
         self.logs[0].cursors.setdefault(group, {}).update(offsets)
 
     async def offsets(self, group):

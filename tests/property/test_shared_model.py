@@ -327,7 +327,7 @@ class World:
             client.unanswered.clear()
             if link is not None:
                 link.gone = True
-                self.rig.store.release(link.id)
+                self.rig.store.leases.release(link.id)
             if not client.durable:
                 client.member, client.state, client.exchanges = False, b"", b""
         self.rig_sessions.there = {f"s{client.name}" for client in self.clients if client.durable and client.member}
@@ -352,7 +352,7 @@ class World:
                     break
 
     async def drained(self) -> bool:
-        waiting = [await self.rig.store.waiting(queue.number) for queue in self.rig.queues.registry.shared]
+        waiting = [await self.rig.store.leases.waiting(queue.number) for queue in self.rig.queues.registry.shared]
         return not any(waiting)
 
     def check(self) -> None:

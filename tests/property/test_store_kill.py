@@ -27,7 +27,7 @@ async def write(data_dir: Path, seed: int) -> None:
         os.write(1, f"{line}\n".encode())
 
     async def publish(queue: int) -> None:
-        n = (await store.bounds(queue)).next
+        n = (await store.queues.bounds(queue)).next
         while True:
             count = chance.randint(1, 30)
             await append(store, frame(*((queue, b"%d" % (n + i), queue) for i in range(count))))
@@ -35,20 +35,20 @@ async def write(data_dir: Path, seed: int) -> None:
             say(f"append {queue} {n}")
 
     async def put() -> None:
-        found = await store.kv_get("n")
+        found = await store.keys.get("n")
         n, revision = (int(found.value), found.revision) if found is not None else (0, 0)
         while True:
             n += 1
-            revision = await store.kv_put("n", b"%d" % n, expected_revision=revision)
+            revision = await store.keys.put("n", b"%d" % n, expected_revision=revision)
             say(f"put n {n}")
 
     async def settle() -> None:
         while True:
-            leases = await store.take(20, 1, max_count=chance.randint(1, 50))
+            leases = await store.leases.take(20, 1, max_count=chance.randint(1, 50))
             if not leases:
                 await asyncio.sleep(0.001)
                 continue
-            await store.settle(20, 1, [lease.offset for lease in leases])
+            await store.leases.settle(20, 1, [lease.offset for lease in leases])
             say(f"settled 20 {leases[-1].offset + 1}")
 
     say("open 0 0")
@@ -81,12 +81,12 @@ async def check(data_dir: Path, acknowledged: dict[tuple[str, str], int]) -> Non
             assert len(found) >= acknowledged.get(("append", str(queue)), 0)
             assert found == [b"%d" % n for n in range(len(found))]
             if found:
-                assert await store.read(await store.last(queue)) == found[-1]
+                assert await store.log.read(await store.log.last(queue)) == found[-1]
         if ("put", "n") in acknowledged:
-            assert int((await store.kv_get("n")).value) >= acknowledged["put", "n"]
-        following = (await store.bounds(20)).next
-        assert await store.waiting(20) <= following - acknowledged.get(("settled", "20"), 0)
-        leases = await store.take(20, 1, max_count=1)
+            assert int((await store.keys.get("n")).value) >= acknowledged["put", "n"]
+        following = (await store.queues.bounds(20)).next
+        assert await store.leases.waiting(20) <= following - acknowledged.get(("settled", "20"), 0)
+        leases = await store.leases.take(20, 1, max_count=1)
         assert not leases or leases[0].offset >= acknowledged.get(("settled", "20"), 0)
 
 

@@ -20,18 +20,18 @@ class StoreKv:
         self.store = store
 
     async def get(self, key):
-        entry = await self.store.kv_get(key)
+        entry = await self.store.keys.get(key)
         return None if entry is None else (entry.value, entry.revision)
 
     async def put(self, key, value, expected):
         try:
-            return await self.store.kv_put(key, value, expected_revision=expected)
+            return await self.store.keys.put(key, value, expected_revision=expected)
         except RevisionConflict as conflict:
             raise Conflict(conflict.actual) from None
 
     async def delete(self, key, expected):
         try:
-            return await self.store.kv_delete(key, expected_revision=expected)
+            return await self.store.keys.delete(key, expected_revision=expected)
         except RevisionConflict as conflict:
             raise Conflict(conflict.actual) from None
 
@@ -62,10 +62,10 @@ async def test_a_store_that_forgets_compares_is_found_out(tmp_path):
 
         class Careless(StoreKv):
             async def put(self, key, value, expected):
-                entry = await self.store.kv_get(key)  # compares first, and stores what may have changed since
+                entry = await self.store.keys.get(key)  # compares first, and stores what may have changed since
                 if expected is not None and expected != (entry.revision if entry else 0):
                     raise Conflict(entry.revision if entry else 0)
-                return await self.store.kv_put(key, value)
+                return await self.store.keys.put(key, value)
 
         chance = random.Random(1)
         await asyncio.gather(*(Client(n, Careless(store), recording, chance).run(30) for n in range(12)))

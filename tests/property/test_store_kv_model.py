@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.api.client import EXISTS, Delete, Namespace, Put
+from store.api.keys import EXISTS, Delete, Namespace, Put
 from store.base.errors import NamespaceFull, RevisionConflict
-from store.local.kv import keyvalue, watch
+from store.local.kv import keys as local_keys
+from store.local.kv import watch
 from store.local.local import LocalStore
 from store.recent import kv_feed as feed
 from store.views import Views
@@ -108,7 +109,7 @@ class Machine:
     async def step_put(self):
         namespace, key, actual, expected, holds = self.some()
         value, expires_at_ms = self.chance.randbytes(self.chance.randrange(20)), self.expiry()
-        call = self.store.kv_put(
+        call = self.store.keys.put(
             key, value, expected_revision=expected, namespace=namespace, expires_at_ms=expires_at_ms
         )
         if not holds:
@@ -125,7 +126,7 @@ class Machine:
 
     async def step_delete(self):
         namespace, key, actual, expected, holds = self.some()
-        call = self.store.kv_delete(key, expected_revision=expected, namespace=namespace)
+        call = self.store.keys.delete(key, expected_revision=expected, namespace=namespace)
         if not holds:
             with pytest.raises(RevisionConflict):
                 await call
@@ -145,7 +146,7 @@ class Machine:
         for key in self.chance.sample(KEYS, self.chance.randint(0, 4)):
             value = self.chance.randbytes(5)
             operations.append(self.chance.choice([Put(key, value, self.expiry()), Delete(key)]))
-        call = self.store.kv_transact(compares, operations, namespace=namespace)
+        call = self.store.keys.transact(compares, operations, namespace=namespace)
         if wrong is not None:
             with pytest.raises(RevisionConflict) as caught:
                 await call
@@ -165,13 +166,13 @@ class Machine:
     async def step_limit(self):
         namespace = self.chance.choice(NAMESPACES)
         limits = self.limits[namespace] = self.chance.choice([(0, 0), (3, 0), (0, 40), (4, 50)])
-        await self.store.kv_limit(namespace, keys_max=limits[0], size_bytes_max=limits[1])
+        await self.store.keys.limit(namespace, keys_max=limits[0], size_bytes_max=limits[1])
 
     async def step_wait(self):
         self.now_ms += self.chance.randint(1, 30)
 
     async def step_sweep(self):
-        await self.store._kv.sweep(self.now_ms)
+        await self.store.keys.sweep(self.now_ms)
         due = [
             (held.expires_at_ms, name, key)
             for name, space in self.spaces.items()
@@ -189,7 +190,7 @@ class Machine:
         """Go on from a copy of what is on disk, taken with the store running: the views may be far behind."""
         old, self.generation = self.path, self.generation + 1
         (self.path / "views").mkdir(parents=True)
-        self.store._engine.views.copy(self.path / "views")
+        self.store.core.engine.views.copy(self.path / "views")
         shutil.copytree(old / "log", self.path / "log")
         with max((self.path / "log").iterdir()).open("ab") as file:
             file.write(self.chance.randbytes(self.chance.randrange(100)))  # the write that was under way
@@ -209,28 +210,28 @@ class Machine:
         store, namespace = self.store, self.chance.choice(NAMESPACES)
         for key in KEYS:
             held = self.live(namespace, key)
-            assert await store.kv_get(key, namespace=namespace) == (held and held.entry(namespace, key))
+            assert await store.keys.get(key, namespace=namespace) == (held and held.entry(namespace, key))
         start, end, limit = self.chance.choice(KEYS), self.chance.choice([None, *KEYS]), self.chance.randint(1, 4)
-        at = await store.kv_hold() if self.chance.random() < 0.5 else None
+        at = await store.keys.hold() if self.chance.random() < 0.5 else None
         found, after, more = [], None, True
         while more:
-            page = await store.kv_range(start, end, namespace=namespace, after=after, limit=limit, at_revision=at)
+            page = await store.keys.range(start, end, namespace=namespace, after=after, limit=limit, at_revision=at)
             found += page.entries
             more, after = page.more, page.entries[-1].key if page.entries else None
         assert found == self.entries(namespace, start, end)
-        assert await store.kv_count(start, end, namespace=namespace) == len(found)
-        assert await store.kv_namespaces() == [
+        assert await store.keys.count(start, end, namespace=namespace) == len(found)
+        assert await store.keys.namespaces() == [
             Namespace(name, *self.size(space), *self.limits[name])
             for name, space in sorted(self.spaces.items())
             if space or any(self.limits[name])
         ]
         await self.check_history(namespace)
         if at is not None:
-            store.kv_release(at)
+            store.keys.release(at)
 
     async def check_history(self, namespace):
         """From some change on, what was done is what a watch tells."""
-        watching = self.store.kv_watch(namespace=namespace, from_revision=0)
+        watching = self.store.keys.watch(namespace=namespace, from_revision=0)
         wanted = [one[1:] for one in self.history if one[0] == namespace]
         found = []
         async with asyncio.timeout(20):
@@ -244,7 +245,7 @@ class Machine:
         assert _without_expired(told) == _without_expired(expected)
         if found:
             at = self.chance.choice(found).revision
-            watching = self.store.kv_watch(namespace=namespace, from_revision=at)
+            watching = self.store.keys.watch(namespace=namespace, from_revision=at)
             rest = []
             async with asyncio.timeout(20):
                 while len(rest) < len([one for one in found if one.revision >= at]):
@@ -293,8 +294,8 @@ STEPS = ["put", "transact"] * 4 + ["delete", "wait", "sweep"] * 2 + ["limit", "r
 def test_keys_and_values_are_their_model_over_crashes(seed, steps):
     with (
         TemporaryDirectory() as name,
-        patch.object(keyvalue, "SWEEP_COUNT_MAX", 3),
-        patch.object(keyvalue.KeyValue, "tick", never),  # sweeping is a step of its own
+        patch.object(local_keys, "SWEEP_COUNT_MAX", 3),
+        patch.object(local_keys.LocalKeys, "tick", never),  # sweeping is a step of its own
     ):
         machine = Machine(Path(name), seed)
         asyncio.run(machine.run(steps))
@@ -312,7 +313,7 @@ class Watcher:
 
     async def run(self, store):
         while True:
-            watching = store.kv_watch(*self.range, from_revision=self.next)
+            watching = store.keys.watch(*self.range, from_revision=self.next)
             try:
                 async for changes in watching:
                     self.found += changes.changes
@@ -337,13 +338,13 @@ def test_every_change_is_seen_once_and_in_order(seed):
             key = str(chance.randrange(10))
             match chance.randrange(4):
                 case 0:
-                    outcome = await store.kv_transact({}, [Put(key, b"t"), Put(f"{key}-", b"t"), Delete(f"{key}+")])
+                    outcome = await store.keys.transact({}, [Put(key, b"t"), Put(f"{key}-", b"t"), Delete(f"{key}+")])
                     written.extend([(outcome.revision, key), (outcome.revision, f"{key}-")])
                 case 1:
                     with suppress(RevisionConflict):
-                        written.append((await store.kv_put(key, b"c", expected_revision=0), key))
+                        written.append((await store.keys.put(key, b"c", expected_revision=0), key))
                 case _:
-                    written.append((await store.kv_put(key, b"p"), key))
+                    written.append((await store.keys.put(key, b"p"), key))
 
     async def one_life(path):
         linger_s = chance.choice([0.0005, 3600])
@@ -369,9 +370,9 @@ def test_every_change_is_seen_once_and_in_order(seed):
 
         async def catch_up():
             async with await LocalStore.open(Path(name) / "data") as store:
-                end = (await store.kv_transact({}, [Put("3~", b""), Put("8~", b"")])).revision
+                end = (await store.keys.transact({}, [Put("3~", b""), Put("8~", b"")])).revision
                 for watcher in watchers:
-                    watching = store.kv_watch(*watcher.range, from_revision=watcher.next)
+                    watching = store.keys.watch(*watcher.range, from_revision=watcher.next)
                     async with asyncio.timeout(30):
                         while not watcher.found or watcher.found[-1].revision < end:
                             watcher.found += (await anext(watching)).changes

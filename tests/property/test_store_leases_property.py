@@ -84,7 +84,7 @@ class Machine:
             for offset in [offset for offset, until in group.kept_back.items() if until <= self.steady_ms]:
                 del group.kept_back[offset]
             self.come_back(at, over)
-        await self.store._lending.close()
+        await self.store.leases.close()
 
     def come_back(self, at, offsets, delay_ms=None, *, delivered=True):
         group, policy = self.groups[at], POLICIES[at]
@@ -122,7 +122,7 @@ class Machine:
         known = [*self.timers, *self.past]
         if known:
             key = self.chance.choice(known)
-            assert await self.store.cancel_timer(str(key)) == (key in self.timers)
+            assert await self.store.timers.cancel(str(key)) == (key in self.timers)
             if self.timers.pop(key, None) is not None:
                 self.past.append(key)
 
@@ -160,7 +160,7 @@ class Machine:
         (queue, name), keys = at, self.keys[at[0]]
         invisible_ms = self.chance.choice([None, 30, 100])
         count = self.chance.choice([1, 3, 100])
-        found = await self.store.take(queue, owner, max_count=count, group=name, invisible_ms=invisible_ms)
+        found = await self.store.leases.take(queue, owner, max_count=count, group=name, invisible_ms=invisible_ms)
         out = group.settled | set(group.held) | set(group.kept_back)
         free = [offset for offset in range(len(keys)) if offset not in out]
         if POLICIES[at].ordered:
@@ -181,14 +181,14 @@ class Machine:
             until = self.steady_ms + invisible_ms if invisible_ms else NEVER
             group.held[lease.offset] = (owner, until)
             if invisible_ms and self.chance.random() < 0.2:
-                assert await self.store.settle_handles([lease.handle()]) == [None]
+                assert await self.store.leases.settle_handles([lease.handle()]) == [None]
                 del group.held[lease.offset]
                 group.settled.add(lease.offset)
 
     async def settle(self):
         (queue, name), group, owner = self.pick()
         some = self.some(group, owner)
-        await self.store.settle(queue, owner, [*some, 10_000], group=name)
+        await self.store.leases.settle(queue, owner, [*some, 10_000], group=name)
         group.settled |= set(some)
         for offset in some:
             del group.held[offset]
@@ -196,7 +196,7 @@ class Machine:
     async def extend(self):
         (queue, name), group, owner = self.pick()
         some = sorted(self.some(group, owner))
-        assert list(await self.store.extend(queue, owner, some, invisible_ms=70, group=name)) == some
+        assert list(await self.store.leases.extend(queue, owner, some, invisible_ms=70, group=name)) == some
         for offset in some:
             group.held[offset] = (owner, self.steady_ms + 70)
 
@@ -207,24 +207,24 @@ class Machine:
             self.chance.choice([None, 0, 40]),
             self.chance.random() < 0.8,
         )
-        self.store.requeue(at[0], owner, some, delivered=delivered, delay_ms=delay_ms, group=at[1])
+        self.store.leases.requeue(at[0], owner, some, delivered=delivered, delay_ms=delay_ms, group=at[1])
         self.come_back(at, some, delay_ms, delivered=delivered)
-        await self.store._lending.close()
+        await self.store.leases.close()
 
     async def reject(self):
         at, group, owner = self.pick()
         some = self.some(group, owner)
-        await self.store.reject(at[0], owner, some, group=at[1])
+        await self.store.leases.reject(at[0], owner, some, group=at[1])
         for offset in some:
             del group.held[offset]
             self.give_up(at, offset, "rejected")
 
     async def release(self):
         owner = self.chance.randint(1, 2)
-        self.store.release(owner)
+        self.store.leases.release(owner)
         for at, group in self.groups.items():
             self.come_back(at, [offset for offset, (by, _) in group.held.items() if by == owner])
-        await self.store._lending.close()
+        await self.store.leases.close()
 
     # ---- ends and beginnings
 
@@ -236,7 +236,7 @@ class Machine:
         """Go on from a copy of what is on disk, taken with the store running: the views may be far behind."""
         old, self.generation = self.path, self.generation + 1
         (self.path / "views").mkdir(parents=True)
-        self.store._engine.views.copy(self.path / "views")
+        self.store.core.engine.views.copy(self.path / "views")
         shutil.copytree(old / "log", self.path / "log")
         with max((self.path / "log").iterdir()).open("ab") as file:
             file.write(self.chance.randbytes(self.chance.randrange(100)))
@@ -246,26 +246,26 @@ class Machine:
     async def check(self):
         store = self.store
         assert await bodies(store, TIMED) == self.fired
-        assert store.timers_held == (len(self.timers), sum(ROW.size + len(body) for body in self.timers.values()))
-        assert [entry.id for entry in await store.timers()] == [str(key) for key in sorted(self.timers)]
+        assert store.timers.held == (len(self.timers), sum(ROW.size + len(body) for body in self.timers.values()))
+        assert [entry.id for entry in await store.timers.entries()] == [str(key) for key in sorted(self.timers)]
         for (queue, name), group in self.groups.items():
             total = len(self.keys[queue])
-            assert await store.waiting(queue, group=name) == total - len(group.settled) - len(group.held)
+            assert await store.leases.waiting(queue, group=name) == total - len(group.settled) - len(group.held)
             if (queue, name) not in DEAD:
                 continue
-            fetched = await store.fetch(DEAD[queue, name], 0, max_bytes=1 << 20)
+            fetched = await store.queues.fetch(DEAD[queue, name], 0, max_bytes=1 << 20)
             deaths = [(f, row) for f, rows in zip(fetched.frames, fetched.rows, strict=True) for row in rows]
             found = [death_of(frame, row) for frame, row in deaths]
             assert sorted((d.offset, d.reason, d.deliveries) for d in found) == sorted(group.dead)
             for death, (frame, row) in zip(found, deaths, strict=True):
                 assert frame.record(row) == b"%d/%d" % (queue, death.offset)
-                assert await store.read(death.origin) == frame.record(row)
+                assert await store.log.read(death.origin) == frame.record(row)
 
     async def run(self, steps):
         await self.open()
         try:
             for (queue, name), policy in POLICIES.items():
-                await self.store.set_lease_policy(queue, policy, group=name)
+                await self.store.leases.set_policy(queue, policy, group=name)
             for step in steps:
                 await getattr(self, step)()
                 await self.check()

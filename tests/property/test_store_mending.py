@@ -47,8 +47,8 @@ def twin(tmp_path_factory):
         async with await LocalStore.open(directory, **OPTIONS) as store:
             for n in range(FRAMES_COUNT):
                 await append(store, frame((16, b"%02d" % n + bytes(n * 13 % 160)), (17, b"HGF1")))
-            Sealer(store._engine.log, store._engine.seals).step(10)
-            return [one for one in store._engine.log.scan(0, store.end) if isinstance(one, Frame)]
+            Sealer(store.core.engine.log, store.core.engine.seals).step(10)
+            return [one for one in store.core.engine.log.scan(0, store.replication.end) if isinstance(one, Frame)]
 
     return Twin(directory, asyncio.run(fill()))
 
@@ -87,31 +87,32 @@ async def test_a_log_mended_from_its_twin_is_its_twin(twin, harms, sealed, resta
         if not sealed:
             (copy / SEALS_FILE).unlink()
         replica = await open_replica(copy, **OPTIONS)
-        replica._engine.scrub.step()
+        replica.core.engine.scrub.step()
         if restart:  # what is damaged is known at once the next time
             before = replica.damages
             await replica.close()
             replica = await open_replica(copy, **{**OPTIONS, "scrub_bytes_per_s": 0})
             assert replica.damages == before
-        assert all(read_back(replica, one) for one in frames if one.end <= replica.end)
+        assert all(read_back(replica, one) for one in frames if one.end <= replica.replication.end)
         for damage in replica.damages:
-            some = [one.data for one in frames if damage.start <= one.start and one.end <= min(damage.end, replica.end)]
+            end = min(damage.end, replica.replication.end)
+            some = [one.data for one in frames if damage.start <= one.start and one.end <= end]
             if some:
-                await replica.mend(damage.start, b"".join(some))
-        rest = b"".join(one.data for one in frames if one.start >= replica.end)
+                await replica.replication.mend(damage.start, b"".join(some))
+        rest = b"".join(one.data for one in frames if one.start >= replica.replication.end)
         if rest:
-            replica.receive(rest)
+            replica.replication.receive(rest)
         await replica.close()
         assert log_bytes(copy) == log_bytes(directory)
         again = await open_replica(copy, **OPTIONS)
-        again._engine.scrub.step()
-        assert (again.is_damaged, again.end) == (False, frames[-1].end)
+        again.core.engine.scrub.step()
+        assert (again.is_damaged, again.replication.end) == (False, frames[-1].end)
         await again.close()
 
 
 def read_back(replica, one):
     """Returns whether a frame is as it was, or known to be damaged."""
-    log = replica._engine.log
+    log = replica.core.engine.log
     if log.damages.overlapping(one.start, one.end):
         return True
     found = next(iter(log.scan(one.start, one.end)))

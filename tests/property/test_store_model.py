@@ -74,7 +74,7 @@ class Machine:
                 self.model.queues[queue].append(body)
                 self.model.last[address] = body
         stored = await asyncio.gather(*begin(self.store, *frames))
-        while self.store.confirmed <= stored[-1].frame:  # answered when it was written, read when it is synced
+        while self.store.log.confirmed <= stored[-1].frame:  # answered when it was written, read when it is synced
             await asyncio.sleep(0.001)
 
     async def put(self):
@@ -83,30 +83,30 @@ class Machine:
         expected = self.chance.choice([None, actual, actual + 1])
         if expected not in {None, actual}:
             with pytest.raises(RevisionConflict) as caught:
-                await self.store.kv_put(key, value, expected_revision=expected)
+                await self.store.keys.put(key, value, expected_revision=expected)
             assert caught.value.actual == actual
             return
-        revision = await self.store.kv_put(key, value, expected_revision=expected)
+        revision = await self.store.keys.put(key, value, expected_revision=expected)
         assert revision > max((r for _, r in self.model.kv.values()), default=0)
         self.model.kv[key] = (value, revision)
 
     async def delete(self):
         key = self.chance.choice(KEYS)
-        assert await self.store.kv_delete(key) == (self.model.kv.pop(key, None) is not None)
+        assert await self.store.keys.delete(key) == (self.model.kv.pop(key, None) is not None)
 
     async def commit(self):
         group, queue, at = self.chance.choice(GROUPS), self.chance.choice(QUEUES), self.chance.randrange(100)
-        await self.store.commit_offsets(group, {queue: at})
+        await self.store.groups.commit(group, {queue: at})
         self.model.groups.setdefault(group, {})[queue] = at
 
     async def forget_group(self):
         group = self.chance.choice(GROUPS)
-        await self.store.delete_group(group)
+        await self.store.groups.delete(group)
         self.model.groups.pop(group, None)
 
     async def take(self):
         queue, owner, count = self.chance.choice(QUEUES), self.chance.randint(1, 2), self.chance.randint(1, 20)
-        found = await self.store.take(queue, owner, max_count=count)
+        found = await self.store.leases.take(queue, owner, max_count=count)
         gone = self.model.settled[queue] | {o for q, o in self.lent if q == queue}
         expected = [o for o in range(len(self.model.queues[queue])) if o not in gone][:count]
         assert [lease.offset for lease in found] == expected
@@ -118,7 +118,7 @@ class Machine:
         queue, owner = self.chance.choice(QUEUES), self.chance.randint(1, 2)
         mine = [o for (q, o), by in self.lent.items() if (q, by) == (queue, owner)]
         some = self.chance.sample(mine, self.chance.randint(0, len(mine)))
-        await self.store.settle(queue, owner, [*some, 10_000])
+        await self.store.leases.settle(queue, owner, [*some, 10_000])
         self.model.settled[queue] |= set(some)
         for offset in some:
             del self.lent[queue, offset]
@@ -127,28 +127,28 @@ class Machine:
         queue, owner = self.chance.choice(QUEUES), self.chance.randint(1, 2)
         mine = [o for (q, o), by in self.lent.items() if (q, by) == (queue, owner)]
         some = self.chance.sample(mine, self.chance.randint(0, len(mine)))
-        self.store.requeue(queue, owner, some)
+        self.store.leases.requeue(queue, owner, some)
         for offset in some:
             del self.lent[queue, offset]
 
     async def release(self):
         owner = self.chance.randint(1, 2)
         held = {q for (q, _), by in self.lent.items() if by == owner}
-        assert set(self.store.release(owner)) == held
+        assert set(self.store.leases.release(owner)) == held
         self.lent = {at: by for at, by in self.lent.items() if by != owner}
 
     async def purge(self):
         queue = self.chance.choice(QUEUES)
         lent = {o for q, o in self.lent if q == queue}
         waiting = set(range(len(self.model.queues[queue]))) - self.model.settled[queue] - lent
-        assert await self.store.first_waiting(queue) == min(waiting, default=None)
-        assert await self.store.purge(queue) == len(waiting)
-        assert await self.store.first_waiting(queue) is None
+        assert await self.store.leases.first_waiting(queue) == min(waiting, default=None)
+        assert await self.store.leases.purge(queue) == len(waiting)
+        assert await self.store.leases.first_waiting(queue) is None
         self.model.settled[queue] |= waiting
 
     async def forget_queue(self):
         queue = self.chance.choice(QUEUES)
-        await self.store.delete_queue(queue)
+        await self.store.queues.delete(queue)
         self.model.queues[queue], self.model.settled[queue] = [], set()
         self.lent = {at: by for at, by in self.lent.items() if at[0] != queue}
         # What an address had last is still in the log.
@@ -161,7 +161,7 @@ class Machine:
         """Go on from a copy of what is on disk, taken with the store running: the views may be far behind."""
         old, self.generation = self.path, self.generation + 1
         (self.path / "views").mkdir(parents=True)
-        self.store._engine.views.copy(self.path / "views")
+        self.store.core.engine.views.copy(self.path / "views")
         shutil.copytree(old / "log", self.path / "log")
         with max((self.path / "log").iterdir()).open("ab") as file:
             file.write(self.chance.randbytes(self.chance.randrange(100)))  # the write that was under way
@@ -174,18 +174,18 @@ class Machine:
             records = model.queues[queue]
             offset = self.chance.randint(0, len(records))
             assert await bodies(store, queue, offset) == records[offset:]
-            assert await store.bounds(queue) == (0, len(records))
+            assert await store.queues.bounds(queue) == (0, len(records))
             lent = len([o for q, o in self.lent if q == queue])
-            assert await store.waiting(queue) == len(records) - len(model.settled[queue]) - lent
+            assert await store.leases.waiting(queue) == len(records) - len(model.settled[queue]) - lent
         for address in range(1, 6):
-            at = await store.last(address)
-            assert (None if at is None else await store.read(at)) == model.last.get(address)
+            at = await store.log.last(address)
+            assert (None if at is None else await store.log.read(at)) == model.last.get(address)
         for key in KEYS:
-            entry = await store.kv_get(key)
+            entry = await store.keys.get(key)
             assert (None if entry is None else entry[1:3]) == model.kv.get(key)
-        assert [entry.key for entry in await store.kv_prefix("a")] == sorted(k for k in model.kv if k.startswith("a"))
+        assert [entry.key for entry in await store.keys.prefix("a")] == sorted(k for k in model.kv if k.startswith("a"))
         for group in GROUPS:
-            assert await store.offsets(group) == model.groups.get(group, {})
+            assert await store.groups.offsets(group) == model.groups.get(group, {})
 
     async def run(self, steps):
         await self.open()

@@ -100,7 +100,7 @@ class Pair:
         for _ in range(count):
             for future in begin(store, some_frame(self.chance, producers)):
                 await asyncio.gather(future, return_exceptions=True)
-        end = store.end
+        end = store.replication.end
         await store.close()
         return end
 
@@ -116,22 +116,22 @@ class Pair:
     async def follow(self, data: bytes, confirmed_to: int) -> None:
         """Take the log in, in pieces of whole frames; confirm here and there, as far as that."""
         ends = ends_of(data, self.origin)
-        while self.replica.receive(b"") < ends[-1] or self.replica.confirmed < confirmed_to:
+        while self.replica.replication.receive(b"") < ends[-1] or self.replica.log.confirmed < confirmed_to:
             step = self.chance.randrange(6)
             if step < 3:
-                at = self.replica.receive(b"")
+                at = self.replica.replication.receive(b"")
                 piece = self.chance.choice([e for e in ends if e > at][:8] or [at])
-                self.replica.receive(data[at - self.origin : piece - self.origin])
+                self.replica.replication.receive(data[at - self.origin : piece - self.origin])
             elif step == 3:
-                self.replica.confirm(min(self.chance.choice(ends), confirmed_to))
+                self.replica.replication.confirm(min(self.chance.choice(ends), confirmed_to))
             elif step == 4:
                 await asyncio.sleep(self.chance.choice([0, 0.001]))
             elif self.chance.random() < 0.1:
                 await self.replica.close()
                 await self.open_replica()
             else:
-                self.replica.confirm(confirmed_to)
-        await until(lambda: self.replica.flushed == ends[-1])
+                self.replica.replication.confirm(confirmed_to)
+        await until(lambda: self.replica.replication.flushed == ends[-1])
 
 
 @settings(max_examples=25, deadline=None)
@@ -143,7 +143,7 @@ def test_a_replica_is_its_master(seed, count, remembered, run_bytes):
         confirmed = pair.chance.choice([pair.origin, *ends_of(data, pair.origin)])
         await pair.open_replica()
         await pair.follow(data, confirmed)
-        assert pair.replica.confirmed == confirmed
+        assert pair.replica.log.confirmed == confirmed
         await pair.replica.close()
         assert log_bytes(directory / "replica") == data
         # What the views hold is what a master has that stopped there.
@@ -179,9 +179,9 @@ def test_a_log_that_was_cut_is_one_that_never_had_what_was_cut(seed, common, los
         await pair.fill(master, more, epoch=3)
         data = log_bytes(master)
         await pair.open_replica(truncate_to=at)
-        assert pair.replica.end == at == pair.replica.confirmed
+        assert pair.replica.replication.end == at == pair.replica.log.confirmed
         await pair.follow(data, pair.origin + len(data))
-        await pair.replica._until_dispatched(pair.replica.confirmed)
+        await pair.replica.core.until_dispatched(pair.replica.log.confirmed)
         await pair.replica.close()
         assert log_bytes(other) == data
         assert entries(other, pair.origin) == entries(master, pair.origin)
@@ -198,10 +198,10 @@ async def epoch_of(master, replicas, chance: random.Random, number: int, answere
         for replica in replicas:
             if chance.random() < 0.8:
                 await feed(master, replica)
-        least = min(store.flushed for store in (master, *replicas))
+        least = min(store.replication.flushed for store in (master, *replicas))
         for store in (master, *replicas):
-            store.confirm(least)
-        assert future.done() == (least == master.end)
+            store.replication.confirm(least)
+        assert future.done() == (least == master.replication.end)
         if future.done():
             answered.append(b"%d" % number)
     for replica in replicas:
@@ -224,7 +224,7 @@ def test_what_was_answered_stays_whoever_is_master_next(tmp_path):
             master = stores[leader]
             replicas = [store for store in stores if store is not master]
             number = await epoch_of(master, replicas, chance, number, answered)
-            common = master.end
+            common = master.replication.end
             await asyncio.gather(*(store.step_down() for store in stores))
         found = [log_bytes(home) for home in homes]
         assert found[0] == found[1] == found[2]

@@ -89,7 +89,7 @@ class Run:
         for _ in range(int(TTL_S) + 1):
             self.clock.ms += 1_000
             await asyncio.gather(*(proxy.owners.beat() for proxy in self.proxies))
-        await self.store._kv.look()  # type: ignore[attr-defined]
+        await self.store.keys.look()  # type: ignore[attr-defined]
 
     async def finish(self) -> None:
         if self.opening:
@@ -106,7 +106,7 @@ class Run:
 
     async def _is_quiet(self) -> bool:
         held = any(proxy.sessions._held or proxy.sessions._unclosed for proxy in self.proxies)
-        return not held and not await self.store.kv_prefix("owners/")
+        return not held and not await self.store.keys.prefix("owners/")
 
 
 STEPS = st.lists(

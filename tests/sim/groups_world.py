@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from joint_loop import Process, SimLoop
@@ -17,7 +18,7 @@ from gateway.groups.consumer_groups import ConsumerGroups
 from gateway.groups.settings import GroupsConfig
 from gateway.groups.state import STATE, QueueRecord, decode_queue
 from gateway.port.groups import CommitOffsets, DescribeGroup, GroupCursor, JoinGroup, LeaveGroup, PollGroup, RenewMember
-from store.api.client import EXISTS, Change, Changes, Delete, Entry, Page, Put, Transacted
+from store.api.keys import EXISTS, Change, Changes, Delete, Entry, Page, Put, Transacted
 from store.api.message import Message
 from store.base.errors import AppendOutcomeUnknown, RevisionConflict, StoreError, StoreUnreachable
 from tests.support.gateway.asking import ask
@@ -34,8 +35,11 @@ class SimStore(FakeStore):
 
     def __init__(self, world: "World") -> None:
         super().__init__()
+        self.keys = SimpleNamespace(
+            range=self._range, count=self._count, put=self._put, transact=self._transact, watch=self._watch
+        )
         self.world = world
-        self.keys: dict[str, Entry] = {}
+        self.held: dict[str, Entry] = {}
         self.revision = 0
         self.watchers: list[asyncio.Queue[Change]] = []
         self.arrivals: dict[int, asyncio.Event] = defaultdict(asyncio.Event)
@@ -43,7 +47,7 @@ class SimStore(FakeStore):
     # ---- keys
 
     def _live(self, key: str) -> Entry | None:
-        found = self.keys.get(key)
+        found = self.held.get(key)
         if found is None or (found.expires_at_ms is not None and found.expires_at_ms <= self.world.now_ms):
             return None
         return found
@@ -55,29 +59,29 @@ class SimStore(FakeStore):
 
     def sweep(self) -> None:
         """Keys whose time is over are removed, and watchers told, a moment later."""
-        for key in [key for key in self.keys if self._live(key) is None]:
+        for key in [key for key in self.held if self._live(key) is None]:
             self.revision += 1
-            del self.keys[key]
+            del self.held[key]
             self._change("expire", key)
 
-    async def kv_range(
+    async def _range(
         self, start: str = "", end: str | None = None, *, after: str | None = None, limit: int = 1000
     ) -> Page:
         await self.world.some_time()
-        keys = [key for key in sorted(self.keys) if start <= key and (end is None or key < end)]
+        keys = [key for key in sorted(self.held) if start <= key and (end is None or key < end)]
         found = [entry for key in keys if (after is None or key > after) and (entry := self._live(key)) is not None]
         page = Page(found[:limit], self.revision, len(found) > limit)
         await self.world.some_time()
         return page
 
-    async def kv_count(self, start: str = "", end: str | None = None) -> int:
-        return len((await self.kv_range(start, end, limit=1 << 30)).entries)
+    async def _count(self, start: str = "", end: str | None = None) -> int:
+        return len((await self._range(start, end, limit=1 << 30)).entries)
 
-    async def kv_put(self, key: str, value: bytes, *, expected_revision: int | None = None, ttl_ms: int) -> int:
+    async def _put(self, key: str, value: bytes, *, expected_revision: int | None = None, ttl_ms: int) -> int:
         compares = {} if expected_revision is None else {key: expected_revision}
-        return (await self.kv_transact(compares, [Put(key, value, ttl_ms=ttl_ms)])).revision
+        return (await self._transact(compares, [Put(key, value, ttl_ms=ttl_ms)])).revision
 
-    async def kv_transact(self, compares: Mapping[str, int], operations: Sequence[Put | Delete]) -> Transacted:
+    async def _transact(self, compares: Mapping[str, int], operations: Sequence[Put | Delete]) -> Transacted:
         await self.world.some_time()
         self.world.may_fail(StoreUnreachable("lost on the way there"))
         for key, expected in compares.items():
@@ -91,16 +95,16 @@ class SimStore(FakeStore):
             if isinstance(one, Put):
                 expires = None if one.ttl_ms is None else self.world.now_ms + one.ttl_ms
                 self.world.was_put(one.key, self._live(one.key), one.value)
-                self.keys[one.key] = Entry(one.key, one.value, self.revision, 0, 0, expires)
+                self.held[one.key] = Entry(one.key, one.value, self.revision, 0, 0, expires)
                 self._change("put", one.key, one.value, expires)
-            elif self.keys.pop(one.key, None) is not None:
+            elif self.held.pop(one.key, None) is not None:
                 self._change("delete", one.key)
         done = Transacted(self.revision, existed)
         await self.world.some_time()
         self.world.may_fail(AppendOutcomeUnknown("lost on the way back"))
         return done
 
-    async def kv_watch(self, start: str, end: str) -> Any:
+    async def _watch(self, start: str, end: str) -> Any:
         watcher: asyncio.Queue[Change] = asyncio.Queue()
         self.watchers.append(watcher)
         try:
@@ -351,7 +355,7 @@ class World:
             first = self.published[queue]
             self.published[queue] += count
             some = range(first, first + count)
-            self.store.append([(queue, Message(address="t/x", body=b"%d/%d" % (queue, n))) for n in some])
+            self.store.log.append([(queue, Message(address="t/x", body=b"%d/%d" % (queue, n))) for n in some])
 
     async def _sweeps(self) -> None:
         while True:

@@ -6,7 +6,7 @@ import random
 from joint_cluster import TOPIC
 from joint_store import message_frame
 
-from store.api.client import Appended
+from store.api.log import Appended
 from store.base.errors import (
     AppendOutcomeUnknown,
     NotMaster,
@@ -98,7 +98,9 @@ class Producer(_Client):
         self.waiting[group, number, sequence] = None
         record = ["message", "." * self.chance.randint(0, 60)]
         frame = message_frame(queue, record, number, sequence)
-        store.logs[group].append(frame, lambda outcome: self._ended(group, number, sequence, frame.size_bytes, outcome))
+        store.logs[group].log.append(
+            frame, lambda outcome: self._ended(group, number, sequence, frame.size_bytes, outcome)
+        )
 
     def _ended(self, group: int, number: int, sequence: int, size: int, outcome) -> None:
         if self.watch.may_lose and isinstance(outcome, AppendOutcomeUnknown | SequenceOutOfOrder):
@@ -133,7 +135,7 @@ class Reader(_Client):
     async def act(self) -> None:
         store = self._near or self.proxy.store.logs[self.group]
         try:
-            frames, following = await store.scan(Position(self.at, 0), None, max_bytes=SCAN_BYTES)
+            frames, following = await store.log.scan(Position(self.at, 0), None, max_bytes=SCAN_BYTES)
         except _NOT_DONE:
             return
         self.watch.read(self.group, self.at, frames, following)
@@ -149,7 +151,7 @@ class Follower(_Client):
         self.group = group
         self.at: int | None = None
         self.busy = False  # there may be nothing to follow
-        proxy.store.logs[group].tail(self._heard)
+        proxy.store.logs[group].log.tail(self._heard)
 
     @property
     def idle(self) -> bool:
@@ -207,12 +209,12 @@ class KeyClient(_Client):
     async def _ask(self, key: str, kind: str, argument):
         store = self.proxy.store
         if kind == "get":
-            entry = await store.kv_get(key)
+            entry = await store.keys.get(key)
             self.seen[key] = entry.revision if entry is not None else 0
             return None if entry is None else (entry.value, entry.revision)
         expected, value = argument if kind == "cas" else (None, argument)
         try:
-            self.seen[key] = await store.kv_put(key, value, expected_revision=expected)
+            self.seen[key] = await store.keys.put(key, value, expected_revision=expected)
         except RevisionConflict as conflict:
             self.seen[key] = conflict.actual
             return "conflict", conflict.actual

@@ -75,9 +75,9 @@ class Owner(_Client):
         device, store = self.device, self.proxy.store
         device.at, self.fence, self.backlog = self, None, []
         try:
-            entry = await store.kv_get(KEY)
+            entry = await store.keys.get(KEY)
             expected = 0 if entry is None else entry.revision
-            self.epoch = await store.kv_put(KEY, self.name.encode(), expected_revision=expected)
+            self.epoch = await store.keys.put(KEY, self.name.encode(), expected_revision=expected)
             fence = await raise_fences(store, SESSION, self)
             found = [n for n in list(device.unanswered) if await self._is_there(n)]
         except (OwnershipLost, RevisionConflict, AppendOutcomeUnknown, StoreError):
@@ -91,12 +91,12 @@ class Owner(_Client):
 
     async def confirm(self) -> None:
         try:
-            self.epoch = await self.proxy.store.kv_put(KEY, self.name.encode(), expected_revision=self.epoch)
+            self.epoch = await self.proxy.store.keys.put(KEY, self.name.encode(), expected_revision=self.epoch)
         except RevisionConflict as lost:
             raise OwnershipLost(SESSION) from lost
 
     async def _is_there(self, number: int) -> bool:
-        return await self.proxy.store.logs[number % GROUP_COUNT].kv_get(f"exact/{number}") is not None
+        return await self.proxy.store.logs[number % GROUP_COUNT].keys.get(f"exact/{number}") is not None
 
     def _lose(self) -> None:
         self.fence, self.backlog = None, []
@@ -114,7 +114,7 @@ class Owner(_Client):
         frame = UnplacedFrame.build(row, record, producer_id=self.producer, sequence=sequence, flags=FRAME_GUARDED)
         self.waiting[group, sequence] = None
         assert fence == fence_of(SESSION, self) or fence.epoch >= self.epoch
-        self.proxy.store.logs[group].append(frame, lambda outcome: self._ended(number, group, sequence, outcome))
+        self.proxy.store.logs[group].log.append(frame, lambda outcome: self._ended(number, group, sequence, outcome))
 
     def _ended(self, number: int, group: int, sequence: int, outcome) -> None:
         if isinstance(outcome, StoreError):

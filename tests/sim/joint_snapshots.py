@@ -26,10 +26,10 @@ class _Sender:
     async def send(self, store, epochs: EpochList, asked: SnapshotRequest, context) -> None:
         if asked.starts_over and store.is_damaged:
             raise SnapshotUnusable("the master's log is damaged too")
-        data, first = pickle.dumps(store.views), store.first
+        data, first = pickle.dumps(store.views), store.replication.first
         kept = epochs.cut(first).trim(first).entries
         sound = not store.is_damaged
-        head = SnapshotHead(asked.epoch, store.group, first, store.confirmed, len(data), kept, sound)
+        head = SnapshotHead(asked.epoch, store.group, first, store.log.confirmed, len(data), kept, sound)
         await context.write(wire.encode(head))
         await context.write(wire.encode(SnapshotPart(0, data, value(data))))
 

@@ -15,8 +15,10 @@ from joint_damage import Surface
 from joint_log import CountedLog, Views, header_of
 from joint_loop import HERE
 
-from store.api.client import Appended, Entry, TimersHeld
+from store.api.keys import Entry
 from store.api.kv_rules import SlotContent, Space, split
+from store.api.log import Appended
+from store.api.timers import TimersHeld
 from store.base.errors import (
     CorruptFrame,
     NotMaster,
@@ -139,13 +141,15 @@ class SimStore:
         self._here = HERE.get()
         self._platter, self._log, self._views = platter, platter.log, platter.views
         self._hooks = hooks
+        self.log = self.queues = self.leases = self.replication = self  # its subjects, as far as they go
+        self.keys = SimpleNamespace(get=self._get, put=self._put)
+        self.timers = SimpleNamespace(held=_EMPTY)
         self.role = role
         self.group = platter.group
         self.error = self.dropped = self.full = None
         self.pending_bytes = 0
         self._surface = platter.surface
-        self.timers_held = _EMPTY
-        self.agreed = None
+        self._agreed = None
         self._epoch = epoch
         self._refused = None
         self._closing: asyncio.Future | None = None
@@ -296,6 +300,9 @@ class SimStore:
             self._loop.call_soon(self._commit)
         self._appends.append((frame, done))
 
+    def ask_first(self, *, agreed, cut_off) -> None:
+        self._agreed = agreed
+
     def refuse_appends(self, why) -> None:
         self._refused = why
 
@@ -434,7 +441,7 @@ class SimStore:
         self._listeners[number] = listener
         return lambda: self._listeners.pop(number, None)
 
-    def watch_queues(self, _listener) -> Callable[[], None]:
+    def watch(self, _listener) -> Callable[[], None]:
         return lambda: None
 
     def release(self, _owner):
@@ -442,12 +449,12 @@ class SimStore:
 
     # ---- keys
 
-    async def kv_get(self, key: str, *, namespace: str = "") -> Entry | None:
-        await self.agreed()
+    async def _get(self, key: str, *, namespace: str = "") -> Entry | None:
+        await self._agreed()
         found = self._views.keys.get(key)
         return None if found is None else Entry(key, found[0], found[1], 1, 1)
 
-    async def kv_put(self, key: str, value: bytes, *, expected_revision: int | None = None, **_) -> int:
+    async def _put(self, key: str, value: bytes, *, expected_revision: int | None = None, **_) -> int:
         what = ["put", key, value] if expected_revision is None else ["cas", key, expected_revision, value]
         future = self._loop.create_future()
         self.append(message_frame(KEYS_QUEUE, what), partial(_settle, future))

@@ -19,7 +19,8 @@ from cooperative import PowerLoss, Scheduler, SimLoop
 from faulty_files import Disk
 from store_model import Model, frames_of
 
-from store.api.client import Appended, Delete, IndexKind, Put
+from store.api.keys import Delete, Put
+from store.api.log import Appended, IndexKind
 from store.base.errors import (
     AppendOutcomeUnknown,
     OffsetOutOfRange,
@@ -270,8 +271,8 @@ class History:
             retention_interval_s=1,
         )
         if others is not None:
-            others.confirm = store.confirm
-        recorder, report = store._recorder, store._recorder.report
+            others.confirm = store.replication.confirm
+        recorder, report = store.core.recorder, store.core.recorder.report
 
         def remember(outcomes):
             self.reported.update(outcomes)
@@ -407,7 +408,9 @@ class History:
 
     def _acknowledged(self, frame: UnplacedFrame, outcome: Appended) -> None:
         """An acknowledged frame is on disk, whole, and where it is said to be, unless it is async."""
-        waited = self.store is not None and self.store._gate is not None  # for others, with it on disk before
+        waited = (
+            self.store is not None and self.store.replication.gate is not None
+        )  # for others, with it on disk before
         assert outcome.duplicate or waited or not self.failed, "acknowledged after the store has failed"
         if frame.flags & FRAME_ASYNC or outcome.frame < self._segments()[0]:
             return
@@ -434,7 +437,7 @@ class History:
         """Let the model follow to the end of what readers may see, and compare what became of the records."""
         # What the store's loop has taken in, or, where that has ended, what readers could have seen.
         model = self.model
-        confirmed = self.engine.log.confirmed if self.store is None or self.sim.off else self.store.confirmed
+        confirmed = self.engine.log.confirmed if self.store is None or self.sim.off else self.store.log.confirmed
         if confirmed <= model.at:
             return
         data = self._log_bytes(model.at, confirmed)
@@ -452,7 +455,7 @@ class History:
     def check_log(self) -> None:
         """After a start: nothing that anybody had been told of is gone or has changed; nothing is half there."""
         assert not self.store.corruptions, self.store.corruptions
-        confirmed = self.store.confirmed
+        confirmed = self.store.log.confirmed
         assert confirmed >= self.model.at, f"readers had seen up to {self.model.at}, now there is only {confirmed}"
         first = self._segments()[0]
         assert self._log_bytes(first, self.model.at) == bytes(self.log[first:]), "the log has changed"
@@ -488,7 +491,7 @@ class History:
 
     def send(self, frame: UnplacedFrame) -> asyncio.Future:
         future = asyncio.get_running_loop().create_future()
-        self.store.append(frame, future.set_result)
+        self.store.log.append(frame, future.set_result)
         return future
 
     async def append(self) -> None:
@@ -540,7 +543,7 @@ class History:
         offset = self.chance.randint(0, len(self.model.queues[queue]))
         life = self.queue_life()
         try:
-            found = await self.store.fetch(queue, offset, max_bytes=self.chance.choice([1, 500, 1 << 20]))
+            found = await self.store.queues.fetch(queue, offset, max_bytes=self.chance.choice([1, 500, 1 << 20]))
         except OffsetOutOfRange as error:
             if self.queue_life() == life and not (self.trims and offset < error.first):
                 raise
@@ -559,7 +562,7 @@ class History:
         self.deleting += 1
         self.deletions += 1
         try:
-            await self.store.delete_queue(queue)
+            await self.store.queues.delete(queue)
         finally:
             self.deleting -= 1
         self.lent = {at: by for at, by in self.lent.items() if at[0] != queue}
@@ -578,9 +581,9 @@ class History:
 
     async def put(self) -> None:
         namespace, key = slot = self._slot()
-        value, since, expected = self.number(), self.store.confirmed, self._expected(slot)
+        value, since, expected = self.number(), self.store.log.confirmed, self._expected(slot)
         try:
-            revision = await self.store.kv_put(
+            revision = await self.store.keys.put(
                 key, value, expected_revision=expected, namespace=namespace, expires_at_ms=self._expiry()
             )
         except StoreError as error:
@@ -594,7 +597,7 @@ class History:
     async def delete(self) -> None:
         namespace, key = slot = self._slot()
         try:
-            await self.store.kv_delete(key, expected_revision=self._expected(slot), namespace=namespace)
+            await self.store.keys.delete(key, expected_revision=self._expected(slot), namespace=namespace)
         except StoreError as error:
             if isinstance(error, UNKNOWN_OR_REFUSED):
                 raise
@@ -607,19 +610,21 @@ class History:
             for one in self.chance.sample(KEYS, self.chance.randint(1, len(KEYS)))
         ]
         try:
-            await self.store.kv_transact({} if expected is None else {key: expected}, operations, namespace=namespace)
+            await self.store.keys.transact({} if expected is None else {key: expected}, operations, namespace=namespace)
         except StoreError as error:
             if isinstance(error, UNKNOWN_OR_REFUSED):
                 raise
 
     async def limit(self) -> None:
-        await self.store.kv_limit("n", keys_max=self.chance.choice([0, 2]), size_bytes_max=self.chance.choice([0, 20]))
+        await self.store.keys.limit(
+            "n", keys_max=self.chance.choice([0, 2]), size_bytes_max=self.chance.choice([0, 20])
+        )
 
     async def get(self) -> None:
         namespace, key = slot = self._slot()
-        since = self.store.confirmed
-        entry = await self.store.kv_get(key, namespace=namespace)
-        now_ms = self.store._kv._clock()
+        since = self.store.log.confirmed
+        entry = await self.store.keys.get(key, namespace=namespace)
+        now_ms = self.store.keys._clock()
         self.advance()
         versions = self.model.versions(slot, since)
         if entry is None:
@@ -630,14 +635,14 @@ class History:
 
     async def commit(self) -> None:
         offsets = {self.chance.choice(QUEUES): self.chance.randrange(100) for _ in range(2)}
-        await self.store.commit_offsets(self.chance.choice(GROUPS), offsets)
+        await self.store.groups.commit(self.chance.choice(GROUPS), offsets)
 
     async def forget_group(self) -> None:
-        await self.store.delete_group(self.chance.choice(GROUPS))
+        await self.store.groups.delete(self.chance.choice(GROUPS))
 
     async def note(self) -> None:
         addresses = self.chance.sample(ADDRESSES, 2)
-        await self.store.note_addresses(addresses)
+        await self.store.log.note_addresses(addresses)
         self.advance()
         assert self.model.addresses.issuperset(addresses)
 
@@ -663,7 +668,7 @@ class History:
         key = self.chance.choice(pending)
         self.cancelling.add(key)
         try:
-            cancelled = await self.store.cancel_timer(str(key))
+            cancelled = await self.store.timers.cancel(str(key))
         finally:
             self.cancelling.discard(key)
         self.advance()
@@ -677,11 +682,11 @@ class History:
         self.advance()
         queue, owner, count = chance.choice(QUEUES), chance.choice(OWNERS), chance.randint(1, 20)
         life, known = self.queue_life(), len(self.model.queues[queue])
-        found = [(lease.offset, lease) for lease in await self.store.take(queue, owner, max_count=count)]
+        found = [(lease.offset, lease) for lease in await self.store.leases.take(queue, owner, max_count=count)]
         self.advance()
         offsets = [offset for offset, _ in found]
         if self.queue_life() != life:
-            self.store.requeue(queue, owner, offsets)
+            self.store.leases.requeue(queue, owner, offsets)
             return
         gone = self.model.settled[queue, ""] | {o for q, o in self.lent if q == queue}
         assert not gone & set(offsets), f"settled or lent, and lent again: {sorted(gone & set(offsets))}"
@@ -702,24 +707,24 @@ class History:
         life = self.queue_life()
         for offset in some:
             del self.lent[queue, offset]
-        await self.store.settle(queue, owner, [*some, 10_000])
+        await self.store.leases.settle(queue, owner, [*some, 10_000])
         self.advance()
         if self.queue_life() == life:
             assert self.model.settled[queue, ""].issuperset(some)
 
     async def requeue(self) -> None:
         queue, owner, some = self._held()
-        self.store.requeue(queue, owner, some)
+        self.store.leases.requeue(queue, owner, some)
         for offset in some:
             del self.lent[queue, offset]
 
     async def release(self) -> None:
         owner = self.chance.choice(OWNERS)
-        self.store.release(owner)
+        self.store.leases.release(owner)
         self.lent = {at: by for at, by in self.lent.items() if by != owner}
 
     async def purge(self) -> None:
-        await self.store.purge(self.chance.choice(QUEUES))
+        await self.store.leases.purge(self.chance.choice(QUEUES))
 
     # ---- steps: what happens to the store
 
@@ -782,12 +787,12 @@ class History:
                 assert not late, f"not fired: {late}"
         for left in (5, 4, 3, 2, 1, 0):
             self.advance()
-            before = self.model.at, store._kv._clock()
+            before = self.model.at, store.keys._clock()
             try:
                 await self._compare()
             except AssertionError:
                 self.advance()
-                if not left or (self.model.at, store._kv._clock()) == before:
+                if not left or (self.model.at, store.keys._clock()) == before:
                     raise  # else something has expired or fired meanwhile
             else:
                 return
@@ -796,40 +801,42 @@ class History:
         store, model = self.store, self.model
         for queue in QUEUES:
             records = model.queues[queue]
-            bounds = await store.bounds(queue)
+            bounds = await store.queues.bounds(queue)
             assert bounds.next == len(records)
             assert self.trims or bounds.first == 0
             offset = self.chance.randint(bounds.first, bounds.next)
             assert await bodies(store, queue, offset) == records[offset:]
             lent = {o for q, o in self.lent if q == queue}
             waiting = {o for o in range(bounds.first, bounds.next) if o not in model.settled[queue, ""] | lent}
-            assert self.trims or await store.waiting(queue) == len(waiting)
+            assert self.trims or await store.leases.waiting(queue) == len(waiting)
         for hash_ in range(1, 4):
             last = model.last.get(hash_)
-            assert await store.last(hash_) == last or (last is not None and last.frame < model.first)
+            assert await store.log.last(hash_) == last or (last is not None and last.frame < model.first)
             for kind in IndexKind:
                 expected = sorted((at for at in model.index[kind, hash_] if at.frame >= model.first), reverse=True)
                 limit = self.chance.choice([5, 1000])
-                found = await store.find(kind, hash_, limit=limit)
+                found = await store.log.find(kind, hash_, limit=limit)
                 found = [at for at in found if at.frame >= model.first]  # what is trimmed off may be there a while
                 assert found == expected[:limit]
                 if found:
-                    assert await store.read(found[0]) == model.bodies[found[0]]
+                    assert await store.log.read(found[0]) == model.bodies[found[0]]
         for namespace in NAMESPACES:
-            now_ms = store._kv._clock()
+            now_ms = store.keys._clock()
             held = {key: value for (name, key), value in model.kv.items() if name == namespace}
-            page = await store.kv_range(namespace=namespace)
+            page = await store.keys.range(namespace=namespace)
             assert [(e.key, e.value, e.revision, e.create_revision, e.version) for e in page.entries] == [
                 (key, *held[key][:4]) for key in sorted(held, key=str.encode) if held[key].live(now_ms)
             ]
-        for space in await store.kv_namespaces():
+        for space in await store.keys.namespaces():
             assert space[1:3] == model.usage(space.name)
             assert space[3:] == model.limits.get(space.name, (0, 0))
         for group in GROUPS:
-            assert await store.offsets(group) == model.groups.get(group, {})
-        assert await store.addresses() == sorted(model.addresses)
-        assert [entry.id for entry in await store.timers(limit=10_000)] == [str(key) for key in sorted(model.timers)]
-        assert store.timers_held.timers == len(model.timers)
+            assert await store.groups.offsets(group) == model.groups.get(group, {})
+        assert await store.log.addresses() == sorted(model.addresses)
+        assert [entry.id for entry in await store.timers.entries(limit=10_000)] == [
+            str(key) for key in sorted(model.timers)
+        ]
+        assert store.timers.held.timers == len(model.timers)
 
     def _check_rebuild(self) -> None:
         """The views are, byte for byte, what the log alone makes of them."""

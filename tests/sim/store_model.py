@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from google_crc32c import value as crc32c
 
-from store.api.client import EXISTS, IndexKind, Transacted
+from store.api.keys import EXISTS, Transacted
+from store.api.log import IndexKind
 from store.base.errors import NamespaceFull, RevisionConflict
 from store.format.compression import decompress, plain_size
 from store.format.frame import (
@@ -331,6 +332,6 @@ _RULES = {
     AddressesSeen: Model.see,
     LogTrimmed: Model.trim,
     TimerSet: Model.set_timer,
-    TimerCancelled: Model.cancel_timer,
+    TimerCancelled: Model.timers.cancel,
     TimersFired: Model.fire,
 }

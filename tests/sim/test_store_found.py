@@ -127,21 +127,21 @@ def test_segments_of_deleted_queues_go_without_any_limits_and_with_them_what_add
                 await append(store, frame((16, b"%d" % n, 7), (17, b"%d" % n, 8)))
             for n in range(20):
                 await append(store, frame((17, b"%d" % n, 8)))
-            await store.delete_queue(16)
+            await store.queues.delete(16)
             await trim(store)
-            assert store._engine.log.first == 0  # queue 17 keeps them
-            assert await store.last(7) is not None
-            await store.delete_queue(17)
+            assert store.core.engine.log.first == 0  # queue 17 keeps them
+            assert await store.log.last(7) is not None
+            await store.queues.delete(17)
             await append(store, frame((17, b"kept", 8)))
             await trim(store)
         async with await LocalStore.open(tmp_path, segment_size_bytes=1000) as store:
-            assert store._engine.log.first > 0
-            assert await store.last(7) is None
-            assert await store.read(await store.last(8)) == b"kept"
+            assert store.core.engine.log.first > 0
+            assert await store.log.last(7) is None
+            assert await store.log.read(await store.log.last(8)) == b"kept"
             assert await bodies(store, 17) == [b"kept"]
 
     async def trim(store):
-        await store._until_dispatched(store.confirmed)
-        await asyncio.to_thread(store._engine.trimmer.run)
+        await store.core.until_dispatched(store.log.confirmed)
+        await asyncio.to_thread(store.core.engine.trimmer.run)
 
     asyncio.run(main())

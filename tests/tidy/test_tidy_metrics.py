@@ -45,9 +45,9 @@ class Node:
 def exported():
     """role -> what it exports."""
     one, proxy = Metrics(process=False), Metrics(process=False)
-    alone = SimpleNamespace(
-        end=0, confirmed=0, pending_bytes=0, damages=(), view_damages=(), scrubbed=Scrubbed(0, 0, 0, 0)
-    )
+    alone = SimpleNamespace(end=0, confirmed=0, damages=(), view_damages=(), scrubbed=Scrubbed(0, 0, 0, 0))
+    alone.log = SimpleNamespace(confirmed=0, pending_bytes=0)
+    alone.replication = SimpleNamespace(end=0)
     alone.damages_repaired = alone.messages_lost = 0
     StoreFigures(alone, tuple).watch(one)
     cluster = SimpleNamespace(_groups=tuple, log=lambda: alone, store=alone)

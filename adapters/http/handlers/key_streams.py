@@ -13,7 +13,7 @@ from gateway.domain.errors import Refusal
 from gateway.port.adapter import Outcome, Token
 from gateway.port.adapter import Request as GatewayRequest
 from gateway.port.kv import NextChanges, UnwatchKeys, WatchKeys
-from store.api.client import Changes
+from store.api.keys import Changes
 
 __all__ = ["KeyStreams"]
 

@@ -37,7 +37,7 @@ from gateway.port.kv import (
     TransactKeys,
     WatchKeys,
 )
-from store.api.client import EXISTS, Change, Delete, Entry, Page, Put, Transacted
+from store.api.keys import EXISTS, Change, Delete, Entry, Page, Put, Transacted
 from store.api.kv_rules import end_of_prefix
 
 __all__ = ["change_event", "delete_hold", "delete_key", "get_key", "list_keys", "post_hold", "put_key", "transact"]

@@ -1,4 +1,4 @@
-"""The key-value store of a `LocalStore`: reading ranges of one revision, and watching what changes.
+"""The keys and values of a `LocalStore`: reading ranges of one revision, and watching what changes.
 
 `store.local` imports this room; it imports the views and what is recent.
 """

@@ -5,7 +5,7 @@ from heapq import merge
 from itertools import filterfalse
 from typing import Final, NamedTuple
 
-from store.api.client import Entry, Page
+from store.api.keys import Entry, Page
 from store.api.kv_rules import SlotContent
 from store.base.errors import RevisionCompacted, TooManyHolds
 from store.views import Views

@@ -10,8 +10,9 @@ from contextlib import aclosing
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
-from store.api.client import Bounds, Change, Changes, Fetched
+from store.api.keys import Change, Changes
 from store.api.kv_rules import KV_RECORDS, changes_of, revision
+from store.api.queues import Bounds, Fetched
 from store.base.errors import CorruptFrame, OffsetOutOfRange, RevisionCompacted, StoreClosed
 from store.format.frame import LogOffset, Position, QueueNumber, QueueOffset, group_of, origin_of
 from store.format.records import KV_QUEUE, decode
@@ -51,10 +52,10 @@ class LogSource(Protocol):
         """Returns where the log begins: what lies before is gone for readers, if not from the disk."""
 
     def fetch(self, queue: QueueNumber, offset: QueueOffset, *, max_bytes: int) -> Awaitable[Fetched]:
-        """See `StoreClient.fetch`."""
+        """See `QueueCalls.fetch`."""
 
     def bounds(self, queue: QueueNumber) -> Awaitable[Bounds]:
-        """See `StoreClient.bounds`."""
+        """See `QueueCalls.bounds`."""
 
     def offset_before(self, log_offset: LogOffset) -> Awaitable[QueueOffset]:
         """The offset of the first record of the newest frame that begins at or before a log offset, in `KV_QUEUE`."""
@@ -71,7 +72,7 @@ class Watching:
         self._feeds = feeds
 
     async def watch(self, keys: Keys, at: int) -> AsyncGenerator[Changes, None]:
-        """See `StoreClient.kv_watch`; the first change is that of revision `at` or later."""
+        """See `KeyCalls.watch`; the first change is that of revision `at` or later."""
         with self._feeds.follow(keys.namespace, self._source.confirmed + 1) as feed:
             while True:
                 if feed.closed:

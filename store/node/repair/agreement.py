@@ -57,7 +57,7 @@ class Agreement:
         known = {(seal.start, seal.end): seal.digest for seal in seals}
         self._agreed = {one: digest for one, digest in self._agreed.items() if known.get(one) == digest}
         self._logged &= known.keys()
-        confirmed = store.confirmed
+        confirmed = store.log.confirmed
         new = [one for one in seals if one.end <= confirmed and self._agreed.get((one.start, one.end)) != one.digest]
         if new:
             await self._compare(store, new[:SEALS_MAX])
@@ -92,7 +92,7 @@ class Agreement:
                 seal.start,
                 seal.end,
             )
-            await store.distrust(seal.start, seal.end)
+            await store.replication.distrust(seal.start, seal.end)
             self._context.repairing.look()
         elif (seal.start, seal.end) not in self._logged:
             self._logged.add((seal.start, seal.end))
@@ -109,7 +109,7 @@ class Agreement:
         """Reads a segment again; what is damaged is reported, and repaired as anything else."""
         at = seal.start
         try:
-            while at < seal.end and (data := await store.read_log(at, READ_BYTES, end=seal.end)):
+            while at < seal.end and (data := await store.replication.read_log(at, READ_BYTES, end=seal.end)):
                 at = LogOffset(at + len(data))
         except CorruptFrame:
             self._context.repairing.look()

@@ -93,7 +93,7 @@ class Repairer:
         if not self.damages and not self.views_damaged and not self._told and not self.unusable:
             return
         opened, self.unusable = self.unusable, False
-        end = store.mendable_end  # what was lost of the log's end is there again when all of it is on disk
+        end = store.replication.mendable_end  # what was lost of the log's end is there again when all of it is on disk
         inside = [(one.start, min(one.end, end)) for one in self.damages if one.start < end]
         self._core.look(inside, self._peers(context), now_ms=context.now_ms())
         self.cut_short = any(one.end > end for one in self.damages)  # what is behind the end comes from the master
@@ -226,7 +226,9 @@ class Repairer:
     async def _fetch(self, context: ReplicaContext, store: LocalStore, ask: Ask, address: str) -> RangeOutcome:
         repaired = 0
         try:
-            async with aclosing(fetch_range(context, address, ask.start, ask.end, log_end=store.end)) as parts:
+            async with aclosing(
+                fetch_range(context, address, ask.start, ask.end, log_end=store.replication.end)
+            ) as parts:
                 async for part in parts:
                     if not await self._mend(store, LogOffset(part.start), part.frames):
                         return RangeOutcome.FAILED
@@ -256,7 +258,7 @@ class Repairer:
         Raises `StoreError`: they are not fit for it, or the store is closed.
         """
         try:
-            await store.mend(at, frames)
+            await store.replication.mend(at, frames)
         except OSError as error:
             logger.error("a damaged range at %d cannot be written: %s", at, error)
             await asyncio.sleep(DISK_FAULT_S)

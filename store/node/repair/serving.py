@@ -87,7 +87,7 @@ class RangeServer:
         common = self._common(asked)
         at, limit = LogOffset(asked.start), min(LogOffset(asked.end), common)
         while at < limit:
-            at, frames = await self._store().read_sound(at, PART_BYTES, end=limit)
+            at, frames = await self._store().replication.read_sound(at, PART_BYTES, end=limit)
             if not frames:
                 break
             async with asyncio.timeout(SILENCE_S):
@@ -104,8 +104,10 @@ class RangeServer:
             theirs = EpochList.of(asked.epochs)
         except BadEpochs as error:
             raise BadMessage(str(error)) from error
-        found = self._context.disk.epochs.cut(store.end).common(store.end, theirs, LogOffset(asked.log_end))
-        return LogOffset(0) if found is None else min(found.at, store.flushed)
+        found = self._context.disk.epochs.cut(store.replication.end).common(
+            store.replication.end, theirs, LogOffset(asked.log_end)
+        )
+        return LogOffset(0) if found is None else min(found.at, store.replication.flushed)
 
     def _store(self) -> LocalStore:
         store = self._context.disk.store

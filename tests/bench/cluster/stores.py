@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from store.api.client import Appended
+from store.api.log import Appended
 from store.base.errors import StoreError
 from store.format.frame import UnplacedFrame
 from store.remoting import RemoteStore
@@ -35,7 +35,7 @@ async def append_times(store: RemoteStore, frame: UnplacedFrame, seconds: float)
     until = time.perf_counter() + seconds
     while (begun := time.perf_counter()) < until:
         done: asyncio.Future[Appended | StoreError] = asyncio.get_running_loop().create_future()
-        store.append(frame, done.set_result)
+        store.log.append(frame, done.set_result)
         assert isinstance(await done, Appended)
         taken.append(time.perf_counter() - begun)
     return sorted(taken)
@@ -57,7 +57,7 @@ async def _calls(directory: Path, *, replicas: int, seconds: float) -> Rows:
         records_per_s = flat_out["records_per_s"]
         found = {"records_per_s": records_per_s, "cpu_us": (_cpu(rig) - before) / (records_per_s * seconds) * 1e6}
         found |= _percentiles("append", await append_times(store, frames[0], seconds))
-        await store.kv_put("k", b"v" * 100)
+        await store.keys.put("k", b"v" * 100)
         found |= _percentiles("get", await _gets(store, seconds, 1))
         found["gets_per_s"] = len(await _gets(store, seconds, CLIENTS)) / seconds
         await store.close()
@@ -74,7 +74,7 @@ async def _gets(store: RemoteStore, seconds: float, clients: int) -> list[float]
 
     async def client() -> None:
         while (begun := time.perf_counter()) < until:
-            assert await store.kv_get("k") is not None
+            assert await store.keys.get("k") is not None
             taken.append(time.perf_counter() - begun)
 
     await asyncio.gather(*(client() for _ in range(clients)))
@@ -98,9 +98,9 @@ async def _rebuild(directory: Path, *, mb: int) -> Rows:
     async with running(directory, proxies=0) as rig:
         store = rig.store()
         await store.connected()
-        while store.confirmed < mb * 1_000_000:
+        while store.log.confirmed < mb * 1_000_000:
             await throughput(store, frames, min(1.0, mb / 100))
-        size = store.confirmed
+        size = store.log.confirmed
         name = next(node.name for node in rig.stores if node.name != rig.master)
         await asyncio.to_thread(rig.cluster.stop, name)
         await rig.until(lambda: len(rig.group.sync_set) == 2)

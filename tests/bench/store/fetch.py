@@ -16,7 +16,7 @@ async def read(store: LocalStore, offset: QueueOffset, end: QueueOffset) -> int:
     """Everything between two offsets; how many bytes of frames that were."""
     size = 0
     while offset < end:
-        fetched = await store.fetch(QUEUE, offset, max_bytes=FETCH_BYTES)
+        fetched = await store.queues.fetch(QUEUE, offset, max_bytes=FETCH_BYTES)
         size += sum(frame.header.size_bytes for frame in fetched.frames)
         offset = fetched.next
     return size
@@ -30,7 +30,7 @@ async def measure_case(directory: Path, *, source: str, mb: int) -> Rows:
     if source == "disk":
         drop_cache(directory)
     async with await LocalStore.open(directory, scrub_bytes_per_s=0) as store:
-        first, end = await store.bounds(QUEUE)
+        first, end = await store.queues.bounds(QUEUE)
         if cached:
             await read(store, first, end)
         started, cpu = time.perf_counter(), time.process_time()

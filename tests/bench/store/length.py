@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 
-from store.api.client import IndexKind, Put
+from store.api.keys import Put
+from store.api.log import IndexKind
 from store.format.frame import FIRST_QUEUE, ROW, ROW_INDEX_ADDRESS, QueueNumber, QueueOffset, UnplacedFrame
 from store.local.local import LocalStore
 from tests.bench.cold_reads import drop_cache
@@ -63,7 +64,7 @@ def build(chance: random.Random) -> list[UnplacedFrame]:
 async def put_keys(store: LocalStore) -> None:
     for first in range(0, KEYS, KEYS_AT_ONCE):
         puts = [Put(f"key/{n:07}", b"v" * 100) for n in range(first, first + KEYS_AT_ONCE)]
-        await store.kv_transact({}, puts, namespace="bench")
+        await store.keys.transact({}, puts, namespace="bench")
 
 
 async def fill(store: LocalStore, frames: Sequence[UnplacedFrame], records: int, directory: Path) -> dict[str, float]:
@@ -72,7 +73,7 @@ async def fill(store: LocalStore, frames: Sequence[UnplacedFrame], records: int,
     await append_all(store, [frames[n % len(frames)] for n in range(records // RECORDS - timed)] or frames[:1])
     found = await timed_appends(store, [frames[n % len(frames)] for n in range(timed)])
     found["bare_system_ns"] = bare_system_ns(directory, frames, timed * RECORDS)
-    await store._until_dispatched(store.confirmed)
+    await store.core.until_dispatched(store.log.confirmed)
     await asyncio.sleep(1)  # the disk comes to rest, too
     return found
 
@@ -115,23 +116,26 @@ async def one_pass(
     store: LocalStore, frames: Sequence[UnplacedFrame], chance: random.Random, cold: Path | None
 ) -> dict[str, float]:
     """Everything once; with `cold` fetches at random are from disk and called so, and nothing else is done."""
-    ends = {queue: (await store.bounds(queue)).next for queue in map(QueueNumber, range(FIRST_QUEUE, FIRST_QUEUE + 64))}
+    ends = {
+        queue: (await store.queues.bounds(queue)).next
+        for queue in map(QueueNumber, range(FIRST_QUEUE, FIRST_QUEUE + 64))
+    }
     queues = list(ends)
 
     def newest() -> Awaitable[object]:
         queue = chance.choice(queues)
-        return store.fetch(queue, QueueOffset(ends[queue] - RECORDS), max_bytes=FETCH_BYTES)
+        return store.queues.fetch(queue, QueueOffset(ends[queue] - RECORDS), max_bytes=FETCH_BYTES)
 
     def anywhere() -> Awaitable[object]:  # but where the cache of frames has nothing of a short log either
         queue = chance.choice(queues)
-        return store.fetch(queue, QueueOffset(chance.randrange(ends[queue] * 6 // 10)), max_bytes=FETCH_BYTES)
+        return store.queues.fetch(queue, QueueOffset(chance.randrange(ends[queue] * 6 // 10)), max_bytes=FETCH_BYTES)
 
     if cold is not None:
         drop_cache(cold)
         return {"fetch_random_cold_us": await each_us(anywhere, COLD_LOOKS)}
 
     def key() -> Awaitable[object]:
-        return store.kv_get(f"key/{chance.randrange(KEYS):07}", namespace="bench")
+        return store.keys.get(f"key/{chance.randrange(KEYS):07}", namespace="bench")
 
     def address() -> int:
         return chance.randrange(ADDRESSES) + 1
@@ -140,9 +144,9 @@ async def one_pass(
         "fetch_newest_us": await each_us(newest),
         "fetch_random_us": await each_us(anywhere),
         "kv_get_us": await each_us(key),
-        "find_us": await each_us(lambda: store.find(IndexKind.ADDRESS, address(), limit=1)),
-        "find_100_us": await each_us(lambda: store.find(IndexKind.ADDRESS, address(), limit=100)),
-        "last_us": await each_us(lambda: store.last(address())),
+        "find_us": await each_us(lambda: store.log.find(IndexKind.ADDRESS, address(), limit=1)),
+        "find_100_us": await each_us(lambda: store.log.find(IndexKind.ADDRESS, address(), limit=100)),
+        "last_us": await each_us(lambda: store.log.last(address())),
     }
 
 

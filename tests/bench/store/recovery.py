@@ -21,7 +21,7 @@ from pathlib import Path
 
 import uvloop
 
-from store.api.client import Appended
+from store.api.log import Appended
 from store.base.errors import StoreError
 from store.local.local import LocalStore
 from store.views import MAP_SIZE_BYTES, Views
@@ -45,7 +45,7 @@ async def fill(directory: Path, mb: int, rate: int) -> None:
 
     def send() -> None:
         nonlocal sent
-        store.append(frames[sent % FRAMES], done)
+        store.log.append(frames[sent % FRAMES], done)
         sent += 1
 
     def done(outcome: Appended | StoreError) -> None:
@@ -55,11 +55,11 @@ async def fill(directory: Path, mb: int, rate: int) -> None:
 
     for _ in range(WINDOW):
         send()
-    while store.confirmed < mb * 1_000_000:
+    while store.log.confirmed < mb * 1_000_000:
         await asyncio.sleep(0.01)
     if rate:
         paced.set()
-        await store._until_dispatched(store.confirmed)
+        await store.core.until_dispatched(store.log.confirmed)
     print("full", flush=True)
     started, first = time.monotonic(), sent
     while True:
@@ -78,7 +78,7 @@ async def open_once(directory: Path) -> None:
             "opened": opened,
             "open_s": opened - started,
             "cpu_s": time.process_time(),
-            "end": store.confirmed,
+            "end": store.log.confirmed,
             "peak_mb": memory_mb("VmHWM"),
         }
     print(json.dumps(found))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from store.api.client import Appended
+from store.api.log import Appended
 from store.base.errors import StoreError
 from store.format.frame import FIRST_QUEUE, Frame, QueueNumber, QueueOffset, UnplacedFrame
 from store.local.local import LocalStore
@@ -32,7 +32,7 @@ class Times:
 
     def append(self) -> None:
         self.begun.append(time.perf_counter())
-        self.store.append(self.frame, self.done)
+        self.store.log.append(self.frame, self.done)
 
     def done(self, outcome: Appended | StoreError) -> None:
         assert isinstance(outcome, Appended), outcome
@@ -48,7 +48,7 @@ class Times:
         """Follow the queue's end for ever, as a consumer does."""
         offset = QueueOffset(0)
         while True:
-            found = await self.store.fetch(QUEUE, offset, max_bytes=FETCH_BYTES, max_wait_ms=WAIT_MS)
+            found = await self.store.queues.fetch(QUEUE, offset, max_bytes=FETCH_BYTES, max_wait_ms=WAIT_MS)
             self.fetched += [time.perf_counter()] * len(found.frames)
             offset = found.next
 
@@ -87,7 +87,7 @@ async def measure_case(directory: Path, *, records: int, rate: int, seconds: flo
     frame = build(records, 150, 1, 1_000, random.Random(1))
     async with await LocalStore.open(directory, scrub_bytes_per_s=0) as store:
         times = Times(store, frame)
-        stop = store.tail(times.listen)
+        stop = store.log.tail(times.listen)
         fetching = asyncio.ensure_future(times.fetch())
         await (times.paced(rate, seconds) if rate else times.flat_out(seconds))
         while len(times.fetched) < len(times.begun) or len(times.acknowledged) < len(times.begun):

@@ -144,7 +144,7 @@ async def publish(
         for body in some
     ]
     done = asyncio.get_running_loop().create_future()
-    store.append(unplaced(messages), done.set_result)
+    store.log.append(unplaced(messages), done.set_result)
     result = await done
     assert not isinstance(result, Exception), result
 

@@ -24,6 +24,7 @@ class MemoryLog:
     def __init__(self, group: int = 0) -> None:
         self.group = group
         self.logs = {group: self}
+        self.log = self
         self.frames: list[Frame] = []
         self.end = origin_of(group)
         self.listeners: list[Callable[[list[Frame]], None]] = []

@@ -12,7 +12,7 @@ from gateway.ownership.cluster_owners import ClusterOwners
 from gateway.port.adapter import OpenedSession, OpenSession, Outcome, Publish, Will
 from gateway.sessions.sessions import Sessions
 from gateway.sessions.wills import Wills
-from store.api.client import Appended
+from store.api.log import Appended
 from store.api.message import Message, decode, encode
 from store.format.frame import ROW, Position, QueueNumber, QueueOffset, UnplacedFrame
 from store.format.records import TIMERS_QUEUE, TimerSet
@@ -105,7 +105,7 @@ class Proxy:
             assert isinstance(appended, Appended)
             publisher.published(effect.token, Outcome(first=Position(appended.frame, 0)), size_bytes)
 
-        self.store.append(frame, done)
+        self.store.log.append(frame, done)
 
     async def open(
         self,
@@ -133,8 +133,8 @@ def hash_of(message: Message) -> int:
 
 async def wills_in(store: LocalStore) -> list[bytes]:
     """The bodies of all that is in the log for anybody to read."""
-    bounds = await store.bounds(QueueNumber(QUEUE))
-    fetched = await store.fetch(QueueNumber(QUEUE), QueueOffset(bounds.first), max_bytes=1 << 20)
+    bounds = await store.queues.bounds(QueueNumber(QUEUE))
+    fetched = await store.queues.fetch(QueueNumber(QUEUE), QueueOffset(bounds.first), max_bytes=1 << 20)
     return [
         decode(frame.record(row)).body for frame, rows in zip(fetched.frames, fetched.rows, strict=True) for row in rows
     ]

@@ -8,7 +8,7 @@ from gateway.port.adapter import Cancel, Consume, ConsumerId, Disposition, Lease
 from gateway.port.queues import ConsumerCancelled, DeclareQueue, address_of
 from gateway.publishing.router import Router
 from gateway.queues.queues import NamedQueues
-from store.api.client import Appended
+from store.api.log import Appended
 from store.api.message import Message, encode
 from store.base.errors import StoreError
 from store.format.frame import ROW, ROW_EXTRA, UnplacedFrame
@@ -108,7 +108,7 @@ class Rig:
         def done(outcome: Appended | StoreError) -> None:
             stored.set_result(outcome)
 
-        self.store.append(UnplacedFrame.build(rows, payload), done)
+        self.store.log.append(UnplacedFrame.build(rows, payload), done)
         assert isinstance(await stored, Appended)
         self.queues.appended(found)
         return list(found)

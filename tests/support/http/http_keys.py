@@ -20,7 +20,7 @@ from gateway.port.kv import (
     UnwatchKeys,
     WatchKeys,
 )
-from store.api.client import EXISTS, Change, Changes, Entry, Page, Put, Transacted
+from store.api.keys import EXISTS, Change, Changes, Entry, Page, Put, Transacted
 from tests.support.http.http_driver import Gateway
 
 METHODS = {

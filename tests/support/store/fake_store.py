@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from controller.api.client import Topic
-from store.api.client import Bounds, Fetched
 from store.api.message import Message, encode
+from store.api.queues import Bounds, Fetched
 from store.base.errors import OffsetOutOfRange
 from store.format.frame import ROW, Frame, QueueOffset, UnplacedFrame
 from store.serving.rpc import StoreService
@@ -30,6 +30,7 @@ class FakeStore:
     """Frames in a list and, of each queue, where its records are. As much of `StoreClient` as reading takes."""
 
     def __init__(self) -> None:
+        self.log = self.queues = self  # its subjects, as far as they go
         self.frames: list[Frame] = []
         self.index: dict[int, list[tuple[int, int]]] = {}  # queue -> (frame's index, row) by offset
         self.first: dict[int, int] = {}  # queue -> first offset kept

@@ -155,14 +155,17 @@ class StoreGroup:
 
         master = await self.master()
 
+        def ends(store):
+            return store.replication.flushed, store.replication.end, store.log.confirmed
+
         def positions():
             stores = {name: node.disk.store for name, node in self.nodes.items()}
-            return {name: one and (one.flushed, one.end, one.confirmed) for name, one in stores.items()}
+            return {name: one and ends(one) for name, one in stores.items()}
 
         def same():
             stores = [node.disk.store for node in self.nodes.values()]
-            end = self.nodes[master].disk.store.end
-            return all(one is not None and one.flushed == one.end == one.confirmed == end for one in stores)
+            end = self.nodes[master].disk.store.replication.end
+            return all(one is not None and set(ends(one)) == {end} for one in stores)
 
         try:
             await until(same, PATIENCE_S)

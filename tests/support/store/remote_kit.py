@@ -76,7 +76,7 @@ class ServedStore(RemoteStore):
 
     async def tick(self):
         await self.local.tick()
-        await self.kv_get("")  # and hear of it
+        await self.keys.get("")  # and hear of it
 
     def __getattr__(self, name):
         if name in {"local", "node"}:

@@ -43,7 +43,7 @@ async def open_master(path: Path, *, alone=False, **options) -> LocalStore:
     store = await LocalStore.open(path, **{"epoch": 1, "replication": hooks, **options})
     store.hooks = hooks
     if alone:
-        hooks.on_flushed = store.confirm
+        hooks.on_flushed = store.replication.confirm
     return store
 
 
@@ -66,16 +66,16 @@ async def stored(master, *frames):
     futures = begin(master, *frames)
     for future in futures:
         future.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody has to ask
-    end = master.flushed + sum(one.size_bytes for one in frames)  # nothing else may be under way
+    end = master.replication.flushed + sum(one.size_bytes for one in frames)  # nothing else may be under way
     await until(lambda: master.hooks.last("flushed") >= end)
     return futures
 
 
 async def feed(master, replica, *, max_bytes=1 << 20):
     """Bring a replica's log to where the master's is written."""
-    while frames := await master.read_log(replica.receive(b""), max_bytes):
-        replica.receive(frames)
-    await until(lambda: replica.flushed == replica.receive(b""))
+    while frames := await master.replication.read_log(replica.replication.receive(b""), max_bytes):
+        replica.replication.receive(frames)
+    await until(lambda: replica.replication.flushed == replica.replication.receive(b""))
 
 
 def log_bytes(path: Path) -> bytes:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from store.api.client import Appended
+from store.api.log import Appended
 from store.base.errors import StoreError
 from store.disk.files import File, OsFiles
 from store.format.frame import ROW, ROW_EXTRA, Frame, UnplacedFrame
@@ -45,6 +45,11 @@ def placed(unplaced, at, *, epoch=1, stored_at_ms=0):
     return Frame.parse(header + unplaced.rows + unplaced.payload, log_offset=at)
 
 
+def behind(store):
+    """Returns the `LocalStore` that answers, where tests of one run over the network too."""
+    return getattr(store, "local", store)
+
+
 async def append(store, unplaced):
     """Append and wait; the outcome, raised when it is an error."""
     outcome = await asyncio.gather(*begin(store, unplaced))
@@ -63,7 +68,7 @@ def begin(store, *frames):
             else:
                 future.set_result(outcome)
 
-        store.append(unplaced, done)
+        store.log.append(unplaced, done)
         futures.append(future)
     return futures
 
@@ -72,7 +77,7 @@ async def bodies(store, queue, offset=0):
     """Every record of a queue from an offset on."""
     found = []
     while True:
-        fetched = await store.fetch(queue, offset, max_bytes=1 << 20)
+        fetched = await store.queues.fetch(queue, offset, max_bytes=1 << 20)
         if fetched.next == offset:
             return found
         for one, rows in zip(fetched.frames, fetched.rows, strict=True):

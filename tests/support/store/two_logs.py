@@ -15,7 +15,8 @@ from controller.node.local import Limits, LocalController
 from gateway.config.config import adapter_factories, load
 from gateway.process.app import Gateway
 from gateway.process.backend import ClusterBackend
-from store.api.client import OnAppended, StoreClient, TailListener
+from store.api.client import StoreClient
+from store.api.log import OnAppended, TailListener
 from store.base.errors import StoreUnreachable
 from store.cluster.cluster import ClusterStore
 from store.format.frame import LogOffset, UnplacedFrame
@@ -25,55 +26,71 @@ TIMEOUT_S = 60.0
 T = TypeVar("T")
 
 
-class Reach:
-    """One group's store, which can be out of reach: then calls fail, and its tail says nothing until it is back."""
+class _Asked:
+    """A subject of a store that can be out of reach."""
 
-    def __init__(self, store: LocalStore) -> None:
-        self.store = store
-        self.down = False
-        self.never_reached = False
-        self._held: list[tuple[TailListener, Sequence[Any]]] = []
+    def __init__(self, reach: "Reach", subject: Any) -> None:
+        self._reach, self._subject = reach, subject
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.store, name)
+        found = getattr(self._subject, name)
         if asyncio.iscoroutinefunction(found):
             return partial(self._asked, found)
         return found
 
     async def _asked(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        if self.down:
+        if self._reach.down:
             raise StoreUnreachable("nobody answers")
         return await call(*arguments, **options)
 
+
+class _Log(_Asked):
     @property
     def confirmed(self) -> LogOffset:
-        if self.never_reached:
+        if self._reach.never_reached:
             raise StoreUnreachable("never reached")
-        return self.store.confirmed
-
-    @property
-    def logs(self) -> Mapping[int, StoreClient]:
-        return {self.store.group: self}  # type: ignore[dict-item]
+        return self._reach.store.log.confirmed
 
     def append(self, frame: UnplacedFrame, done: OnAppended) -> None:
-        if self.down:
+        if self._reach.down:
             asyncio.get_running_loop().call_soon(done, StoreUnreachable("nobody answers"))
         else:
-            self.store.append(frame, done)
+            self._reach.store.log.append(frame, done)
 
     def tail(self, listener: TailListener) -> Callable[[], None]:
         def heard(frames: Sequence[Any]) -> None:
-            if self.down:
-                self._held.append((listener, frames))
+            if self._reach.down:
+                self._reach.held.append((listener, frames))
             else:
                 listener(frames)
 
-        return self.store.tail(heard)
+        return self._reach.store.log.tail(heard)
+
+
+class Reach:
+    """One group's store, which can be out of reach: then calls fail, and its tail says nothing until it is back."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self.store = store
+        self.group = store.group
+        self.down = False
+        self.never_reached = False
+        self.held: list[tuple[TailListener, Sequence[Any]]] = []
+        self.log = _Log(self, store.log)
+        self.queues = _Asked(self, store.queues)
+        self.keys = _Asked(self, store.keys)
+        self.groups = _Asked(self, store.groups)
+        self.leases = _Asked(self, store.leases)
+        self.timers = _Asked(self, store.timers)
+
+    @property
+    def logs(self) -> Mapping[int, StoreClient]:
+        return {self.group: self}  # type: ignore[dict-item]
 
     def back(self) -> None:
         """It is reached again, and the tail goes on where it was."""
         self.down = self.never_reached = False
-        held, self._held = self._held, []
+        held, self.held = self.held, []
         for listener, frames in held:
             listener(frames)
 

@@ -26,16 +26,16 @@ async def fill(directory: Path, count: int = 6) -> None:
     async with await LocalStore.open(directory, scrub_bytes_per_s=0) as store:
         for n in range(count):
             await append(store, frame((16 + n % 2, b"m%d" % n, n + 1, INDEXED), producer_id=n + 1, sequence=0))
-            await store.kv_put(f"key{n}", b"value %d" % n)
-            await store.kv_put(f"brief{n}", b"soon over", expires_at_ms=1 << 50)
-        await store.kv_put("large", bytes(10_000))
+            await store.keys.put(f"key{n}", b"value %d" % n)
+            await store.keys.put(f"brief{n}", b"soon over", expires_at_ms=1 << 50)
+        await store.keys.put("large", bytes(10_000))
         await append(store, records_frame(AddressesSeen(("a/1", "a/2")), KvDelete("nothing")))
         await append(store, records_frame(QueueConfig(16, retention_ms=1 << 40), QueueConfig(17, compact=True)))
         await append(store, frame((17, b"kept", 5)))
-        await store.commit_offsets("g", {16: 2, 17: 1})
-        leased = await store.take(16, 1, max_count=2)
-        await store.settle(16, 1, [one.offset for one in leased])
-        await store._until_dispatched(store.confirmed)
+        await store.groups.commit("g", {16: 2, 17: 1})
+        leased = await store.leases.take(16, 1, max_count=2)
+        await store.leases.settle(16, 1, [one.offset for one in leased])
+        await store.core.until_dispatched(store.log.confirmed)
 
 
 def plain(path: Path) -> None:

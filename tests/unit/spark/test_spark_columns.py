@@ -9,8 +9,8 @@ pytest.importorskip("pyspark")
 
 from spark.errors import BadOption  # noqa: E402
 from spark.source.columns import DERIVED, TIME_MS_MAX, TYPES, Columns, schema_of  # noqa: E402
-from store.api.client import Fetched  # noqa: E402
 from store.api.message import Message  # noqa: E402
+from store.api.queues import Fetched  # noqa: E402
 from store.base.errors import CorruptFrame  # noqa: E402
 from store.format.frame import ROW, Frame, Position, UnplacedFrame  # noqa: E402
 from tests.support.store.fake_store import unplaced  # noqa: E402

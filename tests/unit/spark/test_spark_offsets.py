@@ -8,7 +8,7 @@ from spark.errors import BadOption
 from spark.source import offsets
 from spark.source.offsets import Range
 from spark.source.options import SourceOptions
-from store.api.client import Bounds
+from store.api.queues import Bounds
 
 
 def test_options_are_typed_and_case_does_not_matter():

@@ -69,7 +69,7 @@ class Cluster:
             self.clock.ms += 1_000
             for node in living:
                 await node.proxy.owners.beat()
-        await self.store._kv.look()
+        await self.store.keys.look()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from gateway.cli.commands import app
 from gateway.domain.errors import HeadgateError
 from gateway.remote.http import RemoteGateway, RemoteRefused
 from gateway.remote.kv import RemoteKeys
-from store.api.client import Entry
+from store.api.keys import Entry
 from store.api.kv_export import ExportWriter, exporting
 from store.base.errors import DamagedExport
 

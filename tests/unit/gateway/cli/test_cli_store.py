@@ -33,7 +33,7 @@ def data_dir(tmp_path):
         async with await LocalStore.open(tmp_path) as store:
             for n in range(5):
                 await append(store, frame(Message("t/1", b"body %d" % n, qos=0), Message("t/2", b"\xff", type="x")))
-            await store.kv_put("key", b"value")
+            await store.keys.put("key", b"value")
             await append(store, UnplacedFrame.build(ROW.pack(17, 0, 4, 0, 0, 0, 0, 0), b"junk"))
 
     asyncio.run(fill())

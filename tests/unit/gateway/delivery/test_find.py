@@ -1,6 +1,7 @@
 """Messages found by key, address and id over a real store; the directory of addresses; index flags of the router."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import FindMessages
 from gateway.publishing.directory import PENDING_MAX, Directory
 from gateway.publishing.router import Router
-from store.api.client import IndexKind
+from store.api.log import IndexKind
 from store.api.message import Message, encode
 from store.base.errors import CorruptFrame, StoreClosed
 from store.format.frame import ROW, ROW_INDEX_ADDRESS, ROW_INDEX_KEY, Position, UnplacedFrame
@@ -92,7 +93,9 @@ async def test_pages_times_conditions_and_expiry(store):
     assert (found, pages) == ([b"%d" % n for n in range(9, -1, -1)], 4)
     assert said(await find(store, key="d", now_ms=6, limit=99)) == [b"%d" % n for n in range(9, -1, -1) if n != 3]
     assert said(await find(store, key="d", where="qos = 1")) == [b"9", b"7", b"5", b"3", b"1"]
-    times = [frame_.header.stored_at_ms for frame_ in (await store.scan(Position(0, 0), None, max_bytes=1 << 20))[0]]
+    times = [
+        frame_.header.stored_at_ms for frame_ in (await store.log.scan(Position(0, 0), None, max_bytes=1 << 20))[0]
+    ]
     assert said(await find(store, key="d", from_ms=times[2], until_ms=times[5])) == [b"4", b"3", b"2"]
 
 
@@ -140,14 +143,14 @@ async def test_what_is_lost_is_an_error_that_says_how_to_go_on(store, monkeypatc
     junk = UnplacedFrame.build(ROW.pack(16, 0, 4, BOTH, hash64("d"), 1, 0, 0), b"junk")
     await append(store, junk)
     await append(store, frame(Message("a", b"0", device="e")))
-    real = store.read
+    real = store.log.read
 
     async def read(position):
         if position.frame == hurt.frame:
             raise CorruptFrame(hurt.frame, "body checksum")
         return await real(position)
 
-    monkeypatch.setattr(store, "read", read)
+    monkeypatch.setattr(store.log, "read", read)
     first = await find(store, key="d")  # the newest first: what is sound in front of it
     assert said(first) == [b"2"]
     with pytest.raises(Refusal, match=r"is lost.*after=") as caught:
@@ -226,10 +229,10 @@ async def test_addresses_that_the_router_meets_are_listed(store):
         router.resolve(address)
     await asyncio.gather(*tasks)
     assert len(tasks) == 1
-    end = store.confirmed
+    end = store.log.confirmed
     directory.offer("t/a")
     await asyncio.gather(*tasks)
-    assert store.confirmed == end
+    assert store.log.confirmed == end
     asked = {"router": router, "controller": controller}
     assert await directory.list("", 10, **asked) == ["gone/1", "t/a", "t/b"]
     del controller.found["gone"]
@@ -243,7 +246,7 @@ async def test_offers_are_bounded_and_outlive_a_store_that_refuses():
             raise StoreClosed("the store is shut down")
 
     tasks = []
-    directory = Directory(Refusing(), spawn=lambda work: tasks.append(asyncio.ensure_future(work)))
+    directory = Directory(SimpleNamespace(log=Refusing()), spawn=lambda work: tasks.append(asyncio.ensure_future(work)))
     for n in range(PENDING_MAX + 10):
         directory.offer(str(n))
     assert len(directory._pending) == PENDING_MAX

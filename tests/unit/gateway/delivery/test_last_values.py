@@ -29,7 +29,7 @@ async def publish(store, *messages):
         record = encode(message)
         rows.append(ROW.pack(16, len(payload), len(record), 0, 0, address_hash(message.address), 0, 0))
         payload += record
-    await store.note_addresses([message.address for message in messages])
+    await store.log.note_addresses([message.address for message in messages])
     return await append(store, UnplacedFrame.build(b"".join(rows), payload))
 
 

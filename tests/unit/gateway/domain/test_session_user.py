@@ -167,10 +167,10 @@ class Rig:
         await self.sessions.close(holder)
 
     async def entries(self):
-        return [(entry.key, entry.revision) for entry in await self.store.kv_prefix("")]
+        return [(entry.key, entry.revision) for entry in await self.store.keys.prefix("")]
 
     async def record(self):
-        return msgspec.msgpack.decode((await self.store.kv_get(KEY)).value, type=SessionRecord)
+        return msgspec.msgpack.decode((await self.store.keys.get(KEY)).value, type=SessionRecord)
 
 
 @pytest.fixture
@@ -260,7 +260,7 @@ async def test_a_session_whose_last_word_is_not_written_is_its_users(rig, monkey
         raise StoreOverloaded("full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(rig.store, "kv_put", full)
+        patch.setattr(rig.store.keys, "put", full)
         with pytest.raises(StoreOverloaded):
             await rig.close(alice)
         await rig.refuses(MALLORY)
@@ -282,7 +282,7 @@ async def test_a_session_without_a_name_is_of_whoever_takes_it(rig):
 
 async def test_a_session_of_before_is_of_whoever_takes_it(rig):
     old = OldRecord(protocol="mqtt", session_id="dev", state=b"old", expiry_s=None, left_ms=rig.clock.ms)
-    await rig.store.kv_put(KEY, msgspec.msgpack.encode(old))
+    await rig.store.keys.put(KEY, msgspec.msgpack.encode(old))
     alice, opened = await rig.open(ALICE)
     assert opened.state == b"old"
     await rig.close(alice)
@@ -308,13 +308,13 @@ async def test_unbound_sessions_are_anybodys(rig):
 
 
 async def test_a_connect_reads_its_record_once(rig, monkeypatch):
-    read, kv_get = [], rig.store.kv_get
+    read, kv_get = [], rig.store.keys.get
 
     async def counted(key, **named):
         read.append(key)
         return await kv_get(key, **named)
 
-    monkeypatch.setattr(rig.store, "kv_get", counted)
+    monkeypatch.setattr(rig.store.keys, "get", counted)
     holder, _ = await rig.open(ALICE)
     await rig.open(ALICE)
     assert read.count(KEY) == 2

@@ -49,13 +49,13 @@ class Rig:
 
     async def pass_time(self, seconds):
         self.clock.ms += int(seconds * 1_000)
-        await self.store._kv.look()
+        await self.store.keys.look()
 
     async def publish(self, **fields):
         await publish(self.store, fields.pop("bodies"), **fields)
 
     async def records(self):
-        return [entry.key for entry in await self.store.kv_prefix("consumer-groups/")]
+        return [entry.key for entry in await self.store.keys.prefix("consumer-groups/")]
 
 
 @pytest.fixture
@@ -263,8 +263,8 @@ async def test_a_log_that_has_lost_its_end_sets_a_group_back(two, unclean):
     got = await one.poll(me)
     await one.commit(me, got.after)
     key = f"consumer-groups/state/g/q/{A}"  # as if four more had been there
-    record = decode_queue((await rig.store.kv_get(key)).value)
-    await rig.store.kv_put(key, encode(replace(record, offset=6)))
+    record = decode_queue((await rig.store.keys.get(key)).value)
+    await rig.store.keys.put(key, encode(replace(record, offset=6)))
     beyond = GroupCursor(got.after.generation, {A: 8})
     for _ in range(2):
         assert bodies(await one.poll(me, beyond)) == []
@@ -288,16 +288,16 @@ async def test_an_end_that_was_only_known_late_is_forgotten(two):
     me = await one.join(ttl_s=60)
     got = await one.poll(me)
     await one.commit(me, got.after)
-    fetch = rig.store.fetch
+    fetch = rig.store.queues.fetch
 
     async def behind(queue, offset, **options):
         raise OffsetOutOfRange(offset, 0, 1)
 
     for _ in range(3):
-        rig.store.fetch = behind
+        rig.store.queues.fetch = behind
         assert bodies(await one.poll(me)) == []
         await rig.pass_time(9)
-        rig.store.fetch = fetch
+        rig.store.queues.fetch = fetch
         assert bodies(await one.poll(me)) == []
         assert (await described(one))[A] == (2, me)
 

@@ -42,7 +42,7 @@ def store():
     store = Troubled()
     for queue in (1, 2, 3):
         for n in range(10):
-            store.append([(queue, Message(address=f"t/{n % 2}", body=b"%d" % n))])
+            store.log.append([(queue, Message(address=f"t/{n % 2}", body=b"%d" % n))])
     return store
 
 
@@ -109,7 +109,7 @@ async def test_waiting_ends_with_the_first_message(store, reader):
     waiting = asyncio.ensure_future(reader.wait({1: 10, 2: 10}, asyncio.Event(), 60))
     await asyncio.sleep(0.01)
     assert not waiting.done()
-    store.append([(2, Message(address="t/1"))])
+    store.log.append([(2, Message(address="t/1"))])
     store.arrived.set()
     async with asyncio.timeout(10):
         await waiting

@@ -24,7 +24,7 @@ from gateway.port.kv import (
     UnwatchKeys,
     WatchKeys,
 )
-from store.api.client import EXISTS, Delete, Namespace, Put
+from store.api.keys import EXISTS, Delete, Namespace, Put
 from store.base.errors import SnapshotLost
 from store.local.local import LocalStore
 from tests.support.gateway.asking import ask
@@ -77,14 +77,14 @@ EVERYTHING = [
 async def test_the_gateways_own_namespaces_are_closed(rig, request_):
     kind = type(request_)
     fields = {name: getattr(request_, name) for name in request_.__struct_fields__}
-    await rig.store.kv_put("a", b"a session")
+    await rig.store.keys.put("a", b"a session")
     for namespace in ("", "$sys", "$", "_x"):
         assert (await rig.refused(kind(**{**fields, "namespace": namespace}))).cause is Cause.FORBIDDEN
     for namespace in ("a/b", "ü", " ", ".a", "a" * 29, "a\n"):
         assert (await rig.refused(kind(**{**fields, "namespace": namespace}))).cause is Cause.MALFORMED
     await rig.ask(kind(**{**fields, "namespace": "a" * 28}))
-    assert (await rig.store.kv_get("a")).value == b"a session"
-    assert (await rig.store.kv_range()).entries[0].version == 1
+    assert (await rig.store.keys.get("a")).value == b"a session"
+    assert (await rig.store.keys.range()).entries[0].version == 1
 
 
 async def test_a_key(rig):
@@ -127,17 +127,17 @@ async def test_conditions(rig):
 async def test_a_condition_that_takes_several_tries(rig, monkeypatch):
     """Between the look at a key and its change somebody else changes it."""
     await rig.put("a", b"0")
-    get, met = rig.store.kv_get, 0
+    get, met = rig.store.keys.get, 0
 
     async def meddling(key, *, namespace):
         nonlocal met
         found = await get(key, namespace=namespace)
         if met:
             met -= 1
-            await rig.store.kv_put(key, b"meddled", namespace=namespace)
+            await rig.store.keys.put(key, b"meddled", namespace=namespace)
         return found
 
-    monkeypatch.setattr(rig.store, "kv_get", meddling)
+    monkeypatch.setattr(rig.store.keys, "get", meddling)
     met = 3
     await rig.put("a", b"mine", match=Match(none_of=(5,)))
     assert (await get("a", namespace="default")).value == b"mine"
@@ -157,14 +157,14 @@ async def test_transactions(rig):
 async def test_what_the_store_refuses(rig, monkeypatch):
     assert (await rig.refused(GetKey(key="x" * 481))).cause is Cause.MALFORMED
     assert (await rig.refused(StoreKey(key="x", value=bytes(64 << 20)))).cause is Cause.TOO_LARGE
-    await rig.store.kv_limit("default", keys_max=1)
+    await rig.store.keys.limit("default", keys_max=1)
     await rig.put("a")
     assert (await rig.refused(StoreKey(key="b", value=b""))).cause is Cause.QUOTA
 
     async def lost(*_args, **_options):
         raise SnapshotLost("the views have grown")
 
-    monkeypatch.setattr(rig.store, "kv_range", lost)
+    monkeypatch.setattr(rig.store.keys, "range", lost)
     assert isinstance(await rig.refused(ListKeys(at_revision=5)), Compacted)
     await rig.store.close()
     assert (await rig.refused(GetKey(key="a"))).cause is Cause.UNAVAILABLE
@@ -188,7 +188,7 @@ async def test_holds_end_with_their_connection(rig):
     refusal = await rig.refused(ListKeys(at_revision=its))
     assert isinstance(refusal, Compacted)
     assert not rig.keys._holds
-    assert not rig.store._kv._holds._holds
+    assert not rig.store.keys._holds._holds
 
 
 async def test_a_connection_holds_only_so_much(rig):
@@ -224,7 +224,7 @@ async def test_a_watch(rig):
     assert (await rig.refused(NextChanges(watch=7))).cause is Cause.NOT_FOUND
     await rig.keys.leave(rig.other)
     assert not rig.keys._watches
-    assert not rig.store._recent.kv.feeds
+    assert not rig.store.core.recent.kv.feeds
 
 
 @pytest.mark.parametrize("end", ["unwatch", "leave"])
@@ -240,7 +240,7 @@ async def test_a_watch_that_ends_while_it_is_read(rig, end):
     with pytest.raises(Refusal) as caught:
         await reading
     assert caught.value.cause is Cause.UNAVAILABLE
-    assert not rig.store._recent.kv.feeds
+    assert not rig.store.core.recent.kv.feeds
 
 
 async def test_a_reader_that_is_cancelled(rig):
@@ -271,10 +271,10 @@ async def test_limits_of_namespaces_are_told_once(rig):
     config = KvConfig(namespaces=(NamespaceSettings(name="small", keys_max=1), NamespaceSettings(name="free")))
     keys = KeyValues(rig.store, config)
     await keys.start()
-    before = rig.store.confirmed
+    before = rig.store.log.confirmed
     await KeyValues(rig.store, config).start()
-    assert rig.store.confirmed == before
-    assert await rig.store.kv_namespaces() == [Namespace("small", 0, 0, 1, 0)]
+    assert rig.store.log.confirmed == before
+    assert await rig.store.keys.namespaces() == [Namespace("small", 0, 0, 1, 0)]
     await rig.put("a", namespace="small")
     assert (await rig.refused(StoreKey(key="b", value=b"", namespace="small"))).cause is Cause.QUOTA
     await KeyValues(rig.store, KvConfig(namespaces=(NamespaceSettings(name="small", bytes_max=9),))).start()

@@ -262,19 +262,19 @@ async def test_queues_are_listed_with_what_is_in_them(single):
 
 async def test_a_queue_is_dropped_when_all_have_read_it_and_else_it_is_said_who_has_not(single):
     store, controller, first = single
-    await store.kv_put(name_key("g"), encode_group(GroupRecord("t", "averaged")))
-    await store.kv_put(group_key("g"), encode_group(GroupRecord("t", "averaged")))
-    await store.kv_put(queue_key("g", first), encode_group(QueueRecord(7)))
+    await store.keys.put(name_key("g"), encode_group(GroupRecord("t", "averaged")))
+    await store.keys.put(group_key("g"), encode_group(GroupRecord("t", "averaged")))
+    await store.keys.put(queue_key("g", first), encode_group(QueueRecord(7)))
     with pytest.raises(QueueClosed, match=f"queue {first} of t is not read to its end.*'g': 3; --force"):
         await queues.drop(controller, store, first)
     assert {line.number: line.unread for line in await queues.lines(controller, store)} == {first: 3, first + 1: 0}
-    await store.kv_put(queue_key("g", first), encode_group(QueueRecord(10)))
-    fourth = (await store.fetch(first, 4, max_bytes=1)).frames[0].start
+    await store.keys.put(queue_key("g", first), encode_group(QueueRecord(10)))
+    fourth = (await store.queues.fetch(first, 4, max_bytes=1)).frames[0].start
     cursor = {int(queue): at for queue, at in offsets_of((Position(LogOffset(fourth), 0),)).items()}
-    await store.kv_put(kv_key(CURSORS, "mqtt/s"), encode_cursor(cursor))
+    await store.keys.put(kv_key(CURSORS, "mqtt/s"), encode_cursor(cursor))
     with pytest.raises(QueueClosed, match=r"session 'mqtt/s' \(if it subscribes to the topic\): 6; --force"):
         await queues.drop(controller, store, first)
-    await store.kv_put(kv_key(CURSORS, "mqtt/s"), encode_cursor({0: store.end, 1: 0}))
+    await store.keys.put(kv_key(CURSORS, "mqtt/s"), encode_cursor({0: store.replication.end, 1: 0}))
     await queues.drop(controller, store, first)
     assert controller.topic_of_queue(first) is None
     with pytest.raises(UnknownQueue, match=f"no topic has a queue {first}"):
@@ -283,8 +283,8 @@ async def test_a_queue_is_dropped_when_all_have_read_it_and_else_it_is_said_who_
 
 async def test_a_queue_with_readers_is_dropped_by_force(single):
     store, controller, first = single
-    await store.kv_put(name_key("g"), encode_group(GroupRecord("t", "averaged")))
-    await store.kv_put(group_key("g"), encode_group(GroupRecord("t", "averaged")))
+    await store.keys.put(name_key("g"), encode_group(GroupRecord("t", "averaged")))
+    await store.keys.put(group_key("g"), encode_group(GroupRecord("t", "averaged")))
     await queues.drop(controller, None, first)
     assert controller.topic_of_queue(first) is None
 
@@ -324,8 +324,8 @@ async def test_a_topic_is_deleted_and_its_queues_take_no_more(group, headgate):
 
 async def test_a_topic_with_readers_is_deleted_by_force_alone(single):
     store, controller, first = single
-    await store.kv_put(name_key("g"), encode_group(GroupRecord("t", "averaged")))
-    await store.kv_put(group_key("g"), encode_group(GroupRecord("t", "averaged")))
+    await store.keys.put(name_key("g"), encode_group(GroupRecord("t", "averaged")))
+    await store.keys.put(group_key("g"), encode_group(GroupRecord("t", "averaged")))
     with pytest.raises(QueueClosed, match=f"queue {first} of t is not read.*'g': 10; --force deletes the topic"):
         await queues.delete(controller, store, "t")
     await queues.delete(controller, None, "t")

@@ -52,11 +52,11 @@ def shared_of(proxy):
 async def join(shared, name):
     """A member, as `SharedSubscriptions.join` writes it."""
     shared._joined[SESSION] = 1
-    await shared._store.kv_transact({}, shared._joined_as(name, SESSION))
+    await shared._store.keys.transact({}, shared._joined_as(name, SESSION))
 
 
 async def members(store):
-    return len(await store.kv_prefix("shared/members/"))
+    return len(await store.keys.prefix("shared/members/"))
 
 
 async def hear_nothing(name, user):
@@ -82,14 +82,14 @@ async def test_the_sweep_ends_no_membership_of_a_session_that_has_begun_meanwhil
 
     async def looked_before(session):
         found = await there(session)
-        await store.kv_put(owner_key(session), encode(OwnerRecord(session, "other")))
+        await store.keys.put(owner_key(session), encode(OwnerRecord(session, "other")))
         return found
 
     shared._is_there = looked_before
     await shared.sweep()
     assert await members(store) == 1
     shared._is_there = there
-    await store.kv_delete(owner_key(SESSION))
+    await store.keys.delete(owner_key(SESSION))
     await shared.sweep()
     assert await members(store) == 0
 

@@ -51,19 +51,28 @@ class Home:
 
 
 class Cut:
-    """A store as a proxy sees it that may not reach it."""
+    """A store as a proxy sees it that may not reach its keys."""
 
     def __init__(self, store):
         self._store = store
+        self.keys = CutKeys(self, store.keys)
         self.off = False
 
     def __getattr__(self, name):
-        found = getattr(self._store, name)
-        if not name.startswith("kv_") or name == "kv_watch":
+        return getattr(self._store, name)
+
+
+class CutKeys:
+    def __init__(self, cut, keys):
+        self._cut, self._keys = cut, keys
+
+    def __getattr__(self, name):
+        found = getattr(self._keys, name)
+        if name == "watch":
             return found
 
         async def call(*arguments, **options):
-            if self.off:
+            if self._cut.off:
                 raise StoreUnreachable("nobody answers")
             return await found(*arguments, **options)
 
@@ -98,10 +107,10 @@ class Cluster:
             for proxy in living:
                 await proxy.owners.outage_lease.look()
                 await proxy.owners.beat()
-        await self.store._kv.look()
+        await self.store.keys.look()
 
     async def heirs(self):
-        return [entry.key for entry in await self.store.kv_prefix("proxies/heirs")]
+        return [entry.key for entry in await self.store.keys.prefix("proxies/heirs")]
 
 
 @pytest.fixture
@@ -128,7 +137,7 @@ async def test_an_outage_of_the_home_group_ends_no_connection(two):
     cluster.outage(True)
     await cluster.pass_time(30, one, other)
     assert [one.shut for one in held] == [0, 0]
-    assert await cluster.store.kv_prefix("proxies/alive") == []  # the store's clock went on
+    assert await cluster.store.keys.prefix("proxies/alive") == []  # the store's clock went on
     cluster.outage(False)
     await cluster.pass_time(3 * TTL_S, one, other)
     assert [one.shut for one in held] == [0, 0]
@@ -234,7 +243,7 @@ async def test_a_name_of_who_is_gone_for_certain_is_taken_at_once(two):
     await cluster.pass_time(2 * TTL_S, other)
     async with asyncio.timeout(10):
         await other.open()
-    assert await cluster.store.kv_prefix("proxies/wanted") == []
+    assert await cluster.store.keys.prefix("proxies/wanted") == []
 
 
 async def test_who_was_seen_to_be_gone_and_came_back_is_waited_for_anew(two):
@@ -244,7 +253,7 @@ async def test_who_was_seen_to_be_gone_and_came_back_is_waited_for_anew(two):
     assert not await outage_lease.may_inherit("x")
     cluster.clock.ms += int(OUTAGE_S) * 1_000
     assert await outage_lease.may_inherit("x")
-    await cluster.store.kv_put("proxies/alive/x", b"")
+    await cluster.store.keys.put("proxies/alive/x", b"")
     await until(lambda: "x" not in outage_lease._gone_s)
     assert not await outage_lease.may_inherit("x")
 

@@ -13,7 +13,7 @@ from gateway.config.config import load
 from gateway.domain.errors import ConfigError
 from gateway.process.backend import local_backend
 from gateway.process.shared_store import shared_store
-from store.api.client import Put
+from store.api.keys import Put
 from store.base.clock import now_ms
 from store.cluster.cluster import ClusterStore, connect_remote
 
@@ -28,22 +28,22 @@ def config(tmp_path):
 async def test_workers_go_on_with_what_one_process_has_left_and_the_other_way_round(config):
     async with local_backend(config) as alone:
         await alone.controller.do(CreateTopic(name="a", queues=2))
-        await alone.store.kv_put("k", b"1")
+        await alone.store.keys.put("k", b"1")
     for _ in range(2):
         async with shared_store(config) as base:
             controller = RemoteController([base.controller_address], now_ms=now_ms)
             await controller.ready()
             async with await ClusterStore.open(controller, connect_remote(controller)) as store:
                 assert controller.topic("a") is not None
-                assert (await store.kv_get("k")).value == b"1"
+                assert (await store.keys.get("k")).value == b"1"
                 await controller.do(CreateTopic(name="b", queues=3))
-                await store.kv_transact({}, [Put("l", b"2")])
+                await store.keys.transact({}, [Put("l", b"2")])
             await controller.close()
             assert not base.troubles()
             assert base.alive
     async with local_backend(config) as alone:
         assert [topic.name for topic in alone.controller.topics()] == ["a", "b"]
-        assert (await alone.store.kv_get("l")).value == b"2"
+        assert (await alone.store.keys.get("l")).value == b"2"
         await alone.controller.do(CreateTopic(name="c", queues=1))
 
 
@@ -64,7 +64,7 @@ async def test_what_a_full_disk_keeps_from_being_written_is_said_in_heartbeats(c
         master = base.controller.routes(0)[0].master
         served = await base.controller.do(AskService(group=0))
         assert (served.served, served.room) == (True, (master,))
-        base.store._engine._space.ran_out("on purpose")
+        base.store.core.engine._space.ran_out("on purpose")
         async with asyncio.timeout(20):
             while (await base.controller.do(AskService(group=0))).served:
                 await asyncio.sleep(0.01)
@@ -74,7 +74,7 @@ async def test_what_a_full_disk_keeps_from_being_written_is_said_in_heartbeats(c
 
 async def test_damage_of_the_log_is_said_in_heartbeats(config):
     async with shared_store(config) as base:
-        await base.store.kv_put("k", b"a value")
+        await base.store.keys.put("k", b"a value")
     (path,) = (config.store.data_dir / "log").iterdir()
     data = path.read_bytes()
     path.write_bytes(data.replace(b"a value", b"A value"))

@@ -14,7 +14,7 @@ from gateway.port.tickets import timer_id
 from gateway.publishing.ingest import FRAME_ROWS, Ingest
 from gateway.publishing.router import Router
 from gateway.publishing.topic_shares import ANYBODY, creator_of
-from store.api.client import Appended
+from store.api.log import Appended
 from store.api.message import Message, decode, encode
 from store.base.errors import (
     AppendOutcomeUnknown,
@@ -39,13 +39,14 @@ class Store:
     def __init__(self, group=0):
         self.group = group
         self.logs = {group: self}
+        self.log = self.timers = self
         self.waiting = []
         self.frames = []
         self.end = origin_of(group)
 
     refused_timers = None
 
-    def admit_timer(self, due_ms, size_bytes):
+    def admit(self, due_ms, size_bytes):
         if self.refused_timers is not None:
             raise self.refused_timers
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -20,7 +21,7 @@ from gateway.port.tickets import timer_id
 from gateway.publishing.delayed import cancel_timer
 from gateway.publishing.ingest import FRAME_ROWS, Ingest
 from gateway.publishing.router import SPREAD, Router
-from store.api.client import Appended
+from store.api.log import Appended
 from store.api.message import Message, decode
 from store.base.errors import AppendOutcomeUnknown, NoSuchTimer, StoreOverloaded, StoreUnreachable, TimersFull
 from store.format.frame import FIRST_QUEUE, ROW_EXTRA, ROWS_DTYPE, group_of, origin_of
@@ -35,12 +36,13 @@ class Log:
     """One group's log: holds frames until the test says how they ended."""
 
     def __init__(self, group):
+        self.log = self.timers = self
         self.waiting = []
         self.frames = {}
         self.end = origin_of(group)
         self.full = None
 
-    def admit_timer(self, due_ms, size_bytes):
+    def admit(self, due_ms, size_bytes):
         if self.full is not None:
             raise self.full
 
@@ -294,16 +296,16 @@ async def test_a_message_for_later_waits_in_each_log_that_has_a_queue_for_it(con
     asked = []
 
     class Cancelling:
-        async def cancel_timer(self, one):
+        async def cancel(self, one):
             if "-" not in one:
                 raise NoSuchTimer(one)
             asked.append(one)
             return len(asked) == 1
 
-    assert await cancel_timer(Cancelling(), timer) is True
+    assert await cancel_timer(SimpleNamespace(timers=Cancelling()), timer) is True
     assert asked == timer.split("~")
     with pytest.raises(Refusal):
-        await cancel_timer(Cancelling(), "~".join(["x"] * 100))
+        await cancel_timer(SimpleNamespace(timers=Cancelling()), "~".join(["x"] * 100))
 
 
 async def test_a_timer_that_one_log_does_not_admit_is_in_none(controller):

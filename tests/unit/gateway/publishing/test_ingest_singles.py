@@ -11,7 +11,7 @@ from gateway.port.adapter import Publish, Token
 from gateway.port.single import Single
 from gateway.publishing.ingest import FRAME_PAYLOAD_BYTES, FRAME_ROWS, Ingest
 from gateway.publishing.router import Router
-from store.api.client import Appended
+from store.api.log import Appended
 from store.api.message import Message, decode
 from store.base.errors import StoreOverloaded, StoreUnreachable
 from store.format.frame import FRAME_ASYNC, origin_of
@@ -24,7 +24,7 @@ class Log:
     """One group's log: holds frames until the test says how they ended."""
 
     def __init__(self, group):
-        self.group = group
+        self.group, self.log = group, self
         self.waiting = []
         self.bodies = []
         self.flags = []

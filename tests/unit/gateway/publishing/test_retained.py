@@ -23,7 +23,7 @@ async def retain(store, *messages):
     for message in messages:
         row, record = retained_change(message, 0)
         done = asyncio.get_running_loop().create_future()
-        store.append(UnplacedFrame.build(row, record), done.set_result)
+        store.log.append(UnplacedFrame.build(row, record), done.set_result)
         await done
 
 
@@ -44,7 +44,7 @@ async def test_what_has_expired_is_not_kept(store):
         Message("c", b"before all time", expires_at_ms=-5, retain=True),
         Message("d", b"far", expires_at_ms=(1 << 64) - 1, retain=True),
     )
-    while await store.kv_count("retained/", "retained0") > 2:
+    while await store.keys.count("retained/", "retained0") > 2:
         await asyncio.sleep(0)
     page = await retained_page(store, Retained(pattern="#"), now_ms=0)
     assert [one.address for one in page.messages] == ["a", "d"]

@@ -67,7 +67,7 @@ def appended(store, group, slot, *said, session=SESSION):
     """Begin to append a frame with marks; what it will have come to."""
     row, record = marks_change(Marks(marks_key(session), slot, {}), said, 0)
     done = asyncio.get_running_loop().create_future()
-    store.logs[group].append(UnplacedFrame.build(row, record), done.set_result)
+    store.logs[group].log.append(UnplacedFrame.build(row, record), done.set_result)
     return done
 
 
@@ -103,7 +103,7 @@ async def test_marks_are_looked_for_only_where_the_session_says_so(machine):
     await rig.open()
     _, opened = await rig.open()
     assert opened.present
-    assert await machine.store.logs[0].kv_prefix("session-marks/") == []
+    assert await machine.store.logs[0].keys.prefix("session-marks/") == []
 
 
 async def test_a_log_that_cannot_be_asked_keeps_the_session_closed(machine):
@@ -123,7 +123,7 @@ async def test_the_next_connection_waits_for_what_the_last_one_has_under_way(mac
     await rig.sessions.save(holder, SaveSession(state=b"s", expiry_s=None, marked=True))
     holder.under_way.clear()
     opening = asyncio.ensure_future(rig.open())
-    await machine.store.kv_put("a", b"")  # time enough
+    await machine.store.keys.put("a", b"")  # time enough
     assert not opening.done()
     await appended(machine.store, 1, 0, (b"late", 1))
     holder.under_way.set()
@@ -139,7 +139,7 @@ async def test_marks_end_with_their_session(machine):
     assert len((await open_marks(machine.store, SESSION, ALONE, used=True)).found) == 2
     _, opened = await rig.open(clean=True)
     assert (opened.present, opened.marks.used) == (False, False)
-    assert [await log.kv_prefix("session-marks/") for log in machine.store.logs.values()] == [[], []]
+    assert [await log.keys.prefix("session-marks/") for log in machine.store.logs.values()] == [[], []]
     _, opened = await rig.open()
     assert not opened.marks.used
 
@@ -155,7 +155,7 @@ async def test_many_slots_are_read_and_forgotten(machine):
 async def test_records_of_before_have_no_marks(machine):
     rig = Rig(machine.store)
     old = {"protocol": "mqtt", "session_id": "dev", "state": b"s", "expiry_s": None, "left_ms": 5}
-    await machine.store.kv_put(SESSION, msgspec.msgpack.encode(old))
+    await machine.store.keys.put(SESSION, msgspec.msgpack.encode(old))
     _, opened = await rig.open()
     assert (opened.present, opened.state, opened.marks.used) == (True, b"s", False)
 
@@ -177,7 +177,7 @@ def late(store, group, slot, epoch):
     fence = Fence(digest(SESSION), epoch)
     row, record = marks_change(Marks(marks_key(SESSION), slot, {}, fence=fence), ((b"late", 1),), 0)
     done = asyncio.get_running_loop().create_future()
-    store.logs[group].append(UnplacedFrame.build(row, record, flags=FRAME_GUARDED), done.set_result)
+    store.logs[group].log.append(UnplacedFrame.build(row, record, flags=FRAME_GUARDED), done.set_result)
     return done
 
 
@@ -216,6 +216,6 @@ async def test_marks_of_a_former_owner_do_not_come_back_when_the_session_has_end
     await late(store, 0, 0, 5)
     await forget_marks(store, SESSION, Owned(9), now_ms=4_000_000_000_000)
     assert (await late(store, 0, 1, 5)).failed == (0,)
-    assert await store.logs[0].kv_prefix(marks_key(SESSION)) == []
-    (entry,) = await store.logs[0].kv_prefix("", namespace=FENCES)
+    assert await store.logs[0].keys.prefix(marks_key(SESSION)) == []
+    (entry,) = await store.logs[0].keys.prefix("", namespace=FENCES)
     assert entry.expires_at_ms == 4_000_000_000_000 + 24 * 3_600_000

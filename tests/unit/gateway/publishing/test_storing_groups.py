@@ -8,7 +8,7 @@ from gateway.domain.idempotency import IdempotencyKey, KeyRepeated
 from gateway.ownership.owners import OwnershipLost
 from gateway.port.adapter import Publish, Token
 from gateway.port.marks import Fence, Marks
-from store.api.client import Appended
+from store.api.log import Appended
 from store.base.errors import StoreUnreachable
 from store.format.frame import FRAME_GUARDED
 from store.guards.rows import guards_of

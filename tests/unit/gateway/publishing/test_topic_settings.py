@@ -119,7 +119,7 @@ async def test_a_topic_is_configured_anew_and_stays_so(controller, tmp_path):
 class Store:
     def __init__(self):
         self.frames = []
-        self.group, self.logs = 0, {0: self}
+        self.group, self.logs, self.log = 0, {0: self}, self
 
     def append(self, frame, done):
         self.frames.append(frame)
@@ -202,9 +202,9 @@ class Running:
         async with await LocalStore.open(self.directory / "data", **options) as store, asyncio.TaskGroup() as tasks:
             hub = Hub(config, store, self.controller, Metrics(process=False), tasks)
             await hub.start()
-            end = store.end
+            end = store.replication.end
             found = {
-                topic.name: [store.queue_config(queue) for queue in topic.queues] for topic in self.controller.topics()
+                topic.name: [store.queues.config(queue) for queue in topic.queues] for topic in self.controller.topics()
             }
             hub.cancel_tasks()
         return found, end
@@ -253,7 +253,7 @@ async def test_queues_that_a_topic_gets_later_are_configured_too(tmp_path, monke
         moved = await machine.controller.do(MoveQueue(number=topic.open[0], group=1))
         queue = moved.open[0]
         machine.reaches[1].down = True
-        while (said := machine.store.queue_config(queue)) is None or said.retention_ms != 7:
+        while (said := machine.store.queues.config(queue)) is None or said.retention_ms != 7:
             await asyncio.sleep(0.01)
             machine.reaches[1].down = False
         hub.cancel_tasks()

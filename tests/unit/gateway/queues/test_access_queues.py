@@ -54,7 +54,7 @@ async def member(rig, *filters, **options):
 
 
 async def waiting(rig):
-    return await rig.store.waiting(rig.queues.registry.queues[ALL.queue].number)
+    return await rig.store.leases.waiting(rig.queues.registry.queues[ALL.queue].number)
 
 
 async def test_a_consumer_gets_nothing_while_it_may_not_read(rig):
@@ -125,16 +125,16 @@ async def test_members_of_a_shared_subscription_are_told_when_their_right_is_rev
 
 async def test_what_is_lent_while_a_right_is_revoked_is_kept(rig):
     one, who = await member(rig, "a/#")
-    real = rig.store.take
+    real = rig.store.leases.take
 
     async def take(*args, **options):
         found = await real(*args, **options)
         who.access = permissions("a/1").access
         return found
 
-    rig.store.take = take
+    rig.store.leases.take = take
     await rig.publish_to("a/2", b"2")
-    rig.store.take = real
+    rig.store.leases.take = real
     two, _ = await member(rig, "a/#")
     assert await two.has(1) == [b"2"]
     assert one.taken == []

@@ -309,14 +309,14 @@ async def test_what_has_expired_in_front_of_others_is_not_counted_and_order_is_k
 
 async def test_a_store_that_fails_is_tried_again(rig, monkeypatch):
     monkeypatch.setattr("gateway.queues.pump.RETRY_S", 0.01)
-    conn, take, failures = rig.conn(), rig.store.take, [StoreOverloaded("busy"), StoreOverloaded("busy")]
+    conn, take, failures = rig.conn(), rig.store.leases.take, [StoreOverloaded("busy"), StoreOverloaded("busy")]
 
     async def failing(*args, **kwargs):
         if failures:
             raise failures.pop()
         return await take(*args, **kwargs)
 
-    monkeypatch.setattr(rig.store, "take", failing)
+    monkeypatch.setattr(rig.store.leases, "take", failing)
     await rig.declare(conn, "q")
     await rig.publish("", "q", b"1")
     await rig.consume(conn, "q")
@@ -331,11 +331,11 @@ async def test_what_the_store_refuses_to_settle_is_delivered_again(rig, monkeypa
     await conn.has(1)
 
     async def refusing(*args):
-        rig.store.requeue(*args)
+        rig.store.leases.requeue(*args)
         raise StoreOverloaded
 
     with monkeypatch.context() as patched:
-        patched.setattr(rig.store, "settle", refusing)
+        patched.setattr(rig.store.leases, "settle", refusing)
         with pytest.raises(StoreOverloaded):
             await rig.settle(conn, "q", "ack", conn.taken[0][1])
     assert await conn.has(2) == [b"x", b"x"]
@@ -368,7 +368,7 @@ async def test_a_bug_in_a_pump_cancels_its_consumers(rig, monkeypatch):
         raise RuntimeError("a bug")
 
     await rig.declare(conn, "q")
-    monkeypatch.setattr(rig.store, "take", broken)
+    monkeypatch.setattr(rig.store.leases, "take", broken)
     await rig.consume(conn, "q", 3)
     await conn.until(lambda: conn.cancelled)
     assert conn.cancelled == [3]
@@ -379,7 +379,7 @@ async def test_a_record_that_is_no_message_does_not_stop_the_queue(rig):
     await rig.declare(conn, "q")
     (number,) = await rig.publish("", "q", b"before")
     record = msgspec.msgpack.encode("not a message")
-    rig.store.append(UnplacedFrame.build(ROW.pack(number, 0, len(record), 0, 0, 0, 0, 0), record), lambda _: None)
+    rig.store.log.append(UnplacedFrame.build(ROW.pack(number, 0, len(record), 0, 0, 0, 0, 0), record), lambda _: None)
     await rig.publish("", "q", b"after")
     await rig.consume(conn, "q")
     assert await conn.has(2) == [b"before", b"after"]

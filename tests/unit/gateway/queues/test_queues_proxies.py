@@ -59,7 +59,7 @@ class Proxy(Rig):
     async def start(self):
         await self.store.connected()
         await self.queues.load()
-        self.store.watch_queues(self.queues.appended)
+        self.store.queues.watch(self.queues.appended)
         await self.owners.start(self.spawn)
         self.spawn(self.queues.follow())
         return self
@@ -96,10 +96,10 @@ class Cluster:
             self.clock.ms += 1_000
             for one in living:
                 await one.owners.beat()
-        await self.store._kv.look()
+        await self.store.keys.look()
 
     async def keys(self, prefix):
-        return [entry.key for entry in await self.store.kv_prefix(prefix)]
+        return [entry.key for entry in await self.store.keys.prefix(prefix)]
 
 
 @pytest.fixture
@@ -325,8 +325,8 @@ async def test_a_proxy_that_was_cut_off_begins_anew(two):
     await one.consume(conn, "q")
     cluster.clock.ms += 3_000
     await other.owners.beat()
-    await cluster.store.kv_delete(f"proxies/alive/{one.owners.id}")
-    await cluster.store.kv_put(f"proxies/heirs/{one.owners.id}", other.owners.id.encode())
+    await cluster.store.keys.delete(f"proxies/alive/{one.owners.id}")
+    await cluster.store.keys.put(f"proxies/heirs/{one.owners.id}", other.owners.id.encode())
     await one.owners.beat()
     await conn.until(lambda: conn.cancelled == [1])
     await until(lambda: "mine" not in other.queues._registry.queues)

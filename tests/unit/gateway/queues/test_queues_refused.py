@@ -74,12 +74,12 @@ NAMES = ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
-@pytest.mark.parametrize("what", ["delete_queue", "do"])
+@pytest.mark.parametrize("what", ["delete", "do"])
 async def test_every_exclusive_queue_of_a_lost_connection_goes_whatever_is_refused(rig, monkeypatch, what, after):
     conn, other = rig.conn(), rig.conn()
     for name in NAMES:
         await rig.declare(conn, name, exclusive=True)
-    of, error = (rig.store, StoreOverloaded()) if what == "delete_queue" else (rig.controller, ControllerError())
+    of, error = (rig.store.queues, StoreOverloaded()) if what == "delete" else (rig.controller, ControllerError())
     refusing = Refusing(monkeypatch, of, error, what, after=after, only=ForgetQueue if what == "do" else object)
     await rig.lose(conn)
     for name in NAMES:
@@ -100,7 +100,7 @@ async def test_an_unused_queue_whose_removal_is_refused_cannot_be_used_and_goes_
     for name in NAMES:
         await rig.declare(conn, name, durable=True, auto_delete=True)
         await rig.consume(conn, name, NAMES.index(name) + 1)
-    refusing = Refusing(monkeypatch, rig.store, StoreOverloaded(), "kv_delete")
+    refusing = Refusing(monkeypatch, rig.store.keys, StoreOverloaded(), "delete")
     if lost:
         await rig.lose(conn)
     else:
@@ -123,7 +123,7 @@ async def test_a_name_can_be_declared_again_while_its_old_queue_is_cleared_away(
     conn, other = rig.conn(), rig.conn()
     await rig.declare(conn, "q", exclusive=True)
     await rig.publish("", "q", b"old")
-    refusing = Refusing(monkeypatch, rig.store, StoreOverloaded(), "delete_queue")
+    refusing = Refusing(monkeypatch, rig.store.queues, StoreOverloaded(), "delete")
     await rig.lose(conn)
     with pytest.raises(Refusal) as info:
         await rig.declare(other, "q")  # its rows are still there
@@ -145,7 +145,7 @@ async def test_an_exchange_that_nothing_is_bound_to_goes_when_the_store_takes_it
     await rig.request(conn, exchange)
     await rig.declare(conn, "q", exclusive=True)
     await rig.request(conn, BindQueue(queue="q", exchange="x"))
-    refusing = Refusing(monkeypatch, rig.store, StoreOverloaded(), "kv_delete")
+    refusing = Refusing(monkeypatch, rig.store.keys, StoreOverloaded(), "delete")
     await rig.lose(conn)
     await refusing.failed(3)
     refusing.failing = False

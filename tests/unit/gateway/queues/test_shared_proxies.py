@@ -149,7 +149,7 @@ async def test_joining_at_one_while_the_last_leaves_at_the_other(two):
 async def test_what_a_dead_proxy_leaves_is_cleared_away(two):
     cluster, one, other = two
     gone, away, here = await one.member(), await one.member(), await other.member()
-    await cluster.store.kv_put(f"s{away.id}", b"a durable session")
+    await cluster.store.keys.put(f"s{away.id}", b"a durable session")
     await one.publish_to("a/1/light", *[b"%d" % n for n in range(30)])
     await until(lambda: sum(len(conn.taken) for conn in (gone, away, here)) == 30)
     done = [offset for _, offset, _ in here.taken]
@@ -171,10 +171,10 @@ async def test_a_session_held_elsewhere_is_there(two):
     cluster, one, other = two
     conn = await one.member()
     one.sessions.there.clear()
-    await cluster.store.kv_put(owner_key(f"s{conn.id}"), encode(OwnerRecord(f"s{conn.id}", one.owners.id)))
+    await cluster.store.keys.put(owner_key(f"s{conn.id}"), encode(OwnerRecord(f"s{conn.id}", one.owners.id)))
     await other.shared.sweep()
     assert len(await cluster.keys("shared/members")) == 1
-    await cluster.store.kv_delete(owner_key(f"s{conn.id}"))
+    await cluster.store.keys.delete(owner_key(f"s{conn.id}"))
     await other.shared.sweep()
     await until(lambda: not one.names and not other.names)
     await until(lambda: conn.cancelled == [ConsumerId(1)])

@@ -188,7 +188,7 @@ async def test_a_session_that_ends_with_its_connection_is_looked_for_only_if_it_
     async def read(*_, **__):
         raise AssertionError("it has nothing to look for")
 
-    monkeypatch.setattr(rig.store, "kv_prefix", read)
+    monkeypatch.setattr(rig.store.keys, "prefix", read)
     await rig.end(other, lasting=False)
 
 
@@ -199,7 +199,7 @@ async def test_who_is_a_member_already_writes_nothing(rig, monkeypatch):
     async def write(*_, **__):
         raise AssertionError("it is a member already")
 
-    monkeypatch.setattr(rig.store, "kv_transact", write)
+    monkeypatch.setattr(rig.store.keys, "transact", write)
     assert await rig.join(conn, LIGHTS) == LIGHTS.queue
 
 
@@ -221,7 +221,7 @@ async def test_a_session_that_ends_leaves_all_at_once(rig, monkeypatch):
     await rig.join(conn, *(SharedName("g", f"a/{n}") for n in range(10)))
     await rig.end(conn)
     assert rig.names == []
-    assert await rig.store.kv_prefix("shared/") == []
+    assert await rig.store.keys.prefix("shared/") == []
 
 
 async def test_there_are_only_so_many(rig):
@@ -271,7 +271,7 @@ async def test_a_connection_that_ends_while_it_joins_leaves_nothing_behind(rig):
 async def test_members_and_their_queues_survive_a_restart(rig):
     one = rig.conn()
     await rig.join(one, LIGHTS, SharedName("of nobody", "a"))
-    await rig.store.kv_put("s1", b"a session")
+    await rig.store.keys.put("s1", b"a session")
     number = rig.queues.registry.queues[LIGHTS.queue].number
     await rig.publish_to("a/1/light", b"1")
     await rig.restart()
@@ -291,7 +291,7 @@ async def test_what_a_crash_leaves_of_sessions_that_are_gone_is_cleared_away(rig
     await rig.shared.begin()
     await rig.rest()
     assert rig.names == []
-    assert await rig.store.kv_prefix("shared/") == []
+    assert await rig.store.keys.prefix("shared/") == []
 
 
 async def test_a_queue_that_could_not_be_removed_is_removed_later(rig, monkeypatch):
@@ -302,7 +302,7 @@ async def test_a_queue_that_could_not_be_removed_is_removed_later(rig, monkeypat
         raise StoreFailed("no")
 
     with monkeypatch.context() as patch:
-        patch.setattr(rig.store, "kv_delete", fail)
+        patch.setattr(rig.store.keys, "delete", fail)
         await rig.leave(conn, LIGHTS)
     assert rig.names == [LIGHTS.queue]
     await rig.shared.sweep()
@@ -314,7 +314,7 @@ async def test_a_store_that_fails_refuses_the_member(rig, monkeypatch):
     async def fail(*_, **__):
         raise StoreFailed("no")
 
-    monkeypatch.setattr(rig.store, "kv_transact", fail)
+    monkeypatch.setattr(rig.store.keys, "transact", fail)
     answer = await rig.join(rig.conn(), LIGHTS)
     assert isinstance(answer, Refusal)
     assert answer.cause is Cause.UNAVAILABLE
@@ -335,10 +335,10 @@ async def test_joining_while_the_last_one_leaves_finds_a_queue(rig):
 async def test_what_is_shared_is_kept_no_longer_than_a_topic(rig):
     await rig.join(rig.conn(), LIGHTS)
     number = QueueNumber(rig.queues.registry.queues[LIGHTS.queue].number)
-    config = rig.store.queue_config(number)
+    config = rig.store.queues.config(number)
     assert config is None or not config.until_settled
     await rig.restart()
-    config = rig.store.queue_config(number)
+    config = rig.store.queues.config(number)
     assert config is None or not config.until_settled
 
 
@@ -360,14 +360,14 @@ async def test_among_very_many_members_few_calls_are_made(rig, monkeypatch):
     for conn in members:
         await rig.join(conn, LIGHTS)
         await rig.consume(conn, LIGHTS.queue, credit=100)
-    takes, take = 0, rig.store.take
+    takes, take = 0, rig.store.leases.take
 
     async def counted(*arguments, **options):
         nonlocal takes
         takes += 1
         return await take(*arguments, **options)
 
-    monkeypatch.setattr(rig.store, "take", counted)
+    monkeypatch.setattr(rig.store.leases, "take", counted)
     for _ in range(4):
         await rig.publish_to("a/1/light", *[b"x"] * 400)
     await until(lambda: sum(len(conn.taken) for conn in members) == 1_600)

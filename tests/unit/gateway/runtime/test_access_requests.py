@@ -22,7 +22,7 @@ from gateway.port.shared import JoinShared, SharedName
 from gateway.queues.bindings import PREDECLARED, Exchange
 from gateway.runtime import access_requests
 from gateway.runtime.requests import REQUESTS, served_by
-from store.api.client import Delete, Put
+from store.api.keys import Delete, Put
 
 EXCHANGES = {
     **PREDECLARED,

@@ -10,7 +10,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.sessions import will_rights as wills_module
 from gateway.sessions.will_rights import WaitingWills
 from gateway.sessions.wills import NAMESPACE, WillRecord
-from store.api.client import Entry
+from store.api.keys import Entry
 from store.api.message import Message
 from store.base.errors import StoreClosed
 
@@ -21,6 +21,7 @@ class Store:
     """Wills by session, and the timers that wait."""
 
     def __init__(self):
+        self.keys = self.timers = self  # its subjects
         self.kv, self.pending, self.pages, self.failing = {}, set(), 0, 0
 
     def add(self, session, timer, *, who="bob"):
@@ -29,7 +30,7 @@ class Store:
         self.kv[f"{NAMESPACE}/{session}"] = msgspec.msgpack.encode(record)
         self.pending.add(timer)
 
-    async def kv_prefix(self, prefix, *, after, limit):
+    async def prefix(self, prefix, *, after, limit):
         self.pages += 1
         if self.failing:
             self.failing -= 1
@@ -37,7 +38,7 @@ class Store:
         keys = [key for key in sorted(self.kv) if key.startswith(prefix) and key > after]
         return [Entry(key, self.kv[key], 1, 1, 1) for key in keys[:limit]]
 
-    async def cancel_timer(self, timer):
+    async def cancel(self, timer):
         was = timer in self.pending
         self.pending.discard(timer)
         return was

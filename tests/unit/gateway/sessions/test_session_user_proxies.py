@@ -29,7 +29,7 @@ class Two:
     async def entries(self):
         return [
             (entry.key, entry.revision)
-            for entry in await self.store.kv_prefix("")
+            for entry in await self.store.keys.prefix("")
             if not entry.key.startswith("proxies/alive")
         ]
 
@@ -41,7 +41,7 @@ class Two:
         assert await self.entries() == before
 
     async def owner(self):
-        entry = await self.store.kv_get(owner_key(NAME))
+        entry = await self.store.keys.get(owner_key(NAME))
         return None if entry is None else decode_owner(entry.value)
 
 
@@ -115,7 +115,7 @@ async def test_who_asks_too_late_is_refused(two, monkeypatch):
     monkeypatch.setattr(two.one.sessions, "on_release_requested", late)
     two.other.owners._takeover_s = 0.2
     mallory = asyncio.ensure_future(two.other.open(user=MALLORY))
-    await until(lambda: two.store.kv_get(wanted_key(NAME)))
+    await until(lambda: two.store.keys.get(wanted_key(NAME)))
     alice, _ = await two.one.open(user=ALICE, expiry_s=0)
     assert nobody.superseded == 1
     heard.set()
@@ -153,7 +153,7 @@ async def test_what_a_dead_proxy_has_left_is_its_users(two):
     for _ in range(int(TTL_S) + 1):
         two.clock.ms += 1_000
         await two.other.owners.beat()
-    await two.store._kv.look()
+    await two.store.keys.look()
     await two.refuses(two.other, MALLORY)
     await until(lambda: _inherited(two))
     await two.refuses(two.other, MALLORY)
@@ -172,14 +172,14 @@ async def test_a_session_that_ended_with_its_proxy_is_anybodys(two):
     for _ in range(int(TTL_S) + 1):
         two.clock.ms += 1_000
         await two.other.owners.beat()
-    await two.store._kv.look()
+    await two.store.keys.look()
     await two.other.open(user=MALLORY)
 
 
 async def test_a_proxy_of_before_is_given_what_it_asks_for(two):
     """It does not say for whom, and would take it by force."""
     alice, _ = await two.one.open(user=ALICE)
-    await two.store.kv_put(wanted_key(NAME), encode(WantedRecord(NAME, two.other.owners.id, two.one.owners.id)))
+    await two.store.keys.put(wanted_key(NAME), encode(WantedRecord(NAME, two.other.owners.id, two.one.owners.id)))
     await until(lambda: alice.superseded)
     await until(lambda: _owned_by(two, two.other))
 
@@ -189,13 +189,13 @@ async def _owned_by(two, proxy):
 
 
 async def test_a_connect_reads_no_more_than_it_has_to(two, monkeypatch):
-    read, kv_get = [], two.store.kv_get
+    read, kv_get = [], two.store.keys.get
 
     async def counted(key, **named):
         read.append(key)
         return await kv_get(key, **named)
 
-    monkeypatch.setattr(two.store, "kv_get", counted)
+    monkeypatch.setattr(two.store.keys, "get", counted)
     holder, _ = await two.one.open(user=ALICE, clean=True, expiry_s=0)
     assert read.count(NAME) == 1
     assert owner_key(NAME) not in read

@@ -58,7 +58,7 @@ class Rig:
         def done(appended):
             publisher.published(effect.token, Outcome(first=Position(appended.frame, 0)), size_bytes)
 
-        self.store.append(frame, done)
+        self.store.log.append(frame, done)
 
     async def write(self, *bodies):
         records = [encode(Message("t", body)) for body in bodies]
@@ -67,7 +67,7 @@ class Rig:
             rows.append(ROW.pack(16, pos, len(record), 0, 0, 1, 0, 0))
             pos += len(record)
         done = asyncio.get_running_loop().create_future()
-        self.store.append(UnplacedFrame.build(b"".join(rows), b"".join(records)), done.set_result)
+        self.store.log.append(UnplacedFrame.build(b"".join(rows), b"".join(records)), done.set_result)
         return (await done).frame
 
     async def open(self, session_id="dev", *, clean=False, expiry_s=None, will=None):
@@ -95,9 +95,9 @@ async def test_a_new_session_is_not_present_and_an_old_one_is(rig):
 async def test_the_parts_of_a_session_are_stored_apart(rig):
     holder, _ = await rig.open()
     await rig.sessions.save(holder, SaveSession(state=b"s" * 10_000, exchanges=b"1", expiry_s=None))
-    before = rig.store.confirmed
+    before = rig.store.log.confirmed
     await rig.sessions.save(holder, SaveSession(exchanges=b"2", expiry_s=None))
-    assert rig.store.confirmed - before < 1_000
+    assert rig.store.log.confirmed - before < 1_000
     _, opened = await Rig(rig.store, rig.clock).open()  # as after a crash
     assert (opened.state, opened.exchanges) == (b"s" * 10_000, b"2")
     await rig.sessions.save(holder, SaveSession(state=b"t", expiry_s=None))
@@ -107,7 +107,7 @@ async def test_the_parts_of_a_session_are_stored_apart(rig):
     await rig.sessions.close(holder)
     _, opened = await rig.open(clean=True)
     assert opened.exchanges == b""
-    assert await rig.store.kv_prefix("session-exchanges/") == []
+    assert await rig.store.keys.prefix("session-exchanges/") == []
 
 
 async def test_exchanges_saved_on_the_way_out_are_stored_by_the_close(rig):
@@ -143,7 +143,7 @@ async def test_a_session_without_expiry_leaves_nothing(rig):
     holder, _ = await rig.open(expiry_s=0)
     await rig.sessions.save(holder, SaveSession(state=b"x", expiry_s=0))
     await rig.sessions.close(holder)
-    assert await rig.store.kv_prefix("sessions/") == []
+    assert await rig.store.keys.prefix("sessions/") == []
 
 
 async def test_deliveries_go_on_where_the_oldest_unacknowledged_one_is(rig):
@@ -183,7 +183,7 @@ async def test_an_idle_session_is_moved_along_now_and_then(rig, monkeypatch):
     monkeypatch.setattr("gateway.sessions.sessions.IDLE_COMMIT_BYTES", 1000)
     assert IDLE_COMMIT_BYTES > 1000
     holder, opened = await rig.open()
-    start = rig.store.confirmed
+    start = rig.store.log.confirmed
     rig.sessions.settled(holder, ())
     for _ in range(10):
         await rig.write(b"x" * 200)
@@ -248,8 +248,8 @@ async def test_an_ended_session_is_gone(rig):
     holder, _ = await rig.open()
     await rig.sessions.end(holder)
     await rig.sessions.close(holder)
-    assert await rig.store.kv_prefix("sessions/") == []
-    assert await rig.store.offsets("sessions/mqtt/dev") == {}
+    assert await rig.store.keys.prefix("sessions/") == []
+    assert await rig.store.groups.offsets("sessions/mqtt/dev") == {}
 
 
 async def test_a_very_long_name_is_a_session_too(rig):
@@ -290,7 +290,7 @@ async def test_a_session_that_could_not_be_opened_has_skipped_nothing(rig, monke
     at = await waiting(rig)
     holder = Holder()
     with monkeypatch.context() as patch:
-        patch.setattr(rig.store, "kv_put", refuse)
+        patch.setattr(rig.store.keys, "put", refuse)
         with pytest.raises(StoreOverloaded):
             await rig.sessions.open(holder, OpenSession(session_id="dev", clean=False, expiry_s=None))
     await rig.sessions.close(holder)
@@ -325,14 +325,14 @@ async def test_a_sweep_beside_a_close_forgets_nothing(rig):
 async def test_a_sweep_looks_again_before_it_forgets(rig, monkeypatch):
     holder, _ = await rig.open(expiry_s=3600)
     rig.clock[0] += 7_200_000
-    read = rig.store.kv_prefix
+    read = rig.store.keys.prefix
 
     async def read_and_leave(*args, **options):
         page = await read(*args, **options)
         await rig.sessions.close(holder)
         return page
 
-    monkeypatch.setattr(rig.store, "kv_prefix", read_and_leave)
+    monkeypatch.setattr(rig.store.keys, "prefix", read_and_leave)
     assert await rig.sessions.sweep() == 0
     _, opened = await rig.open(expiry_s=3600)
     assert opened.present
@@ -345,7 +345,7 @@ async def test_a_last_word_the_store_refused_is_said_again(rig, monkeypatch):
     rig.sessions.settled(holder, ())
     rig.clock[0] += 7_200_000
     with monkeypatch.context() as patch:
-        patch.setattr(rig.store, "commit_offsets", refuse)
+        patch.setattr(rig.store.groups, "commit", refuse)
         with pytest.raises(StoreOverloaded):
             await rig.sessions.close(holder)
         await rig.sessions.commit()
@@ -365,7 +365,7 @@ async def test_a_session_that_ends_during_a_commit_stays_ended(rig, monkeypatch)
     for holder in holders:
         rig.sessions.settled(holder, ())
     await asyncio.gather(rig.sessions.commit(), rig.sessions.end(holders[1]))
-    assert await rig.store.offsets("sessions/mqtt/b") == {}
+    assert await rig.store.groups.offsets("sessions/mqtt/b") == {}
 
 
 def will(delay_ms=30_000):
@@ -380,16 +380,16 @@ def later(rig):
 
 
 async def no_records(rig):
-    return await rig.store.kv_prefix("session-wills/") == []
+    return await rig.store.keys.prefix("session-wills/") == []
 
 
 async def test_a_will_is_called_off_when_its_session_is_taken_up_again(later):
     rig = later
     holder, _ = await rig.open(will=will())
     await rig.sessions.close(holder)
-    assert len(await rig.store.timers()) == 1
+    assert len(await rig.store.timers.entries()) == 1
     await rig.open()
-    assert await rig.store.timers() == []
+    assert await rig.store.timers.entries() == []
     assert await no_records(rig)
     assert len(rig.published) == 1
 
@@ -404,7 +404,7 @@ async def test_a_will_waits_no_longer_than_its_session(later, by):
         assert await rig.sessions.sweep() == 1
     else:
         await rig.open(clean=True)
-    assert await rig.store.timers() == []
+    assert await rig.store.timers.entries() == []
     _, published = rig.published
     assert (published.deliver_at_ms, published.expires_at_ms) == (None, rig.clock[0] + 5_000)
     assert await no_records(rig)
@@ -457,7 +457,7 @@ async def test_whether_a_takeover_publishes_the_will(later, clean, delay_ms, wil
     await rig.open(will=will(delay_ms))
     await rig.open(clean=clean)
     assert len([one for one in rig.published if one.deliver_at_ms is None]) == wills
-    assert await rig.store.timers() == []
+    assert await rig.store.timers.entries() == []
     assert await no_records(rig)
 
 
@@ -469,7 +469,7 @@ async def test_whether_the_first_connection_after_a_crash_publishes_the_will(lat
     rig = Rig(later.store, later.clock)
     await rig.open(clean=clean)
     assert len(rig.published) == wills
-    assert await rig.store.timers() == []
+    assert await rig.store.timers.entries() == []
     assert await no_records(rig)
 
 
@@ -482,9 +482,9 @@ async def test_wills_of_a_former_run_are_published(later, expiry_s):
     orphans = await rig.sessions.load()
     await rig.sessions.end_orphans(orphans)
     assert len(rig.published) == 2
-    assert len(await rig.store.timers()) == (1 if expiry_s else 0)
+    assert len(await rig.store.timers.entries()) == (1 if expiry_s else 0)
     again = Rig(later.store, later.clock)
     assert await again.sessions.load() == []
     await again.open("two")
     assert await no_records(rig)
-    assert await rig.store.timers() == []
+    assert await rig.store.timers.entries() == []

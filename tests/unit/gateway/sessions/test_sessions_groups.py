@@ -67,7 +67,7 @@ class Rig:
             pos += len(record)
         done = asyncio.get_running_loop().create_future()
         unplaced = UnplacedFrame.build(b"".join(rows), b"".join(records))
-        self.store.logs[group].append(unplaced, done.set_result)
+        self.store.logs[group].log.append(unplaced, done.set_result)
         return (await done).frame
 
     async def open(self, **options):
@@ -100,21 +100,21 @@ async def test_a_cursor_has_a_position_in_each_log_under_keys_of_its_own(machine
     await rig.write(1, b"past")
     holder, opened = await rig.open()
     assert not opened.present
-    ends = [log.confirmed for log in rig.store.logs.values()]
-    stored = await rig.store.offsets(SESSION)
+    ends = [one.log.confirmed for one in rig.store.logs.values()]
+    stored = await rig.store.groups.offsets(SESSION)
     assert set(stored) == {0, 1, 2, 3}
     assert (stored[0] <= ends[0], stored[2]) == (True, ends[1])
     rig.subscribe(holder)
     frames = [await rig.write(0, b"a", b"b"), await rig.write(1, b"c", b"d")]
     rig.sessions.settled(holder, (Position(frames[0], 1), Position(frames[1], 1)))
     calls = []
-    commit = machine.reaches[0].store.commit_offsets
+    commit = rig.store.groups.commit
 
     async def counted(group, offsets):
         calls.append(offsets)
         await commit(group, offsets)
 
-    machine.reaches[0].commit_offsets = counted
+    rig.store.groups.commit = counted
     await rig.sessions.commit()
     assert calls == [{0: frames[0], 1: 1, 2: frames[1], 3: 1}]
     other = Rig(machine)
@@ -132,7 +132,7 @@ async def test_a_log_that_joins_while_a_session_is_away_is_owed_to_it_whole(alon
     await rig.write(0, b"had")
     rig.sessions.settled(holder, ())
     await rig.leave(holder)
-    assert set(await rig.store.offsets(SESSION)) == {0, 1}  # as a node of one group has it
+    assert set(await rig.store.groups.offsets(SESSION)) == {0, 1}  # as a node of one group has it
     await alone.open_group(1)
     await rig.write(1, b"first of its log")
     await rig.write(0, b"more")
@@ -145,7 +145,7 @@ async def test_a_log_that_joins_while_a_session_is_away_is_owed_to_it_whole(alon
     other.sessions.settled(holder, ())
     await other.leave(holder)
     _, opened = await Rig(alone).open()
-    assert by_log(opened.cursor)[1] == Position(rig.store.logs[1].confirmed, 0)
+    assert by_log(opened.cursor)[1] == Position(rig.store.logs[1].log.confirmed, 0)
 
 
 async def test_a_log_that_joins_while_a_session_is_there_is_read_and_remembered(alone):
@@ -185,7 +185,7 @@ async def test_a_session_begun_while_a_log_was_never_reached_begins_there_when_i
     holder, _ = await rig.open()
     rig.subscribe(holder)
     await rig.sessions.commit()
-    assert (await rig.store.offsets(SESSION))[2] == end_of(1).frame
+    assert (await rig.store.groups.offsets(SESSION))[2] == end_of(1).frame
     reach.back()
     at = await rig.write(1, b"now")
     await rig.settle()

@@ -22,9 +22,9 @@ async def test_the_cursor_of_an_idle_session_is_not_committed_while_it_is_near(r
     await rig.sessions.commit()
     for _ in range(5):
         await rig.write(b"x")
-        at = rig.store.confirmed
+        at = rig.store.log.confirmed
         await rig.sessions.commit()
-        assert rig.store.confirmed == at
+        assert rig.store.log.confirmed == at
 
 
 async def test_few_idle_sessions_are_looked_at_each_time_and_all_in_time(rig, monkeypatch):

@@ -37,10 +37,10 @@ class Cluster:
             self.clock.ms += 1_000
             for proxy in living:
                 await proxy.owners.beat()
-        await self.store._kv.look()
+        await self.store.keys.look()
 
     async def keys(self, prefix=""):
-        return [entry.key for entry in await self.store.kv_prefix(prefix)]
+        return [entry.key for entry in await self.store.keys.prefix(prefix)]
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ async def test_a_late_owner_changes_nothing(two):
     await until(lambda: wills_in(cluster.store))
     second, _ = await other.open()
     await other.sessions.save(second, SaveSession(state=b"new", expiry_s=None))
-    before = {entry.key: entry.value for entry in await cluster.store.kv_prefix("session")}
+    before = {entry.key: entry.value for entry in await cluster.store.keys.prefix("session")}
     cluster.clock.ms -= 60_000  # its own clock says that all is well
     one.owners.presence.present = True
     held = one.sessions._by_holder[first]
@@ -139,7 +139,7 @@ async def test_a_late_owner_changes_nothing(two):
         await held.owned.write(cursor={0: 1})
     await one.sessions.close(first)
     cluster.clock.ms += 60_000
-    assert {entry.key: entry.value for entry in await cluster.store.kv_prefix("session")} == before
+    assert {entry.key: entry.value for entry in await cluster.store.keys.prefix("session")} == before
     assert await wills_in(cluster.store) == [b"gone"]
 
 
@@ -173,14 +173,14 @@ async def none_of(keys):
 async def test_a_proxy_that_is_not_heard_of_ends_its_sessions_before_others_may_take_them(two, monkeypatch):
     cluster, one, other = two
     first, _ = await one.open()
-    put = cluster.store.kv_put
+    put = cluster.store.keys.put
 
     async def cut_off(key, *args, **options):
         if key.endswith(one.owners.presence.id):
             raise StoreUnreachable("nobody answers")
         return await put(key, *args, **options)
 
-    monkeypatch.setattr(cluster.store, "kv_put", cut_off)
+    monkeypatch.setattr(cluster.store.keys, "put", cut_off)
     await cluster.pass_time(TTL_S - 1, one, other)
     assert first.shut == 0
     cluster.clock.ms += 999
@@ -195,7 +195,7 @@ async def test_a_proxy_that_is_not_heard_of_ends_its_sessions_before_others_may_
     await one.owners.beat()
     _, opened = await one.open("somebody else")
     assert not opened.present
-    await cluster.store._kv.look()
+    await cluster.store.keys.look()
     _, opened = await other.open()
     assert opened.present
 
@@ -205,8 +205,8 @@ async def test_a_proxy_whose_key_has_expired_comes_back_before_anybody_inherits(
     cluster, one, other = two
     held, _ = await one.open()
     await cluster.pass_time(TTL_S - 1, one, other)
-    await cluster.store.kv_delete(f"proxies/alive/{one.owners.id}")
-    await cluster.store.kv_delete(f"proxies/alive/{other.owners.id}")
+    await cluster.store.keys.delete(f"proxies/alive/{one.owners.id}")
+    await cluster.store.keys.delete(f"proxies/alive/{other.owners.id}")
     await other.owners.beat()
     assert not other.owners.presence.settled  # it was not heard of itself, so it inherits nothing for a while
     await one.owners.beat()
@@ -222,10 +222,10 @@ async def test_either_a_proxy_is_back_or_it_has_an_heir(two):
     mine, its = one.owners.presence, other.owners.presence
     with pytest.raises(RevisionConflict):
         await its.inherit(mine.id, expected_revision=0)  # it is there
-    await cluster.store.kv_delete(f"proxies/alive/{mine.id}")
+    await cluster.store.keys.delete(f"proxies/alive/{mine.id}")
     back, heir = await asyncio.gather(mine.beat(), its.inherit(mine.id, expected_revision=0), return_exceptions=True)
     assert sorted(isinstance(one, RevisionConflict) for one in (back, heir)) == [False, True]
-    await cluster.store.kv_delete(f"proxies/alive/{mine.id}")
+    await cluster.store.keys.delete(f"proxies/alive/{mine.id}")
     await its.inherited(mine.id)
     with pytest.raises(RevisionConflict):  # also when all is done that it has left
         await mine.beat()
@@ -235,8 +235,8 @@ async def test_a_proxy_that_the_others_take_for_dead_begins_anew(two):
     cluster, one, _other = two
     first, _ = await one.open()
     before = one.owners.presence.id
-    await cluster.store.kv_delete(f"proxies/alive/{before}")
-    await cluster.store.kv_put(f"proxies/heirs/{before}", b"another")
+    await cluster.store.keys.delete(f"proxies/alive/{before}")
+    await cluster.store.keys.put(f"proxies/heirs/{before}", b"another")
     await one.owners.beat()
     await until(lambda: first.shut == 1)
     await one.owners.beat()
@@ -253,7 +253,7 @@ async def test_whether_a_takeover_elsewhere_publishes_the_will(two, clean, delay
     await one.open(will=will(delay_ms))
     await other.open(clean=clean)
     assert await wills_in(cluster.store) == [b"gone"] * count
-    assert await cluster.store.timers() == []
+    assert await cluster.store.timers.entries() == []
     assert await cluster.keys("session-wills") == []
 
 
@@ -281,9 +281,9 @@ async def test_a_will_with_a_delay_waits_on_behalf_of_a_proxy_that_is_gone(two):
     await one.die()
     await cluster.pass_time(TTL_S + 1, other)
     await until(lambda: none_of(cluster.keys("owners")))
-    assert len(await cluster.store.timers()) == 2
+    assert len(await cluster.store.timers.entries()) == 2
     await other.open()
-    (timer,) = await cluster.store.timers()
+    (timer,) = await cluster.store.timers.entries()
     assert timer.due_ms == cluster.clock.ms + 30_000
     assert await wills_in(cluster.store) == []
 
@@ -314,7 +314,7 @@ async def test_an_heir_that_dies_in_the_middle_has_an_heir(cluster, stored):
     await cluster.pass_time(TTL_S + 1, last)
     await until(lambda: none_of(cluster.keys("owners")))
     assert await wills_in(cluster.store) == [b"gone"]
-    assert len(await cluster.store.timers()) == 1
+    assert len(await cluster.store.timers.entries()) == 1
 
 
 async def test_a_proxy_ends_well(two):

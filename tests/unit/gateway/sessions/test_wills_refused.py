@@ -10,7 +10,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.ownership.owners import LocalOwners
 from gateway.port.adapter import Outcome, Will
 from gateway.sessions.wills import Wills
-from store.api.client import Entry, Put
+from store.api.keys import Entry, Put
 from store.api.message import Message
 from store.format.frame import LogOffset, Position
 
@@ -23,20 +23,21 @@ class Store:
     """A KV, and one timer."""
 
     def __init__(self):
+        self.keys = self.timers = self.log = self
         self.kv = {}
         self.pending = False
         self.found = []
 
-    async def kv_get(self, key):
+    async def get(self, key):
         return Entry(key, self.kv[key], 1, 1, 1) if key in self.kv else None
 
-    async def kv_put(self, key, value):
+    async def put(self, key, value):
         self.kv[key] = value
 
-    async def kv_delete(self, key):
+    async def delete(self, key):
         self.kv.pop(key, None)
 
-    async def cancel_timer(self, _timer):
+    async def cancel(self, _timer):
         was, self.pending = self.pending, False
         return was
 

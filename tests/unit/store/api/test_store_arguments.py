@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from store.api.client import IndexKind
+from store.api.log import IndexKind
 from store.base.errors import BadArgument, OffsetOutOfRange
 from store.format.policy import LeasePolicy
 from store.format.queue_config import QueueConfig
@@ -21,35 +21,35 @@ async def store(tmp_path):
 
 
 CALLS = {
-    "a back-off that is too long": lambda store: store.set_lease_policy(16, LeasePolicy(backoff_ms=10**12)),
-    "a policy of the store's own queue": lambda store: store.set_lease_policy(3, LeasePolicy()),
-    "a limit below none": lambda store: store.configure_queues([QueueConfig(16, -5)]),
-    "a queue without 32 bits": lambda store: store.commit_offsets("g", {1 << 33: 7}),
-    "deleting a queue that cannot be": lambda store: store.delete_queue(1 << 33),
-    "deleting the store's own queue": lambda store: store.delete_queue(1),
-    "lending from the store's own queue": lambda store: store.take(1, 1, max_count=1),
-    "a limit of keys below none": lambda store: store.kv_limit("n", keys_max=-1),
-    "fetching from no queue": lambda store: store.fetch(-1, 0, max_bytes=1),
-    "fetching beyond all queues": lambda store: store.fetch(1 << 32, 0, max_bytes=1),
-    "bounds of no queue": lambda store: store.bounds(1 << 40),
-    "a hash without 64 bits": lambda store: store.find(IndexKind.KEY, 1 << 64),
-    "the last of such a hash": lambda store: store.last(-1),
+    "a back-off that is too long": lambda store: store.leases.set_policy(16, LeasePolicy(backoff_ms=10**12)),
+    "a policy of the store's own queue": lambda store: store.leases.set_policy(3, LeasePolicy()),
+    "a limit below none": lambda store: store.queues.configure([QueueConfig(16, -5)]),
+    "a queue without 32 bits": lambda store: store.groups.commit("g", {1 << 33: 7}),
+    "deleting a queue that cannot be": lambda store: store.queues.delete(1 << 33),
+    "deleting the store's own queue": lambda store: store.queues.delete(1),
+    "lending from the store's own queue": lambda store: store.leases.take(1, 1, max_count=1),
+    "a limit of keys below none": lambda store: store.keys.limit("n", keys_max=-1),
+    "fetching from no queue": lambda store: store.queues.fetch(-1, 0, max_bytes=1),
+    "fetching beyond all queues": lambda store: store.queues.fetch(1 << 32, 0, max_bytes=1),
+    "bounds of no queue": lambda store: store.queues.bounds(1 << 40),
+    "a hash without 64 bits": lambda store: store.log.find(IndexKind.KEY, 1 << 64),
+    "the last of such a hash": lambda store: store.log.last(-1),
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
 async def test_it_is_refused(store, name):
-    end = store.end
+    end = store.replication.end
     with pytest.raises(BadArgument):
         await CALLS[name](store)
-    assert store.end == end
+    assert store.replication.end == end
     assert await bodies(store, 16) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("offset", [-1, 1 << 63, 1 << 64])
 async def test_an_offset_that_cannot_be_is_out_of_range(store, offset):
     with pytest.raises(OffsetOutOfRange) as refused:
-        await store.fetch(16, offset, max_bytes=1)
+        await store.queues.fetch(16, offset, max_bytes=1)
     assert (refused.value.first, refused.value.next) == (0, 2)
 
 
@@ -62,4 +62,4 @@ async def test_a_frame_with_another_number_of_rows_stops_nobody(store):
 
 
 async def test_what_is_not_asked_for_is_not_found(store):
-    assert await store.find(IndexKind.KEY, 1, limit=-1) == []
+    assert await store.log.find(IndexKind.KEY, 1, limit=-1) == []

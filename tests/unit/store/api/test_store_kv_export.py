@@ -7,7 +7,7 @@ import random
 import pytest
 
 from store.api import kv_export as export
-from store.api.client import Entry
+from store.api.keys import Entry
 from store.api.kv_export import (
     Exported,
     ExportWriter,
@@ -39,8 +39,8 @@ async def other(tmp_path):
 
 async def everything(store):
     found = {}
-    for space in await store.kv_namespaces():
-        page = await store.kv_range(namespace=space.name)
+    for space in await store.keys.namespaces():
+        page = await store.keys.range(namespace=space.name)
         assert not page.more
         found |= {(one.namespace, one.key): (one.value, one.expires_at_ms) for one in page.entries}
     return found
@@ -50,7 +50,7 @@ async def fill(store):
     for name in ("", "n", "é"):
         for n in range(30):
             expires_at_ms = None if n % 3 else NOW_MS + 1 + n
-            await store.kv_put(f"k{n}", bytes(n), namespace=name, expires_at_ms=expires_at_ms)
+            await store.keys.put(f"k{n}", bytes(n), namespace=name, expires_at_ms=expires_at_ms)
 
 
 async def test_what_is_exported_can_be_imported(store, other, tmp_path):
@@ -59,15 +59,15 @@ async def test_what_is_exported_can_be_imported(store, other, tmp_path):
     done = await export_to(store, path, now_ms=NOW_MS)
     assert done.entries == 90
     assert [one.name for one in tmp_path.iterdir() if one.is_file()] == ["copy.kv"]
-    await other.kv_put("k1", b"older", namespace="n")
-    await other.kv_put("mine", b"stays", namespace="n")
+    await other.keys.put("k1", b"older", namespace="n")
+    await other.keys.put("mine", b"stays", namespace="n")
     assert await import_from(other, path, now_ms=NOW_MS) == Imported(90, 0, 0)
     found = await everything(other)
     assert found.pop(("n", "mine")) == (b"stays", None)
     assert found == await everything(store)
-    before = other.confirmed
+    before = other.log.confirmed
     assert await import_from(other, path, now_ms=NOW_MS) == Imported(0, 90, 0)
-    assert other.confirmed == before
+    assert other.log.confirmed == before
     assert await import_from(other, path, now_ms=NOW_MS + 10) == Imported(0, 78, 12)
 
 
@@ -79,7 +79,7 @@ async def test_some_namespaces(store, tmp_path):
     assert first == (done.revision, NOW_MS, 0)
     assert last == (done.revision, NOW_MS, 30)
     assert {one.namespace for block in blocks for one in block} == {"n"}
-    assert blocks[0][0] == await store.kv_get("k0", namespace="n")
+    assert blocks[0][0] == await store.keys.get("k0", namespace="n")
 
 
 async def test_an_export_is_one_revision(store, tmp_path, monkeypatch):
@@ -92,10 +92,10 @@ async def test_an_export_is_one_revision(store, tmp_path, monkeypatch):
         n = 0
         while not stop:
             n += 1
-            await store.kv_put(random.Random(n).choice(keys), b"%d" % n)
+            await store.keys.put(random.Random(n).choice(keys), b"%d" % n)
 
     writing = asyncio.ensure_future(write())
-    await asyncio.gather(*(store.kv_put(key, b"0") for key in keys))
+    await asyncio.gather(*(store.keys.put(key, b"0") for key in keys))
     for _ in range(5):
         done = await export_to(store, tmp_path / "copy.kv", now_ms=NOW_MS)
         with (tmp_path / "copy.kv").open("rb") as file:
@@ -104,7 +104,7 @@ async def test_an_export_is_one_revision(store, tmp_path, monkeypatch):
         newest = max(one.revision for one in entries)
         assert newest <= done.revision
         changes = []
-        watching = store.kv_watch(from_revision=0)
+        watching = store.keys.watch(from_revision=0)
         while not changes or changes[-1].revision < newest:
             changes += (await anext(watching)).changes
         await watching.aclose()
@@ -129,18 +129,18 @@ async def test_an_export_that_fails_leaves_nothing(store, tmp_path):
     assert [one.name for one in tmp_path.iterdir() if one.is_file()] == ["copy.kv"]
     with pytest.raises(OSError, match="directory"):
         await export_to(store, tmp_path / "nowhere" / "copy.kv", now_ms=NOW_MS)
-    assert not store._kv._holds._holds
+    assert not store.keys._holds._holds
 
 
 async def test_an_import_that_is_refused_goes_on_later(store, other, tmp_path, monkeypatch):
     monkeypatch.setattr(export, "BATCH_COUNT_MAX", 4)
     await fill(store)
     await export_to(store, tmp_path / "copy.kv", now_ms=NOW_MS, namespaces=["n"])
-    await other.kv_limit("n", keys_max=10)
+    await other.keys.limit("n", keys_max=10)
     with pytest.raises(NamespaceFull):
         await import_from(other, tmp_path / "copy.kv", now_ms=NOW_MS)
     assert len(await everything(other)) == 8
-    await other.kv_limit("n")
+    await other.keys.limit("n")
     assert await import_from(other, tmp_path / "copy.kv", now_ms=NOW_MS) == Imported(22, 8, 0)
 
 
@@ -225,7 +225,7 @@ async def test_nothing_of_a_damaged_file_is_imported(other, tmp_path):
     (tmp_path / "copy.kv").write_bytes(data)
     with pytest.raises(DamagedExport):
         await import_from(other, tmp_path / "copy.kv", now_ms=NOW_MS)
-    assert await other.kv_namespaces() == []
+    assert await other.keys.namespaces() == []
 
 
 def test_batches_are_of_one_namespace_and_bounded(monkeypatch):

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from controller.api.client import Group, Replica
-from store.api.client import Appended, IndexKind
+from store.api.log import Appended, IndexKind
 from store.base.errors import BadHandle, NoSuchTimer, StoreUnreachable
 from store.cluster.cluster import ClusterStore, connect_remote
 from store.format.frame import ROW, ROW_INDEX_KEY, Position, UnplacedFrame, group_of, origin_of
@@ -102,31 +102,31 @@ async def test_what_names_a_queue_goes_where_the_queue_lies(cluster, stores):
     for queue in (16, 17):
         at = await append(cluster, frame((queue, b"%d" % queue)))
         assert group_of(at.frame) == queue % 2
-        assert await cluster.read(Position(at.frame, 0)) == b"%d" % queue
+        assert await cluster.log.read(Position(at.frame, 0)) == b"%d" % queue
     assert await bodies(stores[0], 16) == [b"16"] == await bodies(cluster, 16)
     assert await bodies(stores[1], 17) == [b"17"] == await bodies(cluster, 17)
-    assert await cluster.bounds(17) == (0, 1)
-    assert await cluster.bounds(19) == (0, 0)
-    assert await cluster.offset_at_time(17, 0) == 0
-    frames, following = await cluster.scan(Position(origin_of(1), 0), [16, 17], max_bytes=1 << 20)
-    assert ([one.record(0) for one in frames], following) == ([b"17"], cluster.logs[1].confirmed)
-    assert cluster.pending_bytes == 0
-    assert cluster.confirmed == cluster.logs[0].confirmed
-    assert await cluster.read(Position(origin_of(7), 0)) is None
+    assert await cluster.queues.bounds(17) == (0, 1)
+    assert await cluster.queues.bounds(19) == (0, 0)
+    assert await cluster.queues.offset_at_time(17, 0) == 0
+    frames, following = await cluster.log.scan(Position(origin_of(1), 0), [16, 17], max_bytes=1 << 20)
+    assert ([one.record(0) for one in frames], following) == ([b"17"], cluster.logs[1].log.confirmed)
+    assert cluster.log.pending_bytes == 0
+    assert cluster.log.confirmed == cluster.logs[0].log.confirmed
+    assert await cluster.log.read(Position(origin_of(7), 0)) is None
 
 
 async def test_keys_and_values_are_at_home(cluster, stores):
-    revision = await cluster.kv_put("a", b"1")
+    revision = await cluster.keys.put("a", b"1")
     assert group_of(revision) == 0
-    assert (await stores[0].kv_get("a")).value == b"1"
-    assert await stores[1].kv_get("a") is None
-    await cluster.commit_offsets("g", {16: 1, 17: 2})
-    assert await cluster.offsets("g") == {16: 1, 17: 2}
-    assert await stores[1].offsets("g") == {}
-    await cluster.note_addresses(["a/b"])
-    assert await cluster.addresses() == ["a/b"]
-    await cluster.delete_group("g")
-    assert await cluster.offsets("g") == {}
+    assert (await stores[0].keys.get("a")).value == b"1"
+    assert await stores[1].keys.get("a") is None
+    await cluster.groups.commit("g", {16: 1, 17: 2})
+    assert await cluster.groups.offsets("g") == {16: 1, 17: 2}
+    assert await stores[1].groups.offsets("g") == {}
+    await cluster.log.note_addresses(["a/b"])
+    assert await cluster.log.addresses() == ["a/b"]
+    await cluster.groups.delete("g")
+    assert await cluster.groups.offsets("g") == {}
 
 
 async def test_what_is_looked_up_without_a_queue_is_looked_up_everywhere(cluster):
@@ -136,14 +136,14 @@ async def test_what_is_looked_up_without_a_queue_is_looked_up_everywhere(cluster
 
     at = [await append(cluster, keyed(16 + n % 2, n)) for n in range(6)]
     expected = sorted([(one.frame, 0) for one in at], reverse=True)
-    assert await cluster.find(IndexKind.KEY, 5) == expected
+    assert await cluster.log.find(IndexKind.KEY, 5) == expected
     paged, below = [], None
-    while page := await cluster.find(IndexKind.KEY, 5, below=below, limit=2):
+    while page := await cluster.log.find(IndexKind.KEY, 5, below=below, limit=2):
         paged += page
         below = page[-1]
     assert paged == expected
-    assert (await cluster.last(9)).frame in {one.frame for one in at[-2:]}
-    assert await cluster.last(10) is None
+    assert (await cluster.log.last(9)).frame in {one.frame for one in at[-2:]}
+    assert await cluster.log.last(10) is None
 
 
 async def test_timers_of_all_groups_as_they_are_due(cluster, stores):
@@ -151,74 +151,74 @@ async def test_timers_of_all_groups_as_they_are_due(cluster, stores):
     for n, due_ms in enumerate((later + 5, later + 1, later + 3, later + 2)):
         row = ROW.pack(16 + n % 2, 0, 1, 0, 0, 0, 0, 0)
         await append(stores[n % 2], records_frame(TimerSet(due_ms, row, b"x")))
-    await until(lambda: cluster.timers_held.timers == 4)
-    found = await cluster.timers()
+    await until(lambda: cluster.timers.held.timers == 4)
+    found = await cluster.timers.entries()
     assert [one.due_ms - later for one in found] == [1, 2, 3, 5]
-    assert [one.due_ms - later for one in await cluster.timers(after=found[1].id, limit=1)] == [3]
-    assert await cluster.cancel_timer(found[0].id)
-    assert not await cluster.cancel_timer(found[0].id)
+    assert [one.due_ms - later for one in await cluster.timers.entries(after=found[1].id, limit=1)] == [3]
+    assert await cluster.timers.cancel(found[0].id)
+    assert not await cluster.timers.cancel(found[0].id)
     for text in ("", "x"):
         with pytest.raises(NoSuchTimer):
-            await cluster.cancel_timer(text)
+            await cluster.timers.cancel(text)
     with pytest.raises(NoSuchTimer):
-        await cluster.timers(after="x")
-    cluster.admit_timer(0, 1)
+        await cluster.timers.entries(after="x")
+    cluster.timers.admit(0, 1)
 
 
 async def test_leases_of_an_owner_in_two_groups(cluster):
     await append(cluster, frame(*((16, b"a") for _ in range(3))))
     await append(cluster, frame(*((17, b"b") for _ in range(3))))
     for queue in (16, 17):
-        assert len(await cluster.take(queue, 1, max_count=2)) == 2
-        await cluster.settle(queue, 1, [0])
-        assert await cluster.waiting(queue) == 1
-        assert await cluster.first_waiting(queue) == 2
-    assert sorted(cluster.release(1)) == [16, 17]
-    assert [await cluster.waiting(queue) for queue in (16, 17)] == [2, 2]
-    leases = [*await cluster.take(16, 1, max_count=1, invisible_ms=10_000)]
-    leases += await cluster.take(17, 1, max_count=1, invisible_ms=10_000)
+        assert len(await cluster.leases.take(queue, 1, max_count=2)) == 2
+        await cluster.leases.settle(queue, 1, [0])
+        assert await cluster.leases.waiting(queue) == 1
+        assert await cluster.leases.first_waiting(queue) == 2
+    assert sorted(cluster.leases.release(1)) == [16, 17]
+    assert [await cluster.leases.waiting(queue) for queue in (16, 17)] == [2, 2]
+    leases = [*await cluster.leases.take(16, 1, max_count=1, invisible_ms=10_000)]
+    leases += await cluster.leases.take(17, 1, max_count=1, invisible_ms=10_000)
     handles = [lease.handle() for lease in leases]
-    texts = await cluster.extend_handles([handles[1], "no handle", handles[0], ""], invisible_ms=20_000)
+    texts = await cluster.leases.extend_handles([handles[1], "no handle", handles[0], ""], invisible_ms=20_000)
     assert [isinstance(text, str) for text in texts] == [True, False, True, False]
     assert isinstance(texts[1], BadHandle)
-    assert await cluster.settle_handles([texts[0], texts[2]]) == [None, None]
-    assert await cluster.requeue_handles([]) == []
-    assert await cluster.purge(17) == 1
+    assert await cluster.leases.settle_handles([texts[0], texts[2]]) == [None, None]
+    assert await cluster.leases.requeue_handles([]) == []
+    assert await cluster.leases.purge(17) == 1
     with pytest.raises(ValueError, match="store group"):
-        await cluster.set_lease_policy(16, LeasePolicy(max_deliveries=1, dead_letter_queue=17))
-    await cluster.set_lease_policy(16, LeasePolicy(max_deliveries=1, dead_letter_queue=18))
-    assert (await cluster.lease_policy(16)).dead_letter_queue == 18
-    (lease,) = await cluster.take(16, 1, max_count=1)
+        await cluster.leases.set_policy(16, LeasePolicy(max_deliveries=1, dead_letter_queue=17))
+    await cluster.leases.set_policy(16, LeasePolicy(max_deliveries=1, dead_letter_queue=18))
+    assert (await cluster.leases.policy(16)).dead_letter_queue == 18
+    (lease,) = await cluster.leases.take(16, 1, max_count=1)
     with pytest.raises(ValueError, match="within"):
-        await cluster.forward(16, 1, [lease.offset], ROW.pack(17, 0, 1, 0, 0, 0, 0, 0), b"x")
-    await cluster.forward(16, 1, [lease.offset], ROW.pack(18, 0, 1, 0, 0, 0, 0, 0), b"x")
+        await cluster.leases.forward(16, 1, [lease.offset], ROW.pack(17, 0, 1, 0, 0, 0, 0, 0), b"x")
+    await cluster.leases.forward(16, 1, [lease.offset], ROW.pack(18, 0, 1, 0, 0, 0, 0, 0), b"x")
     assert await bodies(cluster, 18) == [b"x"]
 
 
 async def test_settings_go_to_each_queues_group(cluster, stores):
     configs = [QueueConfig(16, 1_000), QueueConfig(17, 2_000)]
-    before = [store.confirmed for store in stores]
-    await cluster.configure_queues(configs)
-    assert [stores[n].queue_config(16 + n) for n in range(2)] == configs
-    assert [cluster.queue_config(queue) for queue in (16, 17)] == configs
-    after = [store.confirmed for store in stores]
+    before = [store.log.confirmed for store in stores]
+    await cluster.queues.configure(configs)
+    assert [stores[n].queues.config(16 + n) for n in range(2)] == configs
+    assert [cluster.queues.config(queue) for queue in (16, 17)] == configs
+    after = [store.log.confirmed for store in stores]
     assert all(a > b for a, b in zip(after, before, strict=True))
-    await cluster.configure_queues(configs)  # known there: nothing is stored
-    assert [store.confirmed for store in stores] == after
+    await cluster.queues.configure(configs)  # known there: nothing is stored
+    assert [store.log.confirmed for store in stores] == after
 
 
 async def test_a_queue_that_is_forgotten_is_deleted_where_it_was(cluster, controller, stores):
     await append(stores[1], frame((17, b"a"), (19, b"b")))
-    await cluster.bounds(17)
+    await cluster.queues.bounds(17)
     controller.gone |= {17, 19}
-    await cluster.delete_queue(17)  # known from before
-    await cluster.delete_queue(19)
-    assert await stores[1].bounds(17) == (0, 0) == await stores[1].bounds(19)
+    await cluster.queues.delete(17)  # known from before
+    await cluster.queues.delete(19)
+    assert await stores[1].queues.bounds(17) == (0, 0) == await stores[1].queues.bounds(19)
 
 
 async def test_groups_come_and_go(cluster, controller, nodes, tmp_path):
     seen, woken = [], []
-    stop_tail, stop_watch = cluster.tail(seen.extend), cluster.watch_queues(woken.extend)
+    stop_tail, stop_watch = cluster.log.tail(seen.extend), cluster.queues.watch(woken.extend)
     logs = cluster.logs
     async with await LocalStore.open(tmp_path / "2", group=2) as third:
         node = await Node(2).start(third)
@@ -234,10 +234,10 @@ async def test_groups_come_and_go(cluster, controller, nodes, tmp_path):
         assert list(logs) == [0, 1]
         await until(lambda: not gone.is_connected)
         with pytest.raises(StoreUnreachable):
-            await cluster.scan(Position(origin_of(2), 0), None, max_bytes=1)
+            await cluster.log.scan(Position(origin_of(2), 0), None, max_bytes=1)
         stop_tail()
         stop_watch()
-        assert not cluster._stops
+        assert not cluster._groups._stops
         await node.stop()
 
 
@@ -245,12 +245,12 @@ async def test_a_group_out_of_reach_hurts_only_what_is_its_own(cluster, nodes):
     await nodes[1].kill()
     await until(lambda: cluster.unreachable == [1])
     cluster.logs[1]._connection.caller._budget_s = 0.2
-    assert await cluster.kv_put("a", b"") >= 0
+    assert await cluster.keys.put("a", b"") >= 0
     with pytest.raises(StoreUnreachable):
-        await cluster.bounds(17)
-    assert await cluster.bounds(16) == (0, 0)
-    cluster.requeue(17, 1, [0])
-    assert cluster.release(1) == []
+        await cluster.queues.bounds(17)
+    assert await cluster.queues.bounds(16) == (0, 0)
+    cluster.leases.requeue(17, 1, [0])
+    assert cluster.leases.release(1) == []
 
 
 async def test_the_master_is_another(controller, tmp_path):
@@ -296,16 +296,16 @@ async def test_a_replica_near_by_answers_reads(controller, tmp_path):
             log = cluster.logs[0]
             assert isinstance(log, RemoteStore)
             await until(lambda: log._near.is_connected)
-            assert await cluster.read(Position(0, 0)) == b"second"
+            assert await cluster.log.read(Position(0, 0)) == b"second"
             assert await bodies(cluster, 16) == [b"second", b"only the master has it"]
-            (found,), following = await cluster.scan(Position(0, 0), None, max_bytes=1 << 20)
-            assert (found.record(0), following) == (b"second", second.confirmed)
-            (found,), _ = await cluster.scan(Position(following, 0), None, max_bytes=1 << 20)
+            (found,), following = await cluster.log.scan(Position(0, 0), None, max_bytes=1 << 20)
+            assert (found.record(0), following) == (b"second", second.log.confirmed)
+            (found,), _ = await cluster.log.scan(Position(following, 0), None, max_bytes=1 << 20)
             assert found.record(0) == b"only the master has it"
-            assert await cluster.bounds(16) == (0, 2)
+            assert await cluster.queues.bounds(16) == (0, 2)
             await two.kill()
             await until(lambda: not log._near.is_connected)
-            assert await cluster.read(Position(0, 0)) == b"master"
+            assert await cluster.log.read(Position(0, 0)) == b"master"
             controller.put(0, one.target, two.target, zones=("here", "here"))
         await one.stop()
         await two.stop()

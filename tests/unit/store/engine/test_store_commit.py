@@ -8,7 +8,7 @@ from threading import Event
 
 import pytest
 
-from store.api.client import Appended
+from store.api.log import Appended
 from store.base.errors import AppendOutcomeUnknown, StoreFailed, StoreFull
 from store.engine import commit as commit_module
 from store.engine.engine import Engine

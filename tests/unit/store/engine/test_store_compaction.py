@@ -50,17 +50,17 @@ def keyed(*records, flags=0):
 
 async def trim(store, clock):
     clock.ms += 1
-    await store._until_dispatched(store.confirmed)
-    await asyncio.get_running_loop().run_in_executor(None, store._engine.trimmer.run)
+    await store.core.until_dispatched(store.log.confirmed)
+    await asyncio.get_running_loop().run_in_executor(None, store.core.engine.trimmer.run)
 
 
 async def newest(store, queue=QUEUE):
     """Returns what a reader of the whole queue ends up with, by key, and how many records it read."""
     found, count = {}, 0
-    offset = (await store.bounds(queue)).first
+    offset = (await store.queues.bounds(queue)).first
     while True:
         try:
-            fetched = await store.fetch(queue, offset, max_bytes=1 << 20)
+            fetched = await store.queues.fetch(queue, offset, max_bytes=1 << 20)
         except OffsetOutOfRange as trimmed:  # meanwhile; the newest of every key is behind
             found, offset = {}, trimmed.first
             continue
@@ -79,12 +79,12 @@ def body(n):
 
 async def test_the_newest_of_each_key_outlives_its_segment(open_store, clock):
     store = await open_store()
-    await store.configure_queues([QueueConfig(QUEUE, compact=True)])
+    await store.queues.configure([QueueConfig(QUEUE, compact=True)])
     await append(store, keyed((QUEUE, 1, body(1)), (QUEUE, 2, body(2))))
     for n in range(30):
         await append(store, keyed((QUEUE, 3, body(100 + n))))
     await trim(store, clock)
-    assert store._engine.log.first > 0
+    assert store.core.engine.log.first > 0
     expected = {1: body(1), 2: body(2), 3: body(129)}
     found, count = await newest(store)
     assert found == expected
@@ -100,7 +100,7 @@ async def test_the_newest_of_each_key_outlives_its_segment(open_store, clock):
 
 async def test_what_is_stored_again_is_marked_and_does_not_become_the_last_of_its_address(open_store, clock):
     store = await open_store()
-    await store.configure_queues([QueueConfig(QUEUE, compact=True)])
+    await store.queues.configure([QueueConfig(QUEUE, compact=True)])
 
     def at_address(key, body, address):
         return UnplacedFrame.build(ROW.pack(QUEUE, 0, len(body), ROW_INDEX_KEY, key, address, 5, 77), body)
@@ -113,7 +113,7 @@ async def test_what_is_stored_again_is_marked_and_does_not_become_the_last_of_it
     await trim(store, clock)
     copies = {
         bytes(one.record(i)): row
-        for one in store._engine.log.scan(store._engine.log.first, store.confirmed)
+        for one in store.core.engine.log.scan(store.core.engine.log.first, store.log.confirmed)
         for i, row in enumerate(one.rows.tolist())
         if row[3] & ROW_COPY
     }
@@ -121,73 +121,73 @@ async def test_what_is_stored_again_is_marked_and_does_not_become_the_last_of_it
     assert copies[b"newer"][3] == copies[b"alone"][3] == ROW_COPY | ROW_INDEX_KEY
     assert copies[b"older"][4:] == (1, 9, 5, 77)
     for address, expected in ((9, b"newer"), (8, b"alone"), (7, body(29))):
-        assert await store.read(await store.last(address)) == expected
+        assert await store.log.read(await store.log.last(address)) == expected
 
 
 async def test_a_key_at_several_addresses_is_several_keys(open_store, clock):
     store = await open_store()
-    await store.configure_queues([QueueConfig(QUEUE, compact=True)])
+    await store.queues.configure([QueueConfig(QUEUE, compact=True)])
     for address in (1, 2):
         await append(store, UnplacedFrame.build(ROW.pack(QUEUE, 0, 1, 0, 5, address, 0, 0), b"%d" % address))
     for n in range(30):
         await append(store, keyed((QUEUE, 3, body(n))))
     await trim(store, clock)
-    offset = (await store.bounds(QUEUE)).first
-    fetched = await store.fetch(QUEUE, offset, max_bytes=1 << 20)
+    offset = (await store.queues.bounds(QUEUE)).first
+    fetched = await store.queues.fetch(QUEUE, offset, max_bytes=1 << 20)
     found = {one.record(row) for one, rows in zip(fetched.frames, fetched.rows, strict=True) for row in rows}
     assert {b"1", b"2"} <= found
 
 
 async def test_other_queues_are_not_compacted(open_store, clock):
     store = await open_store()
-    await store.configure_queues([QueueConfig(QUEUE, compact=True), QueueConfig(17, HOUR)])
+    await store.queues.configure([QueueConfig(QUEUE, compact=True), QueueConfig(17, HOUR)])
     for n in range(10):
         await append(store, keyed((QUEUE, 1, body(n)), (17, 1, body(n))))
-    first = store._engine.log.first
+    first = store.core.engine.log.first
     await trim(store, clock)
-    assert store._engine.log.first == first
+    assert store.core.engine.log.first == first
     clock.ms += HOUR
     await trim(store, clock)
-    assert store._engine.log.first > first
-    bounds = await store.bounds(17)
+    assert store.core.engine.log.first > first
+    bounds = await store.queues.bounds(17)
     assert bounds == (10, 10)
     assert (await newest(store))[0] == {1: body(9)}
 
 
 async def test_history_is_kept_as_long_as_the_queues_limits_say(open_store, clock):
     store = await open_store()
-    await store.configure_queues([QueueConfig(QUEUE, HOUR, compact=True)])
+    await store.queues.configure([QueueConfig(QUEUE, HOUR, compact=True)])
     for n in range(30):
         await append(store, keyed((QUEUE, 1, body(n))))
     await trim(store, clock)
-    assert store._engine.log.first == 0
+    assert store.core.engine.log.first == 0
     clock.ms += HOUR
     await trim(store, clock)
-    assert store._engine.log.first > 0
+    assert store.core.engine.log.first > 0
     assert (await newest(store))[0] == {1: body(29)}
 
 
 async def test_nothing_is_deleted_while_most_of_it_is_live(open_store, clock):
     """Else the same records would be written again and again."""
     store = await open_store()
-    await store.configure_queues([QueueConfig(QUEUE, compact=True)])
+    await store.queues.configure([QueueConfig(QUEUE, compact=True)])
     for key in range(30):
         await append(store, keyed((QUEUE, key, body(key))))
-    end = store.end
+    end = store.replication.end
     await trim(store, clock)
-    assert store._engine.log.first == 0
+    assert store.core.engine.log.first == 0
     await trim(store, clock)
-    assert store.end == end
+    assert store.replication.end == end
     for key in range(30):
         await append(store, keyed((QUEUE, key, body(100 + key))))
     await trim(store, clock)
-    assert store._engine.log.first > 0
+    assert store.core.engine.log.first > 0
     assert (await newest(store))[0] == {key: body(100 + key) for key in range(30)}
 
 
 async def test_a_tombstone_ends_its_key(open_store, clock):
     store = await open_store()
-    await store.configure_queues([QueueConfig(QUEUE, compact=True)])
+    await store.queues.configure([QueueConfig(QUEUE, compact=True)])
     await append(store, keyed((QUEUE, 1, body(1)), (QUEUE, 2, body(2))))
     await append(store, keyed((QUEUE, 1, b""), flags=ROW_TOMBSTONE))
     for n in range(30):
@@ -202,39 +202,39 @@ async def test_records_from_before_a_queue_was_compacted_count_too(open_store, c
     await append(store, keyed((QUEUE, 1, body(1))))
     await append(store, keyed((QUEUE, 4, body(4))))
     await append(store, keyed((QUEUE, 4, b""), flags=ROW_TOMBSTONE))
-    await store.configure_queues([QueueConfig(QUEUE, compact=True)])
+    await store.queues.configure([QueueConfig(QUEUE, compact=True)])
     await append(store, keyed((QUEUE, 2, body(22))))
     for n in range(30):
         await append(store, keyed((QUEUE, 3, body(n))))
     await trim(store, clock)
-    assert store._engine.log.first > 0
+    assert store.core.engine.log.first > 0
     assert (await newest(store))[0] == {1: body(1), 2: body(22), 3: body(29)}
 
 
 async def test_a_queue_that_is_compacted_no_longer_keeps_by_its_limits_alone(open_store, clock):
     store = await open_store()
-    await store.configure_queues([QueueConfig(QUEUE, compact=True)])
+    await store.queues.configure([QueueConfig(QUEUE, compact=True)])
     await append(store, keyed((QUEUE, 1, body(1))))
-    await store.configure_queues([QueueConfig(QUEUE, 0)])
+    await store.queues.configure([QueueConfig(QUEUE, 0)])
     for n in range(30):
         await append(store, keyed((QUEUE, 3, body(n))))
     await trim(store, clock)
-    assert store._engine.log.first > 0
-    with store._engine.views.reading() as txn:
-        assert list(store._engine.views.compact.live(txn, 1 << 40)) == []
-        assert list(store._engine.views.compact.queues(txn)) == []
+    assert store.core.engine.log.first > 0
+    with store.core.engine.views.reading() as txn:
+        assert list(store.core.engine.views.compact.live(txn, 1 << 40)) == []
+        assert list(store.core.engine.views.compact.queues(txn)) == []
 
 
 async def test_a_write_during_compaction_goes_before_the_copy(open_store, clock, monkeypatch):
     """A key that gets a record between the choice and the copy is not copied."""
     store = await open_store()
-    await store.configure_queues([QueueConfig(QUEUE, compact=True)])
+    await store.queues.configure([QueueConfig(QUEUE, compact=True)])
     await append(store, keyed((QUEUE, 1, body(1)), (QUEUE, 2, body(2))))
     for n in range(30):
         await append(store, keyed((QUEUE, 3, body(n))))
-    await store._until_dispatched(store.confirmed)
+    await store.core.until_dispatched(store.log.confirmed)
     loop = asyncio.get_running_loop()
-    trimmer = store._engine.trimmer
+    trimmer = store.core.engine.trimmer
     store_own = trimmer._store
     written = []
 
@@ -246,7 +246,7 @@ async def test_a_write_during_compaction_goes_before_the_copy(open_store, clock,
 
     monkeypatch.setattr(trimmer, "_store", write_first)
     await trim(store, clock)
-    assert store._engine.log.first > 0
+    assert store.core.engine.log.first > 0
     assert (await newest(store))[0] == {1: b"newer", 2: body(2), 3: body(29)}
 
 
@@ -254,13 +254,13 @@ async def test_a_newer_record_that_is_taken_back_stops_the_compaction(open_store
     """It was seen, its key not copied, and then it was not stored after all: nothing may be deleted."""
     files = FaultyFiles()
     store = await open_store(files=files)
-    await store.configure_queues([QueueConfig(QUEUE, compact=True)])
+    await store.queues.configure([QueueConfig(QUEUE, compact=True)])
     await append(store, keyed((QUEUE, 1, body(1)), (QUEUE, 2, body(2))))
     for n in range(30):
         await append(store, keyed((QUEUE, 3, body(n))))
-    await store._until_dispatched(store.confirmed)
+    await store.core.until_dispatched(store.log.confirmed)
     loop = asyncio.get_running_loop()
-    trimmer = store._engine.trimmer
+    trimmer = store.core.engine.trimmer
     store_own = trimmer._store
     refused = []
 
@@ -270,93 +270,93 @@ async def test_a_newer_record_that_is_taken_back_stops_the_compaction(open_store
             writing = asyncio.run_coroutine_threadsafe(append(store, keyed((QUEUE, 1, b"newer"))), loop)
             refused.append(writing.exception(10))
             files.write_error = 0
-            store._engine.look_for_space()
+            store.core.engine.look_for_space()
         store_own(make)
 
     with monkeypatch.context() as patch:
         patch.setattr(trimmer, "_store", fail_first)
         await trim(store, clock)
     assert refused[0].retriable
-    assert store._engine.log.first == 0
+    assert store.core.engine.log.first == 0
     assert (await newest(store))[0] == {1: body(1), 2: body(2), 3: body(29)}
     await trim(store, clock)
-    assert store._engine.log.first > 0
+    assert store.core.engine.log.first > 0
     assert (await newest(store))[0] == {1: body(1), 2: body(2), 3: body(29)}
 
 
 async def test_a_queue_that_is_deleted_during_compaction_does_not_come_back(open_store, clock, monkeypatch):
     store = await open_store()
-    await store.configure_queues([QueueConfig(QUEUE, compact=True), QueueConfig(QUEUE + 1, retention_ms=1)])
+    await store.queues.configure([QueueConfig(QUEUE, compact=True), QueueConfig(QUEUE + 1, retention_ms=1)])
     await append(store, keyed((QUEUE, 1, body(1)), (QUEUE, 2, body(2))))
     for n in range(30):
         await append(store, keyed((QUEUE + 1, 3, body(n))))
-    await store._until_dispatched(store.confirmed)
+    await store.core.until_dispatched(store.log.confirmed)
     clock.ms += HOUR
     loop = asyncio.get_running_loop()
-    trimmer = store._engine.trimmer
+    trimmer = store.core.engine.trimmer
     store_own = trimmer._store
     deleted = []
 
     def delete_first(make):
         if not deleted:
             deleted.append(QUEUE)
-            asyncio.run_coroutine_threadsafe(store.delete_queue(QUEUE), loop).result(10)
+            asyncio.run_coroutine_threadsafe(store.queues.delete(QUEUE), loop).result(10)
         store_own(make)
 
     with monkeypatch.context() as patch:
         patch.setattr(trimmer, "_store", delete_first)
         await trim(store, clock)
     assert deleted
-    assert await store.bounds(QUEUE) == (0, 0)
+    assert await store.queues.bounds(QUEUE) == (0, 0)
     await trim(store, clock)
-    assert store._engine.log.first > 0
-    assert await store.bounds(QUEUE) == (0, 0)
+    assert store.core.engine.log.first > 0
+    assert await store.queues.bounds(QUEUE) == (0, 0)
 
 
 async def test_a_damaged_record_is_not_kept_and_stops_nothing(open_store, clock, monkeypatch, caplog):
     store = await open_store()
-    await store.configure_queues([QueueConfig(QUEUE, compact=True)])
+    await store.queues.configure([QueueConfig(QUEUE, compact=True)])
     hurt = await append(store, keyed((QUEUE, 1, body(1))))
     await append(store, keyed((QUEUE, 2, body(2))))
     for n in range(30):
         await append(store, keyed((QUEUE, 3, body(n))))
-    await store._until_dispatched(store.confirmed)
-    read = store._engine.log.read
+    await store.core.until_dispatched(store.log.confirmed)
+    read = store.core.engine.log.read
 
     def damaged(at, size=0):
         if at == hurt.frame:
             raise CorruptFrame(at, "flipped")
         return read(at, size)
 
-    monkeypatch.setattr(store._engine.log, "read", damaged)
+    monkeypatch.setattr(store.core.engine.log, "read", damaged)
     await trim(store, clock)
-    assert store._engine.log.first > 0
+    assert store.core.engine.log.first > 0
     assert sorted((await newest(store))[0]) == [2, 3]
     assert "are not kept" in caplog.text
 
 
 async def test_a_damaged_record_that_another_replica_may_have_puts_trimming_off(open_store, clock, monkeypatch, caplog):
     store = await open_store()
-    await store.configure_queues([QueueConfig(QUEUE, compact=True)])
+    await store.queues.configure([QueueConfig(QUEUE, compact=True)])
     hurt = await append(store, keyed((QUEUE, 1, body(1))))
     for n in range(30):
         await append(store, keyed((QUEUE, 3, body(n))))
-    await store._until_dispatched(store.confirmed)
-    read = store._engine.log.read
+    await store.core.until_dispatched(store.log.confirmed)
+    read = store.core.engine.log.read
 
     def damaged(at, size=0):
         if at == hurt.frame:
             raise CorruptFrame(at, "flipped")
         return read(at, size)
 
-    monkeypatch.setattr(store._engine.trimmer, "_lost", lambda _at: False)
+    monkeypatch.setattr(store.core.engine.trimmer, "_lost", lambda _at: False)
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(store._engine.log, "read", damaged)
+        meanwhile.setattr(store.core.engine.log, "read", damaged)
         await trim(store, clock)
-        assert store._engine.log.first == 0
+        assert store.core.engine.log.first == 0
         assert "waits for its repair" in caplog.text
     await trim(store, clock)  # repaired
-    assert store._engine.log.first > 0
+    assert store.core.engine.log.first > 0
     assert sorted((await newest(store))[0]) == [1, 3]
 
 
@@ -381,7 +381,7 @@ async def test_a_reader_always_ends_with_the_newest_of_each_key(open_store, cloc
     """Random writes, configurations, compactions and restarts against a dictionary."""
     chance = random.Random(seed)
     store = await open_store()
-    await store.configure_queues([QueueConfig(QUEUE, compact=True)])
+    await store.queues.configure([QueueConfig(QUEUE, compact=True)])
     model = {}
     compacting = None
     for _ in range(60):
@@ -411,5 +411,8 @@ async def test_a_reader_always_ends_with_the_newest_of_each_key(open_store, cloc
         }
     if compacting is not None:
         await compacting
-    assert store._engine.log.first > 0
-    assert await store.last(1000) is None or (await store.read(await store.last(1000))).rstrip(b".") == model[0]
+    assert store.core.engine.log.first > 0
+    assert (
+        await store.log.last(1000) is None
+        or (await store.log.read(await store.log.last(1000))).rstrip(b".") == model[0]
+    )

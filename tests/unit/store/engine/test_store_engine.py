@@ -7,7 +7,7 @@ from threading import Event
 import lmdb
 import pytest
 
-from store.api.client import Appended
+from store.api.log import Appended
 from store.base.errors import AppendOutcomeUnknown, DataDirLocked, SequenceOutOfOrder, StoreFailed, StoreFull
 from store.engine import dispatcher as dispatcher_module
 from store.engine import engine as engine_module

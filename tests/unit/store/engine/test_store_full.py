@@ -56,16 +56,16 @@ async def test_views_without_room_refuse_and_go_on_by_themselves(lmdb_disk, tmp_
         lmdb_disk.error = FULL
         await append(store, frame((16, b"acknowledged")))
         while store.full is None:
-            await store.bounds(16)
+            await store.queues.bounds(16)
         assert isinstance(store.full, StoreFull)
         assert store.error is None
         with pytest.raises(StoreFull):
             await append(store, frame((16, b"refused")))
         assert await bodies(store, 16) == [b"before", b"acknowledged"]
         lmdb_disk.error = None
-        while store._engine.views.dispatched < store.end:
-            await store.bounds(16)
-        store._engine.look_for_space()
+        while store.core.engine.views.dispatched < store.replication.end:
+            await store.queues.bounds(16)
+        store.core.engine.look_for_space()
         await append(store, frame((16, b"later")))
         assert await bodies(store, 16) == [b"before", b"acknowledged", b"later"]
 
@@ -102,11 +102,11 @@ async def test_a_write_that_was_cut_short_is_a_full_disk_only_where_little_is_fr
     lmdb_disk.error = lmdb.Error(f"mdb_txn_commit: {os.strerror(errno.EIO)}")
     await append(store, frame((16, b"a")))
     while store.full is None:
-        await store.bounds(16)
+        await store.queues.bounds(16)
     assert store.error is None
     monkeypatch.setattr(OsFiles, "free_bytes", lambda *_: 1 << 40)
     while store.error is None:
-        await store.bounds(16)
+        await store.queues.bounds(16)
     assert isinstance(store.error, StoreFailed)
     await store.close()
 
@@ -119,12 +119,12 @@ async def test_a_transaction_holds_a_bounded_part_of_the_log(lmdb_disk, tmp_path
         for _ in range(9):
             await append(store, frame((16, b"x" * 300)))
         lmdb_disk.error = FULL
-        store._engine.apply_views(store.end)
+        store.core.engine.apply_views(store.replication.end)
         while len(lmdb_disk.sizes) < 3:
-            await store.bounds(16)
+            await store.queues.bounds(16)
         lmdb_disk.error = None
-        while store._engine.views.dispatched < store.end:
-            await store.bounds(16)
+        while store.core.engine.views.dispatched < store.replication.end:
+            await store.queues.bounds(16)
     assert lmdb_disk.sizes[0] == 2
     assert lmdb_disk.sizes[1:3] == [1, 1]
     assert max(lmdb_disk.sizes) == 2

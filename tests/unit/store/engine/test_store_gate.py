@@ -2,7 +2,7 @@
 
 import pytest
 
-from store.api.client import Appended
+from store.api.log import Appended
 from store.base.errors import AppendOutcomeUnknown, StoreFull
 from store.engine.commit import Committed
 from store.engine.gate import Gate

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from store.api.client import Appended
+from store.api.log import Appended
 from store.base.errors import (
     AppendOutcomeUnknown,
     NotMaster,
@@ -39,35 +39,35 @@ def parse(data, at):
 async def test_nothing_is_read_or_answered_before_it_is_confirmed(tmp_path):
     store = await open_master(tmp_path)
     seen = []
-    store.tail(seen.extend)
+    store.log.tail(seen.extend)
     first, second = await stored(store, frame((16, b"a"))) + await stored(store, frame((16, b"b")))
     assert not first.done()
-    assert store.pending_bytes > 0
-    assert store.confirmed == 0 < store.flushed == store.end
+    assert store.log.pending_bytes > 0
+    assert store.log.confirmed == 0 < store.replication.flushed == store.replication.end
     assert await bodies(store, 16) == []
-    assert (await store.bounds(16)).next == 0
-    assert store._engine.log.read(0) is None
+    assert (await store.queues.bounds(16)).next == 0
+    assert store.core.engine.log.read(0) is None
     end = frame((16, b"a")).size_bytes
-    store.confirm(end)
+    store.replication.confirm(end)
     assert await first == Appended(0)
     assert not second.done()
     assert await bodies(store, 16) == [b"a"]
     assert [one.start for one in seen] == [0]
-    store.confirm(store.end)
+    store.replication.confirm(store.replication.end)
     assert (await second).frame == end
-    assert store.pending_bytes == 0
-    await store._until_dispatched(store.confirmed)
-    assert store._engine.views.dispatched == store.end
+    assert store.log.pending_bytes == 0
+    await store.core.until_dispatched(store.log.confirmed)
+    assert store.core.engine.views.dispatched == store.replication.end
     await store.close()
 
 
 async def test_compare_and_set_waits_too(tmp_path):
     store = await open_master(tmp_path)
-    first = asyncio.ensure_future(store.kv_put("k", b"1", expected_revision=0))
-    second = asyncio.ensure_future(store.kv_put("k", b"2", expected_revision=0))
-    await until(lambda: store.flushed > 0)
-    assert await store.kv_get("k") is None
-    store.confirm(store.end)
+    first = asyncio.ensure_future(store.keys.put("k", b"1", expected_revision=0))
+    second = asyncio.ensure_future(store.keys.put("k", b"2", expected_revision=0))
+    await until(lambda: store.replication.flushed > 0)
+    assert await store.keys.get("k") is None
+    store.replication.confirm(store.replication.end)
     assert await first > 0
     with pytest.raises(StoreError, match="is at revision"):
         await second
@@ -78,10 +78,10 @@ async def test_what_is_acknowledged_before_it_is_confirmed(tmp_path):
     """A group that answers by its master alone: readers see what all have."""
     store = await open_master(tmp_path)
     (answer,) = await stored(store, frame((16, b"a")))
-    store.confirm(0, store.flushed)
+    store.replication.confirm(0, store.replication.flushed)
     assert (await answer).frame == 0
     assert await bodies(store, 16) == []
-    store.confirm(store.flushed)
+    store.replication.confirm(store.replication.flushed)
     assert await bodies(store, 16) == [b"a"]
     await store.close()
 
@@ -95,14 +95,14 @@ async def test_hooks_hear_of_frames_before_they_are_on_disk(tmp_path):
         asyncio.run_coroutine_threadsafe(read(), loop).result(5)
 
     async def read():
-        streamed.append((list(store.hooks.told), await store.read_log(0, 1 << 20)))
+        streamed.append((list(store.hooks.told), await store.replication.read_log(0, 1 << 20)))
 
     files.before_sync = before_sync
     await stored(store, frame((16, b"a")))
     told, data = streamed[0]
-    assert told == [("written", store.end)]
+    assert told == [("written", store.replication.end)]
     assert parse(data, 0)[0].record(0) == b"a"
-    assert store.hooks.told == [("written", store.end), ("flushed", store.end)]
+    assert store.hooks.told == [("written", store.replication.end), ("flushed", store.replication.end)]
     files.before_sync = lambda: None
     await store.step_down()
 
@@ -116,7 +116,7 @@ async def test_the_log_is_streamed_from_memory_and_from_disk(tmp_path, monkeypat
         await append(store, one)
     for max_bytes in (1, 400, 1 << 20):
         at, parts = origin_of(3), []
-        while data := await store.read_log(at, max_bytes):
+        while data := await store.replication.read_log(at, max_bytes):
             parts.append(data)
             found = parse(data, at)
             assert len(data) <= max_bytes or len(found) == 1
@@ -124,26 +124,26 @@ async def test_the_log_is_streamed_from_memory_and_from_disk(tmp_path, monkeypat
             at = found[-1].end
         assert b"".join(parts) == b"".join(p.read_bytes() for p in sorted((tmp_path / "log").iterdir()))
     second = origin_of(3) + frames[0].size_bytes
-    assert parse(await store.read_log(origin_of(3), 1 << 20, end=second), origin_of(3))[-1].end == second
-    assert await store.read_log(origin_of(3), 1 << 20, end=second - 1) == b""
-    assert await store.read_log(store.end, 1) == b""
-    for beyond in (0, store.end + 1):
+    assert parse(await store.replication.read_log(origin_of(3), 1 << 20, end=second), origin_of(3))[-1].end == second
+    assert await store.replication.read_log(origin_of(3), 1 << 20, end=second - 1) == b""
+    assert await store.replication.read_log(store.replication.end, 1) == b""
+    for beyond in (0, store.replication.end + 1):
         with pytest.raises(OffsetOutOfRange):
-            await store.read_log(beyond, 1)
+            await store.replication.read_log(beyond, 1)
     await store.close()
 
 
 async def test_appends_are_refused_for_a_while(tmp_path):
     store = await open_master(tmp_path, alone=True)
-    assert store.writable
-    store.refuse_appends(NotWritable("one replica of two"))
-    assert not store.writable
+    assert store.replication.writable
+    store.replication.refuse_appends(NotWritable("one replica of two"))
+    assert not store.replication.writable
     with pytest.raises(NotWritable, match="one replica of two"):
         await append(store, frame((16, b"a")))
     with pytest.raises(NotWritable):
-        await store.kv_put("k", b"v")
+        await store.keys.put("k", b"v")
     await store.tick()
-    store.refuse_appends(None)
+    store.replication.refuse_appends(None)
     await append(store, frame((16, b"b")))
     assert await bodies(store, 16) == [b"b"]
     await store.close()
@@ -163,7 +163,7 @@ async def test_what_waits_to_be_written_is_refused_too(tmp_path):
     (first,) = begin(store, frame((16, b"a")))
     await reached.wait()
     (waiting,) = begin(store, frame((16, b"b")))
-    store.refuse_appends(NotWritable("no"))
+    store.replication.refuse_appends(NotWritable("no"))
     files.before_sync = lambda: None
     go_on.set()
     assert (await first).frame == 0
@@ -174,25 +174,25 @@ async def test_what_waits_to_be_written_is_refused_too(tmp_path):
 
 async def test_timers_and_expiry_wait_while_nothing_is_written(tmp_path):
     store = await open_master(tmp_path, alone=True)
-    await store.kv_put("k", b"v", ttl_ms=1)
-    store.refuse_appends(NotWritable("no"))
-    end = store.end
+    await store.keys.put("k", b"v", ttl_ms=1)
+    store.replication.refuse_appends(NotWritable("no"))
+    end = store.replication.end
     await asyncio.sleep(0.01)
     await store.tick()
-    assert store.end == end
-    store.refuse_appends(None)
+    assert store.replication.end == end
+    store.replication.refuse_appends(None)
     await store.tick()
-    assert store.end > end
+    assert store.replication.end > end
     await store.close()
 
 
 async def test_stepping_down_answers_and_forgets_what_is_not_confirmed(tmp_path):
     store = await open_master(tmp_path)
     confirmed = await stored(store, frame((16, b"a")))
-    store.confirm(store.end)
+    store.replication.confirm(store.replication.end)
     lost = await stored(store, frame((16, b"b")))
-    put = asyncio.ensure_future(store.kv_put("k", b"v"))
-    await until(lambda: store.pending_bytes > frame((16, b"b")).size_bytes)
+    put = asyncio.ensure_future(store.keys.put("k", b"v"))
+    await until(lambda: store.log.pending_bytes > frame((16, b"b")).size_bytes)
     started = asyncio.get_running_loop().time()
     await store.step_down()
     assert asyncio.get_running_loop().time() - started < local.CONFIRM_WAIT_S
@@ -203,10 +203,10 @@ async def test_stepping_down_answers_and_forgets_what_is_not_confirmed(tmp_path)
         await put
     with pytest.raises(NotMaster):
         await append(store, frame((16, b"c")))
-    assert not store.writable
+    assert not store.replication.writable
     await store.step_down()
     replica = await LocalStore.open(tmp_path, role="replica")
-    assert replica.end > replica.confirmed == frame((16, b"a")).size_bytes
+    assert replica.replication.end > replica.log.confirmed == frame((16, b"a")).size_bytes
     assert await bodies(replica, 16) == [b"a"]
     await replica.close()
     async with await open_master(tmp_path, alone=True) as store:  # a new master has all of its log
@@ -220,7 +220,7 @@ async def test_closing_waits_for_the_others_for_a_moment(tmp_path, monkeypatch):
     await asyncio.sleep(0.01)
     with pytest.raises(StoreClosed):
         await append(store, frame((16, b"b")))
-    store.confirm(store.end)
+    store.replication.confirm(store.replication.end)
     await closing
     assert (await answers[0]).frame == 0
 
@@ -234,12 +234,12 @@ async def test_closing_waits_for_the_others_for_a_moment(tmp_path, monkeypatch):
 
 async def test_a_timer_that_fires_does_not_keep_a_master_from_stepping_down(tmp_path):
     store = await open_master(tmp_path)
-    put = asyncio.ensure_future(store.kv_put("k", b"v", ttl_ms=1))
-    await until(lambda: store.flushed > 0)
-    store.confirm(store.end)
+    put = asyncio.ensure_future(store.keys.put("k", b"v", ttl_ms=1))
+    await until(lambda: store.replication.flushed > 0)
+    store.replication.confirm(store.replication.end)
     await put
-    end = store.end
-    await until(lambda: store.end > end)  # the sweep's record
+    end = store.replication.end
+    await until(lambda: store.replication.end > end)  # the sweep's record
     async with asyncio.timeout(5):
         await store.step_down()
 
@@ -248,7 +248,7 @@ async def test_async_frames_wait_like_others(tmp_path):
     store = await open_master(tmp_path)
     answers = await stored(store, frame((16, b"a"), flags=FRAME_ASYNC), frame((16, b"b")))
     assert not any(one.done() for one in answers)
-    store.confirm(store.end)
+    store.replication.confirm(store.replication.end)
     assert [(await one).frame for one in answers] == [0, frame((16, b"a")).size_bytes]
     await store.close()
 
@@ -259,7 +259,7 @@ async def test_repeats_wait_for_what_they_repeat(tmp_path):
     (again,) = begin(store, frame((16, b"a"), producer_id=1, sequence=1))
     await asyncio.sleep(0.02)
     assert not again.done()
-    store.confirm(store.end)
+    store.replication.confirm(store.replication.end)
     assert await again == Appended(0, duplicate=True)
     await store.close()
 
@@ -284,14 +284,14 @@ async def test_views_never_follow_what_is_not_confirmed(tmp_path):
     for n in range(20):
         await stored(store, frame((16, b"%d" % n)))
         if n == 9:
-            store.confirm(store.end)
-            at = store.end
-    await store._until_dispatched(at)
+            store.replication.confirm(store.replication.end)
+            at = store.replication.end
+    await store.core.until_dispatched(at)
     await asyncio.sleep(0.02)
-    assert store._engine.views.dispatched == at
+    assert store.core.engine.views.dispatched == at
     await store.step_down()
     replica = await LocalStore.open(tmp_path, role="replica")
-    assert replica.confirmed == at < replica.end
+    assert replica.log.confirmed == at < replica.replication.end
     await replica.close()
 
 
@@ -310,18 +310,19 @@ async def test_what_a_new_master_has_may_have_to_be_confirmed_yet(tmp_path):
     size = frame((16, b"0")).size_bytes
     frames = [frame((16, b"%d" % n), producer_id=7, sequence=n) for n in range(4)]
     store = await inherited(tmp_path, *frames, records_frame(KvPut("k", b"v")), confirmed=2 * size)
-    assert (store.confirmed, store.flushed) == (2 * size, store.end)
-    assert store._engine.views.dispatched == 2 * size
+    assert (store.log.confirmed, store.replication.flushed) == (2 * size, store.replication.end)
+    assert store.core.engine.views.dispatched == 2 * size
     assert await bodies(store, 16) == [b"0", b"1"]
-    assert await store.kv_get("k") is None
+    assert await store.keys.get("k") is None
     (again,) = begin(store, frames[3])
     (new,) = await stored(store, frame((16, b"4"), producer_id=7, sequence=4))
-    put = asyncio.ensure_future(store.kv_put("k", b"w", expected_revision=0))
-    await asyncio.sleep(0.01)
+    end = store.replication.end
+    put = asyncio.ensure_future(store.keys.put("k", b"w", expected_revision=0))
+    await until(lambda: store.replication.end > end)  # the put is in the log
     assert not again.done()
-    store.confirm(3 * size)  # a part of what it was given together
-    await until(lambda: store.flushed == store.end)
-    store.confirm(store.end)
+    store.replication.confirm(3 * size)  # a part of what it was given together
+    await until(lambda: store.replication.flushed == store.replication.end)
+    store.replication.confirm(store.replication.end)
     assert (await again) == Appended(3 * size, duplicate=True)
     assert (await new).frame > 4 * size
     with pytest.raises(RevisionConflict):
@@ -349,11 +350,11 @@ async def test_timers_wait_until_it_is_known_which_have_fired(tmp_path):
     await old.step_down()
     shutil.rmtree(tmp_path / "views")
     store = await open_master(tmp_path, epoch=2, confirmed=timer.size_bytes)
-    end = store.end
-    assert store.timers_held.timers == 1
+    end = store.replication.end
+    assert store.timers.held.timers == 1
     await store.tick()
-    assert (store.end, await bodies(store, 17)) == (end, [])
-    store.confirm(end)
+    assert (store.replication.end, await bodies(store, 17)) == (end, [])
+    store.replication.confirm(end)
     await store.tick()
-    assert (store.end, await bodies(store, 17)) == (end, [b"x"])
+    assert (store.replication.end, await bodies(store, 17)) == (end, [b"x"])
     await store.step_down()

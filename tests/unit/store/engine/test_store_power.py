@@ -7,7 +7,7 @@ from threading import Lock
 
 import pytest
 
-from store.api.client import Appended
+from store.api.log import Appended
 from store.disk.files import File, OsFiles
 from store.engine.engine import Engine
 from store.log.log import CommitLog

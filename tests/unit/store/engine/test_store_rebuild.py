@@ -51,7 +51,7 @@ async def test_a_flipped_bit_at_the_end_is_damage_where_the_views_were(data_dir,
         assert store.rebuild_views() == store.end == end
     assert not old_path(data_dir / "views").exists()
     async with await LocalStore.open(data_dir) as store:
-        assert (await store.bounds(17)).next == 8
+        assert (await store.queues.bounds(17)).next == 8
         await append(store, frame((17, b"later")))
         damaged = which % 8
         assert await bodies(store, 17, damaged + 1) == [
@@ -59,7 +59,7 @@ async def test_a_flipped_bit_at_the_end_is_damage_where_the_views_were(data_dir,
             b"later",
         ]
         with pytest.raises(CorruptFrame):
-            await store.fetch(17, damaged, max_bytes=1)
+            await store.queues.fetch(17, damaged, max_bytes=1)
 
 
 async def test_what_a_crash_has_left_behind_the_views_is_still_cut(data_dir):
@@ -82,9 +82,9 @@ async def test_offsets_stay_what_they_were(data_dir, how, monkeypatch):
     """Settlements and groups' offsets name them."""
     async with await LocalStore.open(data_dir) as store:
         at = [(await append(store, frame((16, b"m%d" % i), (18, b"n%d" % i)))).frame for i in range(10)]
-        leased = await store.take(16, 1, max_count=5)
-        await store.settle(16, 1, [one.offset for one in leased])
-        await store.commit_offsets("g", {16: 5})
+        leased = await store.leases.take(16, 1, max_count=5)
+        await store.leases.settle(16, 1, [one.offset for one in leased])
+        await store.groups.commit("g", {16: 5})
     flip(data_dir, at[1] + HEADER.size)
     if how == "command":
         with StoppedStore(data_dir) as store:
@@ -102,14 +102,14 @@ async def test_offsets_stay_what_they_were(data_dir, how, monkeypatch):
         with segment.open("r+b") as file:
             file.truncate(segment.stat().st_size - 1)  # the views are ahead of a log without its end
     async with await LocalStore.open(data_dir) as store:
-        assert tuple(await store.bounds(16)) == (0, 10)
-        taken = await store.take(16, 1, max_count=99)
+        assert tuple(await store.queues.bounds(16)) == (0, 10)
+        taken = await store.leases.take(16, 1, max_count=99)
         assert [one.frame.record(one.row) for one in taken] == [b"m%d" % i for i in range(5, 10)]
         assert await bodies(store, 16, 5) == [b"m%d" % i for i in range(5, 10)]
         assert await bodies(store, 16, 2) == [b"m%d" % i for i in range(2, 10)]
         assert await bodies(store, 18, 2) == [b"n%d" % i for i in range(2, 10)]
         with pytest.raises(CorruptFrame):
-            await store.fetch(16, 1, max_bytes=1)
+            await store.queues.fetch(16, 1, max_bytes=1)
 
 
 async def test_an_interrupted_rebuild_goes_on_with_what_the_old_views_know(data_dir, monkeypatch):
@@ -128,7 +128,7 @@ async def test_an_interrupted_rebuild_goes_on_with_what_the_old_views_know(data_
             store.rebuild_views()
     assert old_path(data_dir / "views").exists()
     async with await LocalStore.open(data_dir) as store:
-        assert tuple(await store.bounds(16)) == (0, 10)
+        assert tuple(await store.queues.bounds(16)) == (0, 10)
         assert await bodies(store, 16, 5) == [b"m%d" % i for i in range(5, 10)]
     assert not old_path(data_dir / "views").exists()
 
@@ -153,18 +153,18 @@ async def test_without_old_views_a_damaged_log_makes_new_ones_only_by_force(data
 async def test_views_that_know_more_than_a_damaged_log_are_not_thrown_away(data_dir):
     async with await LocalStore.open(data_dir) as store:
         await append(store, frame((16, b"a")))
-        at = store.end
-        await store.kv_put("key", b"value")
+        at = store.replication.end
+        await store.keys.put("key", b"value")
         await append(store, frame((16, b"b")))
     flip(data_dir, at + HEADER.size)
     with StoppedStore(data_dir) as store, pytest.raises(NotRebuildable, match="1 changes of keys"):
         store.rebuild_views()
     async with await LocalStore.open(data_dir) as store:
-        assert (await store.kv_get("key")).value == b"value"
+        assert (await store.keys.get("key")).value == b"value"
     with StoppedStore(data_dir) as store:
         store.rebuild_views(force=True)
     async with await LocalStore.open(data_dir) as store:
-        assert await store.kv_get("key") is None
+        assert await store.keys.get("key") is None
         assert await bodies(store, 16) == [b"a", b"b"]
 
 

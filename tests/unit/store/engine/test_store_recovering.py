@@ -71,7 +71,7 @@ async def test_progress_is_told(log, monkeypatch, caplog):
     monkeypatch.setattr(recovery, "PROGRESS_BYTES", 100_000)
     seen = []
     async with await LocalStore.open(log, on_recovering=lambda at, to: seen.append((at, to))) as store:
-        assert seen[-1] == (store.end, store.end)
+        assert seen[-1] == (store.replication.end, store.replication.end)
     assert len(seen) >= 9
     assert seen == sorted(seen)
     percents = [record.percent for record in caplog.records if record.message == "recovering"]
@@ -93,7 +93,9 @@ async def test_one_that_is_interrupted_goes_on_where_it_was(log, monkeypatch):
     async with await LocalStore.open(log, files=files, on_recovering=lambda at, _to: seen.append(at)) as store:
         assert seen[0] > reached[-1]
         assert sum(size for _, size in files.read) <= whole - reached[-1] + 55_000  # the last segment twice
-        assert (await store.bounds(16)).next + (await store.bounds(17)).next + (await store.bounds(18)).next == COUNT
+        assert (await store.queues.bounds(16)).next + (await store.queues.bounds(17)).next + (
+            await store.queues.bounds(18)
+        ).next == COUNT
 
 
 async def test_views_that_are_up_leave_nothing_to_read(log):
@@ -131,7 +133,7 @@ async def test_one_that_is_killed_goes_on_where_it_was(log):
         # The last segment twice, and a transaction that a kill took back.
         assert 0 < read <= size_of(log) - reached + 90_000
     async with await LocalStore.open(log) as store:
-        assert (await store.bounds(16)).next == COUNT // 3
+        assert (await store.queues.bounds(16)).next == COUNT // 3
 
 
 # ---- cold reads
@@ -207,19 +209,19 @@ async def test_readers_of_old_data_make_way_for_writes(tmp_path, monkeypatch):
             await append(store, frame((16, b"%03d" % n)))
     async with await LocalStore.open(tmp_path, cache_bytes_max=0, scrub_bytes_per_s=0) as store:
         rests, inside = [], []
-        read = store._reader._log.read
+        read = store.core.reader._log.read
 
         def watched(at, size=0):
-            inside.append(store._reader._turn.locked())
+            inside.append(store.core.reader._turn.locked())
             return read(at, size)
 
-        monkeypatch.setattr(store._reader._log, "read", watched)
+        monkeypatch.setattr(store.core.reader._log, "read", watched)
         monkeypatch.setattr("store.local.reader.sleep", rests.append)
         monkeypatch.setattr("store.local.reader.WORK_S", 0.0)
-        alone = await store.fetch(16, 0, max_bytes=1 << 20)
+        alone = await store.queues.fetch(16, 0, max_bytes=1 << 20)
         assert (len(inside), any(inside), rests) == (50, False, [])
-        monkeypatch.setattr(store._reader, "_busy", lambda: True)
-        readers = await asyncio.gather(*(store.fetch(16, 0, max_bytes=1 << 20) for _ in range(4)))
+        monkeypatch.setattr(store.core.reader, "_busy", lambda: True)
+        readers = await asyncio.gather(*(store.queues.fetch(16, 0, max_bytes=1 << 20) for _ in range(4)))
         assert all(one.frames == alone.frames for one in readers)
         assert all(inside[50:])
         assert len(rests) > 100

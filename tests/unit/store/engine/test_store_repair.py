@@ -26,7 +26,7 @@ def data_dir(tmp_path):
         async with await LocalStore.open(directory, segment_size_bytes=2_000) as store:
             for n in range(COUNT):
                 await append(store, frame((16 + n % 2, b"%03d" % n + bytes(100), n % 5 + 1)))
-            await store.kv_put("a", b"1")
+            await store.keys.put("a", b"1")
 
     asyncio.run(fill())
     return directory

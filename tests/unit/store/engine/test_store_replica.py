@@ -13,7 +13,7 @@ from store.engine import receiver
 from store.engine.repair import StoppedStore
 from store.format.frame import FRAME_ZSTD, Position, UnplacedFrame, origin_of
 from store.format.records import QueueDeleted
-from store.local import calls
+from store.local import replication as local_replication
 from store.local.local import LocalStore
 from store.log.retention import Limits
 from store.log.tail import LogTail
@@ -34,82 +34,82 @@ async def pair(tmp_path):
 
 async def test_frames_are_stored_as_they_are_and_shown_when_confirmed(pair, tmp_path):
     master, replica = pair
-    assert (master.role, replica.role) == ("master", "replica")
+    assert (master.replication.role, replica.replication.role) == ("master", "replica")
     packed = UnplacedFrame.build(*[(f := frame((16, b"x" * 500))).rows, f.payload], compress_bytes_min=1)
     assert packed.flags & FRAME_ZSTD
     for one in (frame((16, b"a")), packed, frame((17, b"c", 9), producer_id=4, sequence=1)):
         await append(master, one)
     await feed(master, replica)
     await until(lambda: replica.hooks.told)
-    assert replica.hooks.told == [("flushed", master.end)]
+    assert replica.hooks.told == [("flushed", master.replication.end)]
     assert log_bytes(tmp_path / "replica") == log_bytes(tmp_path / "master")
-    assert replica.confirmed == origin_of(2)
+    assert replica.log.confirmed == origin_of(2)
     assert await bodies(replica, 16) == []
     seen = []
-    replica.tail(seen.extend)
-    replica.confirm(origin_of(2) + frame((16, b"a")).size_bytes)
+    replica.log.tail(seen.extend)
+    replica.replication.confirm(origin_of(2) + frame((16, b"a")).size_bytes)
     await until(lambda: seen)
     assert await bodies(replica, 16) == [b"a"]
-    replica.confirm(master.end + 1000)  # more than has arrived
-    await until(lambda: replica.confirmed == master.end)
+    replica.replication.confirm(master.replication.end + 1000)  # more than has arrived
+    await until(lambda: replica.log.confirmed == master.replication.end)
     assert await bodies(replica, 16) == [b"a", b"x" * 500]
     assert len(seen) == 3
-    assert (await replica.read(await replica.last(9))) == b"c"
-    frames, end = await replica.scan(Position(0, 0), None, max_bytes=1 << 20)
-    assert (len(frames), end) == (3, master.end)
+    assert (await replica.log.read(await replica.log.last(9))) == b"c"
+    frames, end = await replica.log.scan(Position(0, 0), None, max_bytes=1 << 20)
+    assert (len(frames), end) == (3, master.replication.end)
     await append(master, frame((16, b"d")))
     await feed(master, replica)
-    await until(lambda: replica.confirmed == master.end)  # which was confirmed before it came
-    assert (await replica.fetch(16, 2, max_bytes=1 << 20)).next == 3
+    await until(lambda: replica.log.confirmed == master.replication.end)  # which was confirmed before it came
+    assert (await replica.queues.fetch(16, 2, max_bytes=1 << 20)).next == 3
 
 
 async def test_readers_wait_for_what_is_confirmed(pair):
     master, replica = pair
     await append(master, frame((16, b"a")))
-    waiting = asyncio.ensure_future(replica.fetch(16, 0, max_bytes=1 << 20, max_wait_ms=10_000))
+    waiting = asyncio.ensure_future(replica.queues.fetch(16, 0, max_bytes=1 << 20, max_wait_ms=10_000))
     await feed(master, replica)
     assert not waiting.done()
-    replica.confirm(master.end)
+    replica.replication.confirm(master.replication.end)
     assert (await waiting).next == 1
 
 
 async def test_keys_can_be_read_and_watched(pair):
     master, replica = pair
-    watch = replica.kv_watch()
+    watch = replica.keys.watch()
     following = asyncio.ensure_future(anext(watch))
-    revision = await master.kv_put("k", b"v")
+    revision = await master.keys.put("k", b"v")
     await feed(master, replica)
-    replica.confirm(master.end)
+    replica.replication.confirm(master.replication.end)
     assert [(one.key, one.revision) for one in (await following).changes] == [("k", revision)]
     await watch.aclose()
-    assert (await replica.kv_get("k")).revision == revision
-    assert [entry.key for entry in (await replica.kv_range()).entries] == ["k"]
-    assert await replica.kv_hold() == (await replica.kv_range()).revision
+    assert (await replica.keys.get("k")).revision == revision
+    assert [entry.key for entry in (await replica.keys.range()).entries] == ["k"]
+    assert await replica.keys.hold() == (await replica.keys.range()).revision
 
 
 async def test_a_replica_changes_nothing_by_itself(pair):
     master, replica = pair
     await append(master, frame((16, b"a")))
-    await master.kv_put("k", b"v", ttl_ms=1)
+    await master.keys.put("k", b"v", ttl_ms=1)
     await feed(master, replica)
-    replica.confirm(master.end)
-    end = replica.flushed
-    await until(lambda: replica.confirmed == end)
-    assert not replica.writable
+    replica.replication.confirm(master.replication.end)
+    end = replica.replication.flushed
+    await until(lambda: replica.log.confirmed == end)
+    assert not replica.replication.writable
     for refused in (
         append(replica, frame((16, b"b"))),
-        replica.kv_put("k", b"v"),
-        replica.take(16, 1, max_count=1),
-        replica.delete_queue(16),
-        replica.commit_offsets("g", {16: 1}),
-        replica.note_addresses(["a/b"]),
+        replica.keys.put("k", b"v"),
+        replica.leases.take(16, 1, max_count=1),
+        replica.queues.delete(16),
+        replica.groups.commit("g", {16: 1}),
+        replica.log.note_addresses(["a/b"]),
     ):
         with pytest.raises(NotMaster):
             await refused
     await asyncio.sleep(0.01)
     await replica.tick()
-    assert replica.end == end
-    assert await replica.kv_get("k") is None  # it has expired all the same
+    assert replica.replication.end == end
+    assert await replica.keys.get("k") is None  # it has expired all the same
 
 
 @pytest.mark.parametrize("hurt", ["header", "body", "place", "cut", "again", "gap"])
@@ -117,7 +117,7 @@ async def test_what_is_not_the_next_frame_is_refused(pair, hurt):
     master, replica = pair
     for n in range(3):
         await append(master, frame((16, b"%d" % n)))
-    data = await master.read_log(origin_of(2), 1 << 20)
+    data = await master.replication.read_log(origin_of(2), 1 << 20)
     size = len(data) // 3
     wrong = {
         "header": data[:size] + bytes([data[size] ^ 1]) + data[size + 1 :],
@@ -128,13 +128,13 @@ async def test_what_is_not_the_next_frame_is_refused(pair, hurt):
         "gap": data[2 * size :],
     }[hurt]
     if hurt in {"again", "gap"}:
-        replica.receive(data[:size])
+        replica.replication.receive(data[:size])
     with pytest.raises(CorruptFrame):
-        replica.receive(wrong)
-    assert replica.receive(b"") == origin_of(2) + (size if hurt in {"again", "gap"} else 0)
+        replica.replication.receive(wrong)
+    assert replica.replication.receive(b"") == origin_of(2) + (size if hurt in {"again", "gap"} else 0)
     await feed(master, replica)
-    replica.confirm(master.end)
-    await until(lambda: replica.confirmed == master.end)
+    replica.replication.confirm(master.replication.end)
+    await until(lambda: replica.log.confirmed == master.replication.end)
 
 
 async def test_what_comes_while_a_sync_is_under_way_is_one_write(tmp_path):
@@ -150,15 +150,15 @@ async def test_what_comes_while_a_sync_is_under_way_is_one_write(tmp_path):
         asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(5)
 
     files.before_sync = before_sync
-    at = replica.receive(await master.read_log(0, 1))
+    at = replica.replication.receive(await master.replication.read_log(0, 1))
     await reached.wait()
     writes, syncs = files.writes, files.syncs
-    while data := await master.read_log(at, 1):
-        at = replica.receive(data)
+    while data := await master.replication.read_log(at, 1):
+        at = replica.replication.receive(data)
     go_on.set()
-    await until(lambda: replica.flushed == master.end)
+    await until(lambda: replica.replication.flushed == master.replication.end)
     assert (files.writes - writes, files.syncs - syncs) == (3, 2)  # of the log one, and the floor after each sync
-    assert [end for _, end in replica.hooks.told] == [frame((16, b"0")).size_bytes, master.end]
+    assert [end for _, end in replica.hooks.told] == [frame((16, b"0")).size_bytes, master.replication.end]
     await replica.close()
     await master.close()
 
@@ -171,28 +171,28 @@ async def test_what_has_no_room_is_dropped_until_it_is_opened_again(tmp_path, no
     options = {"files": files, "disk_reserve_bytes": 1 << 20}
     replica = await open_replica(tmp_path / "replica", **options)
     await feed(master, replica)
-    kept = replica.flushed
+    kept = replica.replication.flushed
     for n in range(20):
         await append(master, frame((16, b"%d" % n * 1_000)))
     if noticed == "before":
         files.free = 0
-        replica._engine._space._allowed = 0  # it looks now
+        replica.core.engine._space._allowed = 0  # it looks now
     else:
         files.fill(2_500)
-    replica.receive(await master.read_log(kept, 1 << 20))
-    await until(lambda: replica.dropped is not None)
+    replica.replication.receive(await master.replication.read_log(kept, 1 << 20))
+    await until(lambda: replica.replication.dropped is not None)
     await until(lambda: replica.hooks.told[-1] == ("flushed", kept))
     files.write_error, files.free = 0, None
-    replica._engine.look_for_space()
+    replica.core.engine.look_for_space()
     with pytest.raises(StoreFull):
-        replica.receive(b"")
+        replica.replication.receive(b"")
     assert replica.error is None
-    assert replica.flushed == kept
+    assert replica.replication.flushed == kept
     await replica.close()
     replica = await open_replica(tmp_path / "replica", **options)
     await feed(master, replica)
-    replica.confirm(master.end)
-    await until(lambda: replica.confirmed == master.end)
+    replica.replication.confirm(master.replication.end)
+    await until(lambda: replica.log.confirmed == master.replication.end)
     assert await bodies(replica, 16) == [b"a", *(b"%d" % n * 1_000 for n in range(20))]
     await replica.close()
     await master.close()
@@ -202,9 +202,9 @@ async def test_what_has_no_room_is_dropped_until_it_is_opened_again(tmp_path, no
 async def test_no_file_descriptor_is_no_failure(pair, monkeypatch):
     master, replica = pair
     monkeypatch.setattr(receiver, "LOOK_S", 0.01)
-    receiving, tried = replica._engine._receiver, []
+    receiving, tried = replica.core.engine._receiver, []
     monkeypatch.setattr(receiving._tail, "frames", lambda *_: [])  # as for a replica that is behind: from the files
-    frames = replica._engine.log.frames
+    frames = replica.core.engine.log.frames
 
     def read(*arguments):
         tried.append(arguments)
@@ -212,25 +212,25 @@ async def test_no_file_descriptor_is_no_failure(pair, monkeypatch):
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return frames(*arguments)
 
-    monkeypatch.setattr(replica._engine.log, "frames", read)
+    monkeypatch.setattr(replica.core.engine.log, "frames", read)
     await append(master, frame((16, b"a")))
     await feed(master, replica)
-    replica.confirm(master.end)
-    await until(lambda: replica.confirmed == master.end)
+    replica.replication.confirm(master.replication.end)
+    await until(lambda: replica.log.confirmed == master.replication.end)
     assert len(tried) >= 3
     assert replica.error is None
 
 
 async def test_there_is_an_end_to_what_is_taken(pair, monkeypatch):
     master, replica = pair
-    monkeypatch.setattr(calls.replica, "RECEIVED_BYTES_MAX", 100)
+    monkeypatch.setattr(local_replication, "RECEIVED_BYTES_MAX", 100)
     for n in range(3):
         await append(master, frame((16, b"%d" % n)))
-    log = replica._engine._receiver
+    log = replica.core.engine._receiver
     monkeypatch.setattr(log, "receive", lambda placed: None)  # nothing reaches the disk
-    replica.receive(await master.read_log(origin_of(2), 1))
+    replica.replication.receive(await master.replication.read_log(origin_of(2), 1))
     with pytest.raises(StoreOverloaded):
-        replica.receive(await master.read_log(replica.receive(b""), 1))
+        replica.replication.receive(await master.replication.read_log(replica.replication.receive(b""), 1))
 
 
 async def test_segments_end_as_the_masters_do(tmp_path):
@@ -256,23 +256,23 @@ async def test_retention_follows_the_masters_records(tmp_path):
     for n in range(30):
         await append(master, frame((16, b"%03d" % n + bytes(40))))
     await feed(master, replica)
-    replica.confirm(master.end)
-    await until(lambda: replica.confirmed == master.end)
-    end = replica.end
+    replica.replication.confirm(master.replication.end)
+    await until(lambda: replica.log.confirmed == master.replication.end)
+    end = replica.replication.end
     await asyncio.sleep(0.05)
-    assert (replica.first, replica.end) == (0, end)
-    await master._until_dispatched(master.confirmed)
-    await asyncio.get_running_loop().run_in_executor(None, master._engine.trimmer.run)
-    assert master.first > 0
+    assert (replica.replication.first, replica.replication.end) == (0, end)
+    await master.core.until_dispatched(master.log.confirmed)
+    await asyncio.get_running_loop().run_in_executor(None, master.core.engine.trimmer.run)
+    assert master.replication.first > 0
     await feed(master, replica)
-    replica.confirm(master.end)
-    await until(lambda: replica.first > 0)
-    assert replica.first <= master.first  # its segments are of another size
-    assert (await replica.bounds(16)) == (await master.bounds(16))
-    views = replica._engine.views.first
+    replica.replication.confirm(master.replication.end)
+    await until(lambda: replica.replication.first > 0)
+    assert replica.replication.first <= master.replication.first  # its segments are of another size
+    assert (await replica.queues.bounds(16)) == (await master.queues.bounds(16))
+    views = replica.core.engine.views.first
     await replica.close()
     async with await LocalStore.open(tmp_path / "replica", role="replica") as replica:
-        assert replica._recent.first == views
+        assert replica.core.recent.first == views
     await master.close()
 
 
@@ -284,21 +284,21 @@ async def test_what_was_not_confirmed_is_followed_from_disk_after_a_restart(tmp_
         await append(master, frame((16 + n % 2, b"%d" % n)))
     await feed(master, replica)
     middle = frame((16, b"0")).size_bytes * 7
-    replica.confirm(middle)
-    await until(lambda: replica.confirmed == middle)
+    replica.replication.confirm(middle)
+    await until(lambda: replica.log.confirmed == middle)
     await replica.close()
     replica = await open_replica(tmp_path / "replica")
-    assert (replica.confirmed, replica.end) == (middle, master.end)
+    assert (replica.log.confirmed, replica.replication.end) == (middle, master.replication.end)
     assert await bodies(replica, 16) == [b"0", b"2", b"4", b"6"]
-    replica.confirm(master.end)
-    await until(lambda: replica.confirmed == master.end)
+    replica.replication.confirm(master.replication.end)
+    await until(lambda: replica.log.confirmed == master.replication.end)
     assert await bodies(replica, 17) == [b"%d" % n for n in range(1, 20, 2)]
     await replica.close()
     shutil.rmtree(tmp_path / "replica" / "views")  # then all of it is followed again, as far as it is confirmed
     replica = await open_replica(tmp_path / "replica")
-    assert (replica.confirmed, replica.end) == (0, master.end)
-    replica.confirm(middle)
-    await until(lambda: replica.confirmed == middle)
+    assert (replica.log.confirmed, replica.replication.end) == (0, master.replication.end)
+    replica.replication.confirm(middle)
+    await until(lambda: replica.log.confirmed == middle)
     assert await bodies(replica, 16) == [b"0", b"2", b"4", b"6"]
     await replica.close()
     await master.close()
@@ -312,8 +312,8 @@ async def test_what_memory_has_lost_is_followed_from_disk(tmp_path, monkeypatch,
     for n in range(20):
         await append(master, frame((16, b"%d" % n)))
     await feed(master, replica)
-    replica.confirm(master.end)
-    await until(lambda: replica.confirmed == master.end)
+    replica.replication.confirm(master.replication.end)
+    await until(lambda: replica.log.confirmed == master.replication.end)
     assert await bodies(replica, 16) == [b"%d" % n for n in range(20)]
     await replica.close()
     await master.close()
@@ -325,20 +325,20 @@ async def test_a_change_of_role_in_place(tmp_path):
     for n in range(10):
         await stored(master, frame((16, b"%d" % n)))
     await feed(master, replica)
-    master.confirm(frame((16, b"0")).size_bytes * 4)
-    replica.confirm(master.confirmed)
-    await until(lambda: replica.confirmed == master.confirmed)
-    old_end = master.end
+    master.replication.confirm(frame((16, b"0")).size_bytes * 4)
+    replica.replication.confirm(master.log.confirmed)
+    await until(lambda: replica.log.confirmed == master.log.confirmed)
+    old_end = master.replication.end
     await master.step_down()
     await replica.close()
     master, replica = await open_master(other, epoch=2), await open_replica(one)
-    assert master.confirmed == master.end == old_end  # what it had is confirmed now
-    assert replica.confirmed < old_end
+    assert master.log.confirmed == master.replication.end == old_end  # what it had is confirmed now
+    assert replica.log.confirmed < old_end
     await stored(master, frame((16, b"new"), producer_id=5, sequence=1))
     await feed(master, replica)
-    master.confirm(master.end)
-    replica.confirm(master.end)
-    await until(lambda: replica.confirmed == master.end)
+    master.replication.confirm(master.replication.end)
+    replica.replication.confirm(master.replication.end)
+    await until(lambda: replica.log.confirmed == master.replication.end)
     expected = [*(b"%d" % n for n in range(10)), b"new"]
     assert await bodies(master, 16) == await bodies(replica, 16) == expected
     await replica.close()
@@ -351,11 +351,11 @@ async def test_what_differs_is_cut_off_at_the_opening(tmp_path):
     master, replica = await open_master(one), await open_replica(other)
     await stored(master, frame((16, b"a")))
     await feed(master, replica)
-    common = master.end
+    common = master.replication.end
     for store in (master, replica):
-        store.confirm(common)
+        store.replication.confirm(common)
     await stored(master, frame((16, b"lost")), frame((16, b"lost too")))
-    await until(lambda: replica.confirmed == common)
+    await until(lambda: replica.log.confirmed == common)
     await master.step_down()
     await replica.close()
     master = await open_master(other, epoch=2)
@@ -365,11 +365,11 @@ async def test_what_differs_is_cut_off_at_the_opening(tmp_path):
     with pytest.raises(TruncationRefused, match="the views have followed"):
         await open_replica(one, truncate_to=common - 1)
     replica = await open_replica(one, truncate_to=common)
-    assert replica.end == replica.flushed == replica.confirmed == common
+    assert replica.replication.end == replica.replication.flushed == replica.log.confirmed == common
     await feed(master, replica)
     for store in (master, replica):
-        store.confirm(master.end)
-    await until(lambda: replica.confirmed == master.end)
+        store.replication.confirm(master.replication.end)
+    await until(lambda: replica.log.confirmed == master.replication.end)
     assert await bodies(replica, 16) == [b"a", b"b" * 100]
     await replica.close()
     await master.close()
@@ -383,9 +383,9 @@ async def test_a_torn_tail_is_cut_though_frames_behind_say_it_was_synced(tmp_pat
     for n in range(5):
         await append(master, frame((16, b"%d" % n * 50)))
     await feed(master, replica)
-    size = master.end // 5
-    replica.confirm(size)
-    await until(lambda: replica.confirmed == size)
+    size = master.replication.end // 5
+    replica.replication.confirm(size)
+    await until(lambda: replica.log.confirmed == size)
     await replica.close()
     (segment,) = (tmp_path / "replica" / "log").iterdir()
     with segment.open("r+b") as file:
@@ -393,10 +393,10 @@ async def test_a_torn_tail_is_cut_though_frames_behind_say_it_was_synced(tmp_pat
         file.write(bytes(20))  # a page that was never written
     (tmp_path / "replica" / "floor").unlink()  # of an older version, or older than the log after a power failure
     replica = await open_replica(tmp_path / "replica")
-    assert (replica.end, replica.confirmed, replica.corruptions) == (2 * size, size, [])
+    assert (replica.replication.end, replica.log.confirmed, replica.corruptions) == (2 * size, size, [])
     await feed(master, replica)
-    replica.confirm(master.end)
-    await until(lambda: replica.confirmed == master.end)
+    replica.replication.confirm(master.replication.end)
+    await until(lambda: replica.log.confirmed == master.replication.end)
     assert len(await bodies(replica, 16)) == 5
     await replica.close()
     await master.close()
@@ -410,17 +410,17 @@ async def test_damage_is_not_passed_over(tmp_path, monkeypatch):
     for n in range(5):
         await append(master, frame((16, b"%d" % n * 50)))
     await feed(master, replica)
-    size = master.end // 5
+    size = master.replication.end // 5
     (segment,) = (tmp_path / "replica" / "log").iterdir()
     with segment.open("r+b") as file:
         file.seek(2 * size + 70)
         file.write(bytes(20))
-    replica.confirm(master.end)
+    replica.replication.confirm(master.replication.end)
     await until(lambda: ("damaged", 0) in replica.hooks.told)
-    assert (replica.confirmed, replica.error) == (2 * size, None)
+    assert (replica.log.confirmed, replica.error) == (2 * size, None)
     assert [damage.start for damage in replica.damages] == [2 * size]
-    await replica.mend(2 * size, await master.read_log(2 * size, 1))
-    await until(lambda: replica.confirmed == master.end)
+    await replica.replication.mend(2 * size, await master.replication.read_log(2 * size, 1))
+    await until(lambda: replica.log.confirmed == master.replication.end)
     assert len(await bodies(replica, 16)) == 5
     await replica.close()
     await master.close()
@@ -432,7 +432,7 @@ async def test_a_disk_that_fails(tmp_path):
     replica = await open_replica(tmp_path / "replica", files=files)
     await append(master, frame((16, b"a")))
     files.sync_error = errno.EIO
-    replica.receive(await master.read_log(0, 1))
+    replica.replication.receive(await master.replication.read_log(0, 1))
     await until(lambda: replica.hooks.told)
     assert replica.hooks.told[0][0] == "failed"
     await replica.close()
@@ -446,15 +446,15 @@ async def test_a_disk_that_is_nearly_full_takes_nothing(tmp_path):
     files = FaultyFiles()
     replica = await open_replica(tmp_path / "replica", files=files)
     files.free = 0
-    replica._engine.look_for_space()
+    replica.core.engine.look_for_space()
     with pytest.raises(StoreFull):
-        replica.receive(b"")
+        replica.replication.receive(b"")
     files.free = None
-    replica._engine.look_for_space()
-    replica.receive(b"")
+    replica.core.engine.look_for_space()
+    replica.replication.receive(b"")
     await replica.close()
     with pytest.raises(StoreClosed):
-        replica.receive(b"")
+        replica.replication.receive(b"")
 
 
 async def test_views_ahead_of_a_log_that_has_lost_its_end(tmp_path):
@@ -463,16 +463,16 @@ async def test_views_ahead_of_a_log_that_has_lost_its_end(tmp_path):
     for n in range(10):
         await append(master, frame((16, b"%d" % n)))
     await feed(master, replica)
-    replica.confirm(master.end)
-    await until(lambda: replica.confirmed == master.end)
+    replica.replication.confirm(master.replication.end)
+    await until(lambda: replica.log.confirmed == master.replication.end)
     await replica.close()
     last = max((tmp_path / "replica" / "log").iterdir())
     last.write_bytes(b"")
     replica = await open_replica(tmp_path / "replica", segment_size_bytes=300)
     assert replica.is_damaged
     await feed(master, replica)
-    replica.confirm(master.end)
-    await until(lambda: replica.confirmed == master.end)
+    replica.replication.confirm(master.replication.end)
+    await until(lambda: replica.log.confirmed == master.replication.end)
     assert len(await bodies(replica, 16)) == 10
     assert not replica.is_damaged  # it closed by itself when the master had sent that again
     await replica.close()
@@ -481,7 +481,7 @@ async def test_views_ahead_of_a_log_that_has_lost_its_end(tmp_path):
     missing.unlink()
     replica = await open_replica(tmp_path / "replica", segment_size_bytes=300)
     assert [one.start for one in replica.damages] == [0, int(last.stem)]
-    assert replica.first == 0
+    assert replica.replication.first == 0
     await replica.close()
     await master.close()
 
@@ -489,11 +489,11 @@ async def test_views_ahead_of_a_log_that_has_lost_its_end(tmp_path):
 async def test_deleted_queues(pair):
     master, replica = pair
     await append(master, frame((16, b"a")))
-    await master._recorder.record(QueueDeleted(16))
+    await master.core.recorder.record(QueueDeleted(16))
     await append(master, frame((16, b"b")))
     await feed(master, replica)
-    replica.confirm(master.end)
-    await until(lambda: replica.confirmed == master.end)
+    replica.replication.confirm(master.replication.end)
+    await until(lambda: replica.log.confirmed == master.replication.end)
     assert await bodies(replica, 16) == [b"b"]
 
 
@@ -507,7 +507,7 @@ async def test_opening_reads_the_last_segment_at_most(tmp_path):
     started = time.perf_counter()
     replica = await open_replica(tmp_path / "master", segment_size_bytes=20_000)
     assert time.perf_counter() - started < 5
-    assert replica.confirmed == 0
+    assert replica.log.confirmed == 0
     await replica.close()
 
 
@@ -520,9 +520,9 @@ async def test_rebuilding_the_views_of_a_replica_does_not_confirm_its_log(pair, 
     with StoppedStore(tmp_path / "replica") as stopped:
         assert stopped.rebuild_views() == origin_of(2)
     replica = await open_replica(tmp_path / "replica", group=2)
-    assert replica.confirmed == origin_of(2) < replica.end
-    replica.confirm(replica.end)
-    await until(lambda: replica.confirmed == replica.end)
+    assert replica.log.confirmed == origin_of(2) < replica.replication.end
+    replica.replication.confirm(replica.replication.end)
+    await until(lambda: replica.log.confirmed == replica.replication.end)
     await replica.close()
 
 
@@ -531,7 +531,7 @@ async def test_the_scrub_goes_on_with_a_log_that_was_cut(tmp_path):
     master = await open_master(tmp_path, alone=True, **options)
     for n in range(20):
         await append(master, frame((16, b"%02d" % n)))
-    await master._until_dispatched(master.confirmed)
+    await master.core.until_dispatched(master.log.confirmed)
     await master.step_down()
     options["scrub_bytes_per_s"] = 1 << 20
     replica = await open_replica(tmp_path, **options)
@@ -540,5 +540,5 @@ async def test_the_scrub_goes_on_with_a_log_that_was_cut(tmp_path):
     await replica.close()
     shutil.rmtree(tmp_path / "views")
     replica = await open_replica(tmp_path, truncate_to=frame((16, b"00")).size_bytes * 5, **options)
-    assert replica.scrubbed.to <= replica.end < end
+    assert replica.scrubbed.to <= replica.replication.end < end
     await replica.close()

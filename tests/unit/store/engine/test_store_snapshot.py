@@ -38,10 +38,10 @@ OPTIONS = {"group": GROUP, "linger_s": 0.001, "segment_size_bytes": 1_000, "rete
 async def master(tmp_path):
     """One that has deleted the front of its log, and knows of it what only the views do."""
     store = await open_master(tmp_path / "master", alone=True, **OPTIONS)
-    await store.kv_put("old", b"v")
+    await store.keys.put("old", b"v")
     await fill(store, range(40))
     await trim(store)
-    assert store.first > origin_of(GROUP)
+    assert store.replication.first > origin_of(GROUP)
     yield store
     await store.step_down()
 
@@ -52,76 +52,85 @@ async def fill(store, numbers):
 
 
 async def trim(store):
-    await store._until_dispatched(store.confirmed)
-    await asyncio.get_running_loop().run_in_executor(None, store._engine.trimmer.run)
+    await store.core.until_dispatched(store.log.confirmed)
+    await asyncio.get_running_loop().run_in_executor(None, store.core.engine.trimmer.run)
 
 
 def entries(store):
-    return list(store._engine.views.entries())
+    return list(store.core.engine.views.entries())
 
 
 async def caught_up(master, replica):
     await feed(master, replica)
-    replica.confirm(master.end)
-    await until(lambda: replica.confirmed == master.end)
+    replica.replication.confirm(master.replication.end)
+    await until(lambda: replica.log.confirmed == master.replication.end)
     for store in (master, replica):
-        await store._until_dispatched(store.confirmed)
+        await store.core.until_dispatched(store.log.confirmed)
 
 
 async def test_a_replica_that_is_too_far_behind_begins_anew(master, tmp_path):
     replica = await open_replica(tmp_path / "replica", **OPTIONS)
     with pytest.raises(OffsetOutOfRange):
-        await master.read_log(replica.end, 1 << 20)
+        await master.replication.read_log(replica.replication.end, 1 << 20)
     await replica.close()
-    info = await master.snapshot(tmp_path / "replica" / "coming")
+    info = await master.replication.snapshot(tmp_path / "replica" / "coming")
     assert info == snapshot_info(tmp_path / "replica" / "coming")
-    assert (info.group, info.first, info.dispatched) == (GROUP, master.first, master._engine.views.dispatched)
+    assert (info.group, info.first, info.dispatched) == (
+        GROUP,
+        master.replication.first,
+        master.core.engine.views.dispatched,
+    )
     await fill(master, range(40, 43))
     install_snapshot(tmp_path / "replica", tmp_path / "replica" / "coming")
     assert sorted(path.name for path in (tmp_path / "replica").iterdir()) == ["LOCK", "filling", "group", "views"]
     replica = await open_replica(tmp_path / "replica", **OPTIONS)
-    assert replica.first == replica.end == replica.confirmed == info.first
+    assert replica.replication.first == replica.replication.end == replica.log.confirmed == info.first
 
     # Until its log has come to where the snapshot was taken it can be neither read nor master.
-    for refused in (replica.fetch(16, 0, max_bytes=1), replica.kv_get("old"), replica.last(5), replica.addresses()):
+    for refused in (
+        replica.queues.fetch(16, 0, max_bytes=1),
+        replica.keys.get("old"),
+        replica.log.last(5),
+        replica.log.addresses(),
+    ):
         with pytest.raises(ReplicaIncomplete):
             await refused
-    at = replica.receive(await master.read_log(replica.end, 500))
-    replica.confirm(master.end)
-    await until(lambda: replica.confirmed == at < info.dispatched)
+    at = replica.replication.receive(await master.replication.read_log(replica.replication.end, 500))
+    replica.replication.confirm(master.replication.end)
+    await until(lambda: replica.log.confirmed == at < info.dispatched)
     with pytest.raises(ReplicaIncomplete):
-        await replica.kv_get("old")
+        await replica.keys.get("old")
     await replica.close()
     with pytest.raises(ReplicaIncomplete):
         await LocalStore.open(tmp_path / "replica", **OPTIONS)
     replica = await open_replica(tmp_path / "replica", **OPTIONS)
-    assert replica.end == replica.confirmed == at
+    assert replica.replication.end == replica.log.confirmed == at
 
     await caught_up(master, replica)
-    assert (await replica.kv_get("old")).value == b"v"
+    assert (await replica.keys.get("old")).value == b"v"
     assert entries(replica) == entries(master)
-    bounds = await master.bounds(16)
-    assert await replica.bounds(16) == bounds
+    bounds = await master.queues.bounds(16)
+    assert await replica.queues.bounds(16) == bounds
     assert await bodies(replica, 16, bounds.first) == await bodies(master, 16, bounds.first)
     await replica.close()
     async with await LocalStore.open(tmp_path / "replica", **OPTIONS) as new:
         assert await bodies(new, 16, bounds.first) == await bodies(master, 16, bounds.first)
-        assert (await new.kv_get("old")).value == b"v"
+        assert (await new.keys.get("old")).value == b"v"
 
 
 async def test_a_log_that_has_lost_its_end_goes_on_lacking_it_behind_a_snapshot(master, tmp_path):
     """A member of the SyncStateSet may have confirmed what it has lost: it is not electable before it has it again."""
-    await master.snapshot(tmp_path / "coming")
-    lost_end = master.end
+    await master.replication.snapshot(tmp_path / "coming")
+    lost_end = master.replication.end
     install_snapshot(tmp_path / "replica", tmp_path / "coming", lost_end=lost_end)
     for _ in range(2):  # opened again, it has not forgotten
         replica = await open_replica(tmp_path / "replica", **OPTIONS)
-        assert replica.lost_end == lost_end
-        assert [(one.start, one.end) for one in replica.damages] == [(replica.end, lost_end)]
+        assert replica.replication.lost_end == lost_end
+        assert [(one.start, one.end) for one in replica.damages] == [(replica.replication.end, lost_end)]
         await replica.close()
     replica = await open_replica(tmp_path / "replica", **OPTIONS)
     await caught_up(master, replica)
-    await until(lambda: replica.lost_end is None)
+    await until(lambda: replica.replication.lost_end is None)
     assert not replica.is_damaged
     assert entries(replica) == entries(master)
     await replica.close()
@@ -129,17 +138,17 @@ async def test_a_log_that_has_lost_its_end_goes_on_lacking_it_behind_a_snapshot(
 
 async def test_its_confirmed_end_counts_in_the_log(master, tmp_path):
     """The end that the master confirms moves what can be read, also while the views are ahead."""
-    await master.snapshot(tmp_path / "coming")
+    await master.replication.snapshot(tmp_path / "coming")
     info = install_snapshot(tmp_path / "replica", tmp_path / "coming")
     replica = await open_replica(tmp_path / "replica", **OPTIONS)
     seen = []
-    replica.tail(seen.extend)
+    replica.log.tail(seen.extend)
     await feed(master, replica)
-    replica.confirm(info.first + 100)
-    await until(lambda: replica.confirmed == info.first + 100)
-    replica.confirm(info.dispatched)
-    await until(lambda: replica.confirmed == info.dispatched)
-    assert await replica.kv_get("old") is not None
+    replica.replication.confirm(info.first + 100)
+    await until(lambda: replica.log.confirmed == info.first + 100)
+    replica.replication.confirm(info.dispatched)
+    await until(lambda: replica.log.confirmed == info.dispatched)
+    assert await replica.keys.get("old") is not None
     assert seen == []  # nothing new
     await replica.close()
 
@@ -147,7 +156,7 @@ async def test_its_confirmed_end_counts_in_the_log(master, tmp_path):
 async def test_a_snapshot_while_appends_go_on(master, tmp_path):
     writing = asyncio.ensure_future(fill(master, range(50, 90)))
     for n in range(5):
-        info = await master.snapshot(tmp_path / str(n))
+        info = await master.replication.snapshot(tmp_path / str(n))
         install_snapshot(tmp_path / f"replica{n}", tmp_path / str(n))
         views = Views(tmp_path / f"replica{n}" / "views", origin=origin_of(GROUP))
         assert views.dispatched == info.dispatched
@@ -170,9 +179,9 @@ async def test_one_that_is_trimmed_meanwhile_begins_where_the_log_does(master, t
         return size
 
     monkeypatch.setattr(snapshot_module, "_copy", slow)
-    before = master.first
-    info = await master.snapshot(tmp_path / "one")
-    assert before < info.first == master.first <= info.dispatched
+    before = master.replication.first
+    info = await master.replication.snapshot(tmp_path / "one")
+    assert before < info.first == master.replication.first <= info.dispatched
     install_snapshot(tmp_path / "replica", tmp_path / "one")
     replica = await open_replica(tmp_path / "replica", **OPTIONS)
     await caught_up(master, replica)
@@ -187,14 +196,14 @@ async def test_one_that_is_trimmed_meanwhile_begins_where_the_log_does(master, t
 
     monkeypatch.setattr(snapshot_module, "_copy", slower)
     with pytest.raises(SnapshotUnusable, match="the log begins at"):
-        await master.snapshot(tmp_path / "other")
+        await master.replication.snapshot(tmp_path / "other")
 
 
 async def test_a_copy_is_given_up_when_the_store_closes(tmp_path):
     master = await open_master(tmp_path / "master", alone=True)
     for n in range(20):
-        await master.kv_put(f"{n}", bytes(100_000))
-    await master._until_dispatched(master.confirmed)
+        await master.keys.put(f"{n}", bytes(100_000))
+    await master.core.until_dispatched(master.log.confirmed)
     begun, go_on = Event(), Event()
     read = snapshot_module.os.read
 
@@ -204,7 +213,7 @@ async def test_a_copy_is_given_up_when_the_store_closes(tmp_path):
         return read(*args)
 
     with mock.patch.object(snapshot_module.os, "read", slow):
-        copying = asyncio.ensure_future(master.snapshot(tmp_path / "one"))
+        copying = asyncio.ensure_future(master.replication.snapshot(tmp_path / "one"))
         await until(begun.is_set)
         closing = asyncio.ensure_future(master.step_down())
         await asyncio.sleep(0)
@@ -217,38 +226,38 @@ async def test_a_copy_is_given_up_when_the_store_closes(tmp_path):
 async def test_a_copy_that_takes_too_long(master, tmp_path, monkeypatch):
     monkeypatch.setattr(snapshot_module, "SNAPSHOT_S_MAX", -1.0)
     with pytest.raises(SnapshotUnusable, match="given up"):
-        await master.snapshot(tmp_path / "one")
+        await master.replication.snapshot(tmp_path / "one")
 
 
 async def test_a_copy_makes_way_for_the_views_to_grow(tmp_path):
     master = await open_master(tmp_path / "master", alone=True, map_size_bytes=1 << 22, linger_s=0.001)
     for n in range(20):
-        await master.kv_put(f"{n}", bytes(100_000))
-    await master._until_dispatched(master.confirmed)
+        await master.keys.put(f"{n}", bytes(100_000))
+    await master.core.until_dispatched(master.log.confirmed)
     read, grew = snapshot_module.os.read, []
 
     def slow(*args):
         time.sleep(0.02)  # for each 64 KiB, which is what a pipe holds
         some = read(*args)
-        grew.append(master._engine.views.growing)
+        grew.append(master.core.engine.views.growing)
         return some
 
     with mock.patch.object(snapshot_module.os, "read", slow):
-        copying = asyncio.ensure_future(master.snapshot(tmp_path / "one"))
+        copying = asyncio.ensure_future(master.replication.snapshot(tmp_path / "one"))
         n = 20
         while not copying.done():
             n += 1
-            await master.kv_put(f"{n}", bytes(50_000))
+            await master.keys.put(f"{n}", bytes(50_000))
         with pytest.raises(SnapshotUnusable, match="given up"):
             await copying
         assert any(grew)
-    await master._until_dispatched(master.confirmed)
-    await master.snapshot(tmp_path / "other")
+    await master.core.until_dispatched(master.log.confirmed)
+    await master.replication.snapshot(tmp_path / "other")
     await master.step_down()
 
 
 async def test_what_is_no_snapshot(master, tmp_path):
-    await master.snapshot(tmp_path / "good")
+    await master.replication.snapshot(tmp_path / "good")
     with pytest.raises(SnapshotUnusable):
         install_snapshot(tmp_path / "replica", tmp_path / "missing")
 
@@ -317,7 +326,7 @@ async def test_an_installation_that_is_cut_short(master, tmp_path):
     """Whenever that is: the replica is as it was, or what the snapshot says, and a second try succeeds."""
     old = await open_replica(tmp_path / "old", **{**OPTIONS, "segment_size_bytes": 1 << 20})
     await old.close()
-    await master.snapshot(tmp_path / "snapshot")
+    await master.replication.snapshot(tmp_path / "snapshot")
     n, killed, seen = 0, True, set()
     while killed:
         home = tmp_path / str(n)
@@ -330,10 +339,10 @@ async def test_an_installation_that_is_cut_short(master, tmp_path):
         except Killed:
             killed = True
         replica = await open_replica(home, **OPTIONS)
-        seen.add(replica.first)
-        assert replica.first in {origin_of(GROUP), master.first}
-        assert replica.end == replica.first
-        began = replica.first == master.first
+        seen.add(replica.replication.first)
+        assert replica.replication.first in {origin_of(GROUP), master.replication.first}
+        assert replica.replication.end == replica.replication.first
+        began = replica.replication.first == master.replication.first
         await replica.close()
         if not began:
             if not (home / "coming" / "data.mdb").exists():
@@ -351,7 +360,7 @@ async def test_an_installation_that_is_cut_short(master, tmp_path):
 
 
 async def test_without_a_snapshot_lost_views_of_a_trimmed_log_are_lost(master, tmp_path):
-    await master.snapshot(tmp_path / "one")
+    await master.replication.snapshot(tmp_path / "one")
     install_snapshot(tmp_path / "replica", tmp_path / "one")
     replica = await open_replica(tmp_path / "replica", **OPTIONS)
     await caught_up(master, replica)
@@ -359,7 +368,7 @@ async def test_without_a_snapshot_lost_views_of_a_trimmed_log_are_lost(master, t
     shutil.rmtree(tmp_path / "replica" / "views")
     with pytest.raises(NotRebuildable):
         await open_replica(tmp_path / "replica", **OPTIONS)
-    await master.snapshot(tmp_path / "one")  # but for a replica there is always another snapshot
+    await master.replication.snapshot(tmp_path / "one")  # but for a replica there is always another snapshot
     install_snapshot(tmp_path / "replica", tmp_path / "one")
     replica = await open_replica(tmp_path / "replica", **OPTIONS)
     await caught_up(master, replica)
@@ -367,17 +376,17 @@ async def test_without_a_snapshot_lost_views_of_a_trimmed_log_are_lost(master, t
 
 
 async def test_frames_behind_the_beginning_only(master, tmp_path):
-    await master.snapshot(tmp_path / "one")
+    await master.replication.snapshot(tmp_path / "one")
     info = install_snapshot(tmp_path / "replica", tmp_path / "one")
     replica = await open_replica(tmp_path / "replica", **OPTIONS)
-    data = await master.read_log(info.first, 1 << 20)
+    data = await master.replication.read_log(info.first, 1 << 20)
     with pytest.raises(CorruptFrame):
-        replica.receive(data[frame((16, bytes(63), 1)).size_bytes :])
+        replica.replication.receive(data[frame((16, bytes(63), 1)).size_bytes :])
     await replica.close()
 
 
 async def test_trimming_a_replica_that_began_with_a_snapshot(master, tmp_path):
-    await master.snapshot(tmp_path / "one")
+    await master.replication.snapshot(tmp_path / "one")
     install_snapshot(tmp_path / "replica", tmp_path / "one")
     replica = await open_replica(tmp_path / "replica", retention_interval_s=0.01, **OPTIONS)
     await caught_up(master, replica)
@@ -385,14 +394,14 @@ async def test_trimming_a_replica_that_began_with_a_snapshot(master, tmp_path):
     await caught_up(master, replica)
     await trim(master)
     await caught_up(master, replica)
-    await until(lambda: replica.first == master.first)
+    await until(lambda: replica.replication.first == master.replication.first)
     await replica.close()
 
 
 async def test_a_snapshot_whose_views_are_damaged_is_not_installed(master, tmp_path):
-    await master.kv_put("key", b"a value that nobody else has")
-    await master._until_dispatched(master.confirmed)
-    info = await master.snapshot(tmp_path / "coming")
+    await master.keys.put("key", b"a value that nobody else has")
+    await master.core.until_dispatched(master.log.confirmed)
+    info = await master.replication.snapshot(tmp_path / "coming")
     path = tmp_path / "coming" / "data.mdb"
     data = bytearray(path.read_bytes())
     at = data.find(b"a value that nobody else has")

@@ -129,17 +129,17 @@ async def test_a_store_of_compressed_frames(tmp_path):
         assert await bodies(store, 16) == [BODY]
         plain = records_frame(KvPut("key", b"v" * 500))
         await append(store, UnplacedFrame.build(plain.rows, plain.payload, compress_bytes_min=1))
-        assert (await store.kv_get("key")).value == b"v" * 500
+        assert (await store.keys.get("key")).value == b"v" * 500
     shutil_views = tmp_path / "views"
     for file in shutil_views.iterdir():
         file.unlink()
     async with await LocalStore.open(tmp_path) as store:
-        assert (await store.kv_get("key")).value == b"v" * 500
+        assert (await store.keys.get("key")).value == b"v" * 500
         assert await bodies(store, 16) == [BODY]
 
 
 async def test_a_record_of_the_stores_own_in_a_broken_payload_has_no_effect(tmp_path, caplog):
     async with await LocalStore.open(tmp_path) as store:
         await append(store, packed((1, BODY), payload=compress(BODY)[:-4]))
-        assert await store.kv_put("a", b"1")
+        assert await store.keys.put("a", b"1")
     assert "cannot be decompressed" in caplog.text

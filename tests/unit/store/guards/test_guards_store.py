@@ -53,9 +53,9 @@ async def test_a_late_owners_messages_and_marks_are_not_there_and_all_others_are
     placed = await append(store, guarded((b"a", 9), (b"late", 5), (b"b", 9)))
     assert placed.failed == (3,)
     assert await bodies(store, QUEUE) == [b"a", b"b"]
-    assert await store.read(Position(placed.frame, 4)) == b"b"
-    assert await store.read(Position(placed.frame, 2)) == b""
-    assert [entry.key for entry in await store.kv_prefix("mark/")] == ["mark/a", "mark/b"]
+    assert await store.log.read(Position(placed.frame, 4)) == b"b"
+    assert await store.log.read(Position(placed.frame, 2)) == b""
+    assert [entry.key for entry in await store.keys.prefix("mark/")] == ["mark/a", "mark/b"]
 
 
 async def test_the_order_of_the_log_decides(opened):
@@ -81,7 +81,7 @@ async def test_a_fence_is_not_lowered_by_who_is_late(opened):
     store = await opened()
     await append(store, raised(9))
     assert (await append(store, raised(5))).failed == (0,)
-    (entry,) = await store.kv_prefix("", namespace=FENCES)
+    (entry,) = await store.keys.prefix("", namespace=FENCES)
     assert int.from_bytes(entry.value, "big") == 9
 
 

@@ -67,7 +67,7 @@ async def test_the_floor_is_exact_while_the_store_runs(tmp_path):
     async with await LocalStore.open(tmp_path) as store:
         for n in range(5):
             await append(store, numbered(n))
-            assert read_floor(OsFiles(), tmp_path / "floor") == store.flushed == (n + 1) * SIZE
+            assert read_floor(OsFiles(), tmp_path / "floor") == store.replication.flushed == (n + 1) * SIZE
 
 
 async def replicated(tmp_path, count=6, confirmed=2):
@@ -77,8 +77,8 @@ async def replicated(tmp_path, count=6, confirmed=2):
     for n in range(count):
         await append(master, numbered(n))
     await feed(master, replica)
-    replica.confirm(confirmed * SIZE)
-    await until(lambda: replica.confirmed == confirmed * SIZE)
+    replica.replication.confirm(confirmed * SIZE)
+    await until(lambda: replica.log.confirmed == confirmed * SIZE)
     await replica.close()
     return master
 
@@ -95,12 +95,12 @@ async def test_a_flipped_byte_in_front_of_a_replicas_floor_is_damage_and_no_torn
     flip(tmp_path / "replica", 3 * SIZE + 70)
     replica = await open_replica(tmp_path / "replica")
     assert [(one.start, one.end) for one in replica.damages] == [(3 * SIZE, 4 * SIZE)]
-    assert replica.end == 6 * SIZE  # what is sound behind it was acknowledged and is kept
+    assert replica.replication.end == 6 * SIZE  # what is sound behind it was acknowledged and is kept
     await until(lambda: ("damaged", 0) in replica.hooks.told)
-    replica.confirm(replica.end)
-    await until(lambda: replica.confirmed == 3 * SIZE)  # the views wait in front of it
-    await replica.mend(3 * SIZE, await master.read_log(3 * SIZE, 1, end=4 * SIZE))
-    await until(lambda: replica.confirmed == 6 * SIZE)
+    replica.replication.confirm(replica.replication.end)
+    await until(lambda: replica.log.confirmed == 3 * SIZE)  # the views wait in front of it
+    await replica.replication.mend(3 * SIZE, await master.replication.read_log(3 * SIZE, 1, end=4 * SIZE))
+    await until(lambda: replica.log.confirmed == 6 * SIZE)
     assert (replica.is_damaged, replica.error) == (False, None)
     assert log_bytes(tmp_path / "replica") == log_bytes(tmp_path / "master")
     await replica.close()
@@ -117,13 +117,13 @@ async def test_a_replica_that_has_lost_its_end_is_damaged_until_its_master_has_s
         path.write_bytes(path.read_bytes()[: 5 * SIZE + 7] if how == "cut" else b"")
     replica = await open_replica(tmp_path / "replica")
     lost = 0 if how == "gone" else 5 * SIZE
-    assert (replica.end, [(one.start, one.end) for one in replica.damages]) == (lost, [(lost, 6 * SIZE)])
+    assert (replica.replication.end, [(one.start, one.end) for one in replica.damages]) == (lost, [(lost, 6 * SIZE)])
     with pytest.raises(CorruptFrame, match="log's end"):
-        await replica.mend(lost, await master.read_log(lost, 1 << 20))
+        await replica.replication.mend(lost, await master.replication.read_log(lost, 1 << 20))
     await feed(master, replica)
     assert not replica.is_damaged
-    replica.confirm(master.end)
-    await until(lambda: replica.confirmed == master.end)
+    replica.replication.confirm(master.replication.end)
+    await until(lambda: replica.log.confirmed == master.replication.end)
     assert len(await bodies(replica, 16)) == 6
     await replica.close()
     await master.close()
@@ -133,7 +133,7 @@ async def test_a_cut_at_the_masters_word_lowers_the_floor(tmp_path):
     master = await replicated(tmp_path)
     await master.close()
     replica = await open_replica(tmp_path / "replica", truncate_to=3 * SIZE)
-    assert (replica.end, replica.is_damaged) == (3 * SIZE, False)
+    assert (replica.replication.end, replica.is_damaged) == (3 * SIZE, False)
     await replica.close()
     assert read_floor(OsFiles(), tmp_path / "replica" / "floor") == 3 * SIZE
     replica = await open_replica(tmp_path / "replica")
@@ -148,7 +148,10 @@ async def test_a_cut_in_the_middle_of_damage_leaves_what_is_in_front_damaged(tmp
     data = path.read_bytes()
     path.write_bytes(data[: 3 * SIZE] + bytes(2 * SIZE) + data[5 * SIZE :])
     replica = await open_replica(tmp_path / "replica", truncate_to=4 * SIZE)
-    assert (replica.end, [(one.start, one.end) for one in replica.damages]) == (3 * SIZE, [(3 * SIZE, 4 * SIZE)])
+    assert (replica.replication.end, [(one.start, one.end) for one in replica.damages]) == (
+        3 * SIZE,
+        [(3 * SIZE, 4 * SIZE)],
+    )
     await replica.close()
 
 
@@ -162,8 +165,8 @@ async def test_a_store_alone_that_has_lost_its_end_says_so_and_goes_on_behind_it
         async with await LocalStore.open(tmp_path, cache_bytes_max=0) as store:
             assert [(one.start, one.end) for one in store.damages] == [(4 * SIZE, 6 * SIZE)]
             with pytest.raises(CorruptFrame):
-                await store.fetch(16, 4, max_bytes=1)
-            at = (await store.bounds(16)).next
+                await store.queues.fetch(16, 4, max_bytes=1)
+            at = (await store.queues.bounds(16)).next
             await append(store, numbered(at))
             assert await bodies(store, 16, 6) == [b"%050d" % n for n in range(6, at + 1)]
 
@@ -175,5 +178,5 @@ async def test_a_torn_tail_behind_the_floor_is_cut_as_ever(tmp_path):
     (path,) = (tmp_path / "log").iterdir()
     path.write_bytes(path.read_bytes() + b"torn")
     async with await LocalStore.open(tmp_path) as store:
-        assert (store.end, store.is_damaged) == (3 * SIZE, False)
+        assert (store.replication.end, store.is_damaged) == (3 * SIZE, False)
         assert len(await bodies(store, 16)) == 3

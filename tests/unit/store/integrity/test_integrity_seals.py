@@ -26,7 +26,7 @@ def record(n):
 
 def seal(store):
     """Do what the keeper does every second."""
-    Sealer(store._engine.log, store._engine.seals).step(10)
+    Sealer(store.core.engine.log, store.core.engine.seals).step(10)
 
 
 async def filled(directory, count=40):
@@ -35,7 +35,7 @@ async def filled(directory, count=40):
         for n in range(count):
             await append(store, record(n))
         seal(store)
-        frames = list(store._engine.log.scan(0, store.end))
+        frames = list(store.core.engine.log.scan(0, store.replication.end))
     return frames, log_bytes(directory)
 
 
@@ -112,7 +112,7 @@ async def test_a_closed_segment_truncated_while_stopped_is_damage_at_open(tmp_pa
     (damage,) = replica.damages
     assert (damage.found_by, damage.end) == ("start", int(segments(tmp_path)[2].stem))
     assert any(one.start == damage.start for one in frames)
-    await replica.mend(damage.start, between(frames, damage))
+    await replica.replication.mend(damage.start, between(frames, damage))
     assert (replica.is_damaged, log_bytes(tmp_path)) == (False, before)
     await replica.close()
 
@@ -124,15 +124,15 @@ async def test_missing_segments_are_damage_at_open_and_are_made_again(tmp_path, 
     for i in gone:
         names[i].unlink()
     replica = await open_replica(tmp_path, **OPTIONS)
-    assert replica.first == 0
-    closed = [damage for damage in replica.damages if damage.start < replica.end]
+    assert replica.replication.first == 0
+    closed = [damage for damage in replica.damages if damage.start < replica.replication.end]
     assert [damage.start for damage in closed] == [int(names[i].stem) for i in gone if i < 4]
     for damage in closed:
-        await replica.mend(damage.start, between(frames, damage))
-    rest = b"".join(one.data for one in frames if one.start >= replica.end)
+        await replica.replication.mend(damage.start, between(frames, damage))
+    rest = b"".join(one.data for one in frames if one.start >= replica.replication.end)
     if rest:
-        assert [damage.start for damage in replica.damages] == [replica.end]
-        replica.receive(rest)
+        assert [damage.start for damage in replica.damages] == [replica.replication.end]
+        replica.replication.receive(rest)
         await replica.close()
     else:
         await replica.close()
@@ -164,7 +164,7 @@ async def test_a_damaged_segment_is_sealed_when_it_is_repaired(tmp_path):
         seal(store)
         assert len(store.seals()) == 1
         (damage,) = store.damages
-        await store.mend(damage.start, between(frames, damage))
+        await store.replication.mend(damage.start, between(frames, damage))
         seal(store)
         assert len(store.seals()) == 4
 
@@ -175,7 +175,7 @@ async def test_seals_go_with_what_is_trimmed_or_cut(tmp_path):
     cut = int(names[3].stem)
     async with await LocalStore.open(tmp_path, **OPTIONS) as store:
         before = store.seals()
-        store._engine.log.trim(before[1].start)
+        store.core.engine.log.trim(before[1].start)
         seal(store)
         assert store.seals() == before[1:]
     seals = SealFile(OsFiles(), tmp_path / "seals")
@@ -188,9 +188,9 @@ async def test_a_read_of_a_missing_segment_is_an_error_and_no_gap(tmp_path):
     await filled(tmp_path)
     segments(tmp_path)[0].unlink()
     async with await LocalStore.open(tmp_path, **OPTIONS) as store:
-        assert (await store.bounds(16)).first == 0
+        assert (await store.queues.bounds(16)).first == 0
         with pytest.raises(CorruptFrame) as caught:
-            await store.fetch(16, 0, max_bytes=1 << 20)
+            await store.queues.fetch(16, 0, max_bytes=1 << 20)
         assert caught.value.next == 1
 
 

@@ -72,7 +72,7 @@ async def readable(store, queue=16):
     found, offset = [], 0
     while offset < COUNT:
         try:
-            fetched = await store.fetch(queue, offset, max_bytes=1 << 20)
+            fetched = await store.queues.fetch(queue, offset, max_bytes=1 << 20)
         except CorruptFrame as error:
             offset = error.next
             continue
@@ -117,7 +117,7 @@ async def test_a_read_that_fails_once_costs_nothing(written):
     disk = BadDisk(transient=True)
     async with await opened(directory, disk) as store:
         await until(lambda: not store.verifying)
-        store._engine.log._open_files._segments.clear()
+        store.core.engine.log._open_files._segments.clear()
         disk.bad += [(name, 0) for name in names]
         assert len(await readable(store)) == COUNT
         assert disk.refused == len(names)
@@ -133,7 +133,7 @@ async def test_a_replicas_unreadable_sector_is_repaired_in_place(written, tmp_pa
     disk.bad.append((names[1], PAGE_BYTES))
     await until(lambda: not replica.verifying)
     (damage,) = replica.damages
-    await replica.mend(damage.start, before[damage.start : damage.end])
+    await replica.replication.mend(damage.start, before[damage.start : damage.end])
     assert not replica.is_damaged
     assert not disk.bad
     assert await asyncio.to_thread(log_bytes, tmp_path / "replica") == before

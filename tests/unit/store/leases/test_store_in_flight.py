@@ -29,7 +29,7 @@ async def clock():
 async def store(tmp_path, clock):
     async with await LocalStore.open(tmp_path / "data", now_ms=clock, linger_s=0.001) as store:
         store.woken = []
-        store.watch_queues(store.woken.extend)
+        store.queues.watch(store.woken.extend)
         yield store
 
 
@@ -42,12 +42,12 @@ async def put(store, *texts, queue=16, keys=()):
 
 
 async def take(store, owner=ME, count=10, queue=16, **options):
-    leases = await store.take(queue, owner, max_count=count, **options)
+    leases = await store.leases.take(queue, owner, max_count=count, **options)
     return [lease.frame.record(lease.row) for lease in leases]
 
 
 async def handles(store, count=1, queue=16, **options):
-    return [x.handle() for x in await store.take(queue, ME, max_count=count, invisible_ms=1_000, **options)]
+    return [x.handle() for x in await store.leases.take(queue, ME, max_count=count, invisible_ms=1_000, **options)]
 
 
 # ---- settling by handle
@@ -56,39 +56,39 @@ async def handles(store, count=1, queue=16, **options):
 async def test_a_second_settlement_waits_for_the_first(store):
     await put(store, b"a")
     (handle,) = await handles(store)
-    before = store.confirmed
-    first = asyncio.ensure_future(store.settle_handles([handle]))
+    before = store.log.confirmed
+    first = asyncio.ensure_future(store.leases.settle_handles([handle]))
     await asyncio.sleep(0)
-    assert await store.settle_handles([handle]) == [None]
-    assert store.confirmed > before
+    assert await store.leases.settle_handles([handle]) == [None]
+    assert store.log.confirmed > before
     assert await first == [None]
 
 
 async def test_when_the_first_settlement_fails_the_second_does_not_lie(store, monkeypatch):
     await put(store, b"a")
     (handle,) = await handles(store)
-    monkeypatch.setattr(store, "_refusal", lambda size: StoreOverloaded("full"))
-    first = asyncio.ensure_future(store.settle_handles([handle]))
+    monkeypatch.setattr(store.log, "_refusal", lambda size: StoreOverloaded("full"))
+    first = asyncio.ensure_future(store.leases.settle_handles([handle]))
     await asyncio.sleep(0)
     with pytest.raises(StoreOverloaded):
-        await store.settle_handles([handle])
+        await store.leases.settle_handles([handle])
     with pytest.raises(StoreOverloaded):
         await first
     monkeypatch.undo()
-    assert await store.waiting(16) == 1
-    assert await store.settle_handles([handle]) == [None]
+    assert await store.leases.waiting(16) == 1
+    assert await store.leases.settle_handles([handle]) == [None]
     assert await take(store) == []
 
 
 @pytest.mark.parametrize("ordered", [False, True])
 async def test_what_is_being_buried_is_not_settled_by_handle(store, ordered):
-    await store.set_lease_policy(16, LeasePolicy(max_deliveries=1, dead_letter_queue=40, ordered=ordered))
+    await store.leases.set_policy(16, LeasePolicy(max_deliveries=1, dead_letter_queue=40, ordered=ordered))
     await put(store, b"a", keys=(1,))
     (handle,) = await handles(store)
-    store.requeue(16, ME, [0])
-    (lost,) = await store.settle_handles([handle])
+    store.leases.requeue(16, ME, [0])
+    (lost,) = await store.leases.settle_handles([handle])
     assert isinstance(lost, LeaseLost)
-    await store._lending.close()
+    await store.leases.close()
     assert await take(store, queue=40) == [b"a"]
 
 
@@ -111,34 +111,34 @@ async def test_who_goes_away_while_settling_leaves_nothing_behind(store, clock, 
     await put(store, b"a")
     await put(store, b"b", queue=17)
     texts = [*await handles(store), *await handles(store, queue=17)]
-    del store._recent.leases._queues["", 17]  # as after a restart
-    settling = asyncio.ensure_future(store.settle_handles(texts))
+    del store.core.recent.leases._queues["", 17]  # as after a restart
+    settling = asyncio.ensure_future(store.leases.settle_handles(texts))
     for _ in range(turns):
         await asyncio.sleep(0)
     settling.cancel()
     await asyncio.wait([settling])
-    if 0 in (in_flight := store._recent.leases.get(16).in_flight).settling:  # it was recorded
+    if 0 in (in_flight := store.core.recent.leases.get(16).in_flight).settling:  # it was recorded
         await asyncio.wait_for(in_flight.settled(0), 10)
     clock.ms += 1_000
     await store.tick()
-    left = await store.waiting(16)
+    left = await store.leases.waiting(16)
     assert len(await take(store, OTHER)) == left
-    await store._until_dispatched(store.confirmed)
-    with store._engine.views.reading() as txn:
-        assert store._engine.views.settled.get(txn, 16) == ([] if left else [(0, 1)])
+    await store.core.until_dispatched(store.log.confirmed)
+    with store.core.engine.views.reading() as txn:
+        assert store.core.engine.views.settled.get(txn, 16) == ([] if left else [(0, 1)])
 
 
 async def test_who_goes_away_while_purging_leaves_nothing_behind(store):
     await put(store, b"a", b"b")
-    assert await store.waiting(16) == 2
-    purging = asyncio.ensure_future(store._lending.purge(16, ""))
+    assert await store.leases.waiting(16) == 2
+    purging = asyncio.ensure_future(store.leases.purge(16))
     await asyncio.sleep(0)
     purging.cancel()
     await asyncio.wait([purging])
-    assert store._recent.leases.get(16).in_flight.settling
-    await store.purge(16)
+    assert store.core.recent.leases.get(16).in_flight.settling
+    await store.leases.purge(16)
     await put(store, b"c")
-    assert not store._recent.leases.get(16).in_flight.settling
+    assert not store.core.recent.leases.get(16).in_flight.settling
 
 
 # ---- order, from now on
@@ -148,9 +148,9 @@ async def test_order_begins_when_what_is_out_has_come_to_an_end(store, clock):
     await put(store, *(b"%d" % n for n in range(5)), keys=(1,) * 5)
     assert await take(store, count=1, invisible_ms=100) == [b"0"]
     assert await take(store, count=1) == [b"1"]
-    store.requeue(16, ME, [1], delay_ms=200)
+    store.leases.requeue(16, ME, [1], delay_ms=200)
     assert await take(store, OTHER, count=1) == [b"2"]
-    await store.set_lease_policy(16, LeasePolicy(ordered=True))
+    await store.leases.set_policy(16, LeasePolicy(ordered=True))
     assert await take(store, OTHER) == []
     clock.ms += 100
     await store.tick()
@@ -159,17 +159,17 @@ async def test_order_begins_when_what_is_out_has_come_to_an_end(store, clock):
     await store.tick()
     assert await take(store, OTHER) == []
     store.woken.clear()
-    await store.settle(16, OTHER, [2])
+    await store.leases.settle(16, OTHER, [2])
     assert store.woken == [16]
     assert await take(store, OTHER) == [b"0"]
-    await store.settle(16, OTHER, [0])
+    await store.leases.settle(16, OTHER, [0])
     assert await take(store, OTHER) == [b"1"]
 
 
 async def test_order_begins_when_what_is_being_settled_has_failed(store, monkeypatch):
     await put(store, b"a", b"b", keys=(1, 1))
     assert await take(store, count=1) == [b"a"]
-    leases = store._recent.leases.get(16)
+    leases = store.core.recent.leases.get(16)
     ranges = leases.begin_settling(ME, [0])
     leases.set_policy(LeasePolicy(ordered=True))
     assert await take(store) == []
@@ -189,15 +189,15 @@ async def test_what_cannot_be_read_does_not_keep_order_from_beginning():
 
 
 async def test_of_a_deleted_queue_nothing_comes_back(store, clock):
-    await store.set_lease_policy(16, LeasePolicy(max_deliveries=1, dead_letter_queue=40))
+    await store.leases.set_policy(16, LeasePolicy(max_deliveries=1, dead_letter_queue=40))
     await put(store, b"old")
     await take(store, invisible_ms=100)
-    await store.delete_queue(16)
+    await store.queues.delete(16)
     await put(store, b"new")
     clock.ms += 100
     await store.tick()
-    store.release(ME)
-    await store._lending.close()
+    store.leases.release(ME)
+    await store.leases.close()
     assert await take(store, queue=40) == []
     assert await take(store) == [b"new"]
 
@@ -209,22 +209,22 @@ async def test_handles_of_what_was_deleted_mean_nothing_any_more(tmp_path, clock
     await put(store, b"old")
     (old,) = await handles(store, group="g")
     if deleted == "queue":
-        await store.delete_queue(16)
+        await store.queues.delete(16)
         await put(store, b"new")
     else:
-        await store.delete_group("g")
+        await store.groups.delete("g")
     (new,) = await handles(store, group="g")
     if restarted:
         await store.close()
         store = await LocalStore.open(tmp_path, now_ms=clock, linger_s=0.001)
     lost, longer, back = [
-        *await store.settle_handles([old]),
-        *await store.extend_handles([old], invisible_ms=9),
-        *await store.requeue_handles([old]),
+        *await store.leases.settle_handles([old]),
+        *await store.leases.extend_handles([old], invisible_ms=9),
+        *await store.leases.requeue_handles([old]),
     ]
     assert [type(answer) for answer in (lost, longer, back)] == [LeaseLost] * 3
-    assert await store.settle_handles([new]) == [None]
-    assert await store.waiting(16, group="g") == 0
+    assert await store.leases.settle_handles([new]) == [None]
+    assert await store.leases.waiting(16, group="g") == 0
     await store.close()
 
 
@@ -233,16 +233,16 @@ async def test_deleted_queues_leave_nothing_in_memory(store):
         await put(store, b"a", queue=queue)
         if queue % 2:
             assert await take(store, queue=queue) == [b"a"]
-        await store.delete_queue(queue)
-    await store._until_dispatched(store.confirmed)
+        await store.queues.delete(queue)
+    await store.core.until_dispatched(store.log.confirmed)
     await asyncio.sleep(0)
-    table = store._recent.leases
+    table = store.core.recent.leases
     assert not table._queues
     assert not table._groups
     assert not table._anew
-    assert not [queue for queue in store._recent._next if queue >= 16]
-    await store.delete_queue(16)
-    assert len([queue for queue in store._engine._builder._ends if queue >= 16]) <= 2
+    assert not [queue for queue in store.core.recent._next if queue >= 16]
+    await store.queues.delete(16)
+    assert len([queue for queue in store.core.engine._builder._ends if queue >= 16]) <= 2
     await put(store, b"new", queue=21)
     assert await take(store, queue=21) == [b"new"]
 
@@ -251,15 +251,15 @@ async def test_a_deleted_queue_that_is_lent_from_again_stays_in_memory(tmp_path,
     async with await LocalStore.open(tmp_path, now_ms=clock, linger_s=3600) as store:
         await put(store, b"old")
         assert await take(store) == [b"old"]
-        deleting = asyncio.ensure_future(store.delete_queue(16))
-        while store._recent.deletion(16) is None and not deleting.done():
+        deleting = asyncio.ensure_future(store.queues.delete(16))
+        while store.core.recent.deletion(16) is None and not deleting.done():
             await asyncio.sleep(0)
         await deleting
         await put(store, b"a", b"b")
         assert await take(store, count=1) == [b"a"]
-        await store.settle(16, ME, [0])
+        await store.leases.settle(16, ME, [0])
         assert await take(store, OTHER) == [b"b"]
-        await store._until_dispatched(store.confirmed)
+        await store.core.until_dispatched(store.log.confirmed)
         assert await take(store) == []
 
 

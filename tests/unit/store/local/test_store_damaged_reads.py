@@ -26,24 +26,24 @@ async def test_a_reader_of_a_queue_goes_on_behind_the_damage(tmp_path):
     flip(tmp_path, at[1], at[2], at[5])
     async with await LocalStore.open(tmp_path) as store:
         found, damaged, offset = [], [], 0
-        while offset < (await store.bounds(16)).next:
+        while offset < (await store.queues.bounds(16)).next:
             try:
                 found += (more := await bodies(store, 16, offset))
                 offset += len(more)
             except CorruptFrame as error:
                 damaged.append((error.log_offset, error.end))
-                fetched = await store.fetch(16, offset, max_bytes=1 << 20) if error.next is None else None
+                fetched = await store.queues.fetch(16, offset, max_bytes=1 << 20) if error.next is None else None
                 assert fetched is None
                 sound = error.log_offset // (at[1] - at[0]) * 2
                 found += [b"%c%d" % (b"ab"[n % 2], n // 2) for n in range(offset, sound)]
                 offset = error.next
-        assert damaged == [(at[1], at[2]), (at[2], at[3]), (at[5], store.end)]
+        assert damaged == [(at[1], at[2]), (at[2], at[3]), (at[5], store.replication.end)]
         assert found == [b"%c%d" % (side, n) for n in (0, 3, 4) for side in b"ab"]
 
 
 async def changes_from(store, revision, count):
     """So many changes from a revision on."""
-    watch, found = store.kv_watch(from_revision=revision), []
+    watch, found = store.keys.watch(from_revision=revision), []
     try:
         while len(found) < count:
             found += (await asyncio.wait_for(anext(watch), 10)).changes
@@ -55,7 +55,7 @@ async def changes_from(store, revision, count):
 @pytest.mark.parametrize("last", [False, True])
 async def test_a_watch_that_meets_damage_says_what_is_left(tmp_path, last):
     async with await LocalStore.open(tmp_path) as store:
-        revisions = [await store.kv_put(f"k{n}", b"v") for n in range(5)]
+        revisions = [await store.keys.put(f"k{n}", b"v") for n in range(5)]
         await append(store, frame((16, b"x")))
     hurt = 4 if last else 2
     flip(tmp_path, revisions[hurt] - 1)
@@ -66,7 +66,7 @@ async def test_a_watch_that_meets_damage_says_what_is_left(tmp_path, last):
         assert revisions[hurt] < compacted.value.earliest
         with pytest.raises(RevisionCompacted):
             await changes_from(store, revisions[hurt], 1)
-        added = await store.kv_put("later", b"v")
+        added = await store.keys.put("later", b"v")
         assert added
         left = await changes_from(store, compacted.value.earliest, 5 - hurt)
         assert [change.key for change in left] == [*(f"k{n}" for n in range(hurt + 1, 5)), "later"]

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.commands import app
-from store.api.client import IndexKind
+from store.api.log import IndexKind
 from store.base.errors import NotRebuildable, RevisionCompacted, WrongGroup
 from store.engine.repair import StoppedStore
 from store.format.frame import ROW, ROW_INDEX_KEY, Position, UnplacedFrame, group_of, origin_of
@@ -36,56 +36,56 @@ async def test_everything_works_in_a_log_that_begins_elsewhere(tmp_path, group):
     origin = origin_of(group)
     for reopened in (False, True):
         async with await LocalStore.open(tmp_path, group=group, linger_s=0.001) as store:
-            assert (store.group, list(store.logs), store.first) == (group, [group], origin)
+            assert (store.group, list(store.logs), store.replication.first) == (group, [group], origin)
             if not reopened:
-                assert store.confirmed == origin
+                assert store.log.confirmed == origin
                 assert (await append(store, indexed(b"a", 3))).frame == origin
                 await append(store, indexed(b"b", 3))
                 await append(store, timer(1, b"fired"))
                 await store.tick()
-                assert await store.kv_put("k", b"v") > origin
-                await store.take(16, 1, max_count=1)
-                await store.settle(16, 1, [0])
-            await store._until_dispatched(store.confirmed)
-            assert group_of(store.confirmed) == group
+                assert await store.keys.put("k", b"v") > origin
+                await store.leases.take(16, 1, max_count=1)
+                await store.leases.settle(16, 1, [0])
+            await store.core.until_dispatched(store.log.confirmed)
+            assert group_of(store.log.confirmed) == group
             assert await bodies(store, 16) == [b"a", b"b"]
             assert await bodies(store, 17) == [b"fired"]
-            at = await store.last(7)
-            assert await store.read(at) == b"b"
+            at = await store.log.last(7)
+            assert await store.log.read(at) == b"b"
             assert Position.parse(str(at)) == at
-            found = await store.find(IndexKind.KEY, 3)
-            assert [await store.read(one) for one in found] == [b"b", b"a"]
-            assert await store.find(IndexKind.KEY, 3, below=found[0]) == found[1:]
-            frames, end = await store.scan(Position(0, 0), None, max_bytes=1 << 20)
-            assert (frames[0].start, end) == (origin, store.confirmed)
-            assert (await store.scan(Position(0, 0), [16], max_bytes=1 << 20))[0] == frames[:2]
-            assert (await store.kv_get("k")).value == b"v"
-            watch = store.kv_watch(from_revision=1)
+            found = await store.log.find(IndexKind.KEY, 3)
+            assert [await store.log.read(one) for one in found] == [b"b", b"a"]
+            assert await store.log.find(IndexKind.KEY, 3, below=found[0]) == found[1:]
+            frames, end = await store.log.scan(Position(0, 0), None, max_bytes=1 << 20)
+            assert (frames[0].start, end) == (origin, store.log.confirmed)
+            assert (await store.log.scan(Position(0, 0), [16], max_bytes=1 << 20))[0] == frames[:2]
+            assert (await store.keys.get("k")).value == b"v"
+            watch = store.keys.watch(from_revision=1)
             assert [change.key for change in (await anext(watch)).changes] == ["k"]
             await watch.aclose()
-            assert await store.waiting(16) == 1
-            lease = (await store.take(16, 2, max_count=1, invisible_ms=60_000))[0]
+            assert await store.leases.waiting(16) == 1
+            lease = (await store.leases.take(16, 2, max_count=1, invisible_ms=60_000))[0]
             if reopened:
-                assert await store.settle_handles([lease.handle()]) == [None]
+                assert await store.leases.settle_handles([lease.handle()]) == [None]
 
 
 @pytest.mark.parametrize("group", GROUPS)
 async def test_retention_and_compaction(tmp_path, group):
     options = {"group": group, "linger_s": 0.001, "segment_size_bytes": 2_000}
     async with await LocalStore.open(tmp_path, retention=Limits(size_bytes=1_000), **options) as store:
-        await store.configure_queues([QueueConfig(18, compact=True)])
+        await store.queues.configure([QueueConfig(18, compact=True)])
         await append(store, UnplacedFrame.build(ROW.pack(18, 0, 4, 0, 5, 6, 0, 0), b"kept"))
         for n in range(50):
             await append(store, frame((16, b"%03d" % n + bytes(100)), (17, b"x", 3)))
-        await store._until_dispatched(store.confirmed)
-        await store._loop.run_in_executor(None, store._engine.trimmer.run)
-        assert origin_of(group) < store.first < store.confirmed
-        assert len(await bodies(store, 18, (await store.bounds(18)).first)) == 1
-        assert (await bodies(store, 16, (await store.bounds(16)).first))[-1].startswith(b"049")
+        await store.core.until_dispatched(store.log.confirmed)
+        await store.core.loop.run_in_executor(None, store.core.engine.trimmer.run)
+        assert origin_of(group) < store.replication.first < store.log.confirmed
+        assert len(await bodies(store, 18, (await store.queues.bounds(18)).first)) == 1
+        assert (await bodies(store, 16, (await store.queues.bounds(16)).first))[-1].startswith(b"049")
         with pytest.raises(RevisionCompacted):
-            store.kv_watch(from_revision=1)
+            store.keys.watch(from_revision=1)
     async with await LocalStore.open(tmp_path, **options) as store:
-        assert (await bodies(store, 18, (await store.bounds(18)).first)) == [b"kept"]
+        assert (await bodies(store, 18, (await store.queues.bounds(18)).first)) == [b"kept"]
     shutil.rmtree(tmp_path / "views")
     with pytest.raises(NotRebuildable):
         await LocalStore.open(tmp_path, **options)
@@ -95,7 +95,7 @@ async def test_retention_and_compaction(tmp_path, group):
 async def test_tools_for_a_stopped_store(tmp_path, group):
     async with await LocalStore.open(tmp_path, group=group) as store:
         await append(store, frame((16, b"a")))
-        await store.kv_put("k", b"v")
+        await store.keys.put("k", b"v")
     with StoppedStore(tmp_path) as stopped:
         assert stopped.first == origin_of(group)
         assert stopped.verify().frames == 2

@@ -15,8 +15,8 @@ async def test_nobody_else_reads_what_is_created(tmp_path):
     try:
         async with await LocalStore.open(tmp_path / "new" / "data") as store:
             await append(store, frame((16, b"a")))
-            await store.take(16, 1, max_count=1)
-            await store._until_dispatched(store.confirmed)
+            await store.leases.take(16, 1, max_count=1)
+            await store.core.until_dispatched(store.log.confirmed)
     finally:
         os.umask(before)
     created = list(tmp_path.rglob("*"))

@@ -14,11 +14,11 @@ async def test_a_record_that_arrives_while_the_end_of_a_queue_is_looked_up(tmp_p
     async with await LocalStore.open(tmp_path) as store:
         await append(store, frame((16, b"1")))
     async with await LocalStore.open(tmp_path) as store:
-        loop, bounds = asyncio.get_running_loop(), store._reader.bounds
+        loop, bounds = asyncio.get_running_loop(), store.core.reader.bounds
 
         async def arrive():
             await append(store, frame((16, b"2")))
-            await store._until_dispatched(store.confirmed)
+            await store.core.until_dispatched(store.log.confirmed)
 
         def between(*args, in_memory=False, **options):
             if not in_memory:
@@ -26,7 +26,7 @@ async def test_a_record_that_arrives_while_the_end_of_a_queue_is_looked_up(tmp_p
             return bounds(*args, in_memory=in_memory, **options)
 
         with monkeypatch.context() as patch:
-            patch.setattr(store._reader, "bounds", between)
-            fetched = await store.fetch(16, 1, max_bytes=1_000)
+            patch.setattr(store.core.reader, "bounds", between)
+            fetched = await store.queues.fetch(16, 1, max_bytes=1_000)
         assert (fetched.frames, fetched.next) == ((), 1)
         assert await bodies(store, 16, 1) == [b"2"]

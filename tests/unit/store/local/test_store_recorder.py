@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from store.api.client import Appended
+from store.api.log import Appended
 from store.base.errors import RevisionConflict, StoreOverloaded
 from store.format.frame import Position
 from store.format.records import GroupOffsets, KvPut, QueueDeleted, Settled, decode

@@ -21,7 +21,7 @@ async def store(tmp_path, request):
 
 
 def waiting(store, queue, offset, ms=LONG_MS, **limits):
-    return asyncio.ensure_future(store.fetch(queue, offset, max_bytes=1 << 20, max_wait_ms=ms, **limits))
+    return asyncio.ensure_future(store.queues.fetch(queue, offset, max_bytes=1 << 20, max_wait_ms=ms, **limits))
 
 
 def records(fetched):
@@ -84,7 +84,7 @@ async def test_a_queue_that_is_deleted_ends_the_wait(store):
     await append(store, frame((16, b"1")))
     reading = waiting(store, 16, 1)
     await until(lambda: store._arrivals._count)
-    await store.delete_queue(16)
+    await store.queues.delete(16)
     with pytest.raises(OffsetOutOfRange):
         await reading
 

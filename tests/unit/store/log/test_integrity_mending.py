@@ -196,7 +196,7 @@ async def test_a_replica_is_told_of_damage_and_mended_while_it_serves(tmp_path):
         await until(lambda: store.is_damaged)
         await until(lambda: store.hooks.last("damaged") == 0 and ("damaged", 0) in store.hooks.told)
         (damage,) = store.damages
-        await store.mend(damage.start, between(placed, damage.start, damage.end))
+        await store.replication.mend(damage.start, between(placed, damage.start, damage.end))
         assert (store.is_damaged, store.damages, store.damages_repaired) == (False, [], 1)
 
 
@@ -211,8 +211,8 @@ async def test_a_repaired_damage_stays_repaired_and_an_open_one_open_after_a_res
     async with await LocalStore.open(tmp_path, **options) as store:
         await until(lambda: len(store.damages) == 2)
         first, second = store.damages
-        await store.mend(first.start, between(placed, first.start, first.end))
+        await store.replication.mend(first.start, between(placed, first.start, first.end))
     async with await LocalStore.open(tmp_path, **{**options, "scrub_bytes_per_s": 0}) as store:
         assert list(store.damages) == [second]
-        await store.mend(second.start, between(placed, second.start, second.end))
+        await store.replication.mend(second.start, between(placed, second.start, second.end))
         assert [one[:3] for one in await bodies(store, 16)] == [b"%03d" % n for n in range(40)]

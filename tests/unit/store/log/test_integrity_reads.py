@@ -6,7 +6,7 @@ import pytest
 
 from store.base.errors import CorruptFrame, ReplicaIncomplete
 from store.format.frame import HEADER, Position
-from store.local.calls import core
+from store.local import core
 from store.local.local import LocalStore
 from tests.support.store.replica_kit import open_master, until
 from tests.support.store.store_kit import append, frame
@@ -26,7 +26,7 @@ async def damaged(directory, region=HEADER.size + 3):
     async with await LocalStore.open(directory, **OPTIONS) as store:
         for n in range(40):
             await append(store, record(n))
-        frames = list(store._engine.log.scan(0, store.end))
+        frames = list(store.core.engine.log.scan(0, store.replication.end))
     hurt = frames[HURT]
     path = max(p for p in (directory / "log").iterdir() if int(p.stem) <= hurt.start)
     data = bytearray(path.read_bytes())
@@ -37,15 +37,15 @@ async def damaged(directory, region=HEADER.size + 3):
 
 async def replica(directory):
     store = await open_master(directory, **OPTIONS)
-    store.confirm(store.flushed)
+    store.replication.confirm(store.replication.flushed)
     return store
 
 
 READS = {
-    "fetch": lambda store, hurt: store.fetch(16, HURT, max_bytes=1),
-    "scan": lambda store, hurt: store.scan(Position(hurt.start, 0), None, max_bytes=1),
-    "scan of queues": lambda store, hurt: store.scan(Position(hurt.start, 0), [16], max_bytes=1),
-    "read": lambda store, hurt: store.read(Position(hurt.start, 0)),
+    "fetch": lambda store, hurt: store.queues.fetch(16, HURT, max_bytes=1),
+    "scan": lambda store, hurt: store.log.scan(Position(hurt.start, 0), None, max_bytes=1),
+    "scan of queues": lambda store, hurt: store.log.scan(Position(hurt.start, 0), [16], max_bytes=1),
+    "read": lambda store, hurt: store.log.read(Position(hurt.start, 0)),
 }
 
 
@@ -58,7 +58,7 @@ async def test_a_reader_on_a_replica_waits_and_gets_the_message_after_the_repair
     reading = asyncio.ensure_future(READS[kind](store, hurt))
     await until(lambda: store.is_damaged or reading.done())
     assert not reading.done()
-    await store.mend(hurt.start, hurt.data)
+    await store.replication.mend(hurt.start, hurt.data)
     found = await reading
     got = found if kind == "read" else (found.frames if kind == "fetch" else found[0])[0].record(0)
     assert got == b"%03d" % HURT + bytes(100)
@@ -83,13 +83,13 @@ async def test_consumers_with_leases_wait_for_the_repair_and_pass_over_what_is_l
     monkeypatch.setattr(core, "REPAIR_S_MAX", 0.05)
     await damaged(tmp_path)
     store = await replica(tmp_path)
-    taken = await store.take(16, 1, max_count=20)
+    taken = await store.leases.take(16, 1, max_count=20)
     assert [one.offset for one in taken] == list(range(HURT))
     with pytest.raises(ReplicaIncomplete):
-        await store.take(16, 1, max_count=20)
+        await store.leases.take(16, 1, max_count=20)
     assert store.messages_lost == 0
     store.hooks.beyond_repair = True
-    taken = await store.take(16, 1, max_count=5)
+    taken = await store.leases.take(16, 1, max_count=5)
     assert [one.offset for one in taken] == list(range(HURT + 1, HURT + 5))
     assert store.messages_lost == 1
     await store.close()
@@ -109,9 +109,9 @@ async def test_a_reader_on_a_store_alone_gets_an_error_with_the_offsets_and_no_g
             assert f"offsets {HURT} to {HURT} of queue 16" in str(error)
         elif kind != "read":
             assert error.end == hurt.end
-        fetched = await store.fetch(16, 0, max_bytes=1 << 20)
+        fetched = await store.queues.fetch(16, 0, max_bytes=1 << 20)
         assert fetched.next == HURT  # what is in front of it comes first, and what is behind it not with it
-        assert (await store.fetch(16, HURT + 1, max_bytes=1 << 20)).next == 40
+        assert (await store.queues.fetch(16, HURT + 1, max_bytes=1 << 20)).next == 40
         assert [(one.start, one.end) for one in store.damages] == [(hurt.start, hurt.end)]
 
 
@@ -121,7 +121,7 @@ async def test_bytes_of_a_frame_in_a_record_are_no_damage(tmp_path):
         inner = record(1).header(log_offset=HEADER.size + 48, epoch=1, stored_at_ms=1)
         await append(store, frame((16, inner + b"not its body")))
         with pytest.raises(CorruptFrame):
-            await store.read(Position(HEADER.size + 48, 0))
+            await store.log.read(Position(HEADER.size + 48, 0))
         assert not store.is_damaged
 
 
@@ -134,7 +134,7 @@ async def test_a_store_says_which_offsets_of_which_queues_are_lost(tmp_path):
         in_file = sum(1 for one in frames if one.start < store.damages[0].end)
         assert list(await store.lost()) == [(16, 0, in_file), (16, HURT, HURT + 1)]
         for damage in store.damages:
-            await store.mend(
+            await store.replication.mend(
                 damage.start, b"".join(one.data for one in frames if damage.start <= one.start < damage.end)
             )
         assert await store.lost() == ()

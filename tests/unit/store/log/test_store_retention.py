@@ -45,8 +45,8 @@ async def open_store(tmp_path, clock):
 
 async def trim(store):
     """Does what housekeeping does every so often; it looks at what the views know."""
-    await store._until_dispatched(store.confirmed)
-    await asyncio.get_running_loop().run_in_executor(None, store._engine.trimmer.run)
+    await store.core.until_dispatched(store.log.confirmed)
+    await asyncio.get_running_loop().run_in_executor(None, store.core.engine.trimmer.run)
 
 
 def segments(path):
@@ -110,7 +110,7 @@ async def after(request, open_store):
 
     async def after(store):
         if request.param == "dispatched":
-            await store._until_dispatched(store.confirmed)
+            await store.core.until_dispatched(store.log.confirmed)
         if request.param == "reopened":
             await store.close()
             return await open_store()
@@ -121,73 +121,73 @@ async def after(request, open_store):
 
 async def test_age_hides_records_while_their_segment_is_there(open_store, after, clock, tmp_path):
     store = await open_store()
-    await store.configure_queues([QueueConfig(16, HOUR)])
+    await store.queues.configure([QueueConfig(16, HOUR)])
     await write(store, 3, 16, 17, size=30)
     clock.ms += HOUR
     await write(store, 2, 16, 17, size=30)
     store = await after(store)
-    assert await store.bounds(16) == (0, 5)
+    assert await store.queues.bounds(16) == (0, 5)
     clock.ms += 1
-    assert await store.bounds(16) == (3, 5)
-    assert await store.bounds(17) == (0, 5)
+    assert await store.queues.bounds(16) == (3, 5)
+    assert await store.queues.bounds(17) == (0, 5)
     assert numbers(await bodies(store, 16, 3)) == [0, 1]
     for offset in (0, 2):
         with pytest.raises(OffsetOutOfRange) as refused:
-            await store.fetch(16, offset, max_bytes=1000)
+            await store.queues.fetch(16, offset, max_bytes=1000)
         assert (refused.value.first, refused.value.next) == (3, 5)
-    assert await store.offset_at_time(16, 0) == 3
-    frames, _ = await store.scan(Position(0, 0), [16], max_bytes=1 << 20)
+    assert await store.queues.offset_at_time(16, 0) == 3
+    frames, _ = await store.log.scan(Position(0, 0), [16], max_bytes=1 << 20)
     assert len(frames) == 2
-    frames, _ = await store.scan(Position(0, 0), [17], max_bytes=1 << 20)
+    frames, _ = await store.log.scan(Position(0, 0), [17], max_bytes=1 << 20)
     assert len(frames) == 5
     clock.ms += HOUR
-    assert await store.bounds(16) == (5, 5)
+    assert await store.queues.bounds(16) == (5, 5)
     assert await bodies(store, 16, 5) == []
     with pytest.raises(OffsetOutOfRange):
-        await store.fetch(16, 4, max_bytes=1000)
-    assert await store.offset_at_time(16, 0) == 5
+        await store.queues.fetch(16, 4, max_bytes=1000)
+    assert await store.queues.offset_at_time(16, 0) == 5
 
 
 async def test_size_hides_all_but_the_newest(open_store, after):
     store = await open_store()
     one = frame((16, b"0".ljust(30, b"."))).size_bytes
-    await store.configure_queues([QueueConfig(16, None, 3 * one)])
+    await store.queues.configure([QueueConfig(16, None, 3 * one)])
     await write(store, 10, 16, size=30)
     store = await after(store)
-    assert await store.bounds(16) == (7, 10)
+    assert await store.queues.bounds(16) == (7, 10)
     assert numbers(await bodies(store, 16, 7)) == [7, 8, 9]
     with pytest.raises(OffsetOutOfRange) as refused:
-        await store.fetch(16, 6, max_bytes=1000)
+        await store.queues.fetch(16, 6, max_bytes=1000)
     assert refused.value.first == 7
-    await store.configure_queues([QueueConfig(16, None, 1)])
-    assert await store.bounds(16) == (9, 10)  # the frame that goes over the limit stays
-    await store.configure_queues([QueueConfig(16)])
-    assert await store.bounds(16) == (0, 10)
+    await store.queues.configure([QueueConfig(16, None, 1)])
+    assert await store.queues.bounds(16) == (9, 10)  # the frame that goes over the limit stays
+    await store.queues.configure([QueueConfig(16)])
+    assert await store.queues.bounds(16) == (0, 10)
 
 
 async def test_a_frames_bytes_are_shared_by_its_queues(open_store):
     store = await open_store()
     both = frame((16, b"x" * 100), (17, b"x" * 100), (17, b"x" * 100), (17, b"x" * 100))
     await append(store, both)
-    await store._until_dispatched(store.confirmed)
-    with store._engine.views.reading() as txn:
-        ends = [store._engine.views.queues.end(txn, queue).size_bytes for queue in (16, 17)]
+    await store.core.until_dispatched(store.log.confirmed)
+    with store.core.engine.views.reading() as txn:
+        ends = [store.core.engine.views.queues.end(txn, queue).size_bytes for queue in (16, 17)]
     assert ends == [both.size_bytes // 4, both.size_bytes * 3 // 4]
 
 
 async def test_a_configuration_outlives_a_restart_and_goes_with_its_queue(open_store):
     store = await open_store()
     config = QueueConfig(16, 5000, 6000, compact=True)
-    await store.configure_queues([config, QueueConfig(17, 1)])
-    assert store.queue_config(16) == config
+    await store.queues.configure([config, QueueConfig(17, 1)])
+    assert store.queues.config(16) == config
     await store.close()
     store = await open_store()
-    assert store.queue_config(16) == config
-    await store.delete_queue(16)
-    assert store.queue_config(16) is None
-    assert store.queue_config(17) == QueueConfig(17, 1)
+    assert store.queues.config(16) == config
+    await store.queues.delete(16)
+    assert store.queues.config(16) is None
+    assert store.queues.config(17) == QueueConfig(17, 1)
     await store.close()
-    assert (await open_store()).queue_config(16) is None
+    assert (await open_store()).queues.config(16) is None
 
 
 # ---- on disk
@@ -195,7 +195,7 @@ async def test_a_configuration_outlives_a_restart_and_goes_with_its_queue(open_s
 
 async def test_whole_segments_go_when_all_their_queues_are_past_their_limits(open_store, clock, tmp_path):
     store = await open_store()
-    await store.configure_queues([QueueConfig(16, HOUR), QueueConfig(17, 2 * HOUR)])
+    await store.queues.configure([QueueConfig(16, HOUR), QueueConfig(17, 2 * HOUR)])
     await write(store, 10, 16, 17)
     before = segments(tmp_path)
     assert len(before) > 5
@@ -204,18 +204,18 @@ async def test_whole_segments_go_when_all_their_queues_are_past_their_limits(ope
     clock.ms += HOUR + 1
     await trim(store)
     assert segments(tmp_path) == before  # 17 needs them
-    assert await store.bounds(16) == (10, 10)
+    assert await store.queues.bounds(16) == (10, 10)
     clock.ms += HOUR
     await trim(store)
     left = segments(tmp_path)
-    assert left[0] == store._engine.log.first > 0
+    assert left[0] == store.core.engine.log.first > 0
     assert left[:-1] == [] or left[0] in before
-    assert await store.bounds(17) == (10, 10)
+    assert await store.queues.bounds(17) == (10, 10)
     await write(store, 1, 16, 17)
-    assert await store.bounds(16) == (10, 11)  # offsets go on
+    assert await store.queues.bounds(16) == (10, 11)  # offsets go on
     assert numbers(await bodies(store, 16, 10)) == [0]
     with pytest.raises(OffsetOutOfRange) as refused:
-        await store.fetch(17, 3, max_bytes=1000)
+        await store.queues.fetch(17, 3, max_bytes=1000)
     assert (refused.value.first, refused.value.next) == (10, 11)
 
 
@@ -226,60 +226,60 @@ async def test_no_limits_no_deletion(open_store, clock, tmp_path):
     before = segments(tmp_path)
     await trim(store)
     assert segments(tmp_path) == before
-    assert await store.bounds(16) == (0, 10)
+    assert await store.queues.bounds(16) == (0, 10)
 
 
 async def test_the_stores_default_is_for_all_that_say_nothing(open_store, clock, tmp_path):
     store = await open_store(retention=Limits(age_ms=HOUR))
-    await store.configure_queues([QueueConfig(17, FOREVER)])
+    await store.queues.configure([QueueConfig(17, FOREVER)])
     await write(store, 5, 16)
     await write(store, 5, 17)
     clock.ms += HOUR + 1
     await trim(store)
-    assert store._engine.log.first > 0
-    assert await store.bounds(16) == (5, 5)
-    assert await store.bounds(17) == (0, 5)
+    assert store.core.engine.log.first > 0
+    assert await store.queues.bounds(16) == (5, 5)
+    assert await store.queues.bounds(17) == (0, 5)
     assert numbers(await bodies(store, 17)) == [0, 1, 2, 3, 4]
 
 
 async def test_size_limits_delete_too(open_store, tmp_path):
     store = await open_store(retention=Limits(size_bytes=2 * SEGMENT))
     await write(store, 30, 16)
-    await store._until_dispatched(store.confirmed)
+    await store.core.until_dispatched(store.log.confirmed)
     await trim(store)
     assert len(segments(tmp_path)) <= 4
-    bounds = await store.bounds(16)
+    bounds = await store.queues.bounds(16)
     assert 3 <= bounds.next - bounds.first <= 6
 
 
 async def test_state_outlives_the_segments_it_came_in(open_store, clock, tmp_path):
     store = await open_store(retention=Limits(age_ms=HOUR))
-    await store.kv_put("key", b"value")
-    await store.commit_offsets("group", {16: 7})
+    await store.keys.put("key", b"value")
+    await store.groups.commit("group", {16: 7})
     at = await append(store, frame((16, b"x" * 300, 99)))
     await write(store, 10, 16)
-    assert await store.last(99) == Position(at.frame, 0)
+    assert await store.log.last(99) == Position(at.frame, 0)
     clock.ms += HOUR + 1
     await trim(store)
     for again in (False, True):
         if again:
             await store.close()
             store = await open_store(retention=Limits(age_ms=HOUR))
-        assert store._engine.log.first > at.frame
-        assert (await store.kv_get("key")).value == b"value"
-        assert await store.offsets("group") == {16: 7}
-        assert await store.last(99) is None
-        assert await store.read(Position(at.frame, 0)) is None
-        frames, _ = await store.scan(Position(0, 0), None, max_bytes=1 << 20)
-        assert all(one.start >= store._engine.log.first for one in frames)
-        assert await store.bounds(16) == (11, 11)
+        assert store.core.engine.log.first > at.frame
+        assert (await store.keys.get("key")).value == b"value"
+        assert await store.groups.offsets("group") == {16: 7}
+        assert await store.log.last(99) is None
+        assert await store.log.read(Position(at.frame, 0)) is None
+        frames, _ = await store.log.scan(Position(0, 0), None, max_bytes=1 << 20)
+        assert all(one.start >= store.core.engine.log.first for one in frames)
+        assert await store.queues.bounds(16) == (11, 11)
 
 
 async def test_a_lagging_group_keeps_what_its_topics_limits_keep(open_store, clock):
     """And nothing more: it is told where the queue begins."""
     store = await open_store()
-    await store.configure_queues([QueueConfig(16, HOUR)])
-    await store.commit_offsets("slow", {16: 2})
+    await store.queues.configure([QueueConfig(16, HOUR)])
+    await store.groups.commit("slow", {16: 2})
     await write(store, 10, 16)
     clock.ms += HOUR
     await trim(store)
@@ -287,26 +287,26 @@ async def test_a_lagging_group_keeps_what_its_topics_limits_keep(open_store, clo
     clock.ms += 1
     await trim(store)
     with pytest.raises(OffsetOutOfRange) as refused:
-        await store.fetch(16, (await store.offsets("slow"))[16], max_bytes=1000)
+        await store.queues.fetch(16, (await store.groups.offsets("slow"))[16], max_bytes=1000)
     assert refused.value.first == 10
 
 
 async def test_a_deleted_queue_keeps_nothing(open_store, clock):
     store = await open_store()
     await write(store, 10, 16)
-    await store.delete_queue(16)
+    await store.queues.delete(16)
     await write(store, 4, 17)
-    await store.configure_queues([QueueConfig(17, HOUR)])
+    await store.queues.configure([QueueConfig(17, HOUR)])
     clock.ms += HOUR + 1
     await trim(store)
-    assert store._engine.log.first > 0
+    assert store.core.engine.log.first > 0
 
 
 async def test_a_reader_that_is_under_way_is_not_disturbed(open_store, clock, tmp_path):
     """Files are unlinked at once, and closed when the last reader has let go."""
     store = await open_store(retention=Limits(age_ms=HOUR), cache_bytes_max=0)
     await write(store, 10, 16)
-    log = store._engine.log
+    log = store.core.engine.log
     reading = log.scan(0, log.confirmed, read_bytes=100)
     first = next(reading)
     clock.ms += HOUR + 1
@@ -326,15 +326,15 @@ async def test_files_are_deleted_only_when_the_views_know(open_store, clock, tmp
     before = segments(tmp_path)
     clock.ms += HOUR + 1
     with monkeypatch.context() as patch:
-        patch.setattr(store._engine.trimmer, "delete", lambda: None)
+        patch.setattr(store.core.engine.trimmer, "delete", lambda: None)
         await trim(store)
     assert set(before) <= set(segments(tmp_path))
-    first = store._engine.views.first
+    first = store.core.engine.views.first
     assert first > 0
     await store.close()
     store = await open_store(retention=Limits(age_ms=HOUR))
-    assert store._engine.log.first == first == segments(tmp_path)[0]
-    assert await store.bounds(16) == (10, 10)
+    assert store.core.engine.log.first == first == segments(tmp_path)[0]
+    assert await store.queues.bounds(16) == (10, 10)
 
 
 @pytest.mark.parametrize("failing", ["unlink", "sync_directory"])
@@ -353,12 +353,12 @@ async def test_a_disk_that_does_not_delete(open_store, clock, tmp_path, monkeypa
             await trim(store)
     assert store.error is None
     await write(store, 1, 16)
-    assert await store.bounds(16) == (10, 11)
-    first = store._engine.views.first
+    assert await store.queues.bounds(16) == (10, 11)
+    first = store.core.engine.views.first
     await store.close()
     store = await open_store(retention=Limits(age_ms=HOUR))
     assert segments(tmp_path)[0] == first
-    assert await store.bounds(16) == (10, 11)
+    assert await store.queues.bounds(16) == (10, 11)
 
 
 async def test_a_full_disk_is_made_room_on(open_store, clock, tmp_path):
@@ -367,13 +367,13 @@ async def test_a_full_disk_is_made_room_on(open_store, clock, tmp_path):
     store = await open_store(retention=Limits(age_ms=HOUR), files=files, disk_reserve_bytes=1 << 20)
     await write(store, 10, 16)
     files.free = 1000
-    store._engine.look_for_space()
+    store.core.engine.look_for_space()
     assert store.full is not None
     clock.ms += HOUR + 1
     await trim(store)
-    assert store._engine.log.first > 0
+    assert store.core.engine.log.first > 0
     files.free = None
-    store._engine.look_for_space()
+    store.core.engine.look_for_space()
     assert store.full is None
 
 
@@ -387,9 +387,9 @@ async def test_no_room_even_for_the_record(open_store, clock, tmp_path):
     await trim(store)
     assert set(before) <= set(segments(tmp_path))
     files.write_error = 0
-    store._engine.look_for_space()
+    store.core.engine.look_for_space()
     await trim(store)
-    assert store._engine.log.first > 0
+    assert store.core.engine.log.first > 0
 
 
 async def test_a_rebuild_from_the_whole_log_is_trimmed_alike(open_store, clock, tmp_path):
@@ -404,16 +404,16 @@ async def test_a_rebuild_from_the_whole_log_is_trimmed_alike(open_store, clock, 
 
     for _ in range(3):
         await write(store, 7, 16, 17)
-        await store.kv_put("key", b"value")
+        await store.keys.put("key", b"value")
         keep()
         clock.ms += HOUR + 1
         await trim(store)
         await write(store, 1, 17)
         keep()
-    assert store._engine.log.first > 0
+    assert store.core.engine.log.first > 0
     await store.close()
     other = await open_store(tmp_path / "archive")
-    first = store._engine.log.first
+    first = store.core.engine.log.first
     assert min(int(one.stem) for one in archive.iterdir()) == first
     await other.close()
     entries = []
@@ -449,7 +449,7 @@ async def test_views_that_the_log_cannot_give_again_are_not_thrown_away(open_sto
     with StoppedStore(tmp_path / "data") as stopped:
         stopped.rebuild_views(force=True)
     store = await open_store()
-    assert (await store.bounds(16)).next > 0
+    assert (await store.queues.bounds(16)).next > 0
 
 
 async def test_views_ahead_of_a_log_that_has_lost_its_end_are_kept(open_store, clock, tmp_path):
@@ -458,25 +458,25 @@ async def test_views_ahead_of_a_log_that_has_lost_its_end_are_kept(open_store, c
     clock.ms += HOUR + 1
     await trim(store)
     await write(store, 2, 16)
-    before, end = await store.bounds(16), store.end
+    before, end = await store.queues.bounds(16), store.replication.end
     await store.close()
     last = segments(tmp_path)[-1]
     (tmp_path / "data" / "log" / f"{last:020d}.log").write_bytes(b"")
     store = await open_store(retention=Limits(age_ms=HOUR))
     assert [(one.start, one.end) for one in store.damages] == [(last, end)]
-    assert await store.bounds(16) == before
+    assert await store.queues.bounds(16) == before
     await write(store, 1, 16)
-    assert (await store.bounds(16)).next == before.next + 1
+    assert (await store.queues.bounds(16)).next == before.next + 1
 
 
 async def test_what_a_record_says_of_later_frames_counts_only_to_itself(open_store):
     """A log is never trimmed behind the record that says so, whatever it says."""
     store = await open_store()
     await write(store, 3, 16, size=10)
-    await store._recorder.record(LogTrimmed(1 << 40, 0))
+    await store.core.recorder.record(LogTrimmed(1 << 40, 0))
     await write(store, 1, 16, size=10)
-    await store._until_dispatched(store.confirmed)
-    assert await store.bounds(16) == (3, 4)
+    await store.core.until_dispatched(store.log.confirmed)
+    assert await store.queues.bounds(16) == (3, 4)
     assert numbers(await bodies(store, 16, 3)) == [0]
 
 
@@ -491,7 +491,7 @@ async def test_housekeeping_comes_by_itself(open_store, clock, tmp_path):
     await write(store, 10, 16)
     clock.ms += HOUR + 1
     async with asyncio.timeout(10):
-        while store._engine.log.first == 0:
+        while store.core.engine.log.first == 0:
             await asyncio.sleep(0.01)
     await store.close()
 
@@ -499,31 +499,31 @@ async def test_housekeeping_comes_by_itself(open_store, clock, tmp_path):
 async def test_what_was_trimmed_is_not_lent(open_store, clock):
     store = await open_store(retention=Limits(age_ms=HOUR))
     await write(store, 10, 16)
-    held = await store.take(16, 1, max_count=2)
+    held = await store.leases.take(16, 1, max_count=2)
     assert [lease.offset for lease in held] == [0, 1]
     clock.ms += HOUR + 1
     await trim(store)
     async with asyncio.timeout(10):
-        while await store.waiting(16) > 2:  # of the last segment, which is there
+        while await store.leases.waiting(16) > 2:  # of the last segment, which is there
             await asyncio.sleep(0.001)
     await write(store, 2, 16, size=10)
-    assert [lease.offset for lease in await store.take(16, 1, max_count=5)] == [8, 9, 10, 11]
-    await store.settle(16, 1, [0, 1, 8, 9, 10])
+    assert [lease.offset for lease in await store.leases.take(16, 1, max_count=5)] == [8, 9, 10, 11]
+    await store.leases.settle(16, 1, [0, 1, 8, 9, 10])
     await store.close()
     store = await open_store(retention=Limits(age_ms=HOUR))
-    assert await store.waiting(16) == 1
-    assert [lease.offset for lease in await store.take(16, 1, max_count=5)] == [11]
+    assert await store.leases.waiting(16) == 1
+    assert [lease.offset for lease in await store.leases.take(16, 1, max_count=5)] == [11]
 
 
 async def test_a_take_that_meets_what_was_trimmed_goes_on_behind(open_store, clock, monkeypatch):
     """Before the leases have been told."""
     store = await open_store(retention=Limits(age_ms=HOUR))
     await write(store, 10, 16)
-    assert len(await store.take(16, 1, max_count=1)) == 1
-    monkeypatch.setattr(store, "_trim_leases", lambda _: None)
+    assert len(await store.leases.take(16, 1, max_count=1)) == 1
+    monkeypatch.setattr(store.leases, "_trim_leases", lambda _: None)
     clock.ms += HOUR + 1
     await trim(store)
-    assert [lease.offset for lease in await store.take(16, 1, max_count=3)] == [8, 9]
+    assert [lease.offset for lease in await store.leases.take(16, 1, max_count=3)] == [8, 9]
 
 
 # ---- queues kept until they are consumed
@@ -532,42 +532,44 @@ async def test_a_take_that_meets_what_was_trimmed_goes_on_behind(open_store, clo
 async def test_what_nobody_has_settled_is_kept_whatever_its_age(tmp_path, open_store, clock):
     """The default limits are for topics: a named queue's messages wait for their consumer."""
     store = await open_store(retention=Limits(HOUR, 500))
-    await store.configure_queues([QueueConfig(17, until_settled=True)])
+    await store.queues.configure([QueueConfig(17, until_settled=True)])
     await write(store, 12, 17)
     clock.ms += 2 * HOUR
     await write(store, 1, 18)
     await trim(store)
     assert segments(tmp_path)[0] == 0
-    assert numbers([lease.frame.record(lease.row) for lease in await store.take(17, 1, max_count=20)]) == [*range(12)]
+    assert numbers([lease.frame.record(lease.row) for lease in await store.leases.take(17, 1, max_count=20)]) == [
+        *range(12)
+    ]
 
 
 async def test_what_is_settled_goes_up_to_the_first_that_is_not(tmp_path, open_store, clock):
     store = await open_store(retention=Limits(HOUR, FOREVER))
-    await store.configure_queues([QueueConfig(17, until_settled=True)])
+    await store.queues.configure([QueueConfig(17, until_settled=True)])
     await write(store, 12, 17)
     clock.ms += 2 * HOUR
     await write(store, 12, 18)
-    leases = await store.take(17, 1, max_count=12)
-    await store.settle(17, 1, [leases[n].offset for n in (0, 1, 2, 3, 4, 6, 7)])
+    leases = await store.leases.take(17, 1, max_count=12)
+    await store.leases.settle(17, 1, [leases[n].offset for n in (0, 1, 2, 3, 4, 6, 7)])
     await trim(store)
     kept = segments(tmp_path)[0]
     assert 0 < kept <= leases[5].frame.start
-    assert (await store.bounds(17)).first <= 5
-    await store.settle(17, 1, [leases[n].offset for n in (5, 8, 9, 10, 11)])
+    assert (await store.queues.bounds(17)).first <= 5
+    await store.leases.settle(17, 1, [leases[n].offset for n in (5, 8, 9, 10, 11)])
     await trim(store)
     assert segments(tmp_path)[0] > leases[11].frame.start
     await store.close()
     store = await open_store(retention=Limits(HOUR, FOREVER))
-    assert await store.take(17, 1, max_count=12) == ()
+    assert await store.leases.take(17, 1, max_count=12) == ()
 
 
 async def test_a_queue_kept_until_settled_may_have_limits_of_its_own(tmp_path, open_store, clock):
     store = await open_store()
-    await store.configure_queues([QueueConfig(17, HOUR, until_settled=True), QueueConfig(18, 0)])
+    await store.queues.configure([QueueConfig(17, HOUR, until_settled=True), QueueConfig(18, 0)])
     await write(store, 12, 17)
     clock.ms += 2 * HOUR
     await write(store, 12, 18)
     clock.ms += 1
     await trim(store)
     assert segments(tmp_path)[0] > 0
-    assert await store.take(17, 1, max_count=12) == ()
+    assert await store.leases.take(17, 1, max_count=12) == ()

@@ -244,23 +244,23 @@ async def test_a_flip_is_found_reported_and_never_served(tmp_path, region, caplo
     ) as store:
         # By whoever reads: an error for this record, and every other as it was.
         with pytest.raises(CorruptFrame):
-            await store.fetch(16, 13, max_bytes=1)
+            await store.queues.fetch(16, 13, max_bytes=1)
         (damage,) = store.damages
         assert (damage.segment, damage.start, damage.found_by) == (name, hurt.start, "read")
         assert [b[:3] for b in await bodies(store, 16, 14)] == [b"%03d" % n for n in range(14, 40)]
-        fetched = await store.fetch(16, 0, max_bytes=1 << 20)
+        fetched = await store.queues.fetch(16, 0, max_bytes=1 << 20)
         assert fetched.next == 13
-        scanned, at = await store.scan(Position(LogOffset(0), 0), None, max_bytes=1 << 20)
+        scanned, at = await store.log.scan(Position(LogOffset(0), 0), None, max_bytes=1 << 20)
         assert (scanned, at) == (frames[:13], hurt.start)
         with pytest.raises(CorruptFrame) as caught:
-            await store.scan(Position(at, 0), None, max_bytes=1 << 20)
+            await store.log.scan(Position(at, 0), None, max_bytes=1 << 20)
         assert caught.value.end == hurt.end
-        scanned, _ = await store.scan(Position(LogOffset(hurt.end), 0), None, max_bytes=1 << 20)
+        scanned, _ = await store.log.scan(Position(LogOffset(hurt.end), 0), None, max_bytes=1 << 20)
         assert scanned == frames[14:]
     (tmp_path / "damages").unlink()  # who found it first is known as long as it is damaged
     async with await LocalStore.open(tmp_path, segment_size_bytes=2_000, scrub_bytes_per_s=1 << 30) as store:
         (tmp_path / "scrub").unlink(missing_ok=True)
-        store._engine.scrub.step()
+        store.core.engine.scrub.step()
         (damage,) = store.damages
         assert (damage.segment, damage.start, damage.end, damage.found_by) == (name, hurt.start, hurt.end, "scrub")
         assert "the log is damaged" in caplog.text

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from store.api.client import Put
+from store.api.keys import Put
 from tests.support.controller.controllers import Controllers
 from tests.support.store.node_kit import StoreGroup
 
@@ -25,8 +25,8 @@ class Writer:
     async def _run(self):
         revision = 0
         while not self.stopping:
-            revision = await self.store.kv_put(self.key, b"%d" % self.written, expected_revision=revision)
-            done = await self.store.kv_transact({self.key: revision}, [Put(self.key, b"%d" % (self.written + 1))])
+            revision = await self.store.keys.put(self.key, b"%d" % self.written, expected_revision=revision)
+            done = await self.store.keys.transact({self.key: revision}, [Put(self.key, b"%d" % (self.written + 1))])
             revision = done.revision
             self.written += 2
 
@@ -52,5 +52,5 @@ async def test_nobody_is_told_that_an_outcome_is_not_known(tmp_path):
             one.stopping = True
         await asyncio.gather(*(one.task for one in writers))
         for one in writers:
-            entry = await stores[0].kv_get(one.key)
+            entry = await stores[0].keys.get(one.key)
             assert entry.value == b"%d" % (one.written - 1)

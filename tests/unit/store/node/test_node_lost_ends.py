@@ -41,9 +41,9 @@ async def fill(group):
     store = group.store()
     for body in BODIES:
         await append(store, frame((16, body)))
-    await store.kv_put("k", b"v")
+    await store.keys.put("k", b"v")
     await group.settled()
-    return group.nodes[await group.master()].disk.store.end
+    return group.nodes[await group.master()].disk.store.replication.end
 
 
 def shorten(group, name, size):
@@ -135,11 +135,11 @@ async def test_ends_that_are_lost_with_the_floors_are_given_up_by_no_clean_elect
     async with StoreGroup(tmp_path, controllers) as group:
         end = await fill(group)
         for node in group.nodes.values():
-            await node.disk.store._until_dispatched(end)
+            await node.disk.store.core.until_dispatched(end)
         epoch = await lose_the_ends(group, floors_too=True)
         with pytest.raises(NotElectable):
             await group.client.do(Elect(group=GROUP, candidate=None))
-        assert {node.disk.store.lost_end for node in group.nodes.values()} == {end}
+        assert {node.disk.store.replication.lost_end for node in group.nodes.values()} == {end}
         assert not any(isinstance(node.role, MasterRole) for node in group.nodes.values())
         await elect_unclean(group)
         await group.master(after=epoch)

@@ -121,15 +121,15 @@ async def test_a_master_whose_replicas_do_not_answer_says_so(tmp_path, controlle
         assert (await group.client.do(AskService(group=GROUP))).served
         local = group.nodes[name].disk.store
         await append(group.store(), frame((20, b"a"), (20, b"b")))
-        assert [lease.offset for lease in await local.take(20, 1, max_count=1)] == [0]
+        assert [lease.offset for lease in await local.leases.take(20, 1, max_count=1)] == [0]
         await group.kill(other)
         await until(lambda: registry.last(GROUP, id_).stalled, PATIENCE_S)
         assert not (await group.client.do(AskService(group=GROUP))).served
         await until(lambda: group.role(name).health.cut_off, PATIENCE_S)
         with pytest.raises(NotWritable, match="no messages are lent"):  # somebody else may be by now
-            await local.take(20, 1, max_count=1)
+            await local.leases.take(20, 1, max_count=1)
         await group.start(other)
         await group.in_sync()
         await until(lambda: not group.role(name).health.cut_off, PATIENCE_S)
-        assert [lease.offset for lease in await local.take(20, 1, max_count=1)] == [1]
+        assert [lease.offset for lease in await local.leases.take(20, 1, max_count=1)] == [1]
         await until(lambda: not registry.last(GROUP, id_).stalled, PATIENCE_S)

@@ -59,7 +59,7 @@ def flip(group, name, segment=1, at=300):
 
 def scrub(group, name):
     """Read a replica's log through, and say what is damaged."""
-    log = group.nodes[name].disk.store._engine.log
+    log = group.nodes[name].disk.store.core.engine.log
     for found in log.scan(log.first, log.end):
         if isinstance(found, BadRange):
             log.damaged(found, "scrub")
@@ -326,7 +326,7 @@ async def test_replicas_compare_their_seals_over_the_streams_that_they_have(tmp_
         def sealed():
             stores = [group.nodes[name].disk.store for name in group.names]
             return all(
-                store is not None and store.seals() and store.seals()[-1].end == store._engine.log.sealed
+                store is not None and store.seals() and store.seals()[-1].end == store.core.engine.log.sealed
                 for store in stores
             )
 

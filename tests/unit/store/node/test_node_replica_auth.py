@@ -103,7 +103,7 @@ async def test_a_client_of_another_cluster_is_refused_by_name(group, caplog):
     store = group.store(cluster=lambda: "elsewhere", budget_s=0.5)
     cluster = group.client.cluster
     with pytest.raises(StoreUnreachable, match=f"a store of cluster {cluster}, not of elsewhere"):
-        await store.kv_get("k")
+        await store.keys.get("k")
     assert sum("not of elsewhere" in one.message and one.levelno == logging.ERROR for one in caplog.records) == 1
     await group.in_sync()
     right = group.store(cluster=lambda: cluster)

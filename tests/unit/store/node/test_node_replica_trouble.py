@@ -84,7 +84,7 @@ async def test_a_store_that_was_cut_is_told_again_what_is_confirmed(tmp_path, co
 
         async def behind(end):
             reopened = await opened(end)
-            reopened.confirm = told.append
+            reopened.replication.confirm = told.append
             return reopened
 
         role._context.disk.open_replica = behind

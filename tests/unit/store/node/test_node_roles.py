@@ -106,7 +106,7 @@ async def test_replicas_answer_readers_and_send_writers_to_the_master(group):
     reader = RemoteStore(GROUP, lambda: group.nodes[replica].address, reading=True)
     assert await bodies(reader, 16) == [b"a"]
     seen = []
-    reader.tail(seen.extend)
+    reader.log.tail(seen.extend)
     misled = RemoteStore(GROUP, lambda: group.nodes[replica].address)
     await append(misled, frame((16, b"b")))  # by way of the hint
     await until(lambda: seen)
@@ -234,51 +234,51 @@ async def test_a_replica_that_is_too_far_behind_begins_with_a_snapshot(tmp_path,
     async with group:
         await group.in_sync()
         store = group.store()
-        await store.kv_put("k", b"v")
+        await store.keys.put("k", b"v")
         await append(store, frame((16, b"first")))
         master = await group.master()
         away = next(name for name in group.names if name != master)
         await group.kill(away)
         was = group.nodes[master].disk.store
         load = Load(store, size=2_000, pause_s=0.005)
-        await until(lambda: was.first > origin_of(GROUP) + 40_000, PATIENCE_S)
+        await until(lambda: was.replication.first > origin_of(GROUP) + 40_000, PATIENCE_S)
         await load.stop()  # else retention here is faster than anybody who begins anew
         assert not load.errors
         await group.start(away)
         await group.in_sync()
         await group.settled()
         fresh = group.nodes[away].disk.store
-        assert fresh.first > origin_of(GROUP)
-        assert (await fresh.kv_get("k")).value == b"v"
-        assert (await bodies(fresh, 16, (await fresh.bounds(16)).first))[-1] == load.body(load.acknowledged[-1])
+        assert fresh.replication.first > origin_of(GROUP)
+        assert (await fresh.keys.get("k")).value == b"v"
+        assert (await bodies(fresh, 16, (await fresh.queues.bounds(16)).first))[-1] == load.body(load.acknowledged[-1])
         epoch = group.group.master_epoch
         await group.nodes[master].switch_over(group.id(away))
         assert await group.master(after=epoch) == away
-        assert (await store.kv_get("k")).value == b"v"
+        assert (await store.keys.get("k")).value == b"v"
         await append(store, frame((16, b"last")))
 
 
 async def test_keys_are_not_read_from_a_master_that_may_be_none(group):
     """Its replicas are gone, and it has not heard of it: somebody else may be master."""
     store = group.store()
-    await store.kv_put("k", b"v")
-    assert (await store.kv_get("k")).value == b"v"
+    await store.keys.put("k", b"v")
+    assert (await store.keys.get("k")).value == b"v"
     master = await group.master()
     local = group.nodes[master].disk.store
-    assert (await local.kv_get("k")).value == b"v"
+    assert (await local.keys.get("k")).value == b"v"
     for name in group.names:
         if name != master:
             await group.kill(name)
-    reads = [local.kv_get("k"), local.kv_range(), local.kv_prefix("k"), local.kv_count(), local.kv_hold()]
+    reads = [local.keys.get("k"), local.keys.range(), local.keys.prefix("k"), local.keys.count(), local.keys.hold()]
     assert all(isinstance(one, NotWritable) for one in await asyncio.gather(*reads, return_exceptions=True))
 
 
 async def test_reads_of_keys_share_rounds_and_end_with_the_role(group):
     master = await group.master()
     role, local = group.role(master), group.nodes[master].disk.store
-    await local.kv_put("k", b"v")
+    await local.keys.put("k", b"v")
     before = role.core.ask_round()
-    found = await asyncio.gather(*(local.kv_get("k") for _ in range(500)))
+    found = await asyncio.gather(*(local.keys.get("k") for _ in range(500)))
     assert {one.value for one in found} == {b"v"}
     assert role.core.ask_round() - before < 20
     epoch = group.group.master_epoch
@@ -291,7 +291,7 @@ async def test_reads_of_keys_share_rounds_and_end_with_the_role(group):
 
 async def _read_for_ever(store):
     while True:
-        await store.kv_get("k")
+        await store.keys.get("k")
 
 
 @pytest.mark.parametrize("acknowledge", ["quorum", "master"])
@@ -341,7 +341,7 @@ async def test_an_epoch_without_data_is_told_apart(group, tmp_path):
         await group.kill(name)
     local = group.nodes[a].disk.store
     lost = begin(local, frame((16, b"of A alone")), frame((16, b"and more")))
-    await until(lambda: local.flushed == local.end > local.confirmed)
+    await until(lambda: local.replication.flushed == local.replication.end > local.log.confirmed)
     epoch = group.group.master_epoch
     await group.kill(a)
     for future in lost:
@@ -393,18 +393,18 @@ async def test_a_group_of_one(tmp_path, controllers):
     async with StoreGroup(tmp_path, controllers, count=1) as group:
         store = group.store()
         await append(store, frame((16, b"a")))
-        await store.kv_put("k", b"v")
+        await store.keys.put("k", b"v")
         await group.kill("n1")
         await group.start("n1")
         await append(store, frame((16, b"b")))
         assert await bodies(store, 16) == [b"a", b"b"]
-        assert (await store.kv_get("k")).value == b"v"
+        assert (await store.keys.get("k")).value == b"v"
 
 
 async def test_the_log_of_a_single_node_becomes_a_group_s(tmp_path, controllers):
     async with await LocalStore.open(tmp_path / "n2", group=GROUP) as single:
         await append(single, frame((16, b"of before")))
-        await single.kv_put("k", b"v")
+        await single.keys.put("k", b"v")
     async with StoreGroup(tmp_path, controllers) as group:
         await group.in_sync()
         assert await group.master() == "n2"

@@ -37,14 +37,14 @@ async def controllers(tmp_path):
 async def filled(group):
     """A client; retention has deleted the front of each replica's log, whose views hold a key that was set there."""
     store = group.store()
-    await store.kv_put("key", VALUE)
+    await store.keys.put("key", VALUE)
     for n in range(100):
         await append(store, frame((16, b"%03d" % n + bytes(100))))
     nodes = group.nodes.values()
-    await until(lambda: all(node.disk.store.first > origin_of(GROUP) for node in nodes), PATIENCE_S)
+    await until(lambda: all(node.disk.store.replication.first > origin_of(GROUP) for node in nodes), PATIENCE_S)
     await group.settled()
     for node in nodes:
-        await node.disk.store._until_dispatched(node.disk.store.confirmed)
+        await node.disk.store.core.until_dispatched(node.disk.store.log.confirmed)
     return store
 
 
@@ -73,8 +73,8 @@ async def is_whole_again(group, name, store):
     await append(store, frame((16, b"more")))
     await group.in_sync()
     await group.hand_over(name)
-    assert (await store.kv_get("key")).value == VALUE
-    bounds = await store.bounds(16)
+    assert (await store.keys.get("key")).value == VALUE
+    bounds = await store.queues.bounds(16)
     assert (await bodies(store, 16, bounds.first))[-1] == b"more"
 
 
@@ -96,9 +96,9 @@ async def test_a_replica_that_cannot_make_its_views_anew_starts_over_from_the_ma
         await group.in_sync()
         store = await filled(group)
         replica = a_replica(group, await group.master())
-        end = group.nodes[replica].disk.store.end
+        end = group.nodes[replica].disk.store.replication.end
         flip(tmp_path / replica / "views" / "data.mdb", VALUE)
-        group.nodes[replica].disk.store._engine.views.walk.step(0)
+        group.nodes[replica].disk.store.core.engine.views.walk.step(0)
         await until(lambda: installed, PATIENCE_S)
         await is_whole_again(group, replica, store)
         assert installed[0] >= end  # it is not elected before its log is as long again
@@ -123,7 +123,7 @@ async def test_a_replica_with_damaged_epochs_and_a_damaged_log_starts_over(tmp_p
         await group.in_sync()
         store = await filled(group)
         replica = a_replica(group, await group.master())
-        end = group.nodes[replica].disk.store.end
+        end = group.nodes[replica].disk.store.replication.end
         await group.stop(replica)
         spoil(tmp_path / replica / "epochs")
         spoil(sorted((tmp_path / replica / "log").iterdir())[-2], 500, 20)

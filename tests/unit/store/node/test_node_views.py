@@ -32,10 +32,10 @@ async def filled(group):
     """A client; what it has put is in the views of all nodes, and not in memory."""
     store = group.store()
     await append(store, frame((16, b"a message")))
-    await store.kv_put("key", VALUE)
+    await store.keys.put("key", VALUE)
     await group.settled()
     for node in group.nodes.values():
-        await node.disk.store._until_dispatched(node.disk.store.confirmed)
+        await node.disk.store.core.until_dispatched(node.disk.store.log.confirmed)
     return store
 
 
@@ -64,13 +64,13 @@ async def test_a_master_whose_views_are_damaged_hands_over_and_makes_them_anew(g
     found = None
     while found is None:
         with contextlib.suppress(StoreError):
-            found = await store.kv_get("key")
+            found = await store.keys.get("key")
             assert found.value == VALUE
     await until(lambda: is_sound(group, old), PATIENCE_S)
     await group.in_sync()
-    assert (await store.kv_get("key")).value == VALUE
-    await store.kv_put("key", b"next")
-    assert (await store.kv_get("key")).value == b"next"
+    assert (await store.keys.get("key")).value == VALUE
+    await store.keys.put("key", b"next")
+    assert (await store.keys.get("key")).value == b"next"
     assert await group.master() != old
 
 
@@ -80,7 +80,7 @@ async def test_a_replica_makes_its_views_anew_from_its_own_log(group, tmp_path):
     replica = next(name for name in group.names if name != master)
     flip(tmp_path / replica, VALUE)
     hurt = group.nodes[replica].disk.store
-    hurt._engine.views.walk.step(0)
+    hurt.core.engine.views.walk.step(0)
     assert hurt.is_damaged
     await until(lambda: group.nodes[replica].disk.store is not hurt and is_sound(group, replica), PATIENCE_S)
     await append(store, frame((16, b"another")))
@@ -88,4 +88,4 @@ async def test_a_replica_makes_its_views_anew_from_its_own_log(group, tmp_path):
     await group.settled()
     assert await bodies(group.nodes[replica].disk.store, 16) == [b"a message", b"another"]
     await group.hand_over(replica)
-    assert (await store.kv_get("key")).value == VALUE
+    assert (await store.keys.get("key")).value == VALUE

@@ -124,7 +124,7 @@ async def rig(tmp_path, monkeypatch):
     path = sorted((tmp_path / "log").iterdir())[1]
     path.write_bytes(changed(path.read_bytes(), 70))
     store = await open_replica(tmp_path, segment_size_bytes=SEGMENT_BYTES)
-    log = store._engine.log
+    log = store.core.engine.log
     for found in log.scan(log.first, log.end):
         if not hasattr(found, "data"):
             log.damaged(found, "scrub")
@@ -133,7 +133,7 @@ async def rig(tmp_path, monkeypatch):
 
     def honest(asked):
         some = b"".join(data for at, data in frames.items() if asked.start <= at < asked.end)
-        return [RangePart(asked.start, some), RangeEnd(store.end)]
+        return [RangePart(asked.start, some), RangeEnd(store.replication.end)]
 
     rig.honest = honest
     rig.answers = {HONEST: honest, LIAR: honest}
@@ -241,9 +241,9 @@ async def sealed(rig):
     store = rig.disk.store
     rig.repairer.begin(rig.context)
     await until(lambda: not rig.repairer.stands_aside)
-    store.confirm(store.end)
-    await until(lambda: store.confirmed == store.end)
-    await until(lambda: store.seals() and store.seals()[-1].end == store._engine.log.sealed)
+    store.replication.confirm(store.replication.end)
+    await until(lambda: store.log.confirmed == store.replication.end)
+    await until(lambda: store.seals() and store.seals()[-1].end == store.core.engine.log.sealed)
     rig.own = {(seal.start, seal.end): seal.digest for seal in store.seals()}
     rig.asked.clear()
     rig.agreement = Agreement(rig.context)

@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from store.api.client import Appended, Put
+from store.api.keys import Put
+from store.api.log import Appended
 from store.base.errors import (
     AppendOutcomeUnknown,
     LeaseLost,
@@ -80,7 +81,7 @@ async def test_appends_survive_broken_connections_once_and_in_order(store, relay
     outcomes = await asyncio.gather(*futures)
     assert await bodies(local, 16) == [b"%d" % n for n in range(1, 601)]
     assert order == list(range(600))
-    frames, _ = await local.scan(Position(0, 0), [16], max_bytes=1 << 20)
+    frames, _ = await local.log.scan(Position(0, 0), [16], max_bytes=1 << 20)
     assert [outcome.frame for outcome in outcomes] == [one.start for one in frames]
 
 
@@ -128,7 +129,7 @@ async def test_what_is_not_idempotent_is_unknown_when_the_connection_breaks(stor
         with pytest.raises(AppendOutcomeUnknown):
             await future
     await append(store, frame((16, b"y")))  # on the next connection
-    assert store.pending_bytes == 0
+    assert store.log.pending_bytes == 0
 
 
 async def test_what_was_sent_is_unknown_after_the_deadline_and_what_was_not_is_not_stored(relay, node, local):
@@ -140,7 +141,7 @@ async def test_what_was_sent_is_unknown_after_the_deadline_and_what_was_not_is_n
         relay.cut()
         await until(lambda: not store.is_connected)
         (waiting,) = begin(store, *sequenced(1, start=2))
-        reading = asyncio.ensure_future(store.kv_get("a"))
+        reading = asyncio.ensure_future(store.keys.get("a"))
         with pytest.raises(AppendOutcomeUnknown):
             await sent
         with pytest.raises(StoreUnreachable):
@@ -151,7 +152,7 @@ async def test_what_was_sent_is_unknown_after_the_deadline_and_what_was_not_is_n
         with pytest.raises(StoreUnreachable):  # from now on without waiting
             await append(store, *sequenced(1, start=3))
         with pytest.raises(StoreUnreachable):
-            await store.kv_put("a", b"")
+            await store.keys.put("a", b"")
         assert asyncio.get_running_loop().time() - began_s < 0.2
         await node.start(local)
         relay.let_go()
@@ -166,13 +167,13 @@ async def test_a_node_that_stands_down_sends_its_clients_to_the_next(tmp_path):
     ):
         one, two = await Node().start(first), await Node().start(None)
         async with await RemoteStore.open(0, lambda: one.target, budget_s=5) as store:
-            await store.kv_put("a", b"1")
-            putting = [asyncio.ensure_future(store.kv_put(f"k{n}", b"")) for n in range(50)]
+            await store.keys.put("a", b"1")
+            putting = [asyncio.ensure_future(store.keys.put(f"k{n}", b"")) for n in range(50)]
             await asyncio.sleep(0.003)
             two.service.node.serve(second)
             await one.service.node.stand_down(two.target)
             assert all(isinstance(revision, int) for revision in await asyncio.gather(*putting))
-            assert await store.kv_get("a") is None  # another store altogether
+            assert await store.keys.get("a") is None  # another store altogether
             assert store.target == two.target
         await one.stop()
         await two.stop()
@@ -190,8 +191,8 @@ async def test_who_moves_is_followed_at_once(tmp_path):
             assert store.target == one.target
             targets.append(two.target)
             store.moved()
-            await store.kv_put("a", b"")
-            assert (store.target, await second.kv_get("a") is not None) == (two.target, True)
+            await store.keys.put("a", b"")
+            assert (store.target, await second.keys.get("a") is not None) == (two.target, True)
         await one.stop()
         await two.stop()
 
@@ -211,7 +212,7 @@ async def test_who_moves_while_it_is_connected_to_is_followed_at_once(relay, nod
 
 
 async def test_a_store_that_takes_nothing_for_now_is_asked_again(store, local, monkeypatch):
-    whole, loop, refused = local.append, asyncio.get_running_loop(), []
+    whole, loop, refused = local.log.append, asyncio.get_running_loop(), []
     error = NotWritable("one replica is in sync, and two are asked for")
 
     def refuses(one, done):
@@ -221,7 +222,7 @@ async def test_a_store_that_takes_nothing_for_now_is_asked_again(store, local, m
         else:
             whole(one, done)
 
-    monkeypatch.setattr(local, "append", refuses)
+    monkeypatch.setattr(local.log, "append", refuses)
     futures = begin(store, *sequenced(5))
     async with asyncio.timeout(10):
         while not refused:
@@ -237,7 +238,7 @@ async def test_a_store_that_has_failed_is_given_up_after_the_deadline(relay, loc
     def fails(_, done):
         asyncio.get_running_loop().call_soon(done, StoreFailed("the disk"))
 
-    monkeypatch.setattr(local, "append", fails)
+    monkeypatch.setattr(local.log, "append", fails)
     async with await RemoteStore.open(0, lambda: relay.target, budget_s=0.2) as store:
         with pytest.raises(StoreFailed):
             await append(store, *sequenced(1))
@@ -257,9 +258,9 @@ async def test_a_node_that_says_nothing_is_given_up(relay, local, monkeypatch, t
     monkeypatch.setattr(connection, "SILENCE_S", 0.2)
     monkeypatch.setattr(connection, "CONNECT_S", 0.2)
     async with await RemoteStore.open(0, lambda: relay.target, budget_s=5) as store:
-        await store.kv_put("a", b"1")
+        await store.keys.put("a", b"1")
         relay.hold()
-        reading = asyncio.ensure_future(store.kv_get("a"))
+        reading = asyncio.ensure_future(store.keys.get("a"))
         await until(lambda: not store.is_connected)
         relay.cut()
         relay.let_go()
@@ -271,17 +272,17 @@ async def test_a_node_that_says_nothing_is_given_up(relay, local, monkeypatch, t
 
 async def test_a_tail_goes_on_where_it_was(store, relay, local):
     await append(local, frame((16, b"before")))
-    await until(lambda: store.confirmed == local.confirmed)
+    await until(lambda: store.log.confirmed == local.log.confirmed)
     seen = []
-    stop = store.tail(seen.extend)
+    stop = store.log.tail(seen.extend)
     for n in range(100):
         await append(local, frame((16, b"%d" % n)))
         if n % 25 == 10:
             relay.cut()
-    await until(lambda: seen and seen[-1].end == local.confirmed)
+    await until(lambda: seen and seen[-1].end == local.log.confirmed)
     assert [one.record(0) for one in seen] == [b"%d" % n for n in range(100)]
     late = []
-    store.tail(late.extend)
+    store.log.tail(late.extend)
     await append(local, frame((16, b"more")))
     await until(lambda: late)
     stop()
@@ -294,11 +295,11 @@ async def test_a_tail_goes_on_where_it_was(store, relay, local):
 
 async def test_what_is_confirmed_is_heard_without_asking(store, local):
     await append(local, frame((16, b"x")))
-    await until(lambda: store.confirmed == local.confirmed)
+    await until(lambda: store.log.confirmed == local.log.confirmed)
 
 
 async def test_a_watch_goes_on_where_it_was(store, relay, local):
-    watching = store.kv_watch()
+    watching = store.keys.watch()
     found = []
 
     async def watch():
@@ -307,7 +308,7 @@ async def test_a_watch_goes_on_where_it_was(store, relay, local):
 
     task = asyncio.ensure_future(watch())
     for n in range(60):
-        await local.kv_put(f"{n}", b"")
+        await local.keys.put(f"{n}", b"")
         if n % 20 == 10:
             relay.cut()
             await asyncio.sleep(0.01)
@@ -315,7 +316,7 @@ async def test_a_watch_goes_on_where_it_was(store, relay, local):
     assert found == [f"{n}" for n in range(60)]
     task.cancel()
     await asyncio.wait([task])
-    await until(lambda: not local._recent.kv.feeds)
+    await until(lambda: not local.core.recent.kv.feeds)
 
 
 # ---- leases
@@ -323,75 +324,75 @@ async def test_a_watch_goes_on_where_it_was(store, relay, local):
 
 async def test_what_was_held_is_lost_with_the_connection(store, relay, local):
     told = []
-    store.watch_queues(told.extend)
+    store.queues.watch(told.extend)
     await append(store, frame((20, b"a"), (20, b"b"), (20, b"c")))
-    leases = await store.take(20, 1, max_count=2)
+    leases = await store.leases.take(20, 1, max_count=2)
     assert [lease.offset for lease in leases] == [0, 1]
-    assert await local.waiting(20) == 1
+    assert await local.leases.waiting(20) == 1
     relay.cut()
     await until(lambda: 20 in told)
     with pytest.raises(LeaseLost):
-        await store.settle(20, 1, [0])
-    await until(lambda: not local._recent.leases._owners)
-    assert await store.waiting(20) == 3
-    (again,) = await store.take(20, 1, max_count=1)
+        await store.leases.settle(20, 1, [0])
+    await until(lambda: not local.core.recent.leases._owners)
+    assert await store.leases.waiting(20) == 3
+    (again,) = await store.leases.take(20, 1, max_count=1)
     assert (again.offset, again.deliveries) == (0, 1)
-    await store.settle(20, 1, [0])
+    await store.leases.settle(20, 1, [0])
     with pytest.raises(LeaseLost):
-        await store.reject(20, 1, [1])
-    store.requeue(20, 1, [1])
+        await store.leases.reject(20, 1, [1])
+    store.leases.requeue(20, 1, [1])
     with pytest.raises(LeaseLost):
-        await store.forward(20, 1, [1], b"", b"")
-    assert await store.waiting(20) == 2
+        await store.leases.forward(20, 1, [1], b"", b"")
+    assert await store.leases.waiting(20) == 2
 
 
 async def test_a_client_that_dies_gives_everything_back(node, local):
     await append(local, frame(*((20, b"x") for _ in range(5))))
     store = await RemoteStore.open(0, lambda: node.target)
     other = await RemoteStore.open(0, lambda: node.target)
-    await store.take(20, 1, max_count=3)
-    mine = await other.take(20, 1, max_count=1)  # an owner of the same number, and somebody else
-    held = await store.kv_hold()
-    watching = store.kv_watch()
+    await store.leases.take(20, 1, max_count=3)
+    mine = await other.leases.take(20, 1, max_count=1)  # an owner of the same number, and somebody else
+    held = await store.keys.hold()
+    watching = store.keys.watch()
     waiting = asyncio.ensure_future(anext(watching))
-    await store.kv_put("a", b"")
+    await store.keys.put("a", b"")
     assert (await waiting).changes[0].key == "a"
-    fetching = asyncio.ensure_future(store.fetch(16, 0, max_bytes=1, max_wait_ms=60_000))
+    fetching = asyncio.ensure_future(store.queues.fetch(16, 0, max_bytes=1, max_wait_ms=60_000))
     await until(lambda: local._arrivals._count == 1)
     await store._connection.close(StoreError("died"))
     with pytest.raises(StoreError, match="died"):
         await fetching
-    await until(lambda: not local._arrivals._count and not local._recent.kv.feeds and not local._kv._holds._holds)
+    await until(lambda: not local._arrivals._count and not local.core.recent.kv.feeds and not local.keys._holds._holds)
     await until(lambda: node.service.node.sessions == 1)
-    assert await local.waiting(20) == 4
+    assert await local.leases.waiting(20) == 4
     assert held > 0
-    await other.settle(20, 1, [mine[0].offset])
+    await other.leases.settle(20, 1, [mine[0].offset])
     await other.close()
     await store.close()
 
 
 async def test_what_is_settled_while_the_connection_breaks_is_unknown_and_later_lost(store, relay, local):
     await append(store, frame((20, b"a"), (20, b"b"), (20, b"c")))
-    await store.take(20, 1, max_count=3, invisible_ms=60_000)
+    await store.leases.take(20, 1, max_count=3, invisible_ms=60_000)
     relay.hold()
-    settling = asyncio.ensure_future(store.settle(20, 1, [0]))
+    settling = asyncio.ensure_future(store.leases.settle(20, 1, [0]))
     await until(lambda: store._connection.caller.unsure)
     await asyncio.sleep(0.02)
     relay.cut()
     with pytest.raises(AppendOutcomeUnknown):
         await settling
     with pytest.raises(LeaseLost):  # there is no session in which it could be held
-        await store.settle(20, 1, [1])
-    assert await store.extend(20, 1, [1], invisible_ms=1) == ()
+        await store.leases.settle(20, 1, [1])
+    assert await store.leases.extend(20, 1, [1], invisible_ms=1) == ()
     relay.let_go()
     await store.connected()
-    await store.settle(20, 1, [1])  # passed over: nobody holds it
-    await until(lambda: not local._recent.leases._owners)
-    assert await local.waiting(20) >= 2
+    await store.leases.settle(20, 1, [1])  # passed over: nobody holds it
+    await until(lambda: not local.core.recent.leases._owners)
+    assert await local.leases.waiting(20) >= 2
 
 
 async def test_calls_wait_for_a_store_that_takes_nothing_for_now(store, local, monkeypatch):
-    whole, left = local.append, [2]
+    whole, left = local.log.append, [2]
 
     def refuses(one, done):
         left[0] -= 1
@@ -401,27 +402,27 @@ async def test_calls_wait_for_a_store_that_takes_nothing_for_now(store, local, m
             whole(one, done)
 
     await append(store, frame((20, b"a")))
-    await store.take(20, 1, max_count=1)
-    monkeypatch.setattr(local, "append", refuses)
-    monkeypatch.setattr(local._recorder, "_append", refuses)
-    assert await store.kv_put("a", b"1") > 0
+    await store.leases.take(20, 1, max_count=1)
+    monkeypatch.setattr(local.log, "append", refuses)
+    monkeypatch.setattr(local.core.recorder, "_append", refuses)
+    assert await store.keys.put("a", b"1") > 0
     left[0] = 1
     with pytest.raises(NotWritable):  # and it is lent again
-        await store.settle(20, 1, [0])
-    assert [lease.offset for lease in await store.take(20, 1, max_count=1)] == [0]
+        await store.leases.settle(20, 1, [0])
+    assert [lease.offset for lease in await store.leases.take(20, 1, max_count=1)] == [0]
 
 
 async def test_what_a_cancelled_take_was_lent_comes_back(store, relay, local):
     await append(store, frame((20, b"a")))
     relay.hold()
-    taking = asyncio.ensure_future(store.take(20, 1, max_count=1))
+    taking = asyncio.ensure_future(store.leases.take(20, 1, max_count=1))
     await until(lambda: store._connection.caller._sent)
     taking.cancel()
     await asyncio.wait([taking])
     relay.let_go()
-    await store.kv_get("")
-    await until(lambda: not local._recent.leases._queues or local._recent.leases.get(20, "").waiting(1) == 1)
-    (lease,) = await store.take(20, 2, max_count=1)
+    await store.keys.get("")
+    await until(lambda: not local.core.recent.leases._queues or local.core.recent.leases.get(20, "").waiting(1) == 1)
+    (lease,) = await store.leases.take(20, 2, max_count=1)
     assert lease.deliveries == 0
 
 
@@ -429,10 +430,10 @@ async def test_what_a_cancelled_take_was_lent_comes_back(store, relay, local):
 
 
 async def test_what_may_have_been_done_is_unknown(store, relay):
-    await store.kv_put("a", b"0")
+    await store.keys.put("a", b"0")
     relay.hold()
-    putting = asyncio.ensure_future(store.kv_put("a", b"1"))
-    reading = asyncio.ensure_future(store.kv_get("a"))
+    putting = asyncio.ensure_future(store.keys.put("a", b"1"))
+    reading = asyncio.ensure_future(store.keys.get("a"))
     await until(lambda: len(store._connection.caller._sent) >= 2)
     relay.cut()
     relay.let_go()
@@ -452,20 +453,20 @@ async def broken(store, relay, work):
 
 
 async def test_what_takes_effect_once_at_most_is_tried_again(store, relay, local):
-    first = await store.kv_put("a", b"0")
-    second = await broken(store, relay, store.kv_put("a", b"1", expected_revision=first))
-    assert (await local.kv_get("a")).revision == second > first
-    done = await broken(store, relay, store.kv_transact({"a": second}, [Put("a", b"2")]))
-    assert (await local.kv_get("a")).revision == done.revision
-    assert await broken(store, relay, store.kv_delete("a", expected_revision=done.revision))
-    assert await local.kv_get("a") is None
+    first = await store.keys.put("a", b"0")
+    second = await broken(store, relay, store.keys.put("a", b"1", expected_revision=first))
+    assert (await local.keys.get("a")).revision == second > first
+    done = await broken(store, relay, store.keys.transact({"a": second}, [Put("a", b"2")]))
+    assert (await local.keys.get("a")).revision == done.revision
+    assert await broken(store, relay, store.keys.delete("a", expected_revision=done.revision))
+    assert await local.keys.get("a") is None
     with pytest.raises(AppendOutcomeUnknown):
-        await broken(store, relay, store.kv_put("a", b"3", expected_revision=0))
+        await broken(store, relay, store.keys.put("a", b"3", expected_revision=0))
 
 
 async def test_a_conflict_with_what_may_be_ones_own_is_unknown(store, relay, local, monkeypatch):
-    first = await store.kv_put("a", b"0")
-    put = local.kv_put
+    first = await store.keys.put("a", b"0")
+    put = local.keys.put
 
     async def put_and_break(*arguments, **options):
         revision = await put(*arguments, **options)
@@ -473,12 +474,12 @@ async def test_a_conflict_with_what_may_be_ones_own_is_unknown(store, relay, loc
         relay.cut()
         return revision
 
-    monkeypatch.setattr(local, "kv_put", put_and_break)
+    monkeypatch.setattr(local.keys, "put", put_and_break)
     with pytest.raises(AppendOutcomeUnknown):
-        await store.kv_put("a", b"1", expected_revision=first)
-    assert (await local.kv_get("a")).value == b"1"
+        await store.keys.put("a", b"1", expected_revision=first)
+    assert (await local.keys.get("a")).value == b"1"
     with pytest.raises(RevisionConflict):  # of one that was not tried twice it is known
-        await store.kv_put("a", b"2", expected_revision=first)
+        await store.keys.put("a", b"2", expected_revision=first)
 
 
 async def test_a_client_keeps_to_its_limits(store, monkeypatch):
@@ -499,16 +500,16 @@ async def test_a_replica_answers_reads_and_nothing_else(tmp_path):
             await RemoteStore.open(0, lambda: node.target, budget_s=0.2)
         async with await RemoteStore.open(0, lambda: node.target, reading=True, budget_s=0.5) as store:
             assert await bodies(store, 16) == [b"a"]
-            assert (await store.scan(Position(0, 0), None, max_bytes=1))[0][0].record(0) == b"a"
-            assert await store.read(Position(0, 0)) == b"a"
-            assert await store.bounds(16) == (0, 1)
-            assert await store.last(7) == (0, 0)
+            assert (await store.log.scan(Position(0, 0), None, max_bytes=1))[0][0].record(0) == b"a"
+            assert await store.log.read(Position(0, 0)) == b"a"
+            assert await store.queues.bounds(16) == (0, 1)
+            assert await store.log.last(7) == (0, 0)
             seen = []
-            store.tail(seen.extend)
+            store.log.tail(seen.extend)
             await append(local, frame((16, b"b")))
             await until(lambda: seen)
             with pytest.raises(NotMaster) as refused:
-                await store.kv_get("a")
+                await store.keys.get("a")
             assert refused.value.master == "127.0.0.1:1"
         await node.stop()
 
@@ -521,10 +522,10 @@ async def test_another_group_is_refused(node):
 async def test_nobody_known_is_waited_for(node):
     targets = [None]
     store = RemoteStore(0, lambda: targets[-1], budget_s=5)
-    putting = asyncio.ensure_future(store.kv_put("a", b""))
+    putting = asyncio.ensure_future(store.keys.put("a", b""))
     (appending,) = begin(store, *sequenced(1))
     seen = []
-    store.tail(seen.extend)
+    store.log.tail(seen.extend)
     await asyncio.sleep(0.05)
     targets.append(node.target)
     store.moved()

@@ -20,21 +20,21 @@ async def test_a_replicas_clients_see_what_is_confirmed(tmp_path):
     node = await Node().start(replica, master=False, hint="host:1")
     async with await RemoteStore.open(0, lambda: node.target, reading=True, budget_s=2) as store:
         seen = []
-        store.tail(seen.extend)
+        store.log.tail(seen.extend)
         for n in range(3):
             await append(master, frame((16, b"%d" % n)))
         await feed(master, replica)
-        assert await store.bounds(16) == (0, 0)
+        assert await store.queues.bounds(16) == (0, 0)
         with pytest.raises(OffsetOutOfRange):
-            await store.fetch(16, 1, max_bytes=1)
-        replica.confirm(master.confirmed)
+            await store.queues.fetch(16, 1, max_bytes=1)
+        replica.replication.confirm(master.log.confirmed)
         await until(lambda: len(seen) == 3)
-        assert store.confirmed == master.confirmed
+        assert store.log.confirmed == master.log.confirmed
         assert await bodies(store, 16) == [b"0", b"1", b"2"]
-        frames, _ = await store.scan(Position(0, 0), [16], max_bytes=1 << 20)
+        frames, _ = await store.log.scan(Position(0, 0), [16], max_bytes=1 << 20)
         assert [one.start for one in frames] == [one.start for one in seen]
         with pytest.raises(NotMaster):
-            await store.waiting(16)
+            await store.leases.waiting(16)
     await node.stop()
     await replica.close()
     await master.close()
@@ -47,7 +47,7 @@ async def test_a_replica_becomes_master_under_its_clients(tmp_path):
     targets = [one.target]
     store = await RemoteStore.open(0, lambda: targets[-1], budget_s=5)
     tailed = []
-    store.tail(tailed.extend)
+    store.log.tail(tailed.extend)
     futures = []
 
     async def appending():
@@ -59,8 +59,8 @@ async def test_a_replica_becomes_master_under_its_clients(tmp_path):
     task = asyncio.ensure_future(appending())
     await until(lambda: master.hooks.last("flushed") > 2_000)
     await feed(master, replica)
-    master.confirm(replica.flushed)  # what both have
-    replica.confirm(replica.flushed)
+    master.replication.confirm(replica.replication.flushed)  # what both have
+    replica.replication.confirm(replica.replication.flushed)
     await until(lambda: any(future.done() for future in futures))
     await one.service.node.stand_down()
     await two.service.node.stand_down()
@@ -72,9 +72,9 @@ async def test_a_replica_becomes_master_under_its_clients(tmp_path):
         await task
         outcomes = await asyncio.gather(*futures)
         assert await bodies(store, 16) == [b"%d" % n for n in range(1, 301)]
-        frames, _ = await new.scan(Position(0, 0), [16], max_bytes=1 << 20)
+        frames, _ = await new.log.scan(Position(0, 0), [16], max_bytes=1 << 20)
         assert [outcome.frame for outcome in outcomes] == [found.start for found in frames]
-        await until(lambda: tailed and tailed[-1].end == new.confirmed)
+        await until(lambda: tailed and tailed[-1].end == new.log.confirmed)
         assert [found.data for found in tailed] == [found.data for found in frames]
         await store.close()
     await one.stop()

@@ -19,7 +19,7 @@ class Client:
         self.store = RemoteStore(0, lambda: node.target, budget_s=0.5)
         self.told = []
         self.heard = asyncio.Event()
-        self.store.watch_queues(self._told)
+        self.store.queues.watch(self._told)
 
     def _told(self, queues):
         self.told += queues
@@ -35,11 +35,11 @@ class Client:
     async def append(self, queue, count=1):
         done = asyncio.get_running_loop().create_future()
         rows = b"".join(ROW.pack(queue, n, 1, 0, 0, 0, 0, 0) for n in range(count))
-        self.store.append(UnplacedFrame.build(rows, b"x" * count), done.set_result)
+        self.store.log.append(UnplacedFrame.build(rows, b"x" * count), done.set_result)
         await done
 
     async def take(self, owner=1, count=10):
-        return await self.store.take(QUEUE, owner, max_count=count)
+        return await self.store.leases.take(QUEUE, owner, max_count=count)
 
 
 @pytest.fixture
@@ -76,9 +76,9 @@ async def test_what_another_client_gives_back_is_told_to_who_found_nothing(two, 
     (lease,) = await other.take()
     assert await one.take() == ()
     if how == "requeued":
-        other.store.requeue(QUEUE, 1, [lease.offset])
+        other.store.leases.requeue(QUEUE, 1, [lease.offset])
     elif how == "released":
-        other.store.release(1)
+        other.store.leases.release(1)
     else:
         await other.store.close()
     assert await one.hears() == [QUEUE]

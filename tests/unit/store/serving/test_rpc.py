@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from controller.api.client import TopicLimit, UnknownTopic
-from store.api.client import Bounds, Fetched
 from store.api.message import Message, decode
+from store.api.queues import Bounds, Fetched
 from store.base.errors import CorruptFrame, OffsetOutOfRange, RevisionConflict, StoreClosed, StoreError, StoreOverloaded
 from store.format.frame import Frame
 from store.remoting.reader import RemoteFailure, RemoteReader, StoreUnreachable
@@ -41,7 +41,7 @@ def fill(served: Serving, count: int, *, a_frame: int = 7, seed: int = 1, body: 
             text = b"%d " % n + bytes(body)
             want[queue].append(text)
             batch.append((queue, Message(address="telemetry/d1", body=text, time_ms=n)))
-        served.store.append(batch, stored_at_ms=start)
+        served.store.log.append(batch, stored_at_ms=start)
     return want
 
 
@@ -221,7 +221,7 @@ def test_an_unknown_failure_is_named():
         def fail() -> None:
             raise NewError("something else")
 
-        running.store.append([(16, Message(address="a"))])
+        running.store.log.append([(16, Message(address="a"))])
         running.store.before_fetch = fail
         with RemoteReader(running.target) as reader, pytest.raises(RemoteFailure, match="INTERNAL: NewError: "):
             list(reader.fetch(16, 0))

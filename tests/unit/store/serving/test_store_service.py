@@ -100,7 +100,7 @@ async def test_wrong_bytes_at_the_port_hurt_nobody_else(node, local):
             await writer.drain()
             writer.close()
             await asyncio.wait_for(reader.read(), 10)
-        await store.kv_put("a", b"")
+        await store.keys.put("a", b"")
 
 
 @pytest.mark.parametrize("message", [b"", b"\xc1", b"\x93\x01\x02\x03", calls.encode([(-1, "ping", ())])])
@@ -182,7 +182,7 @@ async def test_a_client_that_floods_is_refused_and_others_are_served(node, chann
         refused |= await hear(stream)
     assert all(isinstance(error(answer), StoreOverloaded) for answer in refused.values())
     async with await RemoteStore.open(0, lambda: node.target) as other:
-        await other.kv_put("a", b"")
+        await other.keys.put("a", b"")
     assert local._arrivals._count == 50
     stream.cancel()
     await until(lambda: not local._arrivals._count)
@@ -194,14 +194,14 @@ async def test_answers_that_are_not_read_are_not_gathered(node, local, monkeypat
     for _ in range(8):
         await append(local, frame((16, bytes(1 << 20))))
     reads = 0
-    whole = local.fetch
+    whole = local.queues.fetch
 
     async def counted(*arguments, **options):
         nonlocal reads
         reads += 1
         return await whole(*arguments, **options)
 
-    monkeypatch.setattr(local, "fetch", counted)
+    monkeypatch.setattr(local.queues, "fetch", counted)
     async with (
         open_channel(node.target, None, message_bytes_max=MESSAGE_BYTES_MAX) as slow,
         await RemoteStore.open(0, lambda: node.target) as other,
@@ -209,7 +209,7 @@ async def test_answers_that_are_not_read_are_not_gathered(node, local, monkeypat
         stream = await greeted(slow)
         await stream.write(calls.encode([ask(n, "fetch", 16, n % 8, 1 << 20, 1, 0) for n in range(2, 200)]))
         await until(lambda: reads > 0)
-        await other.kv_put("a", b"")
+        await other.keys.put("a", b"")
         before = -1
         while before != reads:  # until it stands still
             before = reads
@@ -223,14 +223,14 @@ async def test_answers_that_are_not_read_are_not_gathered(node, local, monkeypat
 async def test_a_slow_reader_of_the_tail_costs_nothing(node, local, monkeypatch):
     monkeypatch.setattr(service, "TAIL_BYTES", 64 << 10)
     scans = 0
-    whole = local.scan
+    whole = local.log.scan
 
     async def counted(*arguments, **options):
         nonlocal scans
         scans += 1
         return await whole(*arguments, **options)
 
-    monkeypatch.setattr(local, "scan", counted)
+    monkeypatch.setattr(local.log, "scan", counted)
     async with open_channel(node.target, None, message_bytes_max=MESSAGE_BYTES_MAX) as slow:
         stream = slow.unary_stream(path(TAIL))(calls.encode(TailRequest(0)))
         for n in range(300):
@@ -241,7 +241,7 @@ async def test_a_slow_reader_of_the_tail_costs_nothing(node, local, monkeypatch)
             await asyncio.sleep(0.1)
         assert scans < 200
         at, found = 0, []
-        while at < local.confirmed:
+        while at < local.log.confirmed:
             tailed = frames.parse_tailed(await stream.read(), after=at)
             found += tailed.frames
             at = tailed.following
@@ -255,7 +255,7 @@ async def test_appends_wait_for_room_and_are_not_refused(node, local, monkeypatc
         futures = [asyncio.ensure_future(append(store, frame((16, bytes(300))))) for _ in range(200)]
         highest = 0
         while not all(future.done() for future in futures):
-            highest = max(highest, local.pending_bytes)
+            highest = max(highest, local.log.pending_bytes)
             await asyncio.sleep(0)
         await asyncio.gather(*futures)
         assert 0 < highest <= 2_000
@@ -302,11 +302,11 @@ async def test_a_timer_is_refused_at_the_store_too(tmp_path):
     async with await LocalStore.open(tmp_path / "data", timer_limits=TimerLimits(timers=1)) as local:
         node = await Node().start(local, timers=TimerLimits(timers=100))  # what the client believes
         async with await RemoteStore.open(0, lambda: node.target) as store:
-            record = encode(TimerSet(local._now_ms() + 60_000, ROW.pack(16, 0, 1, 0, 0, 0, 0, 0), b"x"))
+            record = encode(TimerSet(local.core.now_ms() + 60_000, ROW.pack(16, 0, 1, 0, 0, 0, 0, 0), b"x"))
             row = ROW.pack(8, 0, len(record), 0, 0, 0, 0, 0)
             many = b"".join(ROW.pack(16, 0, 1, 0, 0, 0, 0, 0) for _ in range(20))
             await append(store, UnplacedFrame.build(row, record))
-            store.admit_timer(0, 1)
+            store.timers.admit(0, 1)
             for rows in (row, many + row):
                 with pytest.raises(TimersFull):
                     await append(store, UnplacedFrame.build(rows, record))

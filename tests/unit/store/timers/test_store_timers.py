@@ -15,7 +15,7 @@ from store.timers import timers as timers_module
 from store.timers.timers import DAY_MS, TimerLimits, firing_frame
 from store.views.timers import is_sound
 from tests.support.process.clock import Clock
-from tests.support.store.store_kit import FaultyFiles, append, bodies, records_frame
+from tests.support.store.store_kit import FaultyFiles, append, behind, bodies, records_frame
 
 pytestmark = pytest.mark.anyio
 HOUR_S = 3600
@@ -49,7 +49,7 @@ async def opened(request, tmp_path, clock):
     if request.param == "dispatched":
 
         async def catch_up():
-            await store._until_dispatched(store.confirmed)
+            await store.core.until_dispatched(store.log.confirmed)
 
         store.catch_up = catch_up
     else:
@@ -68,11 +68,11 @@ async def test_a_timer_fires_at_its_time_and_not_before(opened, clock):
     clock.ms += 4
     await opened.tick()
     assert await bodies(opened, 16) == []
-    assert opened.timers_held == (1, ROW.size + 5)
+    assert opened.timers.held == (1, ROW.size + 5)
     clock.ms += 1
     await opened.tick()
     assert await bodies(opened, 16) == [b"later"]
-    assert opened.timers_held == (0, 0)
+    assert opened.timers.held == (0, 0)
     await opened.catch_up()
     clock.ms += 100_000
     await opened.tick()
@@ -89,17 +89,17 @@ async def test_they_fire_in_the_order_in_which_they_are_due(opened, clock, monke
     await opened.tick()
     expected = [b"%d.%d" % at for at in sorted((ms, n) for n, ms in enumerate(due)) if at[0] <= 8]
     assert await bodies(opened, 16) == expected
-    assert opened.timers_held.timers == 1
+    assert opened.timers.held.timers == 1
 
 
 async def test_the_loops_own_timer_fires_them(tmp_path):
     async with await LocalStore.open(tmp_path) as store:
         fired = asyncio.get_running_loop().create_future()
-        store.watch_queues(fired.set_result)
-        now_ms = store._ticker._now_ms()
+        store.queues.watch(fired.set_result)
+        now_ms = store._due._wall_ms()
         await set_timers(store, timer(now_ms + 30, b"x"))
         assert await asyncio.wait_for(fired, 10) == [16]
-        (frame,) = (await store.fetch(16, 0, max_bytes=1)).frames
+        (frame,) = (await store.queues.fetch(16, 0, max_bytes=1)).frames
         assert frame.header.stored_at_ms >= now_ms + 30
 
 
@@ -113,7 +113,7 @@ async def test_what_was_due_while_the_store_was_closed_fires_when_it_opens(tmp_p
     async with await LocalStore.open(tmp_path, now_ms=clock) as store:
         await store.tick()
         assert await bodies(store, 16) == [b"1", b"2"]
-        assert store.timers_held.timers == 1
+        assert store.timers.held.timers == 1
 
 
 async def test_a_clock_that_goes_back_lets_a_timer_wait_again_and_never_fires_it_twice(opened, clock):
@@ -133,11 +133,11 @@ async def test_a_fired_frame_is_what_was_set(opened, clock):
     message, change = b"message", encode(KvPut("retained/a", b"v"))
     rows = row(16, 7, time_ms=123) + row(20, 7, flags=ROW_EXTRA, time_ms=123) + row(KV_QUEUE, len(change), 7)
     await set_timers(opened, timer(clock() + 1, b"before"), TimerSet(clock() + 1, rows, message + change))
-    assert await opened.kv_get("retained/a") is None
+    assert await opened.keys.get("retained/a") is None
     seen = []
-    opened.tail(seen.extend)
+    opened.log.tail(seen.extend)
     woken = []
-    opened.watch_queues(woken.extend)
+    opened.queues.watch(woken.extend)
     clock.ms += 1
     await opened.tick()
     (frame,) = seen
@@ -146,33 +146,33 @@ async def test_a_fired_frame_is_what_was_set(opened, clock):
     assert frame.rows["flags"].tolist() == [0, 0, ROW_EXTRA, 0, 0]
     assert [frame.record(n) for n in range(3)] == [b"before", message, message]
     assert woken == [16, 20]
-    assert (await opened.kv_get("retained/a")).value == b"v"
+    assert (await opened.keys.get("retained/a")).value == b"v"
 
 
 async def test_a_cancelled_timer_never_fires(opened, clock):
     ids = await set_timers(opened, timer(clock() + 5, b"a"), timer(clock() + 5, b"b"), timer(clock() + 5, b"c"))
     await opened.catch_up()
-    assert await opened.cancel_timer(ids[1]) is True
-    assert await opened.cancel_timer(ids[1]) is False
+    assert await opened.timers.cancel(ids[1]) is True
+    assert await opened.timers.cancel(ids[1]) is False
     await opened.catch_up()
-    assert opened.timers_held.timers == 2
+    assert opened.timers.held.timers == 2
     clock.ms += 5
-    cancelling = asyncio.ensure_future(opened.cancel_timer(ids[0]))
+    cancelling = asyncio.ensure_future(opened.timers.cancel(ids[0]))
     await asyncio.sleep(0)
     await opened.tick()
     assert await cancelling is True
     assert await bodies(opened, 16) == [b"c"]
-    assert [await opened.cancel_timer(id_) for id_ in ids] == [False] * 3
-    assert opened.timers_held == (0, 0)
+    assert [await opened.timers.cancel(id_) for id_ in ids] == [False] * 3
+    assert opened.timers.held == (0, 0)
 
 
 async def test_cancelling_what_is_being_fired_comes_too_late(opened, clock):
     (id_,) = await set_timers(opened, timer(clock() + 5, b"a"))
     clock.ms += 5
     ticking = asyncio.ensure_future(opened.tick())
-    while not opened._recent.timers.firing:
+    while not opened.core.recent.timers.firing:
         await asyncio.sleep(0)
-    assert await opened.cancel_timer(id_) is False
+    assert await opened.timers.cancel(id_) is False
     await ticking
     assert await bodies(opened, 16) == [b"a"]
 
@@ -180,22 +180,22 @@ async def test_cancelling_what_is_being_fired_comes_too_late(opened, clock):
 @pytest.mark.parametrize("text", ["", "x", "5-0", "5-0.0 ", "05-0.0", "-1-0.0", "f" * 17 + "-0.0", "5-0.0-0.0"])
 async def test_what_is_no_id_is_refused(opened, text):
     with pytest.raises(NoSuchTimer):
-        await opened.cancel_timer(text)
-    assert await opened.cancel_timer("5-0.0") is False
+        await opened.timers.cancel(text)
+    assert await opened.timers.cancel("5-0.0") is False
 
 
 async def test_they_can_be_listed(opened, clock):
     ids = await set_timers(opened, *(timer(clock() + 10 + n % 3, b"x" * n) for n in range(7)))
     await opened.catch_up()
     ids += await set_timers(opened, timer(clock() + 11, b"new"))
-    await opened.cancel_timer(ids[2])
+    await opened.timers.cancel(ids[2])
     expected = sorted((TimerKey.parse(i) for n, i in enumerate(ids) if n != 2))
-    entries = await opened.timers()
+    entries = await opened.timers.entries()
     assert [entry.id for entry in entries] == [str(key) for key in expected]
     assert [entry.due_ms for entry in entries] == [key.due_ms for key in expected]
-    assert sum(entry.size_bytes for entry in entries) == opened.timers_held.size_bytes
+    assert sum(entry.size_bytes for entry in entries) == opened.timers.held.size_bytes
     paged, after = [], ""
-    while page := await opened.timers(after=after, limit=3):
+    while page := await opened.timers.entries(after=after, limit=3):
         paged += page
         after = page[-1].id
     assert paged == entries
@@ -204,19 +204,19 @@ async def test_they_can_be_listed(opened, clock):
 async def test_limits(tmp_path, clock):
     limits = TimerLimits(timers=3, size_bytes=1000, horizon_ms=10 * DAY_MS)
     async with await LocalStore.open(tmp_path, now_ms=clock, timer_limits=limits) as store:
-        store.admit_timer(clock() + 10 * DAY_MS, 1000)
+        store.timers.admit(clock() + 10 * DAY_MS, 1000)
         with pytest.raises(TimerTooFar):
-            store.admit_timer(clock() + 10 * DAY_MS + 1, 1)
+            store.timers.admit(clock() + 10 * DAY_MS + 1, 1)
         with pytest.raises(TimersFull):
-            store.admit_timer(clock(), 1001)
+            store.timers.admit(clock(), 1001)
         await set_timers(store, *(timer(clock() + DAY_MS, b"x") for _ in range(3)))
         with pytest.raises(TimersFull) as full:
-            store.admit_timer(clock() + 1, 1)
+            store.timers.admit(clock() + 1, 1)
         assert full.value.retriable
     async with await LocalStore.open(tmp_path, now_ms=clock) as store:
-        assert store.timers_held == (3, 3 * (ROW.size + 1))
+        assert store.timers.held == (3, 3 * (ROW.size + 1))
         with pytest.raises(FrameTooLarge):
-            store.admit_timer(clock(), timers_module.TIMER_BYTES_MAX + 1)
+            store.timers.admit(clock(), timers_module.TIMER_BYTES_MAX + 1)
 
 
 async def test_thousands_due_at_once(opened, clock):
@@ -227,7 +227,7 @@ async def test_thousands_due_at_once(opened, clock):
     clock.ms += 1
     await opened.tick()
     assert await bodies(opened, 16) == [b"%d" % n for _ in range(5) for n in range(count // 5)]
-    assert opened.timers_held == (0, 0)
+    assert opened.timers.held == (0, 0)
 
 
 async def test_a_large_timer_has_a_frame_of_its_own(opened, clock):
@@ -235,7 +235,7 @@ async def test_a_large_timer_has_a_frame_of_its_own(opened, clock):
     await set_timers(opened, timer(clock() + 1, b"a"), timer(clock() + 1, large), timer(clock() + 1, b"b"))
     await opened.catch_up()
     seen = []
-    opened.tail(seen.extend)
+    opened.log.tail(seen.extend)
     clock.ms += 1
     await opened.tick()
     assert [frame.header.row_count for frame in seen] == [2, 2, 2]
@@ -246,7 +246,7 @@ async def test_a_store_that_refuses_fires_later(opened, clock, monkeypatch):
     await set_timers(opened, timer(clock() + 1, b"a"))
     clock.ms += 1
     refusals = [StoreOverloaded("full")] * 2
-    monkeypatch.setattr(opened, "_refusal", lambda size: refusals.pop() if refusals else None)
+    monkeypatch.setattr(behind(opened).log, "_refusal", lambda size: refusals.pop() if refusals else None)
     for _ in range(3):
         await opened.tick()
     assert await bodies(opened, 16) == [b"a"]
@@ -256,10 +256,10 @@ async def test_after_a_crash_while_firing_it_has_fired_once(tmp_path, clock):
     """The disk holds any prefix of the frame that fires: all of it counts, or nothing."""
     async with await LocalStore.open(tmp_path / "a", now_ms=clock) as store:
         await set_timers(store, timer(clock() + 1, b"one"), timer(clock() + 1, b"two"))
-        before = store.confirmed
+        before = store.log.confirmed
         clock.ms += 1
         await store.tick()
-        end = store.confirmed
+        end = store.log.confirmed
     (segment,) = (tmp_path / "a" / "log").iterdir()
     for cut in range(before, end + 1, 7):
         copy = tmp_path / f"cut{cut}"
@@ -269,7 +269,7 @@ async def test_after_a_crash_while_firing_it_has_fired_once(tmp_path, clock):
         async with await LocalStore.open(copy, now_ms=clock) as store:
             await store.tick()
             assert await bodies(store, 16) == [b"one", b"two"]
-            assert store.timers_held == (0, 0)
+            assert store.timers.held == (0, 0)
 
 
 async def test_a_disk_that_fails_while_firing_leaves_it_to_the_next_start(tmp_path, clock):
@@ -302,7 +302,7 @@ async def test_a_timer_that_is_not_sound_has_no_effect(opened, clock):
     await append(opened, records_frame(TimersFired(b"odd")))
     await opened.tick()
     assert await bodies(opened, 16) == [b"good"]
-    assert opened.timers_held == (0, 0)
+    assert opened.timers.held == (0, 0)
 
 
 def test_keys():
@@ -325,10 +325,10 @@ async def test_what_the_views_hold_is_remembered_by_nobody_else(tmp_path, clock,
     async with await LocalStore.open(tmp_path / "data", now_ms=clock, linger_s=0.001) as store:
         for _ in range(5):
             await set_timers(store, *(timer(clock() + 100, b"x") for _ in range(20)))
-        await store._until_dispatched(store.confirmed)
+        await store.core.until_dispatched(store.log.confirmed)
         await asyncio.sleep(0)
-        assert len(store._recent.timers._due) <= 10
-        assert store.timers_held.timers == 100
+        assert len(store.core.recent.timers._due) <= 10
+        assert store.timers.held.timers == 100
         clock.ms += 100
         await store.tick()
         assert len(await bodies(store, 16)) == 100
@@ -341,16 +341,16 @@ async def test_leases_end_before_many_timers_have_fired(opened, clock, monkeypat
     await opened.tick()
     clock.ms += 9
     await opened.tick()
-    assert len(await opened.take(17, 1, max_count=1, invisible_ms=1)) == 1
+    assert len(await opened.leases.take(17, 1, max_count=1, invisible_ms=1)) == 1
     clock.ms += 1
     fired = []
 
     async def fire(now_ms):
-        fired.append(await opened.waiting(17))
+        fired.append(await opened.leases.waiting(17))
         return await whole(now_ms)
 
-    whole = opened._timers.tick
-    monkeypatch.setattr(opened._timers, "tick", fire)
+    whole = behind(opened).timers.tick
+    monkeypatch.setattr(behind(opened).timers, "tick", fire)
     await opened.tick()
     assert len(fired) >= 3  # in turns
     assert set(fired) == {1}  # the lease had ended before the first
@@ -369,7 +369,7 @@ async def test_a_tick_does_all_that_is_due_though_the_loop_begins_another(opened
     await set_timers(opened, *(timer(clock() + 10, b"%d" % n) for n in range(20 * timers_module.FRAMES_PER_TICK)))
     clock.ms += 10
     await opened.tick()
-    assert opened.timers_held.timers == 0
+    assert opened.timers.held.timers == 0
 
 
 @pytest.mark.parametrize("broken", ["leases", "timers"])
@@ -379,28 +379,30 @@ async def test_leases_and_timers_do_not_stop_each_other(opened, clock, monkeypat
 
     await set_timers(opened, timer(clock(), b"a"), timer(clock() + 5, b"b"))
     await opened.tick()
-    await opened.take(16, 1, max_count=1, invisible_ms=5)
-    monkeypatch.setattr(*(opened._lending, "expire") if broken == "leases" else (opened._timers, "tick"), fail)
+    await opened.leases.take(16, 1, max_count=1, invisible_ms=5)
+    monkeypatch.setattr(
+        *(behind(opened).leases, "expire") if broken == "leases" else (behind(opened).timers, "tick"), fail
+    )
     clock.ms += 5
     await opened.tick()
     assert len(await bodies(opened, 16)) == (2 if broken == "leases" else 1)
-    assert await opened.waiting(16) == 1
+    assert await opened.leases.waiting(16) == 1
 
 
 async def test_a_timer_that_is_set_while_others_are_read_is_not_passed_over(tmp_path, clock):
     async with await LocalStore.open(tmp_path / "data", now_ms=clock, linger_s=0.001) as store:
         await set_timers(store, timer(clock() + 5, b"first"))
-        await store._until_dispatched(store.confirmed)
-        blocking, late = store._timers._blocking, [timer(clock() + 3, b"second")]
+        await store.core.until_dispatched(store.log.confirmed)
+        blocking, late = behind(store).timers._blocking, [timer(clock() + 3, b"second")]
 
         async def slow(*args):
             found = await blocking(*args)
             while late:
                 await set_timers(store, late.pop())
-                await store._until_dispatched(store.confirmed)
+                await store.core.until_dispatched(store.log.confirmed)
             return found
 
-        store._timers._blocking = slow
+        behind(store).timers._blocking = slow
         clock.ms += 10
         await store.tick()
         assert sorted(await bodies(store, 16)) == [b"first", b"second"]

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from store.api.client import IndexKind
+from store.api.log import IndexKind
 from store.format.frame import ROW, ROW_EXTRA, ROW_INDEX_ADDRESS, ROW_INDEX_KEY, Position, UnplacedFrame
 from store.format.records import AddressesSeen, LogTrimmed
 from store.local.local import LocalStore
@@ -178,27 +178,27 @@ async def test_memory_and_view_answer_alike(tmp_path, linger_s):
             expected = [
                 Position(appended.frame, row) for row in reversed(range(len(rows))) if rows[row][0] == 1
             ] + expected
-            assert await store.find(IndexKind.KEY, 1) == expected[:100]
+            assert await store.log.find(IndexKind.KEY, 1) == expected[:100]
         paged, below = [], None
-        while page := await store.find(IndexKind.KEY, 1, below=below, limit=3):
+        while page := await store.log.find(IndexKind.KEY, 1, below=below, limit=3):
             paged += page
             below = page[-1]
         assert paged == expected
-        assert await store.find(IndexKind.KEY, 1, limit=0) == []
+        assert await store.log.find(IndexKind.KEY, 1, limit=0) == []
     async with await LocalStore.open(tmp_path, linger_s=linger_s) as store:
-        assert await store.find(IndexKind.KEY, 1) == expected
+        assert await store.log.find(IndexKind.KEY, 1) == expected
 
 
 async def test_addresses_are_listed_in_order_from_memory_and_view(tmp_path):
     async with await LocalStore.open(tmp_path, linger_s=3600) as store:
         await append(store, records_frame(AddressesSeen(("t/b", "t/a", "u", "é/ü")), AddressesSeen(("t/a",))))
-        assert await store.addresses() == ["t/a", "t/b", "u", "é/ü"]
+        assert await store.log.addresses() == ["t/a", "t/b", "u", "é/ü"]
     async with await LocalStore.open(tmp_path, linger_s=3600) as store:
         await append(store, records_frame(AddressesSeen(("t/aa", "t/b"))))
-        assert await store.addresses("t/") == ["t/a", "t/aa", "t/b"]
-        assert await store.addresses("t/", after="t/a") == ["t/aa", "t/b"]
-        assert await store.addresses(after="t/aa", limit=2) == ["t/b", "u"]
-        assert await store.addresses("x") == []
+        assert await store.log.addresses("t/") == ["t/a", "t/aa", "t/b"]
+        assert await store.log.addresses("t/", after="t/a") == ["t/aa", "t/b"]
+        assert await store.log.addresses(after="t/aa", limit=2) == ["t/b", "u"]
+        assert await store.log.addresses("x") == []
 
 
 async def test_an_address_too_long_to_be_listed_is_passed_over(tmp_path):
@@ -207,23 +207,23 @@ async def test_an_address_too_long_to_be_listed_is_passed_over(tmp_path):
     assert listable(long[1:])
     async with await LocalStore.open(tmp_path, linger_s=3600) as store:
         await append(store, records_frame(AddressesSeen((long, "ok"))))
-        assert await store.addresses() == ["ok"]
+        assert await store.log.addresses() == ["ok"]
     async with await LocalStore.open(tmp_path) as store:
-        assert await store.addresses() == ["ok"]
+        assert await store.log.addresses() == ["ok"]
 
 
 @pytest.mark.parametrize("linger_s", [0.0005, 3600])
 async def test_an_address_is_noted_once(tmp_path, linger_s):
     async with await LocalStore.open(tmp_path, linger_s=linger_s) as store:
-        await store.note_addresses(["b", "a", "b", "x" * 500])
-        end = store.confirmed
-        await store.note_addresses(["a", "b"])
-        assert store.confirmed == end > 0
-        await store.note_addresses(["a", "c"])
-        assert store.confirmed > end
-        assert await store.addresses() == ["a", "b", "c"]
+        await store.log.note_addresses(["b", "a", "b", "x" * 500])
+        end = store.log.confirmed
+        await store.log.note_addresses(["a", "b"])
+        assert store.log.confirmed == end > 0
+        await store.log.note_addresses(["a", "c"])
+        assert store.log.confirmed > end
+        assert await store.log.addresses() == ["a", "b", "c"]
     async with await LocalStore.open(tmp_path, linger_s=linger_s) as store:
-        end = store.confirmed
-        await store.note_addresses(["a", "b", "c"])
-        await store.note_addresses([])
-        assert store.confirmed == end
+        end = store.log.confirmed
+        await store.log.note_addresses(["a", "b", "c"])
+        await store.log.note_addresses([])
+        assert store.log.confirmed == end

@@ -30,11 +30,11 @@ async def fill(store, queues, body):
 async def test_files_and_memory_do_not_follow_the_number_of_queues(tmp_path):
     async with await LocalStore.open(tmp_path, cache_bytes_max=0, scrub_bytes_per_s=0) as store:
         await fill(store, 8, b"first")
-        await store.fetch(16, 0, max_bytes=1 << 20)
+        await store.queues.fetch(16, 0, max_bytes=1 << 20)
         files = open_files()
         tracemalloc.start()
         await fill(store, QUEUES, b"second")
-        await store._until_dispatched(store.confirmed)
+        await store.core.until_dispatched(store.log.confirmed)
         held, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert open_files() == files
@@ -43,7 +43,7 @@ async def test_files_and_memory_do_not_follow_the_number_of_queues(tmp_path):
             expected = [b"first", b"second"] if queue < 24 else [b"second"]
             assert await bodies(store, queue) == expected
     async with await LocalStore.open(tmp_path) as store:
-        assert (await store.bounds(15 + QUEUES)).next == 1
+        assert (await store.queues.bounds(15 + QUEUES)).next == 1
         await append(store, frame((15 + QUEUES, b"third")))
         assert await bodies(store, 15 + QUEUES) == [b"second", b"third"]
 
@@ -51,10 +51,10 @@ async def test_files_and_memory_do_not_follow_the_number_of_queues(tmp_path):
 async def test_they_are_forgotten_together(tmp_path):
     async with await LocalStore.open(tmp_path, scrub_bytes_per_s=0) as store:
         await fill(store, 2_000, b"x")
-        await asyncio.gather(*(store.delete_queue(16 + n) for n in range(1_000)))
-        assert [(await store.bounds(16 + n)).next for n in (0, 999, 1_000, 1_999)] == [0, 0, 1, 1]
+        await asyncio.gather(*(store.queues.delete(16 + n) for n in range(1_000)))
+        assert [(await store.queues.bounds(16 + n)).next for n in (0, 999, 1_000, 1_999)] == [0, 0, 1, 1]
         await append(store, frame((16, b"again")))
         assert await bodies(store, 16) == [b"again"]
     async with await LocalStore.open(tmp_path) as store:
-        with store._engine.views.reading() as txn:
-            assert len(list(store._engine.views.queues.queues(txn))) == 1_000 + 1 + 1  # and the deletions' own
+        with store.core.engine.views.reading() as txn:
+            assert len(list(store.core.engine.views.queues.queues(txn))) == 1_000 + 1 + 1  # and the deletions' own

@@ -6,7 +6,7 @@ from time import monotonic
 import lmdb
 import pytest
 
-from store.api.client import Entry
+from store.api.keys import Entry
 from store.api.kv_rules import end_of_prefix, slot_range, split
 from store.base.errors import NotRebuildable, StoreFull
 from store.format.frame import ONCE_PRODUCER

@@ -28,9 +28,9 @@ async def put(directory, **options):
     """A store with a key whose value is in the views alone, not in memory."""
     store = await LocalStore.open(directory, scrub_bytes_per_s=0, **options)
     await append(store, frame((16, b"a message")))
-    await store.kv_put("key", VALUE)
-    await store.kv_put("other", b"fine")
-    await store._until_dispatched(store.confirmed)
+    await store.keys.put("key", VALUE)
+    await store.keys.put("other", b"fine")
+    await store.core.until_dispatched(store.log.confirmed)
     return store
 
 
@@ -51,10 +51,10 @@ async def test_a_flipped_byte_of_a_key_s_value_is_not_served(tmp_path):
     async with await put(tmp_path) as store:
         assert flip(tmp_path, VALUE)
         with pytest.raises(ViewsDamaged, match="'kv'"):
-            await store.kv_get("key")
+            await store.keys.get("key")
         with pytest.raises(ViewsDamaged):
-            await store.kv_range("", None)
-        assert (await store.kv_get("other")).value == b"fine"
+            await store.keys.range("", None)
+        assert (await store.keys.get("other")).value == b"fine"
         assert store.is_damaged
         assert [damage.view for damage in store.view_damages] == ["kv"]
 
@@ -63,10 +63,10 @@ async def test_damaged_views_are_made_anew_when_the_store_is_opened_again(tmp_pa
     async with await put(tmp_path) as store:
         flip(tmp_path, VALUE)
         with pytest.raises(ViewsDamaged):
-            await store.kv_get("key")
+            await store.keys.get("key")
     assert (tmp_path / "views.damaged").exists()
     async with await LocalStore.open(tmp_path) as store:
-        assert (await store.kv_get("key")).value == VALUE
+        assert (await store.keys.get("key")).value == VALUE
         assert not store.is_damaged
         assert not store.view_damages
     assert "made anew from the log" in caplog.text
@@ -77,18 +77,18 @@ async def test_what_is_damaged_while_nobody_looks_is_made_anew_at_the_start(tmp_
     await (await put(tmp_path)).close()
     assert flip(tmp_path, VALUE)
     async with await LocalStore.open(tmp_path) as store:
-        assert (await store.kv_get("key")).value == VALUE
+        assert (await store.keys.get("key")).value == VALUE
         assert not store.is_damaged
 
 
 async def test_a_damaged_entry_of_a_consume_queue_is_made_anew(tmp_path):
     async with await put(tmp_path) as store:
-        with store._engine.views.reading() as txn:
-            (chunk,) = store._engine.views.queues.chunks(txn, 16, 0)
+        with store.core.engine.views.reading() as txn:
+            (chunk,) = store.core.engine.views.queues.chunks(txn, 16, 0)
         entry = chunk.frame.to_bytes(8, "big") + chunk.frame_size_bytes.to_bytes(4, "big")
         assert flip(tmp_path, entry, within=7)
         with pytest.raises(ViewsDamaged, match="'queues'"):
-            await store.fetch(16, 0, max_bytes=1 << 20)
+            await store.queues.fetch(16, 0, max_bytes=1 << 20)
         assert store.is_damaged
     async with await LocalStore.open(tmp_path) as store:
         assert await bodies(store, 16) == [b"a message"]
@@ -99,51 +99,51 @@ async def test_a_record_that_damaged_views_cannot_decide_is_not_answered_as_done
     async with await put(tmp_path) as store:
         flip(tmp_path, VALUE)
         with pytest.raises(Exception, match=r"damaged"):
-            await store.kv_put("key", b"new")
+            await store.keys.put("key", b"new")
         assert isinstance(store.error, ViewsDamaged)
         with pytest.raises(ViewsDamaged):
-            await store.kv_put("other", b"new")
+            await store.keys.put("other", b"new")
     async with await LocalStore.open(tmp_path) as store:
-        assert (await store.kv_get("key")).value in {VALUE, b"new"}
-        await store.kv_put("key", b"newest")
-        assert (await store.kv_get("key")).value == b"newest"
+        assert (await store.keys.get("key")).value in {VALUE, b"new"}
+        await store.keys.put("key", b"newest")
+        assert (await store.keys.get("key")).value == b"newest"
 
 
 async def test_entries_that_are_missing_are_found_by_verification(tmp_path):
     async with await put(tmp_path) as store:
-        views = store._engine.views
+        views = store.core.engine.views
         with views._env.begin(write=True) as txn:  # what a damaged branch page looks like to whoever reads
             assert txn.delete(b"\0other", db=views.tables["kv"].handle)
         views.walk.step(0)
         assert store.is_damaged
         for key in ("key", "other", "none"):
             with pytest.raises(ViewsDamaged):
-                await store.kv_get(key)
+                await store.keys.get(key)
         assert "entries should be there" in store.view_damages[0].why
     async with await LocalStore.open(tmp_path) as store:
-        assert (await store.kv_get("other")).value == b"fine"
+        assert (await store.keys.get("other")).value == b"fine"
 
 
 async def test_an_entry_that_is_older_than_it_should_be_is_found_by_verification(tmp_path):
     """Imitates a page that the disk never wrote: its checksums are right."""
     async with await put(tmp_path) as store:
-        views = store._engine.views
+        views = store.core.engine.views
         kv = views.tables["kv"]
         with views._env.begin() as txn:
             old = txn.get(b"\0other", db=kv.handle)
-        await store.kv_put("other", b"newer")
-        await store._until_dispatched(store.confirmed)
+        await store.keys.put("other", b"newer")
+        await store.core.until_dispatched(store.log.confirmed)
         with views._env.begin(write=True) as txn:
             txn.put(b"\0other", old, db=kv.handle)
         views.walk.step(0)
         with pytest.raises(ViewsDamaged):
-            await store.kv_get("other")
+            await store.keys.get("other")
 
 
 async def test_the_housekeeping_verifies_the_views(tmp_path):
     async with await LocalStore.open(tmp_path) as store:
-        await store.kv_put("key", VALUE)
-        await store._until_dispatched(store.confirmed)
+        await store.keys.put("key", VALUE)
+        await store.core.until_dispatched(store.log.confirmed)
         flip(tmp_path, VALUE)
         for _ in range(1000):
             if store.is_damaged:
@@ -156,17 +156,17 @@ async def test_a_walk_counts_what_is_written_beside_it(tmp_path):
     """Before where it is and behind, put, replaced and deleted."""
     async with await LocalStore.open(tmp_path, scrub_bytes_per_s=0) as store:
         for n in range(0, 2000, 2):
-            await store.kv_put(f"{n:05}", b"x")
-        await store._until_dispatched(store.confirmed)
-        views = store._engine.views
+            await store.keys.put(f"{n:05}", b"x")
+        await store.core.until_dispatched(store.log.confirmed)
+        views = store.core.engine.views
         walk = Walk(views, views._turn)
         rounds = 0
         while not walk.run(0):  # ends a step after some entries
             n = rounds * 37 % 2000
-            await store.kv_put(f"{n:05}", b"replaced or new")
-            await store.kv_delete(f"{(n * 7) % 2000:05}")
+            await store.keys.put(f"{n:05}", b"replaced or new")
+            await store.keys.delete(f"{(n * 7) % 2000:05}")
             await append(store, frame((16, b"m", n + 1)))
-            await store._until_dispatched(store.confirmed)
+            await store.core.until_dispatched(store.log.confirmed)
             rounds += 1
         assert rounds > 10
         assert not store.is_damaged
@@ -199,7 +199,7 @@ async def test_views_that_kill_whoever_opens_them_are_opened_so_often_and_no_mor
         health.close()
     if written:
         async with await LocalStore.open(tmp_path) as store:
-            assert (await store.kv_get("key")).value == VALUE
+            assert (await store.keys.get("key")).value == VALUE
         assert "have died" in caplog.text
     else:
         with pytest.raises(NotRebuildable, match="have died"):
@@ -212,8 +212,8 @@ async def test_a_process_that_is_killed_at_work_leaves_no_doubt_behind(tmp_path)
     (tmp_path / "views.watch").write_bytes(b"+1")
     async with await LocalStore.open(tmp_path, scrub_bytes_per_s=0) as store:
         for _ in range(10):
-            await store.kv_put("key", b"1")
-            await store._until_dispatched(store.confirmed)
+            await store.keys.put("key", b"1")
+            await store.core.until_dispatched(store.log.confirmed)
     assert (tmp_path / "views.watch").read_bytes() == b"-0"
     assert not list(tmp_path.glob("views.old"))
 
@@ -222,7 +222,7 @@ async def test_a_store_that_is_closed_as_it_should_be_forgets_deaths(tmp_path):
     await (await put(tmp_path)).close()
     (tmp_path / "views.watch").write_bytes(b"+1")
     async with await LocalStore.open(tmp_path, scrub_bytes_per_s=0) as store:
-        assert store._engine.views.health.deaths == 2
+        assert store.core.engine.views.health.deaths == 2
     assert (tmp_path / "views.watch").read_bytes() == b"-0"
 
 
@@ -347,7 +347,7 @@ def test_a_process_that_dies_of_views_does_so_three_times(tmp_path):
         "views.environment.lmdb = Deadly()\n"
         "async def main():\n"
         "    async with await LocalStore.open(Path(sys.argv[1])) as store:\n"
-        "        print((await store.kv_get('key1')).value)\n"
+        "        print((await store.keys.get('key1')).value)\n"
         "asyncio.run(main())\n"
     )
     ends = []

@@ -11,7 +11,7 @@ from adapters.http.wire.h1 import OUTPUT_BYTES_MAX
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Outcome
 from gateway.port.kv import Compacted, GetKey, ListKeys, Match, StoreKey, TransactKeys, WatchKeys
-from store.api.client import EXISTS, Change, Delete, Put
+from store.api.keys import EXISTS, Change, Delete, Put
 from tests.support.http.http_driver import NOW_MS, Http1Client, Http2Client, parse_responses, request
 from tests.support.http.http_keys import KvGateway
 

@@ -16,13 +16,13 @@ async def test_a_key_that_the_view_does_not_have_yet_is_swept_in_time(tmp_path, 
     async with await LocalStore.open(tmp_path, now_ms=lambda: 1_000) as store:
         behind = []
         with monkeypatch.context() as patch:
-            patch.setattr(store._engine, "dispatch", behind.append)
-            await store.kv_put("a", b"1", namespace="n", ttl_ms=500)
-            assert await store._kv.tick(1_000) == 1_500
+            patch.setattr(store.core.engine, "dispatch", behind.append)
+            await store.keys.put("a", b"1", namespace="n", ttl_ms=500)
+            assert await store.keys.tick(1_000) == 1_500
         for run in behind:
-            store._engine.dispatch(run)
-        await store._until_dispatched(store.confirmed)
-        assert await store._kv.tick(1_000) == 1_500
+            store.core.engine.dispatch(run)
+        await store.core.until_dispatched(store.log.confirmed)
+        assert await store.keys.tick(1_000) == 1_500
 
 
 async def test_a_transaction_of_more_operations_than_the_view_can_number_has_no_effect(tmp_path):
@@ -32,13 +32,13 @@ async def test_a_transaction_of_more_operations_than_the_view_can_number_has_no_
 
     async with await LocalStore.open(tmp_path) as store:
         await write(65_537)
-        assert await store.kv_count("", None, namespace="n") == 0
+        assert await store.keys.count("", None, namespace="n") == 0
     async with await LocalStore.open(tmp_path) as store:
-        await store.kv_put("a", b"1", namespace="n")
-        assert await store.kv_count("", None, namespace="n") == 1
+        await store.keys.put("a", b"1", namespace="n")
+        assert await store.keys.count("", None, namespace="n") == 1
         await write(65_536)
     async with await LocalStore.open(tmp_path) as store:
-        assert await store.kv_count("", None, namespace="n") == 65_536
+        assert await store.keys.count("", None, namespace="n") == 65_536
 
 
 async def test_what_changed_nothing_is_forgotten_with_the_log_however_runs_are_cut(tmp_path):

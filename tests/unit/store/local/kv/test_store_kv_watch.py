@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from store.api.client import Change, Delete, Put
+from store.api.keys import Change, Delete, Put
 from store.base.errors import RevisionCompacted, RevisionConflict
 from store.format.frame import LogOffset
 from store.format.records import LogTrimmed
@@ -28,7 +28,7 @@ async def store(request, tmp_path):
 async def seen(store, count, *arguments, **options):
     """That many changes of a watch."""
     found = []
-    watching = store.kv_watch(*arguments, **options)
+    watching = store.keys.watch(*arguments, **options)
     async with asyncio.timeout(20):
         while len(found) < count:
             found += (await anext(watching)).changes
@@ -41,38 +41,38 @@ def brief(changes):
 
 
 async def test_what_is_past_and_what_is_new(store):
-    first = await store.kv_put("a", b"1")
-    watching = store.kv_watch(from_revision=first)
+    first = await store.keys.put("a", b"1")
+    watching = store.keys.watch(from_revision=first)
     assert (await anext(watching)).changes == [Change("put", "a", b"1", first)]
     following = asyncio.ensure_future(anext(watching))
     await asyncio.sleep(0)
     assert not following.done()
-    second = await store.kv_put("a", b"2")
+    second = await store.keys.put("a", b"2")
     changes, at = await following
     assert changes == [Change("put", "a", b"2", second)]
     assert at == second + 1
-    await store.kv_delete("a")
+    await store.keys.delete("a")
     assert brief((await anext(watching)).changes) == [("delete", "a", b"")]
     await watching.aclose()
-    assert not store._recent.kv.feeds
+    assert not store.core.recent.kv.feeds
 
 
 async def test_a_watch_begins_when_it_is_asked_for(store):
-    await store.kv_put("a", b"1")
-    watching = store.kv_watch()
-    await store.kv_put("a", b"2")  # before anything was read from the watch
+    await store.keys.put("a", b"1")
+    watching = store.keys.watch()
+    await store.keys.put("a", b"2")  # before anything was read from the watch
     assert brief((await anext(watching)).changes) == [("put", "a", b"2")]
     await watching.aclose()
 
 
 async def test_every_revision_can_be_begun_at(store):
     """Several changes in one frame, several operations in one change, and frames that hold other things, too."""
-    await store.kv_put("x", b"0", namespace="other")
-    puts = [store.kv_put(f"{n}", b"1", namespace="n") for n in range(5)]
-    await asyncio.gather(*puts, store.kv_put("x", b"1", namespace="other"))
+    await store.keys.put("x", b"0", namespace="other")
+    puts = [store.keys.put(f"{n}", b"1", namespace="n") for n in range(5)]
+    await asyncio.gather(*puts, store.keys.put("x", b"1", namespace="other"))
     await append(store, frame((16, b"a message")))
-    await store.kv_transact({}, [Put("5", b"5"), Delete("0"), Delete("nobody"), Put("6", b"6")], namespace="n")
-    await asyncio.gather(store.kv_delete("1", namespace="n"), store.kv_put("7", b"", namespace="n"))
+    await store.keys.transact({}, [Put("5", b"5"), Delete("0"), Delete("nobody"), Put("6", b"6")], namespace="n")
+    await asyncio.gather(store.keys.delete("1", namespace="n"), store.keys.put("7", b"", namespace="n"))
     everything = await seen(store, 10, namespace="n", from_revision=0)
     assert brief(everything) == [
         *(("put", str(n), b"1") for n in range(5)),
@@ -82,7 +82,7 @@ async def test_every_revision_can_be_begun_at(store):
         ("delete", "1", b""),
         ("put", "7", b""),
     ]
-    for at in range(store.confirmed + 1):
+    for at in range(store.log.confirmed + 1):
         wanted = [change for change in everything if change.revision >= at]
         if wanted:
             assert await seen(store, len(wanted), namespace="n", from_revision=at) == wanted
@@ -92,35 +92,35 @@ async def test_every_revision_can_be_begun_at(store):
 
 
 async def test_what_had_no_effect_is_not_history(store):
-    revision = await store.kv_put("a", b"1")
+    revision = await store.keys.put("a", b"1")
     outcomes = await asyncio.gather(
-        store.kv_put("a", b"no", expected_revision=0),
-        store.kv_put("a", b"2", expected_revision=revision),
-        store.kv_put("a", b"no", expected_revision=revision),
-        store.kv_delete("nobody"),
-        store.kv_delete("a", expected_revision=1 << 60),
-        store.kv_transact({"b": revision}, [Put("b", b"no")]),
-        store.kv_transact({}, [Delete("nobody")]),
+        store.keys.put("a", b"no", expected_revision=0),
+        store.keys.put("a", b"2", expected_revision=revision),
+        store.keys.put("a", b"no", expected_revision=revision),
+        store.keys.delete("nobody"),
+        store.keys.delete("a", expected_revision=1 << 60),
+        store.keys.transact({"b": revision}, [Put("b", b"no")]),
+        store.keys.transact({}, [Delete("nobody")]),
         return_exceptions=True,
     )
     assert [isinstance(outcome, RevisionConflict) for outcome in outcomes] == [
         True, False, True, False, True, True, False,
     ]  # fmt: skip
-    await store.kv_put("end", b"")
+    await store.keys.put("end", b"")
     wanted = [("put", "a", b"1"), ("put", "a", b"2"), ("put", "end", b"")]
     assert brief(await seen(store, 3, from_revision=0)) == wanted
-    if store._recent._runs:
-        await store._until_dispatched(store.confirmed)
+    if store.core.recent._runs:
+        await store.core.until_dispatched(store.log.confirmed)
     assert brief(await seen(store, 3, from_revision=0)) == wanted
 
 
 async def test_a_revision_that_is_still_to_come(store):
-    await store.kv_put("a", b"1")
-    watching = store.kv_watch(from_revision=store.confirmed + 200)
+    await store.keys.put("a", b"1")
+    watching = store.keys.watch(from_revision=store.log.confirmed + 200)
     following = asyncio.ensure_future(anext(watching))
     found = []
     while not following.done():
-        found.append(await store.kv_put("a", bytes(30)))
+        found.append(await store.keys.put("a", bytes(30)))
         await asyncio.sleep(0)
     assert (await following).changes[0].revision == next(at for at in found if at > found[0] and at >= found[-1])
     await watching.aclose()
@@ -129,34 +129,34 @@ async def test_a_revision_that_is_still_to_come(store):
 async def test_a_slow_watcher_reads_the_log(store, monkeypatch):
     monkeypatch.setattr(feed_module, "FEED_COUNT_MAX", 8)
     monkeypatch.setattr(watch_module, "HISTORY_BYTES", 1_000)
-    watching = store.kv_watch()
+    watching = store.keys.watch()
     following = asyncio.ensure_future(anext(watching))
     await asyncio.sleep(0)
-    await store.kv_put("0", b"")
+    await store.keys.put("0", b"")
     found = list((await following).changes)
     for n in range(1, 200):
-        await store.kv_put(str(n), b"")
+        await store.keys.put(str(n), b"")
         if n in {100, 101, 150}:
             found += (await anext(watching)).changes
     async with asyncio.timeout(20):
         while len(found) < 200:
             found += (await anext(watching)).changes
     assert [change.key for change in found] == [str(n) for n in range(200)]
-    assert len(store._recent.kv.feeds._feeds[""]._changes) <= 8
+    assert len(store.core.recent.kv.feeds._feeds[""]._changes) <= 8
     await watching.aclose()
 
 
 async def test_batches_are_bounded_and_divide_no_revision(store, monkeypatch):
     monkeypatch.setattr(watch_module, "BATCH_COUNT_MAX", 3)
     for n in range(3):
-        await store.kv_transact({}, [Put(f"{n}{i}", b"") for i in range(5)])
-        await asyncio.gather(*(store.kv_put(f"{n}-{i}", b"") for i in range(5)))
+        await store.keys.transact({}, [Put(f"{n}{i}", b"") for i in range(5)])
+        await asyncio.gather(*(store.keys.put(f"{n}-{i}", b"") for i in range(5)))
     for options in ({}, {"from_revision": 0}):
-        watching = store.kv_watch("0", "3", **options)
+        watching = store.keys.watch("0", "3", **options)
         if not options:
             reading = asyncio.ensure_future(anext(watching))
             await asyncio.sleep(0)
-            await store.kv_transact({}, [Put(f"0{i}", b"") for i in range(7)])
+            await store.keys.transact({}, [Put(f"0{i}", b"") for i in range(7)])
             assert len((await reading).changes) == 7
         else:
             sizes = []
@@ -172,9 +172,9 @@ async def test_history_crosses_a_restart(tmp_path):
     found = []
     for n in range(3):
         async with await LocalStore.open(tmp_path, linger_s=HOUR_S) as store:
-            found.append(await store.kv_put("a", b"%d" % n))
+            found.append(await store.keys.put("a", b"%d" % n))
             with pytest.raises(RevisionConflict):
-                await store.kv_put("a", b"no", expected_revision=0)
+                await store.keys.put("a", b"no", expected_revision=0)
             changes = await seen(store, n + 1, from_revision=0)
             assert [(change.value, change.revision) for change in changes] == [
                 (b"%d" % i, revision) for i, revision in enumerate(found)
@@ -182,15 +182,15 @@ async def test_history_crosses_a_restart(tmp_path):
 
 
 async def test_many_watchers_see_the_same(store):
-    watches = [store.kv_watch(f"{n % 3}", f"{n % 3 + 1}") for n in range(30)]
+    watches = [store.keys.watch(f"{n % 3}", f"{n % 3 + 1}") for n in range(30)]
     readings = [asyncio.ensure_future(anext(watching)) for watching in watches]
     await asyncio.sleep(0)
-    await asyncio.gather(*(store.kv_put(f"{n}", b"") for n in range(3)))
+    await asyncio.gather(*(store.keys.put(f"{n}", b"") for n in range(3)))
     for n, reading in enumerate(readings):
         assert [change.key for change in (await reading).changes] == [f"{n % 3}"]
     for watching in watches:
         await watching.aclose()
-    assert not store._recent.kv.feeds
+    assert not store.core.recent.kv.feeds
 
 
 @pytest.mark.parametrize("linger_s", [0.001, HOUR_S])
@@ -199,21 +199,21 @@ async def test_retention_has_taken_it(tmp_path, monkeypatch, linger_s):
     async with await LocalStore.open(tmp_path, linger_s=linger_s, segment_size_bytes=2_000) as store:
         revisions = []
         for _ in range(50):
-            revisions.append(await store.kv_put("a", bytes(100)))
+            revisions.append(await store.keys.put("a", bytes(100)))
             with pytest.raises(RevisionConflict):
-                await store.kv_put("a", b"", expected_revision=0)
-        slow, quick = store.kv_watch(from_revision=revisions[0]), store.kv_watch(from_revision=revisions[30])
+                await store.keys.put("a", b"", expected_revision=0)
+        slow, quick = store.keys.watch(from_revision=revisions[0]), store.keys.watch(from_revision=revisions[30])
         await anext(slow)
         found = [change.revision for change in (await anext(quick)).changes]
         first = revisions[20] - 1
         await append(store, records_frame(LogTrimmed(first, 0)))
         if linger_s < 1:
-            await store._until_dispatched(store.confirmed)
-            with store._engine.views.reading() as txn:
-                assert min(at for at, _ in store._engine.views.kv.voids(txn, 0, 1 << 62)) > first
+            await store.core.until_dispatched(store.log.confirmed)
+            with store.core.engine.views.reading() as txn:
+                assert min(at for at, _ in store.core.engine.views.kv.voids(txn, 0, 1 << 62)) > first
         for at in (0, revisions[0], first):
             with pytest.raises(RevisionCompacted) as caught:
-                store.kv_watch(from_revision=at)
+                store.keys.watch(from_revision=at)
             assert (caught.value.revision, caught.value.earliest) == (at, first + 1)
         left = revisions[20:]
         for at in (first + 1, left[0], left[1]):
@@ -225,23 +225,23 @@ async def test_retention_has_taken_it(tmp_path, monkeypatch, linger_s):
             found += [change.revision for change in (await anext(quick)).changes]
         assert found == revisions[30:]
         await quick.aclose()
-        assert (await store.kv_get("a")).revision == revisions[-1]
+        assert (await store.keys.get("a")).revision == revisions[-1]
 
 
 async def test_damage_is_no_gap_in_silence(tmp_path):
     async with await LocalStore.open(tmp_path, linger_s=HOUR_S, cache_bytes_max=0) as store:
-        await store.kv_put("a", b"1")
-        second = await store.kv_put("a", b"2")
+        await store.keys.put("a", b"1")
+        second = await store.keys.put("a", b"2")
         path = next((tmp_path / "log").iterdir())
         data = bytearray(path.read_bytes())
         data[second + 70] ^= 1
         path.write_bytes(data)
-        watching = store.kv_watch(from_revision=0)
+        watching = store.keys.watch(from_revision=0)
         assert brief((await anext(watching)).changes) == [("put", "a", b"1")]
         with pytest.raises(RevisionCompacted) as caught:
             await anext(watching)
         assert caught.value.revision == second
-        assert caught.value.earliest == store.end + 1
+        assert caught.value.earliest == store.replication.end + 1
 
 
 def test_a_feed_forgets_whole_revisions():

@@ -1,51 +1,76 @@
-"""The calls that replication's driver makes to a store: a master streams its log, a replica takes one in."""
+"""The calls that replication's driver makes to a `LocalStore`: a master streams its log, a replica takes one in."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from store.base.errors import CorruptFrame, NotMaster, OffsetOutOfRange, StoreError, StoreFull, StoreOverloaded
-from store.engine.engine import Role
+from store.engine.engine import Committed, Role
 from store.engine.gate import Gate
-from store.engine.replication_hooks import ReplicationHooks
 from store.engine.snapshot import SnapshotInfo, take_snapshot
 from store.format.frame import LogOffset
 from store.integrity.ledger import BY_SEAL
-from store.local.calls.core import Calls
+from store.local.core import Core
 from store.log.log import Placed
 from store.log.mending import mend
 from store.log.segment import BadRange
 
-__all__ = ["RECEIVED_BYTES_MAX", "ReplicaCalls"]
+__all__ = ["RECEIVED_BYTES_MAX", "LocalReplication"]
 
 RECEIVED_BYTES_MAX = 64 << 20  # taken from the master and not on disk: beyond, it has to wait
 
 
-class ReplicaCalls(Calls):
-    """A replica of the store group."""
+class LocalReplication:
+    """The log as a master streams it to its replicas, and as a replica takes it in.
 
-    _gate: Gate | None  # on a master with other replicas
-    _hooks: ReplicationHooks | None
-    _received: LogOffset  # how far a replica has taken the log from its master
+    `committed` is told of each commit batch that is durable on as many replicas as it has to be.
+    """
+
+    def __init__(self, core: Core, committed: Callable[[Committed], None]) -> None:
+        self._core = core
+        self._committed = committed
+        self._received = LogOffset(0)  # how far a replica has taken the log from its master
+        self.gate: Gate | None = None  # on a master with other replicas
+
+    def begin(self, *, gated: bool) -> None:
+        """Begins where the log ends; as a master with other replicas, with what is not confirmed yet."""
+        log = self._core.engine.log
+        self._received = log.end
+        if gated:
+            self.gate = Gate(log.confirmed, self._let_through)
+            for run in self._core.engine.inherit():
+                self.gate.add(Committed([], 0, run))
+
+    def reported(self, committed: Committed) -> None:
+        """Takes a commit batch that is on this disk, or has failed, and now waits for the other replicas."""
+        assert self.gate is not None
+        self.gate.add(committed)
+        if committed.run is not None and self._core.hooks is not None:
+            self._core.hooks.flushed(committed.run.end)
+
+    def _let_through(self, committed: Committed) -> None:
+        if committed.run is not None:
+            self._core.engine.log.confirm(committed.run.end)
+        self._committed(committed)
 
     @property
     def role(self) -> Role:
         """Master or replica; changed by closing and opening again."""
-        return self._engine.role
+        return self._core.engine.role
 
     @property
     def first(self) -> LogOffset:
         """The log offset of the first frame that is kept."""
-        return self._engine.log.first
+        return self._core.engine.log.first
 
     @property
     def end(self) -> LogOffset:
         """The log offset behind the last frame that was placed, durable or not: end >= confirmed."""
-        return self._engine.log.end
+        return self._core.engine.log.end
 
     @property
     def flushed(self) -> LogOffset:
         """The log offset behind what is on this disk."""
-        return self._engine.log.flushed
+        return self._core.engine.log.flushed
 
     @property
     def held(self) -> LogOffset:
@@ -53,28 +78,28 @@ class ReplicaCalls(Calls):
 
         To be asked before anything is taken.
         """
-        log = self._engine.log
+        log = self._core.engine.log
         return max(log.floor, log.flushed, log.lost_end or LogOffset(0))  # a power failure may have taken the floor
 
     @property
     def followed(self) -> LogOffset:
         """The log offset up to which the views have followed the log, perhaps further than it reaches."""
-        return self._engine.views.dispatched
+        return self._core.engine.views.dispatched
 
     @property
     def mendable_end(self) -> LogOffset:
         """The log offset behind what `mend` may be asked for; what lies behind it, `receive` brings."""
-        return self._engine.log.mendable_end
+        return self._core.engine.log.mendable_end
 
     @property
     def lost_end(self) -> LogOffset | None:
         """The log offset up to which this disk once held the log, while it does not again; None: nothing is missing."""
-        return self._engine.log.lost_end
+        return self._core.engine.log.lost_end
 
     @property
     def writable(self) -> bool:
         """Returns whether appends are taken, but for want of room or too many in flight."""
-        return self._closing is None and self._engine.refusal is None and self._engine.error is None
+        return self._core.writable
 
     def confirm(self, end: LogOffset, acknowledged: LogOffset | None = None) -> None:
         """Records that what lies before a log offset, at the end of a frame, is on all disks that must have it.
@@ -83,10 +108,10 @@ class ReplicaCalls(Calls):
         `acknowledged`, if that is further. Of a replica: its master says so, perhaps of more than it has; it can be
         read when it is on this disk. Never goes back.
         """
-        if self._engine.role == "replica":
-            self._engine.confirm(end)
-        elif self._gate is not None:
-            self._gate.confirm(end, end if acknowledged is None else acknowledged)
+        if self._core.engine.role == "replica":
+            self._core.engine.confirm(end)
+        elif self.gate is not None:
+            self.gate.confirm(end, end if acknowledged is None else acknowledged)
 
     # ---- as master
 
@@ -95,23 +120,28 @@ class ReplicaCalls(Calls):
 
         The store's own records are refused too: timers and keys that are due wait, and retention does.
         """
-        assert self._engine.role == "master"
-        self._engine.refuse(why)
+        assert self._core.engine.role == "master"
+        self._core.engine.refuse(why)
 
-    async def step_down(self) -> None:
-        """Close at once. What is not confirmed is answered `AppendOutcomeUnknown`, and views do not follow it."""
-        if self._closing is None:
-            self._give_up()
-        await self.close()
+    def give_up(self) -> None:
+        """Answers `AppendOutcomeUnknown` for what is not confirmed, and takes nothing more."""
+        if self.gate is not None:
+            self._core.engine.refuse(NotMaster("this replica is not the master any more"))
+            self.gate.give_up()
 
-    def _give_up(self) -> None:
-        if self._gate is not None:
-            self._engine.refuse(NotMaster("this replica is not the master any more"))
-            self._gate.give_up()
+    def ask_first(self, *, agreed: Callable[[], Awaitable[None]], cut_off: Callable[[], bool]) -> None:
+        """Has a master's keys read only when it is certain that nobody else is master by now.
 
-    async def close(self) -> None:
-        """See `LocalStore.close`."""
-        raise NotImplementedError
+        A master that was superseded and has not heard of it would answer with what was the newest once. So a read
+        waits for `agreed`: it asks the replicas in sync whether they follow still (`Master.ask_round`); reads that
+        come while that is in flight share the next question, so that under load it costs a round trip and nothing
+        else. It raises `NotMaster`, and `NotWritable` where too few replicas answer.
+
+        Messages are lent without asking: what is done with them is written down, and that is refused to who is master
+        no more. But who has not been answered for a second lends nothing (`cut_off`), so that a master that was cut
+        off and its successor lend the same messages for a moment at most.
+        """
+        self._core.agreed, self._core.cut_off = agreed, cut_off
 
     # ---- as replica
 
@@ -122,14 +152,14 @@ class ReplicaCalls(Calls):
         with how far. Bytes are verified; nothing of them is taken when it raises: `CorruptFrame`, also for a frame that
         is not the next, `StoreOverloaded`, `StoreFull` and the store's `error`.
         """
-        assert self._engine.role == "replica"
+        assert self._core.engine.role == "replica"
         self._check_receiving()
         found = _parse(frames, self._received) if isinstance(frames, bytes) else frames
         if found:
             if found[0].start != self._received:
                 raise CorruptFrame(found[0].start, f"the log goes on at {self._received}")
             self._received = found[-1].end
-            self._engine.receive(found)
+            self._core.engine.receive(found)
         return self._received
 
     @property
@@ -138,17 +168,17 @@ class ReplicaCalls(Calls):
 
         `flushed` is called when that happens.
         """
-        return self._engine.dropped
+        return self._core.engine.dropped
 
     def _check_receiving(self) -> None:
-        self._check_running()
-        if self._engine.error is not None:
-            raise self._engine.error
-        if self._engine.dropped is not None:
-            raise self._engine.dropped
-        if self._engine.full is not None:
-            raise self._engine.full
-        under_way = self._received - self._engine.log.flushed
+        self._core.check_running()
+        if self._core.engine.error is not None:
+            raise self._core.engine.error
+        if self._core.engine.dropped is not None:
+            raise self._core.engine.dropped
+        if self._core.engine.full is not None:
+            raise self._core.engine.full
+        under_way = self._received - self._core.engine.log.flushed
         if under_way > RECEIVED_BYTES_MAX:
             raise StoreOverloaded(f"{under_way} bytes are not on disk yet")
 
@@ -160,16 +190,16 @@ class ReplicaCalls(Calls):
         At least one, unless there is none. They may not be confirmed, nor on disk. Raises `OffsetOutOfRange` where the
         log does not reach, `CorruptFrame` where it is damaged.
         """
-        log = self._engine.log
+        log = self._core.engine.log
         written = log.written
         if not log.first <= start <= written:
             raise OffsetOutOfRange(start, log.first, written)
         end = written if end is None else min(end, written)
-        placed = self._engine.tail.frames(start, end, max_bytes)
+        placed = self._core.engine.tail.frames(start, end, max_bytes)
         if placed or start >= end:
             return b"".join([part for one in placed for part in (one.header, one.frame.rows, one.frame.payload)])
-        self._check_running()
-        frames = await self._loop.run_in_executor(self._pool, log.frames, start, end, max_bytes)
+        self._core.check_running()
+        frames = await self._core.loop.run_in_executor(self._core.pool, log.frames, start, end, max_bytes)
         if not frames and start < log.first:  # deleted meanwhile
             raise OffsetOutOfRange(start, log.first, written)
         return b"".join([frame.data for frame in frames])
@@ -180,15 +210,17 @@ class ReplicaCalls(Calls):
         They are back to back, about `max_bytes`, and at least one, unless there is none. What is damaged in front of
         them is passed over and not reported, as `start` may be another log's. Raises OSError.
         """
-        self._check_running()
-        return await self._loop.run_in_executor(self._pool, self._engine.log.sound, start, end, max_bytes)
+        self._core.check_running()
+        return await self._core.loop.run_in_executor(
+            self._core.pool, self._core.engine.log.sound, start, end, max_bytes
+        )
 
     async def distrust(self, start: LogOffset, end: LogOffset) -> None:
         """Take a closed segment for damaged as a whole, as other replicas have other frames there, and so its seal."""
-        self._check_running()
-        self._engine.sealer.distrust(start)
+        self._core.check_running()
+        self._core.engine.sealer.distrust(start)
         bad = BadRange(start, end, "the other replicas have other frames there")
-        await self._loop.run_in_executor(self._pool, self._engine.log.damaged, bad, BY_SEAL)
+        await self._core.loop.run_in_executor(self._core.pool, self._core.engine.log.damaged, bad, BY_SEAL)
 
     async def mend(self, start: LogOffset, frames: bytes) -> None:
         """Write whole frames of another replica in place of the damage that `start` lies in, from there on.
@@ -197,8 +229,8 @@ class ReplicaCalls(Calls):
         nothing where nothing is damaged any more. A damage at or behind `mendable_end` is for `receive`.
         Raises `CorruptFrame` for frames that do not belong there, OSError.
         """
-        self._check_running()
-        await self._loop.run_in_executor(self._pool, mend, self._engine.log, start, frames)
+        self._core.check_running()
+        await self._core.loop.run_in_executor(self._core.pool, mend, self._core.engine.log, start, frames)
 
     async def snapshot(self, directory: Path) -> SnapshotInfo:
         """Copy the views, and say where the log begins, into a new directory: for
@@ -206,9 +238,9 @@ class ReplicaCalls(Calls):
 
         Raises `SnapshotUnusable` when it takes too long, or the store is closed meanwhile, OSError.
         """
-        engine = self._engine
-        return await self._blocking(
-            take_snapshot, engine.log, engine.views, directory, abandoned=lambda: self._closing is not None
+        engine = self._core.engine
+        return await self._core.blocking(
+            take_snapshot, engine.log, engine.views, directory, abandoned=lambda: self._core.closing is not None
         )
 
 

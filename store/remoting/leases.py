@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from store.api.client import Lease
+from store.api.leases import Lease
 from store.base.errors import LeaseLost, StoreError
 from store.format.frame import QueueNumber, QueueOffset
 from store.format.policy import LeasePolicy
@@ -23,8 +23,11 @@ _offsets: Callable[[Any], list[QueueOffset]] = decoder(list[QueueOffset])
 _handled: Callable[[Any], list[tuple[str | None, bytes | None]]] = decoder(list[tuple[str | None, bytes | None]])
 
 
-class RemoteLeases(Remote):
-    """Leases."""
+class RemoteLeases:
+    """`LeaseCalls` over the network."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
 
     async def take(
         self,
@@ -36,24 +39,24 @@ class RemoteLeases(Remote):
         group: str = "",
         invisible_ms: int | None = None,
     ) -> Sequence[Lease]:
-        """See `StoreClient.take`. Owners are this client's own: another one's with the same number is somebody else."""
-        self._connection.lends(queue)
+        """See `LeaseCalls.take`. Owners are this client's own: another one's with the same number is somebody else."""
+        self._remote.connection.lends(queue)
         asked = arguments.Take(queue, owner, max_count, max_bytes, group, invisible_ms)
 
         def taken(body: Any) -> Sequence[Lease]:
             answer: TakenAnswer = _a_taken(body)
-            return leases_of(answer, self._connection.frames, queue=queue, group=group, owner=owner)
+            return leases_of(answer, self._remote.connection.frames, queue=queue, group=group, owner=owner)
 
         def give_back(leases: Sequence[Lease]) -> None:
             self._requeue(queue, owner, [lease.offset for lease in leases], group)
 
-        take = self._held.begin_take(owner, queue)
+        take = self._remote.held.begin_take(owner, queue)
         leases: Sequence[Lease] = ()
         kept = False
         try:
-            leases = await self._call("take", asked, taken, AGAIN, orphaned=give_back)
+            leases = await self._remote.call("take", asked, taken, AGAIN, orphaned=give_back)
         finally:
-            kept = self._held.end_take(take, owner, queue, group, leases)
+            kept = self._remote.held.end_take(take, owner, queue, group, leases)
         return (leases or ()) if kept else []
 
     def _requeue(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], group: str) -> None:
@@ -62,10 +65,10 @@ class RemoteLeases(Remote):
             self.requeue(queue, owner, offsets, delivered=False, group=group)
 
     async def settle(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = "") -> None:
-        """See `StoreClient.settle`. Raises `LeaseLost` when some were lost with a connection; others are settled."""
-        ranges, lost = self._held.drop(owner, queue, group, offsets)
+        """See `LeaseCalls.settle`. Raises `LeaseLost` when some were lost with a connection; others are settled."""
+        ranges, lost = self._remote.held.drop(owner, queue, group, offsets)
         if ranges:
-            await self._call("settle", arguments.Settle(queue, owner, tuple(ranges), group), nothing, HELD)
+            await self._remote.call("settle", arguments.Settle(queue, owner, tuple(ranges), group), nothing, HELD)
         _check_lost(queue, lost)
 
     async def forward(
@@ -78,12 +81,12 @@ class RemoteLeases(Remote):
         *,
         group: str = "",
     ) -> None:
-        """See `StoreClient.forward`."""
-        ranges, lost = self._held.known(owner, queue, group, offsets)
+        """See `LeaseCalls.forward`."""
+        ranges, lost = self._remote.held.known(owner, queue, group, offsets)
         _check_lost(queue, lost)
         asked = arguments.Forward(queue, owner, tuple(ranges), rows, payload, group)
-        await self._call("forward", asked, nothing, HELD)
-        self._held.drop(owner, queue, group, offsets)
+        await self._remote.call("forward", asked, nothing, HELD)
+        self._remote.held.drop(owner, queue, group, offsets)
 
     async def reject(
         self,
@@ -94,10 +97,12 @@ class RemoteLeases(Remote):
         reason: str = "rejected",
         group: str = "",
     ) -> None:
-        """See `StoreClient.reject`. Raises `LeaseLost` as `settle` does."""
-        ranges, lost = self._held.drop(owner, queue, group, offsets)
+        """See `LeaseCalls.reject`. Raises `LeaseLost` as `settle` does."""
+        ranges, lost = self._remote.held.drop(owner, queue, group, offsets)
         if ranges:
-            await self._call("reject", arguments.Reject(queue, owner, tuple(ranges), reason, group), nothing, HELD)
+            await self._remote.call(
+                "reject", arguments.Reject(queue, owner, tuple(ranges), reason, group), nothing, HELD
+            )
         _check_lost(queue, lost)
 
     def requeue(
@@ -110,73 +115,69 @@ class RemoteLeases(Remote):
         delay_ms: int | None = None,
         group: str = "",
     ) -> None:
-        """See `StoreClient.requeue`. What was lost with a connection was given back by that."""
-        ranges, _ = self._held.drop(owner, queue, group, offsets)
+        """See `LeaseCalls.requeue`. What was lost with a connection was given back by that."""
+        ranges, _ = self._remote.held.drop(owner, queue, group, offsets)
         if ranges:
-            self._tell("requeue", arguments.Requeue(queue, owner, tuple(ranges), delivered, delay_ms, group))
+            self._remote.tell("requeue", arguments.Requeue(queue, owner, tuple(ranges), delivered, delay_ms, group))
 
     async def extend(
         self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, invisible_ms: int, group: str = ""
     ) -> Sequence[QueueOffset]:
-        """See `StoreClient.extend`."""
-        ranges, _ = self._held.known(owner, queue, group, offsets)
+        """See `LeaseCalls.extend`."""
+        ranges, _ = self._remote.held.known(owner, queue, group, offsets)
         asked = arguments.Extend(queue, owner, tuple(ranges), invisible_ms, group)
         try:
-            return await self._call("extend", asked, _offsets, HELD)
+            return await self._remote.call("extend", asked, _offsets, HELD)
         except LeaseLost:
             return ()
 
     def release(self, owner: int) -> Sequence[QueueNumber]:
-        """See `StoreClient.release`."""
-        if self._held.has_taken(owner):
-            self._tell("release", arguments.Release(owner))
-        return self._held.release(owner)
+        """See `LeaseCalls.release`."""
+        if self._remote.held.has_taken(owner):
+            self._remote.tell("release", arguments.Release(owner))
+        return self._remote.held.release(owner)
 
     async def settle_handles(self, handles: Sequence[str]) -> Sequence[StoreError | None]:
-        """See `StoreClient.settle_handles`."""
-        found = await self._call("settle_handles", arguments.SettleHandles(tuple(handles)), _handled, ONCE)
+        """See `LeaseCalls.settle_handles`."""
+        found = await self._remote.call("settle_handles", arguments.SettleHandles(tuple(handles)), _handled, ONCE)
         return [_error(described) if described is not None else None for _, described in found]
 
     async def requeue_handles(
         self, handles: Sequence[str], *, delay_ms: int | None = None
     ) -> Sequence[StoreError | None]:
-        """See `StoreClient.requeue_handles`."""
-        found = await self._call("requeue_handles", arguments.RequeueHandles(tuple(handles), delay_ms), _handled, ONCE)
+        """See `LeaseCalls.requeue_handles`."""
+        found = await self._remote.call(
+            "requeue_handles", arguments.RequeueHandles(tuple(handles), delay_ms), _handled, ONCE
+        )
         return [_error(described) if described is not None else None for _, described in found]
 
     async def extend_handles(self, handles: Sequence[str], *, invisible_ms: int) -> Sequence[str | StoreError]:
-        """See `StoreClient.extend_handles`."""
-        found = await self._call(
+        """See `LeaseCalls.extend_handles`."""
+        found = await self._remote.call(
             "extend_handles", arguments.ExtendHandles(tuple(handles), invisible_ms), _handled, AGAIN
         )
         return [_error(described) if described is not None else text or "" for text, described in found]
 
-    async def set_lease_policy(self, queue: QueueNumber, policy: LeasePolicy, *, group: str = "") -> None:
-        """See `StoreClient.set_lease_policy`."""
-        await self._call("set_lease_policy", arguments.SetLeasePolicy(queue, policy, group), nothing, AGAIN)
+    async def set_policy(self, queue: QueueNumber, policy: LeasePolicy, *, group: str = "") -> None:
+        """See `LeaseCalls.set_policy`."""
+        await self._remote.call("set_lease_policy", arguments.SetLeasePolicy(queue, policy, group), nothing, AGAIN)
 
-    async def lease_policy(self, queue: QueueNumber, *, group: str = "") -> LeasePolicy:
-        """See `StoreClient.lease_policy`."""
+    async def policy(self, queue: QueueNumber, *, group: str = "") -> LeasePolicy:
+        """See `LeaseCalls.policy`."""
         asked = arguments.OfQueueGroup(queue, group)
-        return await self._call("lease_policy", asked, _a_policy, AGAIN)
+        return await self._remote.call("lease_policy", asked, _a_policy, AGAIN)
 
     async def waiting(self, queue: QueueNumber, *, group: str = "") -> int:
-        """See `StoreClient.waiting`."""
-        return await self._call("waiting", arguments.OfQueueGroup(queue, group), _an_int, AGAIN)
+        """See `LeaseCalls.waiting`."""
+        return await self._remote.call("waiting", arguments.OfQueueGroup(queue, group), _an_int, AGAIN)
 
     async def first_waiting(self, queue: QueueNumber, *, group: str = "") -> QueueOffset | None:
-        """See `StoreClient.first_waiting`."""
-        return await self._call("first_waiting", arguments.OfQueueGroup(queue, group), _an_offset, AGAIN)
+        """See `LeaseCalls.first_waiting`."""
+        return await self._remote.call("first_waiting", arguments.OfQueueGroup(queue, group), _an_offset, AGAIN)
 
     async def purge(self, queue: QueueNumber, *, group: str = "") -> int:
-        """See `StoreClient.purge`."""
-        return await self._call("purge", arguments.OfQueueGroup(queue, group), _an_int, ONCE)
-
-    async def delete_queue(self, queue: QueueNumber) -> None:
-        """See `StoreClient.delete_queue`."""
-        await self._call("delete_queue", arguments.OfQueue(queue), nothing, AGAIN)
-        self._connection.forget(queue)
-        self._queue_configs.pop(queue, None)
+        """See `LeaseCalls.purge`."""
+        return await self._remote.call("purge", arguments.OfQueueGroup(queue, group), _an_int, ONCE)
 
 
 def _check_lost(queue: QueueNumber, lost: Sequence[int]) -> None:

@@ -1,28 +1,24 @@
-"""The key-value store of a `LocalStore`: the `kv_` half of `StoreClient`."""
+"""The keys and values of a `LocalStore`."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from store.api.client import Bounds, Changes, Delete, Entry, Fetched, Namespace, Page, Put, Transacted
+from store.api.keys import Changes, Delete, Entry, Namespace, Page, Put, Transacted
 from store.api.kv_rules import OPERATIONS_COUNT_MAX, Space, check_key, check_slot, end_of_prefix, slot_range, split
 from store.base.errors import StoreClosed, StoreError, TransactionTooLarge
-from store.disk.clock import RisingClock
-from store.format.frame import LogOffset, QueueNumber, QueueOffset
-from store.format.records import KV_QUEUE, KvDelete, KvExpired, KvLimits, KvPut, KvTransaction, Record
+from store.format.frame import LogOffset, QueueOffset
+from store.format.records import KV_QUEUE, KvDelete, KvExpired, KvLimits, KvPut, KvTransaction
+from store.local.core import Core
 from store.local.kv.reading import Holds, State
 from store.local.kv.watch import Keys, Watching, offset_before
-from store.log.run import Chunk
-from store.recent.kv_recent import KvRecent, Lookups
-from store.recent.recent import Outcome
+from store.local.queues import LocalQueues
 from store.timers.ticker import RETRY_MS, Ticker
-from store.views import Views
 
-__all__ = ["RANGES_COUNT_MAX", "SWEEP_COUNT_MAX", "KeyValue", "Log"]
+__all__ = ["RANGES_COUNT_MAX", "SWEEP_COUNT_MAX", "LocalKeys"]
 
 RANGES_COUNT_MAX = 32  # read at a time: each has a transaction of its own
 SWEEP_COUNT_MAX = 512  # expired keys removed by one record
@@ -30,45 +26,20 @@ SWEEP_INTERVAL_MS = 100  # at least between two looks for expired keys, so that 
 T = TypeVar("T")
 
 
-class Log(NamedTuple):
-    """The calls by which the key-value store uses the rest of the store."""
+class LocalKeys:
+    """`KeyCalls` of one group in this process. Belongs to the thread of the event loop; ranges are read in threads."""
 
-    first: Callable[[], LogOffset]
-    confirmed: Callable[[], LogOffset]
-    chunks: Callable[[QueueNumber], Sequence[Chunk]]
-    fetch: Callable[..., Awaitable[Fetched]]
-    bounds: Callable[[QueueNumber], Awaitable[Bounds]]
-    until_dispatched: Callable[[LogOffset], Awaitable[None]]
-    check_open: Callable[[], None]
-    writable: Callable[[], bool] = lambda: True
-
-
-class KeyValue:
-    """Keys and values. Belongs to the thread of the event loop; ranges are read in `pool`."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        views: Views,
-        recent: KvRecent,
-        log: Log,
-        *,
-        record: Callable[[Record], asyncio.Future[Outcome]],
-        pool: Executor,
-        clock: RisingClock,
-    ) -> None:
-        self._loop = loop
-        self._views = views
-        self._recent = recent
-        self._log = log
-        self._record = record
-        self._pool = pool
-        self._clock = clock
+    def __init__(self, core: Core, queues: LocalQueues) -> None:
+        self._core = core
+        self._loop = core.loop
+        self._views = core.engine.views
+        self._recent = core.recent.kv
+        self._clock = core.now_ms
         self._holds = Holds()
         self._ranges = asyncio.Semaphore(RANGES_COUNT_MAX)
-        self._watching = Watching(_History(views, recent, log, pool), recent.feeds)
-        self._ticker = Ticker(loop, clock, self.tick)
-        recent.on_expiry = self._ticker.wake_by
+        self._watching = Watching(_History(core, queues), self._recent.feeds)
+        self._ticker = Ticker(core.loop, core.now_ms, self.tick)
+        self._recent.on_expiry = self._ticker.wake_by
 
     def start(self) -> None:
         """Begin to remove what expires."""
@@ -80,15 +51,12 @@ class KeyValue:
         self._holds.close()
         await self._ticker.close()
 
-    def lookups(self) -> Lookups:
-        """The view, for applying a run to what is ahead of it."""
-        return Lookups(self._views)
-
     # ---- single keys
 
-    async def get(self, key: str, namespace: str) -> Entry | None:
-        """See `StoreClient.kv_get`."""
-        self._log.check_open()
+    async def get(self, key: str, *, namespace: str = "") -> Entry | None:
+        """See `KeyCalls.get`. Raises `NotMaster`, `NotWritable` of a master whom too few replicas answer."""
+        await self._core.agreed()
+        self._core.check_open()
         at = check_slot(namespace, key)
         held = self._recent.slot(at)
         if held is None:
@@ -101,27 +69,27 @@ class KeyValue:
         key: str,
         value: bytes,
         *,
-        expected_revision: int | None,
-        namespace: str,
-        ttl_ms: int | None,
-        expires_at_ms: int | None,
+        expected_revision: int | None = None,
+        namespace: str = "",
+        ttl_ms: int | None = None,
+        expires_at_ms: int | None = None,
     ) -> int:
-        """See `StoreClient.kv_put`."""
+        """See `KeyCalls.put`. Raises `RevisionConflict`, `KeyTooLong`, `FrameTooLarge`, `NamespaceFull`."""
         check_slot(namespace, key)
         expires = self._expiry(ttl_ms, expires_at_ms)
-        outcome = await self._record(KvPut(key, value, expected_revision, namespace, expires))
+        outcome = await self._core.recorder.record(KvPut(key, value, expected_revision, namespace, expires))
         assert isinstance(outcome, int)
         return outcome
 
-    async def delete(self, key: str, *, expected_revision: int | None, namespace: str) -> bool:
-        """See `StoreClient.kv_delete`."""
+    async def delete(self, key: str, *, expected_revision: int | None = None, namespace: str = "") -> bool:
+        """See `KeyCalls.delete`. Raises `RevisionConflict`, `KeyTooLong`."""
         check_slot(namespace, key)
-        return bool(await self._record(KvDelete(key, expected_revision, namespace)))
+        return bool(await self._core.recorder.record(KvDelete(key, expected_revision, namespace)))
 
     async def transact(
-        self, compares: Mapping[str, int], operations: Sequence[Put | Delete], namespace: str
+        self, compares: Mapping[str, int], operations: Sequence[Put | Delete], *, namespace: str = ""
     ) -> Transacted:
-        """See `StoreClient.kv_transact`."""
+        """See `KeyCalls.transact`."""
         if max(len(compares), len(operations)) > OPERATIONS_COUNT_MAX:
             raise TransactionTooLarge(f"a transaction has at most {OPERATIONS_COUNT_MAX} compares and operations")
         for key in (*compares, *(operation.key for operation in operations)):
@@ -134,7 +102,7 @@ class KeyValue:
             else (one.key, None, 0)
             for one in operations
         )
-        outcome = await self._record(KvTransaction(namespace, tuple(compares.items()), written))
+        outcome = await self._core.recorder.record(KvTransaction(namespace, tuple(compares.items()), written))
         assert isinstance(outcome, Transacted)
         return outcome
 
@@ -152,9 +120,10 @@ class KeyValue:
 
     # ---- ranges
 
-    async def prefix(self, prefix: str, *, after: str, limit: int, namespace: str) -> Sequence[Entry]:
-        """See `StoreClient.kv_prefix`."""
-        read = partial(self.range, check_key(prefix), end_of_prefix(prefix), namespace=namespace, at_revision=None)
+    async def prefix(self, prefix: str, *, after: str = "", limit: int = 1000, namespace: str = "") -> Sequence[Entry]:
+        """See `KeyCalls.prefix`. Raises like `get`."""
+        await self._core.agreed()
+        read = partial(self._page, check_key(prefix), end_of_prefix(prefix), namespace=namespace, at_revision=None)
         page = await read(after=after or None, limit=limit)
         found = list(page.entries)
         while page.more and len(found) < limit:
@@ -163,44 +132,60 @@ class KeyValue:
         return found
 
     async def range(
+        self,
+        start: str = "",
+        end: str | None = None,
+        *,
+        namespace: str = "",
+        after: str | None = None,
+        limit: int = 1000,
+        at_revision: int | None = None,
+    ) -> Page:
+        """See `KeyCalls.range`. Raises like `get`."""
+        if at_revision is None:
+            await self._core.agreed()
+        return await self._page(start, end, namespace=namespace, after=after, limit=limit, at_revision=at_revision)
+
+    async def _page(
         self, start: str, end: str | None, *, namespace: str, after: str | None, limit: int, at_revision: int | None
     ) -> Page:
-        """See `StoreClient.kv_range`."""
         first, last = slot_range(namespace, start, end)
         behind = b"" if after is None else check_slot(namespace, after)
         return await self._reading(at_revision, lambda state: state.page(first, last, behind, limit))
 
-    async def count(self, start: str, end: str | None, namespace: str) -> int:
-        """See `StoreClient.kv_count`."""
+    async def count(self, start: str = "", end: str | None = None, *, namespace: str = "") -> int:
+        """See `KeyCalls.count`. Raises like `get`."""
+        await self._core.agreed()
         first, last = slot_range(namespace, start, end)
         return await self._reading(None, lambda state: state.number(first, last))
 
     async def _reading(self, at_revision: int | None, read: Callable[[State], T]) -> T:
         """Read a state in a thread: the one now, or one that is held."""
         async with self._ranges:
-            self._log.check_open()
+            self._core.check_open()
             if at_revision is not None:
                 state = self._holds.get(at_revision, self._clock())
-                return await self._loop.run_in_executor(self._pool, read, state)
+                return await self._loop.run_in_executor(self._core.pool, read, state)
             state = self._state()
-            reading = self._pool.submit(read, state)
+            reading = self._core.pool.submit(read, state)
             reading.add_done_callback(lambda _: state.snapshot.close())  # also when it was cancelled before it began
             return await asyncio.wrap_future(reading)
 
     def _state(self) -> State:
         """All keys as they are now. Nothing may come between the transaction and what is laid over it."""
         snapshot = self._views.snapshot()
-        return State(snapshot, self._views, self._recent.all_slots(), self._log.confirmed(), self._clock())
+        return State(snapshot, self._views, self._recent.all_slots(), self._core.recent.confirmed, self._clock())
 
     async def hold(self) -> int:
-        """See `StoreClient.kv_hold`."""
-        self._log.check_open()
+        """See `KeyCalls.hold`. Raises like `get`."""
+        await self._core.agreed()
+        self._core.check_open()
         self._holds.check()
-        confirmed = self._log.confirmed()
+        confirmed = self._core.recent.confirmed
         if self._views.dispatched < confirmed:
             with suppress(StoreError):  # then more is laid over the view, that is all
-                await self._log.until_dispatched(confirmed)
-        self._log.check_open()
+                await self._core.until_dispatched(confirmed)
+        self._core.check_open()
         self._holds.check()
         now_ms = self._clock()
         revision = self._holds.add(self._state(), now_ms)
@@ -208,33 +193,33 @@ class KeyValue:
         return revision
 
     def release(self, revision: int) -> None:
-        """See `StoreClient.kv_release`."""
+        """See `KeyCalls.release`."""
         self._holds.release(revision)
 
     # ---- namespaces
 
     async def namespaces(self) -> Sequence[Namespace]:
-        """See `StoreClient.kv_namespaces`."""
-        self._log.check_open()
+        """See `KeyCalls.namespaces`."""
+        self._core.check_open()
         recent = self._recent.spaces()
         with self._views.reading() as txn:
             found = {**dict(self._views.kv.spaces(txn)), **recent}
         return [Namespace(name, *space) for name, space in sorted(found.items()) if space != Space()]
 
-    async def limit(self, namespace: str, *, keys_max: int, size_bytes_max: int) -> None:
-        """See `StoreClient.kv_limit`."""
+    async def limit(self, namespace: str, *, keys_max: int = 0, size_bytes_max: int = 0) -> None:
+        """See `KeyCalls.limit`."""
         check_slot(namespace, "")
-        await self._record(KvLimits(namespace, keys_max, size_bytes_max))
+        await self._core.recorder.record(KvLimits(namespace, keys_max, size_bytes_max))
 
     # ---- watching
 
     def watch(
-        self, start: str, end: str | None, *, namespace: str, from_revision: int | None
+        self, start: str = "", end: str | None = None, *, namespace: str = "", from_revision: int | None = None
     ) -> AsyncGenerator[Changes, None]:
-        """See `StoreClient.kv_watch`."""
-        self._log.check_open()
+        """See `KeyCalls.watch`."""
+        self._core.check_open()
         slot_range(namespace, start, end)
-        at = self._log.confirmed() + 1 if from_revision is None else from_revision
+        at = self._core.recent.confirmed + 1 if from_revision is None else from_revision
         self._watching.check_kept(at)
         return self._watching.watch(Keys(namespace, start, end), at)
 
@@ -243,7 +228,7 @@ class KeyValue:
     async def tick(self, now_ms: int) -> int | None:
         """Remove keys whose time is over, and release holds that nobody reads; when to come again."""
         again = self._holds.tick(now_ms)
-        if not self._log.writable():
+        if not self._core.writable:
             return now_ms + RETRY_MS if again is None else min(again, now_ms + RETRY_MS)
         try:
             await self.sweep(now_ms)
@@ -263,7 +248,7 @@ class KeyValue:
         """Remove the keys whose time is over, by records that watchers see; how many those were."""
         removed = 0
         while batch := self._due(now_ms):
-            outcome = await self._record(KvExpired(tuple(batch)))
+            outcome = await self._core.recorder.record(KvExpired(tuple(batch)))
             assert isinstance(outcome, int)
             removed += outcome
             if len(batch) < SWEEP_COUNT_MAX or not outcome:
@@ -282,34 +267,32 @@ class KeyValue:
 class _History:
     """`store.local.kv.watch.LogSource` of this store."""
 
-    def __init__(self, views: Views, recent: KvRecent, log: Log, pool: Executor) -> None:
-        self._views = views
-        self._recent = recent
-        self._log = log
-        self._pool = pool
-        self.fetch = log.fetch
-        self.bounds = log.bounds
+    def __init__(self, core: Core, queues: LocalQueues) -> None:
+        self._core = core
+        self._views = core.engine.views
+        self.fetch = queues.fetch
+        self.bounds = queues.bounds
 
     @property
     def confirmed(self) -> LogOffset:
         """See `LogSource.confirmed`."""
-        return self._log.confirmed()
+        return self._core.recent.confirmed
 
     @property
     def first(self) -> LogOffset:
         """See `LogSource.first`."""
-        return self._log.first()
+        return self._core.recent.first
 
     async def offset_before(self, log_offset: LogOffset) -> QueueOffset:
         """See `LogSource.offset_before`."""
-        self._log.check_open()
-        chunks = self._log.chunks(KV_QUEUE)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, partial(offset_before, self._views, log_offset, chunks))
+        core = self._core
+        core.check_open()
+        chunks = core.recent.chunks(KV_QUEUE)
+        return await core.loop.run_in_executor(core.pool, partial(offset_before, self._views, log_offset, chunks))
 
     def voids(self, first: int, end: int) -> Mapping[int, bytes]:
         """See `LogSource.voids`."""
-        self._log.check_open()
-        recent = self._recent.voids()  # first: what is not here any more is in the view
+        self._core.check_open()
+        recent = self._core.recent.kv.voids()  # first: what is not here any more is in the view
         with self._views.reading() as txn:
             return {**dict(self._views.kv.voids(txn, first, end)), **recent}

@@ -1,0 +1,147 @@
+"""Leases: message-level consumption of one queue."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from store.api.handle import Grant
+from store.base.errors import StoreError
+from store.format.frame import Frame, QueueNumber, QueueOffset
+from store.format.policy import LeasePolicy
+
+__all__ = ["Lease", "LeaseCalls"]
+
+
+class Lease(NamedTuple):
+    """A message lent to a consumer: `deliveries` is how often it had been lent before, and counted.
+
+    That is known since the start of the master; what was lent at an earlier one counts as once, or as never.
+    """
+
+    offset: QueueOffset
+    deliveries: int
+    frame: Frame
+    row: int
+    grant: Grant | None = None  # of a lease that ends by itself
+
+    def handle(self) -> str:
+        """Returns the text by which anybody can settle, give back or extend this lease, from any proxy.
+
+        Signed when it is asked for. Raises ValueError for a lease that lasts as long as its owner.
+        """
+        if self.grant is None:
+            raise ValueError("only a lease that was taken for a time has a handle")
+        return self.grant.handle(self.offset, self.deliveries)
+
+
+class LeaseCalls(Protocol):
+    """Leases, by queue and consumer group.
+
+    A group has leases of its own for each queue; "" is the group of a named queue's consumers. Leases are known to
+    the master alone, and end with it; what is settled is in the log. See `store.format.policy` for the kinds of
+    groups. Of a cluster each call goes to the group that its queue lies in.
+    """
+
+    async def take(
+        self,
+        queue: QueueNumber,
+        owner: int,
+        *,
+        max_count: int,
+        max_bytes: int = 1 << 20,
+        group: str = "",
+        invisible_ms: int | None = None,
+    ) -> Sequence[Lease]:
+        """Lends up to `max_count` messages that are not settled and not lent, lowest offset first.
+
+        A lease lasts until it is settled, requeued, or its owner released, and at most `invisible_ms` (None: as the
+        policy says, 0: no such limit). After that the message is lent again. In an ordered group at most one message
+        of a key is lent at a time, and those behind it wait.
+        """
+
+    async def settle(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = "") -> None:
+        """Settles these for good, durably; offsets that `owner` does not hold are passed over.
+
+        `range(first, end)` is a sequence of offsets too.
+        """
+
+    async def forward(
+        self,
+        queue: QueueNumber,
+        owner: int,
+        offsets: Sequence[QueueOffset],
+        rows: bytes,
+        payload: bytes,
+        *,
+        group: str = "",
+    ) -> None:
+        """Settles these, and append some rows and the payload they point into, both or neither.
+
+        Raises `LeaseLost` when `owner` does not hold all of them; then nothing is done.
+        """
+
+    async def reject(
+        self,
+        queue: QueueNumber,
+        owner: int,
+        offsets: Sequence[QueueOffset],
+        *,
+        reason: str = "rejected",
+        group: str = "",
+    ) -> None:
+        """Gives these up: they go where the policy has dead letters go, durably, and are settled; else only settled."""
+
+    def requeue(
+        self,
+        queue: QueueNumber,
+        owner: int,
+        offsets: Sequence[QueueOffset],
+        *,
+        delivered: bool = True,
+        delay_ms: int | None = None,
+        group: str = "",
+    ) -> None:
+        """Gives these back; `delivered` says whether the attempt counts.
+
+        They are lent again after `delay_ms` (None: as the policy says), or given up if the policy says so.
+        """
+
+    async def extend(
+        self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, invisible_ms: int, group: str = ""
+    ) -> Sequence[QueueOffset]:
+        """Lets the leases of these end `invisible_ms` from now; returns those of them that `owner` holds."""
+
+    def release(self, owner: int) -> Sequence[QueueNumber]:
+        """Gives back all that an owner holds; returns the queues it held something of."""
+
+    async def settle_handles(self, handles: Sequence[str]) -> Sequence[StoreError | None]:
+        """Settles by `Lease.handle`; returns for each handle None, `BadHandle` or `LeaseLost`.
+
+        A lease that has ended can still be settled while the message was lent to nobody else. Raises when the
+        settlements could not be stored; some may have been.
+        """
+
+    async def requeue_handles(
+        self, handles: Sequence[str], *, delay_ms: int | None = None
+    ) -> Sequence[StoreError | None]:
+        """Gives back by handle; returns for each None, `BadHandle` or `LeaseLost`."""
+
+    async def extend_handles(self, handles: Sequence[str], *, invisible_ms: int) -> Sequence[str | StoreError]:
+        """Lets leases end `invisible_ms` from now; returns for each the new handle or the error.
+
+        The old handle stays good.
+        """
+
+    async def set_policy(self, queue: QueueNumber, policy: LeasePolicy, *, group: str = "") -> None:
+        """Sets, durably, how a group's messages of a queue are lent from now on."""
+
+    async def policy(self, queue: QueueNumber, *, group: str = "") -> LeasePolicy:
+        """Returns how a group's messages of a queue are lent."""
+
+    async def waiting(self, queue: QueueNumber, *, group: str = "") -> int:
+        """Returns how many messages of a queue are neither settled nor lent."""
+
+    async def first_waiting(self, queue: QueueNumber, *, group: str = "") -> QueueOffset | None:
+        """Returns the lowest offset that is neither settled nor lent, None where there is none; it is not lent."""
+
+    async def purge(self, queue: QueueNumber, *, group: str = "") -> int:
+        """Settles all that is not lent; returns how many that were."""

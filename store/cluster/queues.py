@@ -1,0 +1,42 @@
+"""The queues of a cluster: each in the group that it lies in."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from store.api.queues import QueueCalls, QueuesListener
+from store.cluster.store_groups import StoreGroups, routed
+from store.format.frame import QueueNumber
+from store.format.queue_config import QueueConfig
+
+__all__ = ["ClusterQueues"]
+
+
+@routed("queues")
+class ClusterQueues(QueueCalls):
+    """`QueueCalls` of all groups."""
+
+    def __init__(self, groups: StoreGroups) -> None:
+        self._groups = groups
+
+    async def configure(self, configs: Sequence[QueueConfig]) -> None:
+        """See `QueueCalls.configure`."""
+        by_group: dict[int, list[QueueConfig]] = {}
+        for config in configs:
+            by_group.setdefault(self._groups.group(QueueNumber(config.queue)), []).append(config)
+        log = self._groups.log
+        await asyncio.gather(*(log(group).queues.configure(some) for group, some in by_group.items()))
+
+    def config(self, queue: QueueNumber) -> QueueConfig | None:
+        """See `QueueCalls.config`."""
+        return self._groups.of(queue).queues.config(queue)
+
+    def watch(self, listener: QueuesListener) -> Callable[[], None]:
+        """See `QueueCalls.watch`."""
+        return self._groups.listen(lambda store: store.queues.watch(listener))
+
+    async def delete(self, queue: QueueNumber) -> None:
+        """See `QueueCalls.delete`. One that nobody knows any more is deleted wherever it may have been."""
+        if self._groups.is_known(queue):
+            await self._groups.of(queue).queues.delete(queue)
+        else:
+            await self._groups.all(lambda store: store.queues.delete(queue))

@@ -1,0 +1,78 @@
+"""The work of a `LocalStore` that is due at a time: leases and delays that end, timers that fire."""
+
+import logging
+from collections.abc import Callable
+
+from store.base.errors import StoreClosed
+from store.disk.clock import SteadyClock
+from store.local.core import Core
+from store.local.leases import LocalLeases
+from store.timers.ticker import RETRY_MS, Ticker
+from store.timers.timers import Timers
+
+__all__ = ["Due"]
+
+logger = logging.getLogger(__name__)
+
+
+class Due:
+    """Ends leases and fires timers when their time has come. Belongs to the thread of the event loop."""
+
+    def __init__(
+        self, core: Core, leases: LocalLeases, timers: Timers, *, wall_ms: Callable[[], int], steady_ms: SteadyClock
+    ) -> None:
+        self._core = core
+        self._leases = leases
+        self._timers = timers
+        self._wall_ms = wall_ms
+        self._steady_ms = steady_ms
+        self._timers_left = False  # some were due when the last tick ended
+        self._ticker = Ticker(core.loop, wall_ms, self._tick)
+        core.recent.leases.on_deadline = self._lease_deadline
+
+    def wake_by(self, due_ms: int) -> None:
+        """Looks for what is due at a time, by the wall clock, or now when that is over."""
+        self._ticker.wake_by(due_ms)
+
+    def _lease_deadline(self, at_ms: int) -> None:
+        self._ticker.wake_by(self._wall_ms() + at_ms - self._steady_ms())
+
+    async def look(self) -> None:
+        """Does what is due by now without waiting for the loop's own timer; returns when it is done."""
+        await self._ticker.look()
+        while self._timers_left and self._core.closing is None:
+            await self._ticker.look()
+
+    async def close(self) -> None:
+        """Begins nothing more and waits for what has begun."""
+        await self._ticker.close()
+
+    async def _tick(self, now_ms: int) -> int | None:
+        """Does what is due; when to come again. Leases first, as they wait for no disk; neither stops the other.
+
+        On a replica nothing is: that is its master's to do.
+        """
+        core = self._core
+        if core.engine.role == "replica":
+            return None
+        times: list[int | None] = []
+        timers_left = False
+        try:
+            lease_ms = self._leases.expire()
+            times.append(None if lease_ms is None else self._wall_ms() + lease_ms)
+        except Exception:
+            logger.exception("leases that have ended could not be taken back")
+            times.append(now_ms + RETRY_MS)
+        try:
+            waits = core.engine.refusal is not None or core.inherits  # what has fired may be in what is not confirmed
+            timer_ms = now_ms + RETRY_MS if waits else await self._timers.tick(now_ms)
+            times.append(timer_ms)
+            timers_left = timer_ms is not None and timer_ms <= now_ms
+        except StoreClosed:
+            return None
+        except Exception:
+            logger.exception("timers that are due could not be fired")
+            times.append(now_ms + RETRY_MS)
+        finally:
+            self._timers_left = timers_left  # until then it says what the last one left: `look` may look meanwhile
+        return min((ms for ms in times if ms is not None), default=None)

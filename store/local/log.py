@@ -1,0 +1,234 @@
+"""The log of a `LocalStore`: appends in, acknowledgements out, the tail, and finding records."""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from store.api.log import IndexKind, OnAppended, TailListener
+from store.base.errors import (
+    AppendOutcomeUnknown,
+    BadArgument,
+    FrameTooLarge,
+    StoreClosed,
+    StoreError,
+    StoreOverloaded,
+    ViewsDamaged,
+)
+from store.engine.engine import Committed
+from store.format.frame import FRAME_BYTES_MAX, ROW, Frame, LogOffset, Position, QueueNumber, UnplacedFrame
+from store.format.records import AddressesSeen
+from store.local.cache import FrameCache, NewFrames
+from store.local.core import Core
+from store.local.finder import find_addresses, find_positions, find_unlisted
+from store.log.run import Run
+from store.recent.arrivals import Arrivals
+from store.recent.kv_recent import Lookups
+from store.recent.recent import Outcome
+from store.views.index import IndexQuery
+
+__all__ = ["PENDING_BYTES_MAX", "LocalLog"]
+
+logger = logging.getLogger(__name__)
+
+PENDING_BYTES_MAX = 64 << 20
+_UNSIGNED = 1 << 64
+
+
+def _check_hash(hash_: int) -> None:
+    if not 0 <= hash_ < _UNSIGNED:
+        raise BadArgument(f"{hash_} is no hash of 64 bits")
+
+
+class LocalLog:
+    """`LogCalls` of one group in this process. `wake_by` is told when a timer of a new frame is due."""
+
+    def __init__(
+        self,
+        core: Core,
+        cache: FrameCache,
+        arrivals: Arrivals,
+        *,
+        wake_by: Callable[[int], None],
+        pending_bytes_max: int,
+    ) -> None:
+        self._core = core
+        self._cache = cache
+        self._arrivals = arrivals
+        self._wake_by = wake_by
+        self._pending_bytes_max = pending_bytes_max
+        self.pending_bytes = 0  # handed to the engine and not yet answered
+        self._listeners: dict[int, TailListener] = {}  # by the order of their calls to tail
+        self._listener_count = 0
+
+    # ---- in
+
+    def append(self, frame: UnplacedFrame, done: OnAppended) -> None:
+        """See `LogCalls.append`. A refusal comes on the next turn of the loop, ahead of what is being written."""
+        size = frame.size_bytes
+        refused = self._refusal(size)
+        if len(frame.rows) != frame.row_count * ROW.size:  # it would stop the store; checksums are readers' to check
+            refused = BadArgument(f"{len(frame.rows)} bytes are not {frame.row_count} rows")
+        if refused is not None:
+            self._core.loop.call_soon(done, refused)
+            return
+        self.pending_bytes += size
+        self._core.engine.append(frame, done)
+
+    def _refusal(self, size: int) -> StoreError | None:
+        core = self._core
+        engine = core.engine
+        if engine.refusal is not None:
+            return engine.refusal
+        if core.closing is not None:
+            return StoreClosed("the store is shut down")
+        if engine.error is not None:
+            return engine.error
+        if engine.full is not None:
+            return engine.full
+        if size > FRAME_BYTES_MAX:
+            return FrameTooLarge(f"{size} bytes in one frame, which may have {FRAME_BYTES_MAX}")
+        if self.pending_bytes and self.pending_bytes + size > self._pending_bytes_max:
+            return StoreOverloaded(f"{self.pending_bytes} bytes wait to be written")
+        return None
+
+    # ---- out
+
+    def committed(self, committed: Committed) -> None:
+        """Answers for a commit batch that is durable, or has failed: to reads first, then senders, then listeners."""
+        self.pending_bytes -= committed.size_bytes
+        core = self._core
+        run = committed.run
+        outcomes: dict[Position, Outcome] = {}
+        if run is not None:
+            self._cache.put(*run.placed)
+            decided = self._decide(run)
+            if decided is None:
+                unknown = AppendOutcomeUnknown("it is in the log, and what it does cannot be decided by damaged views")
+                for done, _ in committed.outcomes:
+                    done(unknown)
+                return
+            outcomes = decided
+            core.engine.dispatch(run)  # only now: the revisions looked up were those before the run
+            self._arrivals.arrived(run)
+            if run.records and (due_ms := core.recent.timers.next_due_ms()) is not None:
+                self._wake_by(due_ms)
+        core.recorder.report(outcomes)
+        for done, outcome in committed.outcomes:
+            try:
+                done(outcome)
+            except Exception:
+                logger.exception("an append's callback has failed")
+        if run is None or not self._listeners:
+            return
+        frames = NewFrames(self._cache, run.placed)
+        for listener in list(self._listeners.values()):
+            try:
+                listener(frames)
+            except Exception:
+                logger.exception("a listener on the log's tail has failed")
+
+    def _decide(self, run: Run) -> dict[Position, Outcome] | None:
+        """Takes a run in; what its records came to. None, from then on, where the views cannot tell what was before."""
+        engine = self._core.engine
+        if isinstance(engine.error, ViewsDamaged):
+            return None
+        try:
+            with Lookups(engine.views) as stored:
+                return self._core.recent.add(run, stored)
+        except ViewsDamaged as error:
+            engine.fail(error)
+            return None
+
+    @property
+    def confirmed(self) -> LogOffset:
+        """See `LogCalls.confirmed`."""
+        return min(self._core.recent.confirmed, self._core.engine.log.confirmed)
+
+    def tail(self, listener: TailListener) -> Callable[[], None]:
+        """See `LogCalls.tail`."""
+        number = self._listener_count
+        self._listener_count += 1
+        self._listeners[number] = listener
+
+        def stop() -> None:
+            self._listeners.pop(number, None)
+
+        return stop
+
+    # ---- reading
+
+    async def scan(
+        self, start: Position, queues: Sequence[QueueNumber] | None, *, max_bytes: int
+    ) -> tuple[Sequence[Frame], LogOffset]:
+        """See `LogCalls.scan`."""
+        core = self._core
+        core.check_open()
+        end = core.recent.confirmed
+        if queues is None:
+            return await core.read(core.reader.scan, start.frame, end, max_bytes=max_bytes)
+        for queue in queues:
+            await core.check_queue(queue)
+        recent = {queue: core.recent.chunks(queue) for queue in queues}
+        end = core.recent.confirmed
+        return await core.read(
+            core.reader.scan_queues,
+            start.frame,
+            end,
+            recent,
+            core.recent.start,
+            max_bytes=max_bytes,
+            kept={queue: core.kept(queue) for queue in queues},
+        )
+
+    async def read(self, position: Position) -> bytes | None:
+        """See `LogCalls.read`. Raises `CorruptFrame` when the record's frame is damaged."""
+        core = self._core
+        core.check_open()
+        if not core.recent.first <= position.frame < core.recent.confirmed:
+            return None
+        frame = await core.read(core.reader.frame, position.frame)
+        if frame is None or not 0 <= position.row < frame.header.row_count:
+            return None
+        return frame.record(position.row)
+
+    async def last(self, address_hash: int) -> Position | None:
+        """See `LogCalls.last`."""
+        core = self._core
+        core.check_open()
+        _check_hash(address_hash)
+        found = core.recent.last(address_hash)
+        if found is not None:
+            return found
+        views = core.engine.views
+        with views.reading() as txn:  # a lookup takes 5 us, a thread 50 to 100 us
+            found = views.last.get(txn, address_hash)
+        return found if found is not None and found.frame >= core.recent.first else None
+
+    async def find(
+        self,
+        kind: IndexKind,
+        hash_: int,
+        *,
+        from_ms: int = 0,
+        until_ms: int = 1 << 63,
+        below: Position | None = None,
+        limit: int = 100,
+    ) -> Sequence[Position]:
+        """See `LogCalls.find`."""
+        _check_hash(hash_)
+        wanted = IndexQuery.of(kind, hash_, from_ms=from_ms, until_ms=until_ms, below=below)
+        core = self._core
+        return await core.blocking(find_positions, core.engine, wanted, core.recent.runs(), limit)
+
+    async def addresses(self, prefix: str = "", *, after: str = "", limit: int = 1000) -> Sequence[str]:
+        """See `LogCalls.addresses`."""
+        core = self._core
+        recent = core.recent.addresses(prefix, after)
+        return await core.blocking(find_addresses, core.engine.views, prefix, after, recent, limit)
+
+    async def note_addresses(self, addresses: Sequence[str]) -> None:
+        """See `LogCalls.note_addresses`. Those too long for the view's keys are passed over."""
+        core = self._core
+        unknown = core.recent.unlisted(addresses)
+        new = await core.blocking(find_unlisted, core.engine.views, unknown) if unknown else ()
+        if new:
+            await core.recorder.record(AddressesSeen(tuple(new)))

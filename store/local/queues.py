@@ -1,0 +1,114 @@
+"""The queues of a `LocalStore`: reading their records, how long those are kept, and telling of what can be lent."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from store.api.queues import Bounds, Fetched, QueuesListener
+from store.base.errors import OffsetOutOfRange
+from store.format.frame import QueueNumber, QueueOffset
+from store.format.queue_config import QueueConfig
+from store.format.records import QueueDeleted
+from store.local.core import Core, check_messages_queue
+from store.recent.arrivals import WAIT_MS_MAX, Arrivals
+
+__all__ = ["LocalQueues"]
+
+logger = logging.getLogger(__name__)
+
+_OFFSET_END = 1 << 63
+
+
+class LocalQueues:
+    """`QueueCalls` of one group in this process."""
+
+    def __init__(self, core: Core, arrivals: Arrivals) -> None:
+        self._core = core
+        self._arrivals = arrivals
+        self._listener_count = 0
+        self._listeners: dict[int, QueuesListener] = {}
+
+    async def fetch(
+        self,
+        queue: QueueNumber,
+        offset: QueueOffset,
+        *,
+        max_bytes: int,
+        max_rows: int = 1 << 30,
+        max_wait_ms: int = 0,
+    ) -> Fetched:
+        """See `QueueCalls.fetch`. Raises `CorruptFrame` when the first record is in a damaged frame."""
+        fetched = await self._fetch(queue, offset, max_bytes=max_bytes, max_rows=max_rows)
+        if fetched.next > offset or max_wait_ms <= 0:
+            return fetched
+        recent = self._core.recent
+        deadline = self._core.loop.time() + min(max_wait_ms, WAIT_MS_MAX) / 1000
+        while fetched.next == offset:
+            if recent.next_offset(queue) in {None, offset} and not await self._arrivals.wait(queue, deadline):
+                break
+            fetched = await self._fetch(queue, offset, max_bytes=max_bytes, max_rows=max_rows)
+        return fetched
+
+    async def _fetch(self, queue: QueueNumber, offset: QueueOffset, *, max_bytes: int, max_rows: int) -> Fetched:
+        core = self._core
+        await core.check_queue(queue)
+        if not 0 <= offset < _OFFSET_END:
+            bounds = await self.bounds(queue)
+            raise OffsetOutOfRange(offset, bounds.first, bounds.next)
+        if offset == core.recent.next_offset(queue):
+            return Fetched((), (), offset, offset)
+        return await core.read(
+            core.reader.fetch,
+            queue,
+            offset,
+            core.recent.chunks(queue),
+            max_bytes=max_bytes,
+            max_rows=max(max_rows, 1),
+            kept=core.kept(queue),
+        )
+
+    async def bounds(self, queue: QueueNumber) -> Bounds:
+        """See `QueueCalls.bounds`."""
+        core = self._core
+        await core.check_queue(queue)
+        return await core.read(core.reader.bounds, queue, core.recent.chunks(queue), kept=core.kept(queue))
+
+    async def offset_at_time(self, queue: QueueNumber, time_ms: int) -> QueueOffset:
+        """See `QueueCalls.offset_at_time`."""
+        core = self._core
+        await core.check_queue(queue)
+        recent = core.recent.chunks(queue)
+        return await core.blocking(core.reader.offset_at_time, queue, time_ms, recent, kept=core.kept(queue))
+
+    async def configure(self, configs: Sequence[QueueConfig]) -> None:
+        """See `QueueCalls.configure`."""
+        await asyncio.gather(*map(self._core.recorder.record, configs))
+
+    def config(self, queue: QueueNumber) -> QueueConfig | None:
+        """See `QueueCalls.config`."""
+        return self._core.recent.limits.get(queue)
+
+    async def delete(self, queue: QueueNumber) -> None:
+        """See `QueueCalls.delete`. Raises `BadArgument` for a queue of the store's own."""
+        check_messages_queue(queue)
+        await self._core.recorder.record(QueueDeleted(queue))
+        await self._core.check_queue(queue)
+
+    def watch(self, listener: QueuesListener) -> Callable[[], None]:
+        """See `QueueCalls.watch`."""
+        number = self._listener_count
+        self._listener_count += 1
+        self._listeners[number] = listener
+
+        def stop() -> None:
+            self._listeners.pop(number, None)
+
+        return stop
+
+    def awaken(self, queues: Sequence[QueueNumber]) -> None:
+        """Tells the listeners that some queues have got something to lend."""
+        for listener in list(self._listeners.values()):
+            try:
+                listener(queues)
+            except Exception:
+                logger.exception("a listener on queues has failed")

@@ -1,0 +1,105 @@
+"""The queues of a store group over the network."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from store.api.queues import Bounds, Fetched, QueuesListener
+from store.base.errors import StoreError
+from store.format.frame import QueueNumber, QueueOffset
+from store.format.queue_config import QueueConfig
+from store.remoting.caller import AGAIN, SESSION, nothing
+from store.remoting.core import Remote, decoder
+from store.rpc import arguments
+from store.rpc.frames import FetchedAnswer, fetched_of
+
+__all__ = ["RemoteQueues"]
+
+CONFIGS_IN_CALL = 10_000
+
+_a_fetched: Callable[[Any], FetchedAnswer] = decoder(FetchedAnswer)
+_an_int: Callable[[Any], int] = decoder(int)
+_a_bounds: Callable[[Any], Bounds] = decoder(Bounds)
+_configs_of: Callable[[Any], list[QueueConfig | None]] = decoder(list[QueueConfig | None])
+
+
+class RemoteQueues:
+    """`QueueCalls` of one group over the network."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+        self._configs: dict[QueueNumber, QueueConfig] = {}  # as far as they are known here
+        self._unknown_configs: dict[QueueNumber, None] = {}  # to be asked for
+
+    async def fetch(
+        self,
+        queue: QueueNumber,
+        offset: QueueOffset,
+        *,
+        max_bytes: int,
+        max_rows: int = 1 << 30,
+        max_wait_ms: int = 0,
+    ) -> Fetched:
+        """See `QueueCalls.fetch`. What one call brings is limited to some MiB."""
+        asked = arguments.Fetch(queue, offset, max_bytes, max_rows, max_wait_ms)
+        return await self._remote.call("fetch", asked, self._fetched, AGAIN)
+
+    def _fetched(self, body: Any) -> Fetched:
+        return fetched_of(_a_fetched(body), self._remote.connection.frames)
+
+    async def bounds(self, queue: QueueNumber) -> Bounds:
+        """See `QueueCalls.bounds`."""
+        return await self._remote.call("bounds", arguments.OfQueue(queue), _a_bounds, AGAIN)
+
+    async def configure(self, configs: Sequence[QueueConfig]) -> None:
+        """See `QueueCalls.configure`. What the store knows already is not stored again."""
+        for start in range(0, len(configs), CONFIGS_IN_CALL):
+            some = tuple(configs[start : start + CONFIGS_IN_CALL])
+            await self._remote.call("configure_queues", arguments.ConfigureQueues(some), nothing, AGAIN)
+            self._configs.update({QueueNumber(config.queue): config for config in some})
+
+    def config(self, queue: QueueNumber) -> QueueConfig | None:
+        """See `QueueCalls.config`: what was set or asked for here. What is not known is asked for now."""
+        found = self._configs.get(queue)
+        if found is None and queue not in self._unknown_configs and self._remote.connection.up.is_set():
+            if not self._unknown_configs:
+                self._remote.loop.call_soon(self._ask_configs)
+            self._unknown_configs[queue] = None
+        return found
+
+    def _ask_configs(self) -> None:
+        queues, self._unknown_configs = list(self._unknown_configs), {}
+        for start in range(0, len(queues), CONFIGS_IN_CALL):
+            some = tuple(queues[start : start + CONFIGS_IN_CALL])
+
+            def learned(
+                answer: "asyncio.Future[Sequence[QueueConfig | None]]", some: Iterable[QueueNumber] = some
+            ) -> None:
+                if answer.cancelled() or answer.exception() is not None:
+                    return
+                for queue, config in zip(some, answer.result(), strict=False):
+                    if config is not None:
+                        self._configs.setdefault(queue, config)
+
+            try:
+                asked = self._remote.connection.caller.begin(
+                    "queue_configs", arguments.QueueConfigs(some), _configs_of, SESSION
+                )
+            except StoreError:
+                return
+            asked.future.add_done_callback(learned)
+
+    async def offset_at_time(self, queue: QueueNumber, time_ms: int) -> QueueOffset:
+        """See `QueueCalls.offset_at_time`."""
+        asked = arguments.OffsetAtTime(queue, time_ms)
+        return QueueOffset(await self._remote.call("offset_at_time", asked, _an_int, AGAIN))
+
+    async def delete(self, queue: QueueNumber) -> None:
+        """See `QueueCalls.delete`."""
+        await self._remote.call("delete_queue", arguments.OfQueue(queue), nothing, AGAIN)
+        self._remote.connection.forget(queue)
+        self._configs.pop(queue, None)
+
+    def watch(self, listener: QueuesListener) -> Callable[[], None]:
+        """See `QueueCalls.watch`. Told of what was lost with a connection too, and, after it, of all queues."""
+        return self._remote.connection.watch_queues(listener)
