@@ -92,7 +92,7 @@ async def test_who_was_registered_before_stands_aside_and_comes_back(group, monk
     assert all(len(epochs) == len(set(epochs)) for epochs in seen)  # an epoch has one master, all the time
     assert node.address in node.aside
     assert copy.address in node.aside
-    assert node._said() == []
+    assert node._heartbeats() == []
     assert node.role is None
     await append(group.store(), frame((16, b"b")))
     await group.kill("copy")

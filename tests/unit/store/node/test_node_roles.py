@@ -220,7 +220,7 @@ async def test_a_master_whose_disk_fails_gives_up_at_once(tmp_path, controllers)
         assert await bodies(group.store(), 16) == [load.body(one) for one in acknowledged]
         node = group.nodes[old]
         assert isinstance(await node.failed, StoreError)
-        assert node._said()[0].failed
+        assert node._heartbeats()[0].failed
         await group.kill(old)
         del group.own[old]
         await group.start(old)
