@@ -85,15 +85,15 @@ class CoapEndpoint:
 
     def __init__(self, settings: CoapOptions, *, random: Random) -> None:
         self._settings = settings
-        self._exchanges = Exchanges(
+        self.exchanges = Exchanges(
             lifetime_ms=settings.exchange_lifetime_ms,
             total_max=settings.dedup_total_max,
             peer_max=settings.dedup_peer_max,
             peers_max=settings.peers_max,
         )
         self._sender = Sender(settings, random=random)
-        self._uploads = Uploads(settings)
-        self._reads = Reads(settings)
+        self.uploads = Uploads(settings)
+        self.reads = Reads(settings)
         self._listings = Listings()
         self._lookups = Lookups()
         self._plans: dict[bytes, Plan] = {}
@@ -121,7 +121,7 @@ class CoapEndpoint:
         """
         if not self._admitted:
             return self._admit(datagrams, now_ms)
-        settings, exchanges, plans = self._settings, self._exchanges, self._plans
+        settings, exchanges, plans = self._settings, self.exchanges, self._plans
         exchanges.expire(now_ms, at_least=2 * len(datagrams))
         room = min(exchanges.room(now_ms), settings.requests_outstanding_max - self._outstanding)
         by_peer, peer_max, peers_max = exchanges.by_peer, exchanges.peer_max, exchanges.peers_max
@@ -259,9 +259,9 @@ class CoapEndpoint:
                 if exchange.confirmable and not exchange.acked:
                     self._sender.acknowledge(exchange)
         self._sender.output += self._sender.retransmitter.again(now_ms)
-        self._exchanges.expire(now_ms, at_least=DROPPED_PER_TICK_MAX)
-        self._uploads.expire(now_ms)
-        self._reads.snapshots.expire(now_ms)
+        self.exchanges.expire(now_ms, at_least=DROPPED_PER_TICK_MAX)
+        self.uploads.expire(now_ms)
+        self.reads.snapshots.expire(now_ms)
         return ()
 
     def deadline_ms(self) -> int | None:
@@ -272,9 +272,9 @@ class CoapEndpoint:
         deadlines = (
             slow[0][0] if slow else None,
             self._sender.retransmitter.deadline_ms(),
-            self._exchanges.deadline_ms(),
-            self._uploads.deadline_ms(),
-            self._reads.snapshots.deadline_ms(),
+            self.exchanges.deadline_ms(),
+            self.uploads.deadline_ms(),
+            self.reads.snapshots.deadline_ms(),
         )
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
@@ -332,12 +332,12 @@ class CoapEndpoint:
                 raise MessageFormatError("not a request")
             if self._turned_away is not None:
                 raise self._turned_away
-            known = self._exchanges.find(peer, exchange.tag, now_ms)
+            known = self.exchanges.find(peer, exchange.tag, now_ms)
             if known is not None:
                 if known.response:
                     self._sender.output.append((known.response, peer))
                 return 0
-            if full or not self._exchanges.has_room_for(peer):
+            if full or not self.exchanges.has_room_for(peer):
                 self._sender.answer(exchange, busy("too many requests"), now_ms)
                 return 0
             request = read_request(packet.options)
@@ -354,13 +354,13 @@ class CoapEndpoint:
         token = self._token(now_ms)
         self._reading[token] = _Reading(exchange, read)
         self._outstanding += 1
-        self._exchanges.open(exchange)
+        self.exchanges.open(exchange)
         effects += self._ask(question, request, token)
         return 1
 
     def _begin_read(self, peer: Peer, request: Request, now_ms: int) -> Answer | tuple[Read, GatewayRequest[Any]]:
         """As `Reads.begin` does, unless too many lists are waited for; raises `ProtocolError` and `Refusal`."""
-        begun = self._reads.begin(peer, request, now_ms)
+        begun = self.reads.begin(peer, request, now_ms)
         if not isinstance(begun, Answer) and isinstance(begun[1], ListAddresses):
             self._listings.check_room(request)
         return begun
@@ -392,13 +392,13 @@ class CoapEndpoint:
         value = outcome.value
         for reading in [self._reading.pop(one) for one in self._listings.answered(token) if one in self._reading]:
             self._outstanding -= 1
-            self._exchanges.forget(reading.exchange)
+            self.exchanges.forget(reading.exchange)
             try:
                 if outcome.error is not None:
                     raise outcome.error
                 if isinstance(value, list):
-                    value = self._reads.links(reading.read, value)
-                answer = self._reads.finish(reading.read, value, now_ms)
+                    value = self.reads.links(reading.read, value)
+                answer = self.reads.finish(reading.read, value, now_ms)
             except (ProtocolError, Refusal) as error:
                 self._sender.fail(reading.exchange, error, now_ms)
             else:
@@ -426,13 +426,13 @@ class CoapEndpoint:
                     self._plans.clear()
                 self._plans[data[end:stop]] = plan
             return plan, body
-        whole = self._uploads.add(exchange.peer, request, body, now_ms)
+        whole = self.uploads.add(exchange.peer, request, body, now_ms)
         if block.number == 0:  # where smaller blocks may be asked for (RFC 7959, 2.5)
             block = block._replace(exponent=min(block.exponent, Block.of_size(self._settings.block_size).exponent))
         exchange.tail = encode_options([(BLOCK1, block.encode())])
         if whole is not None:
             return plan, whole
-        self._exchanges.open(exchange)
+        self.exchanges.open(exchange)
         self._later.append(exchange)
         self._sender.answer(exchange, Answer(CONTINUE), now_ms)
         return None

@@ -78,7 +78,7 @@ class Leadership:
         clock_ms: Callable[[], int],
         now_ms: Callable[[], int],
     ) -> None:
-        self._driver = driver
+        self.driver = driver
         self._metadata = metadata
         self._members = members
         self._registry = registry
@@ -94,7 +94,7 @@ class Leadership:
     @property
     def leader_address(self) -> str:
         """Returns where the leader serves; empty when that is not known."""
-        leader = self._driver.status.leader
+        leader = self.driver.status.leader
         return "" if leader is None else self._members.address_of(leader) or ""
 
     def look(self) -> int | None:
@@ -103,7 +103,7 @@ class Leadership:
             self._state = self._metadata.state
             self._elections = Elections(self._state.groups, self._registry)
             self._admission = Admission(self._state.groups, self._registry)
-        status = self._driver.status
+        status = self.driver.status
         leads = status.term if status.role is Role.LEADER else None
         if leads == self._assumed:
             return None
@@ -116,19 +116,19 @@ class Leadership:
         """Lead when all that was done in earlier terms is applied here, and the cluster has an id."""
         while self._assumed == term:
             try:
-                await self._driver.barrier()
+                await self.driver.barrier()
                 if not self._metadata.state.cluster:
-                    await self._driver.propose(name_cluster(self._now_ms()), term=term)
+                    await self.driver.propose(name_cluster(self._now_ms()), term=term)
                 if not self._metadata.state.digest:
                     begin = RaiseQueues(next_queue=0, time_ms=self._now_ms())
-                    await self._driver.propose(encode_command(begin), term=term)
+                    await self.driver.propose(encode_command(begin), term=term)
             except (NotLeader, ControllerClosed):
                 return
             except RaftError:
                 await asyncio.sleep(BEGIN_AGAIN_S)
                 continue
             if self._assumed == term:
-                logger.info("controller %d is the leader in term %d", self._driver.status.id, term)
+                logger.info("controller %d is the leader in term %d", self.driver.status.id, term)
                 self._elections.began(self._clock_ms())
                 self._serving.began(self._clock_ms())
                 self.term = term
@@ -155,10 +155,10 @@ class Leadership:
                 await self._members.remove(request.id)
                 await self._apply(DeleteMember(id=request.id, time_ms=self._now_ms()))
             case Transfer():
-                if request.to != self._driver.status.id:
-                    self._driver.transfer(request.to)
+                if request.to != self.driver.status.id:
+                    self.driver.transfer(request.to)
             case Barrier():
-                await self._driver.barrier()
+                await self.driver.barrier()
             case Report():
                 self._registry.complaints.take(request, self._clock_ms())
             case AskService():
@@ -178,7 +178,7 @@ class Leadership:
         """
         term = self.term
         found = self._serving.ask(group, self._state.groups.get(group), self._clock_ms())
-        await self._driver.barrier()
+        await self.driver.barrier()
         if term is None or self.term != term:
             raise NotLeading(self.leader_address)
         return found
@@ -188,7 +188,7 @@ class Leadership:
         try:
             self._admit(command)
         except ControllerError:
-            await self._driver.barrier()
+            await self.driver.barrier()
             self._admit(command)
         return await self._propose(command)
 
@@ -202,7 +202,7 @@ class Leadership:
     def _propose(self, command: Command[Any]) -> "asyncio.Future[Any]":
         if self.term is None:
             raise NotLeading(self.leader_address)
-        return self._driver.propose(encode_command(command), term=self.term)
+        return self.driver.propose(encode_command(command), term=self.term)
 
     async def _elect(self, request: Elect) -> Group | None:
         """Elects, in two commands where a majority acknowledges: `judge` proposes the second one."""

@@ -56,8 +56,8 @@ class LocalController(StateClient):
         metadata = Metadata()
         super().__init__(metadata.state, limits, now_ms)
         self._metadata = metadata
-        self._storage = storage
-        self._driver = Driver(
+        self.storage = storage
+        self.driver = Driver(
             NODE_ID,
             storage,
             metadata,
@@ -67,15 +67,15 @@ class LocalController(StateClient):
             compact_bytes=COMPACT_BYTES,
             keep_entries=0,
         )
-        self._driver.settle()
-        if self._driver.status.role is not Role.LEADER:
+        self.driver.settle()
+        if self.driver.status.role is not Role.LEADER:
             raise ControllerError("the directory is that of one controller of several: start headgate controller on it")
         self._state = metadata.state
         metadata.news = False
         metadata.on_move = self._moved
         self._naming: asyncio.Future[Any] | None = None  # the cluster gets an id
         if not metadata.state.cluster:
-            self._naming = self._driver.propose(name_cluster(now_ms()))
+            self._naming = self.driver.propose(name_cluster(now_ms()))
             self._naming.add_done_callback(_noticed)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="controller")
         self._closed = False
@@ -99,11 +99,11 @@ class LocalController(StateClient):
         if self._closed:
             return
         self._closed = True
-        await self._driver.quiet()
+        await self.driver.quiet()
         self._task.cancel()
         await asyncio.wait([self._task])
-        self._driver.close()
-        self._storage.close()
+        self.driver.close()
+        self.storage.close()
 
     async def barrier(self) -> None:
         """Nobody else does anything. From here on the cluster has an id."""
@@ -115,11 +115,11 @@ class LocalController(StateClient):
         """Returns why commands are refused; None: they are not."""
         if self.error is not None:
             return f"the metadata's log has failed: {self.error}"
-        return None if self._driver.full is None else f"the metadata cannot be written: {self._driver.full}"
+        return None if self.driver.full is None else f"the metadata cannot be written: {self.driver.full}"
 
     async def _run(self) -> None:
         try:
-            await self._driver.run()
+            await self.driver.run()
         except Exception as error:
             expected = isinstance(error, ControllerError)
             logger.critical("topics and queues cannot be changed any more: %s", error, exc_info=not expected)
@@ -160,7 +160,7 @@ class LocalController(StateClient):
             case Command():
                 self._state.check(request)  # what would be refused costs no write
                 try:
-                    return await self._driver.propose(encode_command(request))
+                    return await self.driver.propose(encode_command(request))
                 except OutcomeUnknown as unknown:
                     raise ControllerUnreachable(str(unknown)) from unknown
             case _:

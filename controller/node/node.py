@@ -94,7 +94,7 @@ class ControllerNode(StateClient):
         self.id = node_id
         self.address = address
         self.node = node
-        self._storage = storage
+        self.storage = storage
         self._members = Members(node_id, members or {})
         self._clock_ms = clock_ms
         self._budget_s = budget_s
@@ -104,7 +104,7 @@ class ControllerNode(StateClient):
             self._unreachable,
             credentials=credentials,
         )
-        self._driver = Driver(
+        self.driver = Driver(
             node_id,
             storage,
             self._metadata,
@@ -113,9 +113,9 @@ class ControllerNode(StateClient):
             chance=chance,
             tick_s=tick_s,
         )
-        self._members.follow(self._driver)
+        self._members.follow(self.driver)
         first = {} if join else members or {}
-        self.memory = MemoryCheck(self, self._driver, self._members, first, copied=copied, credentials=credentials)
+        self.memory = MemoryCheck(self, self.driver, self._members, first, copied=copied, credentials=credentials)
         self._forward = Commander(
             self._members.others, cluster=lambda: self.cluster, credentials=credentials, budget_s=budget_s
         )
@@ -124,7 +124,7 @@ class ControllerNode(StateClient):
         self._metadata.on_move = self._moved
         self._changes = ChangeSignal()
         self._leadership = Leadership(
-            self._driver,
+            self.driver,
             self._metadata,
             self._members,
             self.registry,
@@ -165,7 +165,7 @@ class ControllerNode(StateClient):
 
     def start(self) -> None:
         """Begins to take part. Raises `StorageFailed`, `ControllerDamaged`."""
-        self._driver.settle()
+        self.driver.settle()
         self._spawn(self._drive(), "raft")
         self._spawn(self._watch_time(), "elections")
         self._spawn(self._members.promote(), "learners")
@@ -178,14 +178,14 @@ class ControllerNode(StateClient):
 
     async def resign(self) -> None:
         """Lets another controller lead, if this one does and another one is there, before it is closed."""
-        status = self._driver.status
+        status = self.driver.status
         heirs = [id_ for id_ in self.membership.voters if id_ in status.progress and status.progress[id_].active]
         if self.leading is None or not heirs:
             return
         heir = max(heirs, key=lambda id_: status.progress[id_].match)
         deadline_s = self._loop.time() + RESIGN_S
         with suppress(RaftError):
-            self._driver.transfer(heir)
+            self.driver.transfer(heir)
             while self.leading is not None and self._loop.time() < deadline_s:
                 await self._changes.next(RESIGN_S)
 
@@ -199,9 +199,9 @@ class ControllerNode(StateClient):
         if tasks:
             await asyncio.wait(tasks)
         await self._peers.close()
-        await self._loop.run_in_executor(None, self._driver.close)
-        if isinstance(self._storage, LmdbStorage):
-            self._storage.close()
+        await self._loop.run_in_executor(None, self.driver.close)
+        if isinstance(self.storage, LmdbStorage):
+            self.storage.close()
 
     def _spawn(self, work: Any, name: str) -> None:
         task = self._loop.create_task(work, name=name)
@@ -210,7 +210,7 @@ class ControllerNode(StateClient):
 
     async def _drive(self) -> None:
         try:
-            await self._driver.run()
+            await self.driver.run()
         except Exception as error:
             logger.critical("this controller stops: %s", error, exc_info=not isinstance(error, ControllerError))
             self._leadership.end()
@@ -223,7 +223,7 @@ class ControllerNode(StateClient):
     @property
     def applied(self) -> int:
         """The index of the last entry that is applied here."""
-        return self._driver.applied
+        return self.driver.applied
 
     @property
     def cluster(self) -> str:
@@ -248,7 +248,7 @@ class ControllerNode(StateClient):
     @property
     def membership(self) -> Membership:
         """Returns the controllers that vote, and those that are to."""
-        return self._driver.status.membership
+        return self.driver.status.membership
 
     @property
     def leader_address(self) -> str:
@@ -270,17 +270,17 @@ class ControllerNode(StateClient):
     @property
     def term(self) -> int:
         """The newest term that this node knows of."""
-        return self._driver.status.term
+        return self.driver.status.term
 
     @property
     def has_leader(self) -> bool:
         """Returns whether a leader is known."""
-        return self._driver.status.leader is not None
+        return self.driver.status.leader is not None
 
     @property
     def is_member(self) -> bool:
         """Returns whether this node belongs to the cluster, as far as it knows, with the directory that it has."""
-        member, status = self.membership.get(self.id), self._driver.status
+        member, status = self.membership.get(self.id), self.driver.status
         return member is not None and member.is_(status.incarnation)
 
     def snapshot(self) -> tuple[int, bytes]:
@@ -294,7 +294,7 @@ class ControllerNode(StateClient):
         term = self._leadership.look()
         if term is not None:
             self._spawn(self._leadership.begin(term), "beginning to lead")
-        metadata.feed.reached(self._driver.applied)
+        metadata.feed.reached(self.driver.applied)
         if metadata.news:
             metadata.news = False
             for group, replica in metadata.forgotten:
@@ -321,7 +321,7 @@ class ControllerNode(StateClient):
                 return
             with suppress(RaftError, TimeoutError):
                 async with asyncio.timeout(left_s if left_s > 0 else CURRENT_S):
-                    await self._driver.barrier()
+                    await self.driver.barrier()
                     self.current.set()
                     return
             await asyncio.sleep(0.02)
@@ -346,10 +346,10 @@ class ControllerNode(StateClient):
                     if settled(request, error, unsure=unsure):
                         return None
                     raise
-            elif self._driver.status.leader not in {None, self.id}:
+            elif self.driver.status.leader not in {None, self.id}:
                 self._forward.led_by(self.leader_address, self.term)
                 index, answer = await self._forward.ask(request)
-                await self._driver.until_applied(index)
+                await self.driver.until_applied(index)
                 return answer
             await self._until_moved(deadline_s)
 
@@ -379,7 +379,7 @@ class ControllerNode(StateClient):
             await self._forward.ask(request)
 
     def _unreachable(self, id_: int) -> None:
-        self._driver.unreachable(id_)
+        self.driver.unreachable(id_)
 
     def receive(self, sender: Hello, messages: Sequence[Message]) -> None:
         """Takes a peer's messages. Raises `BadMessage`, `ControllerClosed`."""
@@ -388,7 +388,7 @@ class ControllerNode(StateClient):
             if message.sender != sender.id:
                 raise BadMessage(f"controller {sender.id} speaks for controller {message.sender}")
             try:
-                self._driver.step(message)
+                self.driver.step(message)
             except WentBack as error:
                 self._spawn(self.memory.went_back(str(error)), "another incarnation")
                 return
@@ -420,4 +420,4 @@ class ControllerNode(StateClient):
 
     def status(self) -> ControllerStatus:
         """For an operator."""
-        return status_of(self._driver.status, self._state, self.registry, self._clock_ms())
+        return status_of(self.driver.status, self._state, self.registry, self._clock_ms())

@@ -73,9 +73,9 @@ class Sessions:
         self._wills = wills
         self._now_ms = now_ms
         self._owners = owners or LocalOwners(store)
-        self._held: dict[str, LiveSession] = {}
-        self._by_holder: dict[Holder, LiveSession] = {}
-        self._unclosed: dict[str, LiveSession] = {}  # whose connection has ended, and whose last word the store refused
+        self.held: dict[str, LiveSession] = {}
+        self.by_holder: dict[Holder, LiveSession] = {}
+        self.unclosed: dict[str, LiveSession] = {}  # whose connection has ended, and whose last word the store refused
         self._turns = Turns()  # by key: one change at a time
         self._started_ms = now_ms()
         self._rounds = 0  # of `commit`
@@ -92,11 +92,11 @@ class Sessions:
 
     def key_of(self, holder: Holder) -> str | None:
         """The session that a connection holds, by its key."""
-        return None if (held := self._by_holder.get(holder)) is None else held.key
+        return None if (held := self.by_holder.get(holder)) is None else held.key
 
     def holds(self, key: str) -> bool:
         """Returns whether a connection of this process has a session, or the session's last record is not written."""
-        return key in self._held or key in self._unclosed
+        return key in self.held or key in self.unclosed
 
     # ---- what connections ask for
 
@@ -115,7 +115,7 @@ class Sessions:
             await owned.release()
             return OpenedSession(present=False)  # nobody is left to hold it
         held = LiveSession(key, request.session_id, holder, owned, user)
-        self._held[key] = self._by_holder[holder] = held
+        self.held[key] = self.by_holder[holder] = held
         held.expiry_s = request.expiry_s
         try:
             return await self._begin(held, request, record)
@@ -129,7 +129,7 @@ class Sessions:
 
     async def _take(self, key: str, user: SessionUser | None) -> tuple[Owned, SessionRecord | UnsetType | None]:
         """Owns a session that nobody holds, its last holder's last word written; and its record, if that is known."""
-        before = self._held.get(key) or self._unclosed.get(key)
+        before = self.held.get(key) or self.unclosed.get(key)
         if before is None:
             entry = await self._store.keys.get(key)
             record = record_in(entry)
@@ -138,7 +138,7 @@ class Sessions:
             owned = await self._owners.take(key, user=user, seen=seen)
             return owned, record if owned.as_seen else UNSET
         before.check_user(user)
-        if key in self._held:
+        if key in self.held:
             before.holder.supersede()
             await self._close(before, keep=True)
         else:
@@ -192,7 +192,7 @@ class Sessions:
 
     async def save(self, holder: Holder, request: SaveSession) -> None:
         """Stores the state of a connection's session."""
-        held = self._by_holder.get(holder)
+        held = self.by_holder.get(holder)
         if held is None:
             return
         whole = request.state is not None or request.expiry_s != held.expiry_s or not held.durable
@@ -204,7 +204,7 @@ class Sessions:
         held.expiry_s, held.taken = request.expiry_s, True
         if held.durable or request.expiry_s != 0:
             async with self._turns.at(held.key):
-                if self._by_holder.get(holder) is held:
+                if self.by_holder.get(holder) is held:
                     await self._save(held, whole=whole)
 
     async def _save(self, held: LiveSession, *, whole: bool) -> None:
@@ -224,21 +224,21 @@ class Sessions:
 
     def drop_will(self, holder: Holder) -> None:
         """A connection's will is not to be published."""
-        if (held := self._by_holder.get(holder)) is not None:
+        if (held := self.by_holder.get(holder)) is not None:
             held.will = None
 
     async def end(self, holder: Holder) -> None:
         """Forgets a connection's session now."""
-        held = self._by_holder.get(holder)
+        held = self.by_holder.get(holder)
         if held is not None:
             async with self._turns.at(held.key):
-                if self._by_holder.get(holder) is held:
+                if self.by_holder.get(holder) is held:
                     held.expiry_s = 0
                     await self._close(held)
 
     def settled(self, holder: Holder, oldest: Cursor) -> None:
         """A connection's deliveries before `oldest` are acknowledged; of a log that it leaves out, all of them."""
-        held = self._by_holder.get(holder)
+        held = self.by_holder.get(holder)
         if held is not None:
             held.oldest = oldest
             held.taken = True
@@ -246,7 +246,7 @@ class Sessions:
 
     async def close(self, holder: Holder) -> None:
         """The connection has ended: its session waits, or is forgotten when it does not outlive connections."""
-        held = self._by_holder.get(holder)
+        held = self.by_holder.get(holder)
         if held is not None:
             async with self._turns.at(held.key):
                 await self._close(held)
@@ -257,23 +257,23 @@ class Sessions:
             return
         held.left_ms = self._now_ms()
         held.settle(self._fanout)
-        self._unclosed[held.key] = held
+        self.unclosed[held.key] = held
         await self._close_late(held.key, keep=keep)
 
     async def _close_late(self, key: str, *, keep: bool = False) -> None:
         """Writes the last word of a session whose connection has ended; while the store refuses it, it is kept."""
-        held = self._unclosed.get(key)
+        held = self.unclosed.get(key)
         if held is None:
             return
         try:
             await self._last_word(held, keep=keep)
         except OwnershipLost:
             log.warning("a session was taken over before its last state was stored", session=key)
-            self._unclosed.pop(key, None)
+            self.unclosed.pop(key, None)
             if keep:
                 raise
             return
-        self._unclosed.pop(key, None)  # it is not there when this process was deposed meanwhile
+        self.unclosed.pop(key, None)  # it is not there when this process was deposed meanwhile
 
     async def _last_word(self, held: LiveSession, *, keep: bool) -> None:
         key, owned, ends = held.key, held.owned, held.expiry_s == 0
@@ -310,12 +310,12 @@ class Sessions:
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
         """See `owners.Listener`."""
         async with self._turns.at(name):
-            held = self._held.get(name)
+            held = self.held.get(name)
             if held is not None:
                 held.check_user(user)
                 held.holder.supersede()
                 await self._close(held)
-            elif name in self._unclosed:
+            elif name in self.unclosed:
                 await self._close_late(name)
             else:  # handed to us when nobody here waited for it any more
                 await (await self._owners.take(name, wait=False)).release()
@@ -323,7 +323,7 @@ class Sessions:
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
         """See `owners.Listener`: the connection has ended without a last word."""
         async with self._turns.at(name):
-            if name in self._held or name in self._unclosed:
+            if name in self.held or name in self.unclosed:
                 return
             owned = await take()
             record = await load_record(self._store, name)
@@ -346,8 +346,8 @@ class Sessions:
 
     async def on_fenced(self) -> None:
         """See `owners.Listener`."""
-        self._unclosed.clear()
-        for held in list(self._held.values()):
+        self.unclosed.clear()
+        for held in list(self.held.values()):
             if self._release(held):
                 held.holder.shut_down()
 
@@ -356,22 +356,22 @@ class Sessions:
     async def commit(self) -> None:
         """Commits the cursors that have moved. Call it every `COMMIT_INTERVAL_MS`."""
         self._rounds += 1
-        turns = 1 + len(self._held) // IDLE_COUNT_MAX
+        turns = 1 + len(self.held) // IDLE_COUNT_MAX
         work = [
             self._commit(held)
-            for number, held in enumerate(self._held.values())
+            for number, held in enumerate(self.held.values())
             if held.durable
             and (held.settled != held.committed or (number + self._rounds) % turns == 0)
             and held.moves(self._fanout, IDLE_COMMIT_BYTES)
         ]
-        work += [self._close_again(key) for key in self._unclosed]
+        work += [self._close_again(key) for key in self.unclosed]
         # All at once, so that the store can put them in one frame.
         for error in await asyncio.gather(*work, return_exceptions=True):
             if isinstance(error, BaseException):
                 log.warning("a session's cursor was not committed", error=repr(error))
 
     async def _commit(self, held: LiveSession) -> None:
-        if self._held.get(held.key) is not held:
+        if self.held.get(held.key) is not held:
             return
         cursor = held.settled
         try:
@@ -423,11 +423,11 @@ class Sessions:
 
     def _release(self, held: LiveSession) -> bool:
         """Takes a session from its holder; returns False when somebody has done so already."""
-        if self._by_holder.get(held.holder) is not held:
+        if self.by_holder.get(held.holder) is not held:
             return False
-        del self._by_holder[held.holder]
-        if self._held.get(held.key) is held:
-            del self._held[held.key]
+        del self.by_holder[held.holder]
+        if self.held.get(held.key) is held:
+            del self.held[held.key]
         return True
 
     def _expired(self, record: SessionRecord) -> bool:

@@ -18,22 +18,22 @@ class Arrivals:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: dict[QueueNumber, list[asyncio.Future[None]]] = {}
-        self._count = 0  # of all of them; <= WAITERS_MAX
+        self.count = 0  # of all of them; <= WAITERS_MAX
 
     async def wait(self, queue: QueueNumber, deadline: float) -> bool:
         """Until something happens to a queue or, by the loop's clock, time is up: whether there is time left."""
         left = deadline - self._loop.time()
-        if left <= 0 or self._count >= WAITERS_MAX:
+        if left <= 0 or self.count >= WAITERS_MAX:
             return False
         future: asyncio.Future[None] = self._loop.create_future()
         self._waiting.setdefault(queue, []).append(future)
-        self._count += 1
+        self.count += 1
         timer = self._loop.call_later(left, _wake, future)
         try:
             await future
         finally:
             timer.cancel()
-            self._count -= 1
+            self.count -= 1
             waiting = self._waiting.get(queue)
             if waiting is not None and future in waiting:
                 waiting.remove(future)

@@ -192,7 +192,7 @@ class Views:
             self.addresses,
         )
         if new:
-            with self._writing() as txn:
+            with self.writing() as txn:
                 txn.put(b"format", FORMAT, db=self._meta)
                 for name, number in ((_DISPATCHED, self._origin), (_STORED, 0), (_FIRST, self._origin)):
                     txn.put(name, number.to_bytes(8, "big"), db=self._meta)
@@ -214,7 +214,7 @@ class Views:
             return
         if held not in {UNSEALED, SEALING}:
             raise lmdb.VersionMismatchError(f"the views are of another format than this version knows: {held!r}")
-        seal_all(self._writing, self.tables, meta, {_DISPATCHED: self._origin, _STORED: 0, _FIRST: self._origin})
+        seal_all(self.writing, self.tables, meta, {_DISPATCHED: self._origin, _STORED: 0, _FIRST: self._origin})
 
     def _load_sums(self, txn: ReadTxn) -> None:
         sums = txn.get(_SUMS, db=self._meta)
@@ -257,7 +257,7 @@ class Views:
             self._grow()
         while True:
             try:
-                with self._writing() as txn:
+                with self.writing() as txn:
                     for view in self._all:
                         view.apply(txn, runs)
                     txn.put(_DISPATCHED, newest.end.to_bytes(8, "big"), db=self._meta)
@@ -272,7 +272,7 @@ class Views:
 
     def pass_over(self, chunks: Sequence[tuple[QueueNumber, Chunk]], end: LogOffset) -> None:
         """Holds chunks of frames that cannot be read, and goes on at `end`. Raises as `apply` does."""
-        with self._writing() as txn:
+        with self.writing() as txn:
             self.queues.put(txn, chunks)
             txn.put(_DISPATCHED, end.to_bytes(8, "big"), db=self._meta)
         self.dispatched = end
@@ -289,7 +289,8 @@ class Views:
         return old
 
     @contextmanager
-    def _writing(self) -> Iterator[WriteTxn]:
+    def writing(self) -> Iterator[WriteTxn]:
+        """Yields the one transaction that writes; it commits at the end."""
         tables = self.tables.values()
         with self._turn:
             try:

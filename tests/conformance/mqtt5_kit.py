@@ -42,9 +42,9 @@ class Lasting(Driver):
         self.marks: dict[int, Marks] = {}
         self.opened = Outcome(value=OpenedSession(present=False, marks=OpenedMarks(key="k/", used=True)))
 
-    def _act(self, effects: Sequence[Effect]) -> None:
+    def act(self, effects: Sequence[Effect]) -> None:
         self.marks.update((one.marks.slot, one.marks) for one in effects if isinstance(one, Publish) and one.marks)
-        super()._act(effects)
+        super().act(effects)
 
 
 def connected(version: int = 5, *, options: Any = None, **connect: Any) -> Driver:

@@ -142,7 +142,7 @@ def test_an_identifier_that_is_not_taken():
 def test_a_session_taken_over_is_closed_without_a_word(version):
     """MQTT-3.1.4-2."""
     driver = connected(version, will=Will(topic="w", payload=b""))
-    driver._act(driver.adapter.superseded(now_ms=driver.now_ms))
+    driver.act(driver.adapter.superseded(now_ms=driver.now_ms))
     assert driver.out() == []
     assert driver.closed is not None
 
@@ -235,7 +235,7 @@ def test_acknowledgements_have_no_codes(version):
     driver.feed(encode(Publish(topic="t", qos=1, packet_id=1), version))
     driver.feed(encode(Publish(topic="t", qos=2, packet_id=2), version))
     for effect in driver.take(port.Publish):
-        driver._act(driver.adapter.completed(effect.token, port.DONE, now_ms=driver.now_ms))
+        driver.act(driver.adapter.completed(effect.token, port.DONE, now_ms=driver.now_ms))
     driver.feed(b"".join(encode(one, version) for one in (Pubrel(packet_id=2), Pubrel(packet_id=9))))
     driver.feed(b"".join(encode(one, version) for one in (Pubrec(packet_id=sent.packet_id), Pubrec(packet_id=99))))
     assert driver.adapter.take_output() == bytes.fromhex(
@@ -298,6 +298,6 @@ def test_there_is_no_receive_maximum(version):
 def test_nothing_is_said_of_the_end(version):
     """MQTT-3.14: a DISCONNECT is the client's alone."""
     driver = connected(version)
-    driver._act(driver.adapter.shutdown(now_ms=driver.now_ms))
+    driver.act(driver.adapter.shutdown(now_ms=driver.now_ms))
     assert driver.out() == []
     assert driver.deliver(batch_of(message())) == 0

@@ -234,8 +234,8 @@ def test_the_order_of_the_fields():
     data = framed(0x10, HEAD + b"\xc6\0\0\0" + b"\0\2id" + will + b"\0\2un" + b"\0\2pw")
     driver = Driver(5)
     asked = []
-    answer = driver._answer
-    driver._answer = lambda effect: asked.append(effect) or answer(effect)  # type: ignore[method-assign]
+    answer = driver.answer_effect
+    driver.answer_effect = lambda effect: asked.append(effect) or answer(effect)  # type: ignore[method-assign]
     driver.feed(data)
     assert driver.asked is not None
     assert driver.asked.will is not None
@@ -321,7 +321,7 @@ def test_behind_a_connect_that_is_refused_nothing_is_processed():
 def test_a_session_taken_over_is_told_and_closed():
     """MQTT-3.1.4-3."""
     driver = connected(5)
-    driver._act(driver.adapter.superseded(now_ms=driver.now_ms))
+    driver.act(driver.adapter.superseded(now_ms=driver.now_ms))
     (bye,) = driver.out()
     assert (type(bye), bye.code) == (Disconnect, 0x8E)
     assert driver.closed is not None
@@ -333,15 +333,15 @@ def test_a_session_taken_over_is_told_and_closed():
 def test_nothing_is_sent_ahead_of_the_connack():
     """MQTT-3.2.0-1. MQTT-3.14.0-1."""
     driver = Driver(5)
-    held = driver._answer
-    driver._answer = lambda effect: None  # type: ignore[method-assign]
+    held = driver.answer_effect
+    driver.answer_effect = lambda effect: None  # type: ignore[method-assign]
     packets = [Connect(version=5, client_id="c1"), Pingreq(), Subscribe(packet_id=1, requests=(request(),))]
     assert driver.send(*packets) == []
     assert driver.deliver(batch_of(message())) == 0
     assert driver.tick(1_000) == []
-    driver._answer = held  # type: ignore[method-assign]
+    driver.answer_effect = held  # type: ignore[method-assign]
     waiting, driver.effects = driver.effects, []
-    driver._act(waiting)
+    driver.act(waiting)
     assert [type(one) for one in driver.out()] == [Connack, Pingresp, Suback]
 
 

@@ -65,9 +65,9 @@ def test_no_disconnect_ahead_of_a_connack_that_lets_in():
         not_let_in(data)  # which hears a CONNACK or nothing
     for how in ("superseded", "shutdown"):
         driver = Driver(5)
-        driver._answer = lambda effect: None  # type: ignore[method-assign]
+        driver.answer_effect = lambda effect: None  # type: ignore[method-assign]
         driver.send(Connect(version=5, client_id="c"))
-        driver._act(getattr(driver.adapter, how)(now_ms=driver.now_ms))
+        driver.act(getattr(driver.adapter, how)(now_ms=driver.now_ms))
         assert {type(one) for one in driver.out()} <= {Connack}
         assert driver.closed is not None
 
@@ -88,7 +88,7 @@ def ends() -> dict[str, int]:
     }
     for how in ("superseded", "shutdown"):
         driver = connected(5)
-        driver._act(getattr(driver.adapter, how)(now_ms=driver.now_ms))
+        driver.act(getattr(driver.adapter, how)(now_ms=driver.now_ms))
         said[how] = driver.out()[-1].code
     driver = connected(5, keep_alive_s=1)
     said["silent"] = driver.tick(1_500)[-1].code
@@ -111,7 +111,7 @@ def test_codes_of_a_disconnect():
 def test_a_disconnect_of_ours_says_nothing_of_the_session():
     """MQTT-3.14.2-2."""
     driver = durable(5)
-    driver._act(driver.adapter.shutdown(now_ms=driver.now_ms))
+    driver.act(driver.adapter.shutdown(now_ms=driver.now_ms))
     (bye,) = driver.out()
     assert bye.properties.session_expiry_s is None
     assert bye.properties.reason

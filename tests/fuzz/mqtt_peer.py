@@ -128,7 +128,7 @@ class Peer:
         """Bytes from the client, in one read or in two."""
         for piece in (data[:cut], data[cut:]) if cut < len(data) else (data,):
             if piece and not self.closed:
-                self._act(self.adapter.receive(piece, now_ms=self.now_ms))
+                self.act(self.adapter.receive(piece, now_ms=self.now_ms))
                 self._check()
 
     def judged(self, data: bytes) -> None:
@@ -158,26 +158,26 @@ class Peer:
             self._deliver()
         elif chance == 11 and self.waiting:
             effect, outcome = self.waiting.pop(0)
-            self._act(self.adapter.completed(effect.token, outcome, now_ms=self.now_ms))
+            self.act(self.adapter.completed(effect.token, outcome, now_ms=self.now_ms))
         elif chance == 12:
             self.now_ms += self.random.getrandbits(12)
-            self._act(self.adapter.tick(now_ms=self.now_ms))
+            self.act(self.adapter.tick(now_ms=self.now_ms))
         elif chance == 13 and self.consumers:
             self.adapter.deliver(ConsumerCancelled(self.consumers.pop()), now_ms=self.now_ms)
         elif chance == 14 and not self.random.getrandbits(4):
-            self._act(self.adapter.superseded(now_ms=self.now_ms))
+            self.act(self.adapter.superseded(now_ms=self.now_ms))
         elif chance == 15 and not self.random.getrandbits(4):
-            self._act(self.adapter.shutdown(now_ms=self.now_ms))
+            self.act(self.adapter.shutdown(now_ms=self.now_ms))
         due_ms = self.adapter.deadline_ms()
         if due_ms is not None and due_ms <= self.now_ms:
-            self._act(self.adapter.tick(now_ms=self.now_ms))
+            self.act(self.adapter.tick(now_ms=self.now_ms))
         self._check()
 
     def end(self) -> None:
         """The connection is gone. Nothing that comes too late does any harm."""
-        self._act(self.adapter.lost(now_ms=self.now_ms), over=True)
+        self.act(self.adapter.lost(now_ms=self.now_ms), over=True)
         for effect, outcome in self.waiting:
-            self._act(self.adapter.completed(effect.token, outcome, now_ms=self.now_ms), over=True)
+            self.act(self.adapter.completed(effect.token, outcome, now_ms=self.now_ms), over=True)
         assert not self.adapter.receive(b"\xc0\x00", now_ms=self.now_ms)
         assert self.adapter.deliver(self._batch([1]), now_ms=self.now_ms) == 0
         self._check()
@@ -201,7 +201,7 @@ class Peer:
             deliveries = self._batch(self.subs[: 1 + self.random.getrandbits(1)])
             assert 0 <= self.adapter.deliver(deliveries, now_ms=self.now_ms) <= len(deliveries.picks)
 
-    def _act(self, effects: Sequence[Effect], *, over: bool = False) -> None:
+    def act(self, effects: Sequence[Effect], *, over: bool = False) -> None:
         for effect in effects:
             if isinstance(effect, Close):
                 assert not self.closed, "closed twice"
@@ -210,13 +210,13 @@ class Peer:
                 self.subs.append(effect.sub)
                 if effect.token is not None:
                     begun = Outcome(value=(Position(LogOffset(4_096), 0),))
-                    self._act(self.adapter.completed(effect.token, begun, now_ms=self.now_ms), over=over)
+                    self.act(self.adapter.completed(effect.token, begun, now_ms=self.now_ms), over=over)
             elif isinstance(effect, Unsubscribe):
                 self.subs.remove(effect.sub)
             elif isinstance(effect, Publish | Call | Consume | SettleLeased) and effect.token is not None:
                 outcome = self._outcome(effect)
                 if self.random.getrandbits(3) and not over:
-                    self._act(self.adapter.completed(effect.token, outcome, now_ms=self.now_ms))
+                    self.act(self.adapter.completed(effect.token, outcome, now_ms=self.now_ms))
                 elif len(self.waiting) < 64:
                     self.waiting.append((effect, outcome))
 
@@ -226,7 +226,7 @@ class Peer:
     def _outcome(self, effect: Publish | Call | Consume | SettleLeased) -> Outcome:
         chance = self.random.getrandbits(8)
         if isinstance(effect, Call):
-            return Outcome(error=self._refusal()) if chance < 6 else self._answer(effect.request, chance)
+            return Outcome(error=self._refusal()) if chance < 6 else self.answer_effect(effect.request, chance)
         if isinstance(effect, Publish):
             if chance >= 20 and effect.marks is not None:
                 self.marks[effect.marks.slot] = dict(effect.marks.of)
@@ -239,7 +239,7 @@ class Peer:
             self.consumers.append(effect.consumer)
         return DONE
 
-    def _answer(self, request: Any, chance: int) -> Outcome:
+    def answer_effect(self, request: Any, chance: int) -> Outcome:
         match request:
             case Authenticate():
                 if request.mechanism == "SCRAM-SHA-256" and chance & 1:

@@ -90,10 +90,10 @@ def test_datagrams_of_any_kind(make: Any, limits: dict[str, Any], seed: int) -> 
         if deadline is None:
             break
         driver.endpoint.tick(now_ms=deadline)
-    assert driver.endpoint._exchanges.by_peer == {}
-    assert len(driver.endpoint._exchanges) == 0
-    assert len(driver.endpoint._uploads) == len(driver.endpoint._reads.snapshots) == 0
-    assert driver.endpoint._uploads._size_bytes == 0
+    assert driver.endpoint.exchanges.by_peer == {}
+    assert len(driver.endpoint.exchanges) == 0
+    assert len(driver.endpoint.uploads) == len(driver.endpoint.reads.snapshots) == 0
+    assert driver.endpoint.uploads._size_bytes == 0
 
 
 @pytest.mark.parametrize("data", SEEDS)

@@ -304,9 +304,9 @@ class World:
         missing.discard(frame.group)
         if error is not None:
             self.pending[frame.effect.token] = (replace(effect, once=1), missing)  # the mark of a failure, here
-        self._answer()
+        self.answer_effect()
 
-    def _answer(self) -> None:
+    def answer_effect(self) -> None:
         assert self.driver is not None
         while self.pending:
             token, (effect, missing) = next(iter(self.pending.items()))

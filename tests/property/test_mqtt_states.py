@@ -222,15 +222,15 @@ def test_while_the_gateway_thinks_everything_waits(gate, version, data):
     packet = data.draw(packets_of_5 if version == 5 else packets_of_4)
     raw = encode(packet, version) if version == 5 or not isinstance(packet, Auth) else b"\xf0\x00"
     driver = Driver(version)
-    held = driver._answer
-    driver._answer = lambda effect: None if gate == "authenticating" else _unless_opening(held, effect)
+    held = driver.answer_effect
+    driver.answer_effect = lambda effect: None if gate == "authenticating" else _unless_opening(held, effect)
     driver.feed(encode(Connect(version=version, client_id="c1"), version))
     driver.feed(raw)
     assert driver.out() == []
     assert driver.closed is None
-    driver._answer = held
+    driver.answer_effect = held
     effects, driver.effects = driver.effects, []
-    driver._act(effects)
+    driver.act(effects)
     raw_out = driver.adapter.take_output()
     connack, *rest = packets_in(raw_out, version)
     assert connack == Driver(version).connect()

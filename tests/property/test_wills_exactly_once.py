@@ -70,7 +70,7 @@ class Run:
                 proxy.spawn(self._end(proxy, holder, body, well))
 
     async def _end(self, proxy: Proxy, holder: Holder, body: bytes, well: bool) -> None:
-        if well and holder in proxy.sessions._by_holder:
+        if well and holder in proxy.sessions.by_holder:
             self.sure.discard(body)
             self.maybe.add(body)  # it may be killed before anybody knows
             proxy.sessions.drop_will(holder)
@@ -95,7 +95,7 @@ class Run:
         if self.opening:
             await asyncio.wait(self.opening)
         for proxy in self.proxies:
-            for holder in list(proxy.sessions._by_holder):
+            for holder in list(proxy.sessions.by_holder):
                 proxy.spawn(proxy.close(holder))
         await self.pass_time()
         await until(self._is_quiet, timeout_s=20)

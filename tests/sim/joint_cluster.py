@@ -217,7 +217,7 @@ class Controller(Machine):
     @property
     def raft(self):
         """The core, if it runs."""
-        return None if self.node is None else self.node._driver._raft
+        return None if self.node is None else self.node.driver._raft
 
 
 class SimNode(StoreNode):

@@ -538,7 +538,7 @@ async def _tried(function, *arguments) -> None:
 def _of_controller(controller: Controller) -> str:
     if controller.node is None:
         return "down"
-    status = controller.node._driver.status
+    status = controller.node.driver.status
     return f"{status.role.value} of term {status.term}, leader {status.leader}, applied {controller.node.applied}"
 
 

@@ -124,7 +124,7 @@ class Gateway:
                 outcome = self._store(effect.messages)
                 self.act(self.adapter.completed(effect.token, outcome, now_ms=self.now_ms))
             elif isinstance(effect, Call):
-                self.act(self.adapter.completed(effect.token, self._answer(effect), now_ms=self.now_ms))
+                self.act(self.adapter.completed(effect.token, self.answer_effect(effect), now_ms=self.now_ms))
             else:
                 assert isinstance(effect, Settled)
 
@@ -134,7 +134,7 @@ class Gateway:
         self.frames.append(kept)
         return Outcome(first=Position(LogOffset(len(self.frames)), 0) if kept else None, refused=refused)
 
-    def _answer(self, call: Call) -> Outcome:
+    def answer_effect(self, call: Call) -> Outcome:
         request = call.request
         if isinstance(request, Authenticate):
             return self._authenticate(request)

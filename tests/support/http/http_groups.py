@@ -16,9 +16,9 @@ class GroupsGateway(Gateway):
         self.answers: list[Any] = []  # in order; the last one again and again
         super().__init__(*args, **kwargs)
 
-    def _answer(self, call: Call) -> Outcome:
+    def answer_effect(self, call: Call) -> Outcome:
         if type(call.request).__module__ != groups.__name__:
-            return super()._answer(call)
+            return super().answer_effect(call)
         self.asked.append(call.request)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         return Outcome(error=answer) if isinstance(answer, Refusal) else Outcome(value=answer)

@@ -66,11 +66,11 @@ class KvGateway(Gateway):
         self.act(self.adapter.completed(self.reading.pop(watch), outcome, now_ms=self.now_ms))
         return self.adapter.take_output()
 
-    def _answer(self, call: Call) -> Outcome:
+    def answer_effect(self, call: Call) -> Outcome:
         request = call.request
         method = METHODS.get(type(request))
         if method is None:
-            return super()._answer(call)
+            return super().answer_effect(call)
         self.asked.append(request)
         if getattr(request, "namespace", "n").startswith("$"):
             return Outcome(error=Refusal(Cause.FORBIDDEN, "reserved"))

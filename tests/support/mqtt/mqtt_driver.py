@@ -85,9 +85,9 @@ class Driver:
         """Bytes from the client: a single message goes the short way, as far as that goes without a shell."""
         single = self.single(data) if self.short else None
         if single is not None:
-            self._act([self.adapter.publish_of(single)])
+            self.act([self.adapter.publish_of(single)])
         else:
-            self._act(self.adapter.receive(data, now_ms=self.now_ms))
+            self.act(self.adapter.receive(data, now_ms=self.now_ms))
 
     def single(self, data: bytes) -> Single | None:
         """Returns the message of a read that is one plain PUBLISH, as a shell asks for it."""
@@ -108,13 +108,13 @@ class Driver:
 
     def complete(self, effect: Publish | Call, outcome: Outcome = DONE) -> list[Packet]:
         """An outcome; what the client is sent."""
-        self._act(self.adapter.completed(effect.token, outcome, now_ms=self.now_ms))
+        self.act(self.adapter.completed(effect.token, outcome, now_ms=self.now_ms))
         return self.out()
 
     def store(self) -> list[Packet]:
         """Every message waiting is durable; what the client is sent."""
         for effect in self.take(Publish):
-            self._act(self.adapter.completed(effect.token, DONE, now_ms=self.now_ms))
+            self.act(self.adapter.completed(effect.token, DONE, now_ms=self.now_ms))
         return self.out()
 
     def deliver(self, batch: Batch, subs: Sequence[tuple[Any, ...]] | None = None, picks: Any = None) -> int:
@@ -126,12 +126,12 @@ class Driver:
     def tick(self, after_ms: int = 0) -> list[Packet]:
         """Time passes."""
         self.now_ms += after_ms
-        self._act(self.adapter.tick(now_ms=self.now_ms))
+        self.act(self.adapter.tick(now_ms=self.now_ms))
         return self.out()
 
     def lose(self) -> None:
         """The connection is gone."""
-        self._act(self.adapter.lost(now_ms=self.now_ms))
+        self.act(self.adapter.lost(now_ms=self.now_ms))
 
     # ---- out
 
@@ -160,20 +160,20 @@ class Driver:
         """Returns why the adapter wants the connection closed; None while it does not."""
         return next((effect.reason for effect in self.effects if isinstance(effect, Close)), None)
 
-    def _act(self, effects: Sequence[Effect]) -> None:
+    def act(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
-            outcome = self._answer(effect)
+            outcome = self.answer_effect(effect)
             if isinstance(effect, Subscribe) and effect.token is not None:
                 self.effects.append(replace(effect, token=None))
                 begun = Outcome(value=self.begins)
-                self._act(self.adapter.completed(effect.token, begun, now_ms=self.now_ms))
+                self.act(self.adapter.completed(effect.token, begun, now_ms=self.now_ms))
             elif outcome is None:
                 self.effects.append(effect)
             else:
                 assert isinstance(effect, Call)
-                self._act(self.adapter.completed(effect.token, outcome, now_ms=self.now_ms))
+                self.act(self.adapter.completed(effect.token, outcome, now_ms=self.now_ms))
 
-    def _answer(self, effect: Effect) -> Outcome | None:
+    def answer_effect(self, effect: Effect) -> Outcome | None:
         if not isinstance(effect, Call):
             return None
         match effect.request:

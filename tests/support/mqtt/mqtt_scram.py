@@ -61,14 +61,14 @@ class ScramDriver(Driver):
             return Outcome(value=Challenge(data=data, exchange=exchange))
         return Outcome(value=Principal(name=exchange.name, final=data, expires_at_ms=self.expires_at_ms))
 
-    def _answer(self, effect: Effect) -> Outcome | None:
+    def answer_effect(self, effect: Effect) -> Outcome | None:
         if (
             isinstance(effect, Call)
             and isinstance(effect.request, Authenticate)
             and effect.request.mechanism == MECHANISM
         ):
             return None if self.held_back else self.authenticate(effect.request)
-        return super()._answer(effect)
+        return super().answer_effect(effect)
 
 
 def said(data: bytes | None, method: str | None = MECHANISM) -> Properties:

@@ -61,7 +61,7 @@ class WebDriver(Driver):
 
     def raw(self, data: bytes) -> None:
         """Bytes on the wire."""
-        self._act(self.adapter.receive(data, now_ms=self.now_ms))
+        self.act(self.adapter.receive(data, now_ms=self.now_ms))
 
     def out(self) -> list[Packet]:
         self.client.receive_data(self.adapter.take_output())

@@ -234,8 +234,8 @@ def test_what_is_old_is_forgotten() -> None:
     assert driver.now_ms < deadline <= driver.now_ms + LIFETIME_MS + 1_000
     while (deadline := driver.endpoint.deadline_ms()) is not None:
         driver.endpoint.tick(now_ms=deadline)
-    assert len(driver.endpoint._exchanges) == 0
-    assert driver.endpoint._exchanges.by_peer == {}
+    assert len(driver.endpoint.exchanges) == 0
+    assert driver.endpoint.exchanges.by_peer == {}
 
 
 # ---- separate responses (RFC 7252, 5.2.2)
@@ -488,7 +488,7 @@ def test_message_ids_used_again_make_room_for_themselves() -> None:
     driver = Driver({"dedup_total_max": 4})
     for n in range(20):
         assert dotted(driver.ask("t/a", mid=n % 3, token=bytes([n])).code) == "2.01"
-    assert len(driver.endpoint._exchanges) <= 4
+    assert len(driver.endpoint.exchanges) <= 4
 
 
 def test_too_many_peers() -> None:
@@ -507,7 +507,7 @@ def test_reads_leave_nothing_behind() -> None:
     for n in range(10):
         (answer,) = driver.exchange(request("t/a", GET), peer=(str(n), 1))
         assert is_ack(answer, "4.04")
-    assert driver.endpoint._exchanges.by_peer == {}
+    assert driver.endpoint.exchanges.by_peer == {}
 
 
 def test_separate_responses_beyond_their_limit_are_not_confirmable() -> None:

@@ -131,8 +131,8 @@ async def test_a_second_one_of_an_id_is_refused_while_the_first_is_alive(three):
     other = (await three.followers())[0]
     leader = three.nodes[await three.leader()]
     for node in three.nodes.values():
-        node._driver._tick_s = 1.0  # however busy the machine is, nobody is taken for dead, and nobody stands
-    await until(lambda: leader._driver.status.progress[other].active)
+        node.driver._tick_s = 1.0  # however busy the machine is, nobody is taken for dead, and nobody stands
+    await until(lambda: leader.driver.status.progress[other].active)
     with pytest.raises(ControllerError) as refused:
         await leader.ask_membership(AddMember(id=other, address="127.0.0.1:1", incarnation="another"))
     assert str(refused.value) == words.ANOTHER.format(id=other, address=three.addresses[other])
@@ -190,7 +190,7 @@ async def test_controllers_that_were_all_copied_go_on(three, tmp_path):
     await ready(three)
     assert voters(three, 1).keys() == {1, 2, 3}  # one that is slow finds a leader, and joins as another
     await until(lambda: all(node.topic("moved") == topic for node in three.nodes.values()))
-    await until(lambda: not any(node._storage.copied for node in three.nodes.values()))
+    await until(lambda: not any(node.storage.copied for node in three.nodes.values()))
 
 
 async def test_a_copy_of_the_only_controller_counts_at_once(tmp_path):
@@ -204,7 +204,7 @@ async def test_a_copy_of_the_only_controller_counts_at_once(tmp_path):
         await one.start()
         await ready(one)
         assert one.nodes[1].topic("kept") == topic
-        await until(lambda: not one.nodes[1]._storage.copied)
+        await until(lambda: not one.nodes[1].storage.copied)
 
 
 async def test_a_directory_that_went_back_unseen_is_found_by_the_others(three, tmp_path):
@@ -242,4 +242,4 @@ async def test_directories_from_before_there_were_incarnations_are_named(tmp_pat
         await old.stop(1)
         await old.start(1)
         await ready(old)
-        assert voters(old, 1) == {id_: node._storage.incarnation() for id_, node in old.nodes.items()}
+        assert voters(old, 1) == {id_: node.storage.incarnation() for id_, node in old.nodes.items()}

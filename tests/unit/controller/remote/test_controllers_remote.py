@@ -472,7 +472,7 @@ async def test_a_member_far_behind_is_sent_the_state_in_parts(three, monkeypatch
     late = (await three.followers())[0]
     await three.stop(late)
     for node in three.nodes.values():
-        node._driver._compact_bytes, node._driver._keep_entries = 20_000, 10
+        node.driver._compact_bytes, node.driver._keep_entries = 20_000, 10
     await asyncio.gather(*(client.do(CreateTopic(name=f"t{n}")) for n in range(400)))
     leader = three.nodes[await three.leader()]
     await until(lambda: leader.status().first > 100)

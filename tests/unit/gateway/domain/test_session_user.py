@@ -151,7 +151,7 @@ class Rig:
 
     async def refuses(self, user, **asked):
         """Checks that a user who is not let in changes nothing, whatever else it asks for before it ends."""
-        before, held = await self.entries(), dict(self.sessions._held)
+        before, held = await self.entries(), dict(self.sessions.held)
         holder = Holder()
         with pytest.raises(NotItsUser):
             await self.sessions.open(holder, OpenSession(session_id="dev", **{"clean": False, **asked}), user)
@@ -160,7 +160,7 @@ class Rig:
         await self.sessions.save(holder, SaveSession(state=b"its own", expiry_s=None))
         await self.sessions.end(holder)
         await self.close(holder)
-        assert (await self.entries(), self.sessions._held) == (before, held)
+        assert (await self.entries(), self.sessions.held) == (before, held)
 
     async def close(self, holder):
         holder.gone = True
@@ -188,7 +188,7 @@ async def test_whoever_is_connected_is_left_alone(rig, who, clean, expiry_s):
     alice, _ = await rig.open(ALICE, expiry_s=expiry_s, will=will)
     await rig.refuses(who, clean=clean)
     assert (alice.superseded, alice.shut, rig.published) == (0, 0, [])
-    assert rig.sessions._held[KEY].will is not None
+    assert rig.sessions.held[KEY].will is not None
     await rig.sessions.save(alice, SaveSession(state=b"hers", expiry_s=None))
     rig.sessions.drop_will(alice)
     await rig.close(alice)
@@ -203,7 +203,7 @@ async def test_a_session_that_is_kept_waits_for_its_user(rig, who, clean):
     await rig.sessions.save(alice, SaveSession(state=b"hers", expiry_s=60))
     await rig.close(alice)
     await rig.refuses(who, clean=clean)
-    assert rig.sessions._held == {}
+    assert rig.sessions.held == {}
     _, opened = await rig.open(ALICE)
     assert opened.state == b"hers"
 
@@ -264,7 +264,7 @@ async def test_a_session_whose_last_word_is_not_written_is_its_users(rig, monkey
         with pytest.raises(StoreOverloaded):
             await rig.close(alice)
         await rig.refuses(MALLORY)
-        assert KEY in rig.sessions._unclosed
+        assert KEY in rig.sessions.unclosed
     await rig.refuses(MALLORY)
     await rig.open(ALICE)
 

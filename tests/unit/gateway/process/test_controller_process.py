@@ -136,7 +136,7 @@ async def test_the_admin_port_says_how_it_is(tmp_path):
         def failing(_ready):
             raise StorageFailed("no space left on device")
 
-        node._storage.save = failing
+        node.storage.save = failing
         with pytest.raises(StorageFailed):
             await node.do(CreateTopic(name="b", queues=1))
         await node.failed

@@ -134,7 +134,7 @@ async def test_a_queue_declared_at_one_proxy_is_known_at_another(two, durable):
     with pytest.raises(Refusal) as refused:
         await other.declare(other.conn(), "q", durable=not durable)
     assert refused.value.cause is Cause.PRECONDITION
-    assert one.queues._registry.queues["q"].number == other.queues._registry.queues["q"].number
+    assert one.queues.registry.queues["q"].number == other.queues.registry.queues["q"].number
 
 
 @DURABLE
@@ -156,17 +156,17 @@ async def test_bindings_made_at_one_proxy_are_used_at_another(two, durable):
     await one.ask(DeclareExchange(name="x", kind="topic", durable=durable))
     await one.declare(one.conn(), "q", durable=durable)
     await one.ask(BindQueue(queue="q", exchange="x", routing_key="a.*"))
-    number = one.queues._registry.queues["q"].number
-    await until(lambda: "x" in other.queues._registry._exchanges and number in other.routes("x", "a.b"))
+    number = one.queues.registry.queues["q"].number
+    await until(lambda: "x" in other.queues.registry._exchanges and number in other.routes("x", "a.b"))
     await other.ask(BindQueue(queue="q", exchange="x", routing_key="c"))
     await until(lambda: number in one.routes("x", "c"))
     await one.ask(UnbindQueue(queue="q", exchange="x", routing_key="a.*"))
     await until(lambda: number not in other.routes("x", "a.b"))
     await other.ask(DeleteExchange(name="x"))
-    await until(lambda: "x" not in one.queues._registry._exchanges)
-    assert one.queues._registry.queues["q"].definition.bindings == ()
+    await until(lambda: "x" not in one.queues.registry._exchanges)
+    assert one.queues.registry.queues["q"].definition.bindings == ()
     await other.ask(DeleteQueue(name="q"))
-    await until(lambda: "q" not in one.queues._registry.queues)
+    await until(lambda: "q" not in one.queues.registry.queues)
     assert await cluster.keys("amqp/") == []
 
 
@@ -190,13 +190,13 @@ async def test_two_proxies_that_bind_at_the_same_time_both_have_done_so(two):
             for m, proxy in enumerate((one, other))
         ]
     )
-    await until(lambda: all(len(p.queues._registry.queues["q"].definition.bindings) == 10 for p in (one, other)))
+    await until(lambda: all(len(p.queues.registry.queues["q"].definition.bindings) == 10 for p in (one, other)))
 
 
 async def test_a_queue_that_many_declare_at_the_same_time_is_one(cluster):
     proxies = [await cluster.proxy() for _ in range(3)]
     await asyncio.gather(*[proxy.declare(proxy.conn(), "q") for proxy in proxies * 3])
-    assert len({proxy.queues._registry.queues["q"].number for proxy in proxies}) == 1
+    assert len({proxy.queues.registry.queues["q"].number for proxy in proxies}) == 1
     assert await cluster.keys("owners") == []
 
 
@@ -214,11 +214,11 @@ async def test_an_exclusive_queue_is_its_connections_wherever_others_are(two):
             await other.ask(request)
         assert refused.value.cause is Cause.CONFLICT
     await one.consume(conn, "mine")
-    await until(lambda: "mine" in other.queues._registry.queues)
+    await until(lambda: "mine" in other.queues.registry.queues)
     await other.publish("", "mine", b"reply")
     assert await conn.has(1) == [b"reply"]
     await one.lose(conn)
-    await until(lambda: "mine" not in other.queues._registry.queues)
+    await until(lambda: "mine" not in other.queues.registry.queues)
     assert await cluster.keys("owners") == []
     await other.declare(other.conn(), "mine", exclusive=True)
 
@@ -229,7 +229,7 @@ async def test_exclusive_queues_go_with_their_proxy_and_others_stay(two):
     await one.declare(one.conn(), "ours")
     await one.publish("", "ours", b"kept")
     await cluster.lose(one, other)
-    await until(lambda: "mine" not in other.queues._registry.queues)
+    await until(lambda: "mine" not in other.queues.registry.queues)
     await other.declare(other.conn(), "mine", durable=True)
     conn = other.conn()
     await other.consume(conn, "ours")
@@ -260,7 +260,7 @@ async def test_an_auto_delete_queue_goes_with_the_last_consumer_of_all_proxies(t
     await one.lose(first)
     assert (await one.declare(one.conn(), "q", passive=True)).consumers == 1
     other.cancel(second)
-    await until(lambda: "q" not in one.queues._registry.queues)
+    await until(lambda: "q" not in one.queues.registry.queues)
     await until(lambda: empty(cluster.keys("amqp/")))
 
 
@@ -273,7 +273,7 @@ async def test_an_auto_delete_queue_goes_with_the_proxy_of_its_last_consumer(two
     await one.declare(one.conn(), "q", auto_delete=True)
     await one.consume(one.conn(), "q")
     await cluster.lose(one, other)
-    await until(lambda: "q" not in other.queues._registry.queues)
+    await until(lambda: "q" not in other.queues.registry.queues)
     await until(lambda: empty(cluster.keys("amqp/")))
 
 
@@ -311,8 +311,8 @@ async def test_what_is_not_durable_goes_when_no_proxy_is_left(cluster):
     await one.ask(BindQueue(queue="kept", exchange="x", routing_key="k"))
     await cluster.lose(one)
     other = await cluster.proxy()
-    assert list(other.queues._registry.queues) == ["kept"]
-    assert "x" not in other.queues._registry._exchanges
+    assert list(other.queues.registry.queues) == ["kept"]
+    assert "x" not in other.queues.registry._exchanges
     await other.ask(BindQueue(queue="kept", exchange="amq.direct", routing_key="k"))
     assert await cluster.keys("amqp/transient") == []
 
@@ -329,7 +329,7 @@ async def test_a_proxy_that_was_cut_off_begins_anew(two):
     await cluster.store.keys.put(f"proxies/heirs/{one.owners.id}", other.owners.id.encode())
     await one.owners.beat()
     await conn.until(lambda: conn.cancelled == [1])
-    await until(lambda: "mine" not in other.queues._registry.queues)
+    await until(lambda: "mine" not in other.queues.registry.queues)
     await one.owners.beat()
     await one.consume(conn, "q")
     assert (await other.declare(other.conn(), "q", passive=True)).consumers == 1

@@ -139,7 +139,7 @@ async def test_a_session_that_was_begun_while_somebody_looked_for_it(two, monkey
     with pytest.raises(NotItsUser):
         await two.other.open(user=MALLORY)
     monkeypatch.undo()
-    assert two.other.sessions._held == {}
+    assert two.other.sessions.held == {}
     assert await two.owner() is None
     _, opened = await two.other.open(user=ALICE)
     assert opened.present

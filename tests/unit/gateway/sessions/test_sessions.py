@@ -309,7 +309,7 @@ async def test_who_is_gone_while_taking_over_holds_nothing(rig):
     holder.gone = True
     await rig.sessions.close(holder)
     await opening
-    assert not rig.sessions._held
+    assert not rig.sessions.held
 
 
 async def test_a_sweep_beside_a_close_forgets_nothing(rig):
@@ -351,7 +351,7 @@ async def test_a_last_word_the_store_refused_is_said_again(rig, monkeypatch):
         await rig.sessions.commit()
         assert await rig.sessions.sweep() == 0
     await rig.sessions.commit()
-    assert not rig.sessions._unclosed
+    assert not rig.sessions.unclosed
     _, opened = await Rig(rig.store, rig.clock).open(expiry_s=3600)
     assert opened.present
     assert opened.cursor[0] > Position(0, 0)

@@ -46,7 +46,7 @@ async def test_few_idle_sessions_are_looked_at_each_time_and_all_in_time(rig, mo
     assert len(set(looks)) == 40
     for _ in range(9):
         await rig.sessions.commit()
-    held = rig.sessions._held.values()
+    held = rig.sessions.held.values()
     assert [one for one in held if one.committed[0].frame <= behind] == []
 
 
@@ -55,7 +55,7 @@ async def test_a_session_that_gets_on_is_committed_at_once_among_many_that_do_no
     holders = [(await rig.open(f"s{number}"))[0] for number in range(20)]
     for holder in holders:
         rig.fanout.subscribe(holder.subscriber, SubscriptionId(1), "t", None)
-    held = rig.sessions._held
+    held = rig.sessions.held
     before = {key: one.committed for key, one in held.items()}
     await rig.write(b"x")
     rig.sessions.settled(holders[7], ())

@@ -93,7 +93,7 @@ async def test_deliveries_go_on_elsewhere_where_they_were(two):
     one.sessions.settled(holder, (Position(4_096, 3),))
     assert opened.cursor is None
     one.fanout.subscribe(holder.subscriber, SubscriptionId(1), "t", None)
-    held = one.sessions._by_holder[holder]
+    held = one.sessions.by_holder[holder]
     held.settled = (Position(8_192, 5),)
     await one.sessions.commit()
     _, opened = await other.open()
@@ -131,7 +131,7 @@ async def test_a_late_owner_changes_nothing(two):
     before = {entry.key: entry.value for entry in await cluster.store.keys.prefix("session")}
     cluster.clock.ms -= 60_000  # its own clock says that all is well
     one.owners.presence.present = True
-    held = one.sessions._by_holder[first]
+    held = one.sessions.by_holder[first]
     held.settled = (Position(1 << 40, 0),)
     await one.sessions.commit()
     assert first.superseded == 1
@@ -364,5 +364,5 @@ async def test_many_connections_at_many_proxies_leave_one_holder(cluster):
     holders = [one[0] for one in opened if not isinstance(one, BaseException)]
     assert all(isinstance(one, Taken | OwnershipLost) for one in opened if isinstance(one, BaseException))
     await until(lambda: sum(not holder.superseded for holder in holders) == 1)
-    holding = [proxy for proxy in proxies if proxy.sessions._held]
+    holding = [proxy for proxy in proxies if proxy.sessions.held]
     assert len(holding) == 1

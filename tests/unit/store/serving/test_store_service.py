@@ -185,7 +185,7 @@ async def test_a_client_that_floods_is_refused_and_others_are_served(node, chann
         await other.keys.put("a", b"")
     assert local._arrivals._count == 50
     stream.cancel()
-    await until(lambda: not local._arrivals._count)
+    await until(lambda: not local._arrivals.count)
 
 
 async def test_answers_that_are_not_read_are_not_gathered(node, local, monkeypatch):

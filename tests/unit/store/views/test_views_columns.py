@@ -53,7 +53,7 @@ def test_new_entries_are_counted_in_front_of_a_walk_and_behind_it(tmp_path, toge
     table = views.tables["index"]
     table.walked_to = items[int(part * (count - 1))][0] if part else b""
     inside = [seal(table.salt, *entry) for entry in items if entry[0] < table.walked_to]
-    with views._writing() as txn, txn.cursor(db=table) as cursor:
+    with views.writing() as txn, txn.cursor(db=table) as cursor:
         if together:
             cursor.putnew_columns(columns_of(items))
         else:
@@ -69,12 +69,12 @@ def test_new_entries_are_counted_in_front_of_a_walk_and_behind_it(tmp_path, toge
 def test_replaced_entries_are_not_counted_again(tmp_path, part):
     views, items = Views(tmp_path), entries(600)
     table = views.tables["last"]
-    with views._writing() as txn, txn.cursor(db=table) as cursor:
+    with views.writing() as txn, txn.cursor(db=table) as cursor:
         cursor.put_columns(columns_of(items[::3]))
     assert table.count == 200
     table.walked_to = items[int(part * 599)][0] if part else b""
     table.walked_count = sum(key < table.walked_to for key, _ in items[::3])
-    with views._writing() as txn, txn.cursor(db=table) as cursor:
+    with views.writing() as txn, txn.cursor(db=table) as cursor:
         cursor.put_columns(columns_of(items))
     assert table.count == 600
     assert table.walked_count == sum(key < table.walked_to for key, _ in items)
@@ -87,11 +87,11 @@ def test_replaced_entries_are_not_counted_again(tmp_path, part):
 def test_an_entry_that_is_there_already_is_damage(tmp_path, together):
     views, items = Views(tmp_path), entries(40)
     table = views.tables["index"]
-    with views._writing() as txn, txn.cursor(db=table) as cursor:
+    with views.writing() as txn, txn.cursor(db=table) as cursor:
         cursor.putnew(items[:1])
 
     def put_all():
-        with views._writing() as txn, txn.cursor(db=table) as cursor:
+        with views.writing() as txn, txn.cursor(db=table) as cursor:
             if together:
                 cursor.putnew_columns(columns_of(items))
             else:
@@ -113,7 +113,7 @@ def test_a_frame_that_names_hashes_once_and_often_is_indexed_in_order(tmp_path):
         frame=np.zeros(600, np.int64),
         begins=np.array([0]),
     )
-    with views._writing() as txn:
+    with views.writing() as txn:
         views.index._put(txn, IndexKind.KEY, kept, hashes, columns)
     with views.reading() as txn, txn.cursor(db=views.tables["index"]) as cursor:
         assert cursor.first()

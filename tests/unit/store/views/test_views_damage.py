@@ -251,7 +251,7 @@ async def test_a_migration_that_is_cut_short_goes_on(tmp_path, monkeypatch):
     views.close()
     plain(tmp_path / "views")
     monkeypatch.setattr("store.views.migration._ENTRIES", 7)
-    real, left = Views._writing, 0
+    real, left = Views.writing, 0
 
     def failing(self):
         nonlocal left
@@ -260,7 +260,7 @@ async def test_a_migration_that_is_cut_short_goes_on(tmp_path, monkeypatch):
             raise OSError("cut short")
         return real(self)
 
-    monkeypatch.setattr(Views, "_writing", failing)
+    monkeypatch.setattr(Views, "writing", failing)
     cuts = 0
     while True:
         left = 5
@@ -279,7 +279,7 @@ async def test_a_migration_that_is_cut_short_goes_on(tmp_path, monkeypatch):
 async def test_an_older_version_does_not_take_views_that_are_half_made(tmp_path, monkeypatch):
     await fill(tmp_path)
     plain(tmp_path / "views")
-    real = Views._writing
+    real = Views.writing
     left = 3
 
     def failing(self):
@@ -289,7 +289,7 @@ async def test_an_older_version_does_not_take_views_that_are_half_made(tmp_path,
             raise OSError("cut short")
         return real(self)
 
-    monkeypatch.setattr(Views, "_writing", failing)
+    monkeypatch.setattr(Views, "writing", failing)
     with pytest.raises(OSError, match="cut short"):
         Views(tmp_path / "views", rebuildable=False)
     with lmdb.open(str(tmp_path / "views"), max_dbs=DBS_MAX) as env, env.begin() as txn:

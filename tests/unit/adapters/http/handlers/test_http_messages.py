@@ -29,7 +29,7 @@ def asked(client):
         messages=[Message("a/b", b'{"v":1}', content_type="application/json", id="2"), Message("a/b", b"\xff", id="1")],
         after="64.3",
     )
-    real = client.gateway._answer
+    real = client.gateway.answer_effect
 
     def answer(call):
         if not isinstance(call.request, FindMessages):
@@ -37,7 +37,7 @@ def asked(client):
         requests.append(call.request)
         return Outcome(value=found)
 
-    client.gateway._answer = answer
+    client.gateway.answer_effect = answer
     return requests
 
 
@@ -90,10 +90,10 @@ def test_bad_questions(client, query, detail):
 
 
 def test_a_refusal_is_a_problem_document(client):
-    client.gateway._answer = lambda call: (
+    client.gateway.answer_effect = lambda call: (
         Outcome(error=Refusal(Cause.PRECONDITION, "not found by key here"))
         if isinstance(call.request, FindMessages)
-        else Gateway._answer(client.gateway, call)
+        else Gateway.answer_effect(client.gateway, call)
     )
     answer = get(client, "/messages?key=a")
     assert (answer.status, json.loads(answer.body)["detail"]) == (412, "not found by key here")

@@ -26,7 +26,7 @@ from tests.support.mqtt.mqtt_driver import INFO, NOW_MS, Driver, packets_in
 def plain(**kwargs) -> Driver:
     """A driver that answers nothing by itself."""
     driver = Driver(**kwargs)
-    driver._answer = lambda effect: None  # type: ignore[method-assign]
+    driver.answer_effect = lambda effect: None  # type: ignore[method-assign]
     return driver
 
 
@@ -282,7 +282,7 @@ def test_no_will_of_a_client_that_was_not_told_that_it_was_let_in(how):
     driver.complete(who, Outcome(value=Principal(name="")))
     assert len(driver.calls(OpenSession)) == 1
     if how == "superseded":
-        driver._act(driver.adapter.superseded(now_ms=driver.now_ms))
+        driver.act(driver.adapter.superseded(now_ms=driver.now_ms))
     driver.lose()
     assert len(driver.calls(port.DropWill)) == 1
 
@@ -290,7 +290,7 @@ def test_no_will_of_a_client_that_was_not_told_that_it_was_let_in(how):
 def test_takeover():
     driver = Driver(5)
     driver.connect(will=Will(topic="w", payload=b""), properties=Properties(session_expiry_s=60))
-    driver._act(driver.adapter.superseded(now_ms=driver.now_ms))
+    driver.act(driver.adapter.superseded(now_ms=driver.now_ms))
     (bye,) = driver.out()
     assert bye.code == ReasonCode.SESSION_TAKEN_OVER
     assert driver.closed
@@ -301,29 +301,29 @@ def test_takeover():
 def test_shutdown():
     driver = Driver(5)
     driver.connect()
-    driver._act(driver.adapter.shutdown(now_ms=driver.now_ms))
+    driver.act(driver.adapter.shutdown(now_ms=driver.now_ms))
     assert [p.code for p in driver.out()] == [ReasonCode.SERVER_SHUTTING_DOWN]
     old = Driver(4)
     old.connect()
-    old._act(old.adapter.shutdown(now_ms=old.now_ms))
+    old.act(old.adapter.shutdown(now_ms=old.now_ms))
     assert old.out() == []
     assert old.closed
     gated = plain(version=4)
     gated.send(Connect(version=4, client_id="c"))
-    gated._act(gated.adapter.shutdown(now_ms=gated.now_ms))
+    gated.act(gated.adapter.shutdown(now_ms=gated.now_ms))
     assert gated.out() == [Connack(code=3)]
 
 
 def test_a_client_that_is_dismissed_keeps_its_will():
     driver = Driver(5)
     driver.connect(will=Will(topic="w", payload=b""))
-    driver._act(driver.adapter.shutdown(now_ms=driver.now_ms, dismissed=True))
+    driver.act(driver.adapter.shutdown(now_ms=driver.now_ms, dismissed=True))
     assert [p.code for p in driver.out()] == [ReasonCode.ADMINISTRATIVE_ACTION]
     assert driver.closed
     assert driver.calls(port.DropWill) == []
     gated = plain(version=4)
     gated.send(Connect(version=4, client_id="c"))
-    gated._act(gated.adapter.shutdown(now_ms=gated.now_ms, dismissed=True))
+    gated.act(gated.adapter.shutdown(now_ms=gated.now_ms, dismissed=True))
     assert gated.out() == [Connack(code=5)]
 
 

@@ -28,7 +28,7 @@ ELSEWHERE = "other.example:1883"
 
 
 def shut_down(driver):
-    driver._act(driver.adapter.shutdown(now_ms=driver.now_ms))
+    driver.act(driver.adapter.shutdown(now_ms=driver.now_ms))
     return driver.out()
 
 

@@ -15,10 +15,10 @@ from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of
 class Asked(Driver):
     """A gateway that takes its time to find retained messages."""
 
-    def _answer(self, effect: Effect) -> Outcome | None:
+    def answer_effect(self, effect: Effect) -> Outcome | None:
         if isinstance(effect, Call) and isinstance(effect.request, Retained):
             return None
-        return super()._answer(effect)
+        return super().answer_effect(effect)
 
     def subscribe(self, *patterns: str, qos: int = 1) -> None:
         requests = tuple(SubscriptionRequest(pattern=pattern, qos=qos) for pattern in patterns)

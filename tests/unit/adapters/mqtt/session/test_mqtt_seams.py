@@ -182,7 +182,7 @@ def test_a_connection_whose_session_is_taken_over_says_what_it_has_sent():
     """MQTT-3.3.1-1. MQTT-4.4.0-1."""
     driver = subscribed()
     driver.deliver(batch_of(message(b"1"), message(b"2")))
-    driver._act(driver.adapter.superseded(now_ms=driver.now_ms))
+    driver.act(driver.adapter.superseded(now_ms=driver.now_ms))
     assert driver.closed
     driver = again(driver)
     driver.deliver(batch_of(message(b"1"), message(b"2")))

@@ -116,7 +116,7 @@ def test_a_single_message_is_what_the_way_of_all_makes_of_it(version, named, out
     assert isinstance(general, PublishEffect)
     assert (list(general.messages), out, wants_data) == ([single.message], b"", True)
     assert ours.adapter.deadline_ms() == due_ms
-    twin._act(twin.adapter.completed(general.token, DONE, now_ms=twin.now_ms))
+    twin.act(twin.adapter.completed(general.token, DONE, now_ms=twin.now_ms))
     assert twin.adapter.take_output() == single.acknowledgement
     if outcome is DENIED:  # it goes the way of all, and comes to the same there
         twin = connected(version, named=named)
@@ -125,7 +125,7 @@ def test_a_single_message_is_what_the_way_of_all_makes_of_it(version, named, out
         effect = ours.adapter.publish_of(single)
         assert (list(effect.messages), effect.token, effect.marks) == (list(general.messages), general.token, None)
         for driver in (ours, twin):
-            driver._act(driver.adapter.completed(general.token, outcome, now_ms=driver.now_ms))
+            driver.act(driver.adapter.completed(general.token, outcome, now_ms=driver.now_ms))
         assert ours.adapter.take_output() == twin.adapter.take_output()
         assert ours.closed == twin.closed
     more = data.draw(reads(version))

@@ -112,7 +112,7 @@ def asking(version=4, options=None) -> Driver:
     """A client whose calls are left for the test to answer."""
     driver = Driver(version, options)
     driver.connect()
-    driver._answer = lambda effect: None  # type: ignore[method-assign]
+    driver.answer_effect = lambda effect: None  # type: ignore[method-assign]
     return driver
 
 
@@ -143,8 +143,8 @@ def test_a_page_of_retained_messages_is_asked_for_when_the_last_one_is_taken():
     driver = asking()
     driver.send(Subscribe(packet_id=1, requests=(request("#"),)))
     (call,) = driver.calls(port.Retained)
-    driver._act(driver.adapter.completed(call.token, page(b"0", b"1", qos=0, after="k"), now_ms=NOW_MS))
-    driver._act(driver.adapter.tick(now_ms=NOW_MS))
+    driver.act(driver.adapter.completed(call.token, page(b"0", b"1", qos=0, after="k"), now_ms=NOW_MS))
+    driver.act(driver.adapter.tick(now_ms=NOW_MS))
     driver.feed(b"\xc0\x00")
     assert driver.calls(port.Retained) == []  # the shell has not taken a byte yet
     assert driver.adapter.deadline_ms() != 0

@@ -22,10 +22,10 @@ def page(**values):
 class SysDriver(Driver):
     """Questions for retained messages wait in `effects`."""
 
-    def _answer(self, effect):
+    def answer_effect(self, effect):
         if isinstance(effect, port.Call) and isinstance(effect.request, Retained):
             return None
-        return super()._answer(effect)
+        return super().answer_effect(effect)
 
     def answer(self, outcome, pattern="$SYS/#"):
         (call,) = self.calls(Retained)
@@ -111,9 +111,9 @@ def test_a_client_that_does_not_read_is_sent_no_more():
     driver.answer(page(uptime=b"0"))
     driver.tick(INTERVAL_MS)
     (call,) = driver.calls(Retained)
-    driver._act(driver.adapter.completed(call.token, page(uptime=b"1"), now_ms=driver.now_ms))
+    driver.act(driver.adapter.completed(call.token, page(uptime=b"1"), now_ms=driver.now_ms))
     driver.now_ms += INTERVAL_MS
-    driver._act(driver.adapter.tick(now_ms=driver.now_ms))
+    driver.act(driver.adapter.tick(now_ms=driver.now_ms))
     assert driver.calls(Retained) == []
     assert [one.payload for one in driver.out()] == [b"1"]
     driver.tick(INTERVAL_MS)

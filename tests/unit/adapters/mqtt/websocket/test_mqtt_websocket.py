@@ -166,7 +166,7 @@ def test_a_client_that_sends_no_request_is_let_go():
     driver.adapter.tick(now_ms=driver.now_ms)
     driver.raw(request()[:50])
     driver.now_ms = driver.adapter.deadline_ms()
-    driver._act(driver.adapter.tick(now_ms=driver.now_ms))
+    driver.act(driver.adapter.tick(now_ms=driver.now_ms))
     assert driver.adapter.take_output().startswith(b"HTTP/1.1 408 ")
     assert driver.closed is not None
 
@@ -232,7 +232,7 @@ def test_a_frame_of_any_length_holds_packets_of_limited_length():
 def test_all_output_of_a_turn_is_one_frame():
     driver = connected()
     driver.send(*[Publish(topic="t/a", payload=b"x", qos=1, packet_id=n) for n in range(1, 101)])
-    driver._act(driver.adapter.completed(driver.take(port.Publish)[0].token, port.DONE, now_ms=driver.now_ms))
+    driver.act(driver.adapter.completed(driver.take(port.Publish)[0].token, port.DONE, now_ms=driver.now_ms))
     out = driver.adapter.take_output()
     assert out == b"\x82\x7e" + (400).to_bytes(2, "big") + out[4:]
     assert len(out) == 404
@@ -354,7 +354,7 @@ def test_why_a_connection_is_refused_is_said_twice():
 
 def test_a_connection_whose_session_is_taken_over_ends_at_once():
     driver = connected()
-    driver._act(driver.adapter.superseded(now_ms=driver.now_ms))
+    driver.act(driver.adapter.superseded(now_ms=driver.now_ms))
     (disconnect,) = driver.out()
     assert disconnect.code == ReasonCode.SESSION_TAKEN_OVER
     assert driver.closed
@@ -364,7 +364,7 @@ def test_a_connection_whose_session_is_taken_over_ends_at_once():
 @pytest.mark.parametrize("opened", [True, False])
 def test_the_gateway_goes_down(opened):
     driver = connected() if opened else WebDriver()
-    driver._act(driver.adapter.shutdown(now_ms=driver.now_ms))
+    driver.act(driver.adapter.shutdown(now_ms=driver.now_ms))
     assert driver.closed
     if opened:
         driver.out()
