@@ -11,8 +11,8 @@ from adapters.mqtt.codec.packets import Auth, Connack, Connect, Disconnect
 from adapters.mqtt.codec.reason import CONNACK_CODES, DISCONNECTING, SENT_AGAIN, ReasonCode
 from adapters.mqtt.connecting import handshake
 from adapters.mqtt.connecting.authentication import Authentication, Turn, disproven
+from adapters.mqtt.connecting.connection_context import ConnectionContext
 from adapters.mqtt.connecting.handshake import Terms
-from adapters.mqtt.connecting.link import Link
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.receiving.keep_alive import KeepAlive
 from adapters.mqtt.session.session import Session
@@ -73,10 +73,10 @@ class Connection:
         "_anonymous",
         "_authentication",
         "_connect_by_ms",
+        "_context",
         "_ends_ms",
         "_expires_ms",
         "_final",
-        "_link",
         "_needed",
         "_options",
         "_random",
@@ -95,8 +95,8 @@ class Connection:
         self.wants_data = True
         self._options = options
         self._random = random
-        self._link = Link(options)
-        self.session = Session(self._link, self._control, self._not_saved)
+        self._context = ConnectionContext(options)
+        self.session = Session(self._context, self._control, self._not_saved)
         self._terms: Terms | None = None  # set by the CONNECT
         self._anonymous = True  # it offered no name and password
         self._authentication: Authentication | None = None  # set by a CONNECT with a method
@@ -149,7 +149,7 @@ class Connection:
         """The gateway has done, or refused, what an effect asked."""
         try:
             if not self.session.intake.stored(token, outcome) and self.phase is not Phase.CLOSED:
-                self._link.answered(token, outcome, now_ms)
+                self._context.answered(token, outcome, now_ms)
         except ProtocolError as error:
             self._fail(error.code, error.detail)
         return self._finish(now_ms)
@@ -204,11 +204,11 @@ class Connection:
         if self.phase is not Phase.CLOSED:
             self._end()
         self.session.end()
-        return self._link.take_effects()
+        return self._context.take_effects()
 
     def take_output(self) -> bytes:
         """Returns the bytes to write to the client now."""
-        return self._link.take_output()
+        return self._context.take_output()
 
     # ---- input
 
@@ -242,7 +242,7 @@ class Connection:
 
     def _control(self, first: int, body: bytes) -> bool:
         """Acts on any packet but PUBLISH once connected; returns whether to read on. Raises `ProtocolError`."""
-        packet = decode(first, body, self._link.version)
+        packet = decode(first, body, self._context.version)
         if isinstance(packet, Disconnect):
             self._disconnected(packet)
             return False
@@ -261,7 +261,7 @@ class Connection:
             session.advance(now_ms)
         stored = session.intake.unstored_bytes < self._options.unstored_bytes_max
         self.wants_data = stored and self.phase not in _GATES and not (session.exact.waits or session.intake.tired)
-        return self._link.take_effects()
+        return self._context.take_effects()
 
     def _start(self, now_ms: int) -> None:
         """The clock starts with the first time we are told."""
@@ -279,8 +279,8 @@ class Connection:
         if frame is None:
             return 0
         body = data[frame.start : frame.end]
-        self._link.speak(peek_version(body) or 0)  # the words for whatever is wrong with the rest
-        packet = decode(frame.first, body, self._link.version)
+        self._context.speak(peek_version(body) or 0)  # the words for whatever is wrong with the rest
+        packet = decode(frame.first, body, self._context.version)
         assert isinstance(packet, Connect)
         self._connected(packet)
         return frame.end
@@ -288,19 +288,19 @@ class Connection:
     def _connected(self, connect: Connect) -> None:
         """A CONNECT: ask who this is. Nothing more is parsed until the gateway has answered."""
         terms = self._terms = handshake.agree(connect, self._options, self._random, self.info.gateway)
-        self._link.client_id = terms.client_id
-        self._link.packet_bytes_max = terms.packet_bytes_max
+        self._context.client_id = terms.client_id
+        self._context.packet_bytes_max = terms.packet_bytes_max
         self._anonymous = terms.method is not None or (connect.username is None and connect.password is None)
         if terms.method is None:
             self._ask_who(handshake.authentication(connect, terms))
             return
-        self._authentication = Authentication(terms.method, self._link, username=connect.username or "")
+        self._authentication = Authentication(terms.method, self._context, username=connect.username or "")
         self._ask_who(self._authentication.begin(connect.properties.authentication_data))
 
     def _ask_who(self, request: Authenticate) -> None:
         self._needed = _GATED
         self.phase = _NEXT[self.phase]
-        self._link.call(request, self._authenticated)
+        self._context.call(request, self._authenticated)
 
     def _authenticated(self, outcome: Outcome, now_ms: int) -> None:
         """We know who this is, and ask for the session; or the client has more to prove."""
@@ -315,18 +315,18 @@ class Connection:
         if self._authentication is not None:
             self._authentication.check_patience(self.held)
         principal: Principal = outcome.value
-        self._link.anonymous = principal.anonymous
-        self._link.device = terms.client_id if principal.anonymous else principal.device
-        self._link.permissions = principal.permissions
+        self._context.anonymous = principal.anonymous
+        self._context.device = terms.client_id if principal.anonymous else principal.device
+        self._context.permissions = principal.permissions
         self._final, self._expires_ms = principal.final, principal.expires_at_ms
         self.phase = _NEXT[self.phase]
         request = OpenSession(
             session_id=terms.client_id,
             clean=terms.clean,
             expiry_s=terms.expiry_s,
-            will=handshake.will_of(terms, self._link),
+            will=handshake.will_of(terms, self._context),
         )
-        self._link.call(request, self._opened)
+        self._context.call(request, self._opened)
 
     def _opened(self, outcome: Outcome, now_ms: int) -> None:
         """The session is ours: say CONNACK, take up what it remembers, and read what has come meanwhile."""
@@ -342,7 +342,7 @@ class Connection:
         if self._authentication is not None:
             self._authentication.check_patience(self.held)
             self._authentication.end()
-        if not self._link.send(handshake.welcome(terms, self._options, session_present=present, final=self._final)):
+        if not self._context.send(handshake.welcome(terms, self._options, session_present=present, final=self._final)):
             self._drop_will()
             self._close("the client takes no packet as large as a CONNACK")
             return
@@ -377,7 +377,7 @@ class Connection:
         frame, self._needed = handshake.whole(data, self._options)
         if frame is None:
             return 0
-        packet = decode(frame.first, data[frame.start : frame.end], self._link.version)
+        packet = decode(frame.first, data[frame.start : frame.end], self._context.version)
         if isinstance(packet, Auth):
             assert self._authentication is not None
             self._ask_who(self._authentication.hear(packet))
@@ -392,7 +392,7 @@ class Connection:
         if self._authentication is None:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH without an authentication method in CONNECT")
         begins = self._authentication.turn is Turn.NOBODY
-        self._link.call(self._authentication.hear(packet), self._proven)
+        self._context.call(self._authentication.hear(packet), self._proven)
         if begins:
             by_ms = self.keep_alive.heard_ms + self._options.connect_timeout_s * 1_000
             self._ends_ms = by_ms if self._expires_ms is None else min(by_ms, self._expires_ms)
@@ -412,14 +412,14 @@ class Connection:
 
     def _disconnected(self, packet: Disconnect) -> None:
         """A DISCONNECT: it may take back the will and change the session's expiry (3.14). Raises `ProtocolError`."""
-        asked_s, link = packet.properties.session_expiry_s, self._link
-        if asked_s and not link.durable:
+        asked_s, context = packet.properties.session_expiry_s, self._context
+        if asked_s and not context.durable:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a session without expiry cannot be given one")
         if packet.code == ReasonCode.SUCCESS:
             self._drop_will()
-        if asked_s == 0 and link.durable:
-            link.durable = False
-            link.call(EndSession())
+        if asked_s == 0 and context.durable:
+            context.durable = False
+            context.call(EndSession())
         elif asked_s:
             assert self._terms is not None
             self._terms = replace(self._terms, expiry_s=handshake.granted_expiry(asked_s, self._options))
@@ -428,7 +428,7 @@ class Connection:
 
     def _drop_will(self) -> None:
         if self._terms is not None and self._terms.will is not None:
-            self._link.call(DropWill())
+            self._context.call(DropWill())
 
     def _not_saved(self, why: Refusal) -> None:
         """Fails the connection: what waited for the save can never be sent, so the client has to try on a new one."""
@@ -436,24 +436,24 @@ class Connection:
 
     def _fail(self, code: int, detail: str) -> None:
         """End the connection and say why, as far as the client's version has a word for it."""
-        link, again = self._link, False
+        context, again = self._context, False
         if self.phase is Phase.CONNECTED:
             again = code in SENT_AGAIN
-            if link.version == 5:
+            if context.version == 5:
                 explained = Disconnect(code=code, properties=handshake.explanation(code, detail, self._options))
-                link.send_or(explained, Disconnect(code=code))
-        elif self.phase is not Phase.CLOSED and link.version:
-            connack = handshake.refusal(link.version, code, detail, self._options)
+                context.send_or(explained, Disconnect(code=code))
+        elif self.phase is not Phase.CLOSED and context.version:
+            connack = handshake.refusal(context.version, code, detail, self._options)
             if connack is not None:
-                link.send_or(connack, Connack(code=connack.code))
+                context.send_or(connack, Connack(code=connack.code))
         self._close(detail, again=again)
 
     def _close(self, reason: str, *, again: bool = False) -> None:
         if self.phase is not Phase.CLOSED:
             self.held.clear()
-            self._link.close()
+            self._context.close()
             self._end()
-            self._link.effects.append(Close(reason=reason, again=again))
+            self._context.effects.append(Close(reason=reason, again=again))
 
     def _end(self) -> None:
         if self.phase is Phase.OPENING:

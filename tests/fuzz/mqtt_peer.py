@@ -282,7 +282,7 @@ class Peer:
             frame = peel(data, at, minimal=True)
             assert frame is not None
             assert frame.end <= len(data), "a packet in pieces"
-            version = self.adapter._link.version
+            version = self.adapter._context.version
             kind = frame.first >> 4
             if kind in {2, 3, 14, 15} or not self.random.getrandbits(3):
                 self._heed(decode(frame.first, data[frame.start : frame.end], version))

@@ -9,7 +9,7 @@ from adapters.mqtt.codec.packet_type import PacketType
 from adapters.mqtt.codec.packets import Auth
 from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.codec.reason import ReasonCode
-from adapters.mqtt.connecting.link import Link
+from adapters.mqtt.connecting.connection_context import ConnectionContext
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.adapter import Authenticate, Challenge, Principal
 
@@ -37,12 +37,12 @@ _TURNS: dict[int, Turn] = {
 class Authentication:
     """The exchanges of one connection, one after the other, all by the method of its CONNECT."""
 
-    __slots__ = ("_challenge", "_link", "_rounds", "_username", "method", "turn")
+    __slots__ = ("_challenge", "_context", "_rounds", "_username", "method", "turn")
 
-    def __init__(self, method: str, link: Link, *, username: str) -> None:
+    def __init__(self, method: str, context: ConnectionContext, *, username: str) -> None:
         self.method = method
         self.turn = Turn.NOBODY
-        self._link = link
+        self._context = context
         self._username = username
         self._challenge: Challenge | None = None  # that the client answers next
         self._rounds = 0  # <= ROUNDS_COUNT_MAX
@@ -78,7 +78,7 @@ class Authentication:
 
     def proven(self, principal: Principal) -> None:
         """A connected client has proven again who it is: say so (3.15.2.1). Raises `ProtocolError` (0x87)."""
-        if principal.device != self._link.device:
+        if principal.device != self._context.device:
             raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "a re-authentication cannot change the user of a connection")
         self.end()
         self._say(ReasonCode.SUCCESS, principal.final)
@@ -100,14 +100,14 @@ class Authentication:
         return Authenticate(
             mechanism=self.method,
             username=self._username,
-            client_id=self._link.client_id,
+            client_id=self._context.client_id,
             data=data or b"",
             exchange=None if self._challenge is None else self._challenge.exchange,
         )
 
     def _say(self, code: ReasonCode, data: bytes) -> None:
         said = Properties(authentication_method=self.method, authentication_data=data or None)
-        if not self._link.send(Auth(code=code, properties=said)):
+        if not self._context.send(Auth(code=code, properties=said)):
             raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, "the client takes no packet as large as an AUTH")
 
 

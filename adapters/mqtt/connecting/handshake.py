@@ -8,7 +8,7 @@ from adapters.mqtt.codec.packets import Connack, Connect, Will
 from adapters.mqtt.codec.primitives import VARINT_MAX, clean_text
 from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.codec.reason import RETURN_CODES, ReasonCode
-from adapters.mqtt.connecting.link import Link
+from adapters.mqtt.connecting.connection_context import ConnectionContext
 from adapters.mqtt.messages.bridge_path import introduced, introduction
 from adapters.mqtt.messages.limits import check_will
 from adapters.mqtt.messages.messages import Template, told, told_apart
@@ -71,15 +71,15 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     gateway: str = ""  # our id, for a bridge of another gateway; "": the client is none
 
 
-def will_of(terms: Terms, link: Link) -> port.Will | None:
+def will_of(terms: Terms, context: ConnectionContext) -> port.Will | None:
     """The will, if there is one (3.1.2.5). It may wait for its client to come back (3.1.3.2.2)."""
     will = terms.will
     if will is None:
         return None
-    client_id = told_apart(terms.client_id, link.device)
-    message = _message_of(will, device=link.device, client_id=client_id, now_ms=0)
-    if link.options.sparkplug and (said := sparkplug_of(will.topic)) is not None:
-        message = told(message, said, client_id=terms.client_id if link.anonymous else None)
+    client_id = told_apart(terms.client_id, context.device)
+    message = _message_of(will, device=context.device, client_id=client_id, now_ms=0)
+    if context.options.sparkplug and (said := sparkplug_of(will.topic)) is not None:
+        message = told(message, said, client_id=terms.client_id if context.anonymous else None)
     return port.Will(
         message=replace(message, expires_at_ms=None),
         delay_ms=(will.properties.will_delay_s or 0) * 1_000,

@@ -1,4 +1,4 @@
 """A client's session while a connection holds it: subscriptions, deliveries, acknowledgements.
 
-Connections import this room; it imports the link, messages and the codec.
+Connections import this room; it imports the connection context, messages and the codec.
 """

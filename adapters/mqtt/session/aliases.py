@@ -5,7 +5,7 @@ bytes of the alias, and the topic where it is sent for the first time, are a cli
 """
 
 from adapters.mqtt.codec.primitives import encode_varint
-from adapters.mqtt.connecting.link import Link
+from adapters.mqtt.connecting.connection_context import ConnectionContext
 from adapters.mqtt.session.encoded import Encoded, Piece, WithoutTopic, size_bytes
 from adapters.mqtt.session.inflight import Inflight
 
@@ -15,10 +15,10 @@ __all__ = ["Aliased", "Aliases"]
 class Aliases:
     """The aliases of one connection: of its first topics, never taken back. At most `count`."""
 
-    __slots__ = ("_count", "_inflight", "_link", "_of")
+    __slots__ = ("_context", "_count", "_inflight", "_of")
 
-    def __init__(self, link: Link, inflight: Inflight, count: int) -> None:
-        self._link = link
+    def __init__(self, context: ConnectionContext, inflight: Inflight, count: int) -> None:
+        self._context = context
         self._inflight = inflight
         self._count = count  # <= what the client takes (MQTT-3.1.2-26)
         self._of: dict[str, bytes] = {}
@@ -32,14 +32,14 @@ class Aliases:
 
         What waits for a save is overtaken by others, which may not say the alias before it.
         """
-        if len(self._of) >= self._count or (qos == 2 and self._link.durable) or (qos and self._inflight.room <= 0):
+        if len(self._of) >= self._count or (qos == 2 and self._context.durable) or (qos and self._inflight.room <= 0):
             return None
         alias = self._of[address] = (len(self._of) + 1).to_bytes(2, "big")
         return alias
 
     def over(self, encoded: Encoded) -> "Aliased":
         """Packets as this client gets them."""
-        return Aliased(self, encoded, self._link.packet_bytes_max)
+        return Aliased(self, encoded, self._context.packet_bytes_max)
 
 
 class Aliased:

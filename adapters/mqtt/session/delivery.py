@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from adapters.mqtt.connecting.link import Link
+from adapters.mqtt.connecting.connection_context import ConnectionContext
 from adapters.mqtt.messages.messages import publish_pieces, publisher_of
 from adapters.mqtt.session.aliases import Aliased, Aliases
 from adapters.mqtt.session.encoded import Encoded, Passing, size_bytes
@@ -22,18 +22,29 @@ _PUBREL = b"\x62\x02"
 _ENDED = Plan(0)  # of a message whose subscriptions have all ended
 
 
-def is_own(message: Message, link: Link) -> bool:
+def is_own(message: Message, context: ConnectionContext) -> bool:
     """Returns whether this very client published a message (MQTT 5.0, 3.8.3.1)."""
-    return publisher_of(message) == link.client_id
+    return publisher_of(message) == context.client_id
 
 
 class Delivery:
     """Turns deliveries into output and reports their progress."""
 
-    __slots__ = ("_inflight", "_keeper", "_link", "_reported", "_settle_at_ms", "_starved", "_subscriptions", "aliases")
+    __slots__ = (
+        "_context",
+        "_inflight",
+        "_keeper",
+        "_reported",
+        "_settle_at_ms",
+        "_starved",
+        "_subscriptions",
+        "aliases",
+    )
 
-    def __init__(self, link: Link, keeper: Keeper, subscriptions: Subscriptions, inflight: Inflight) -> None:
-        self._link = link
+    def __init__(
+        self, context: ConnectionContext, keeper: Keeper, subscriptions: Subscriptions, inflight: Inflight
+    ) -> None:
+        self._context = context
         self._keeper = keeper
         self._subscriptions = subscriptions
         self._inflight = inflight
@@ -52,7 +63,7 @@ class Delivery:
         taken = 0
         plan = self._subscriptions.plan(subs[0])
         if plan is not None and subs.count(subs[0]) == len(subs):
-            encoded = Encoded.of(batch, plan, self._link.dialect, now_ms)
+            encoded = Encoded.of(batch, plan, self._context.dialect, now_ms)
             if encoded is not None:
                 if len(picks) == len(batch.messages):
                     encoded.make_all()
@@ -63,7 +74,7 @@ class Delivery:
             self._starved = True
         if taken:
             self._inflight.took((batch.frame, batch.rows[picks[taken - 1]] + 1))
-            if self._link.durable:
+            if self._context.durable:
                 self._settle_soon(now_ms)
         return taken
 
@@ -82,9 +93,9 @@ class Delivery:
             packets = [encoded.join()]
         else:
             packets = [(pieces[pick] or encoded.make(pick))[1] for pick in picks]
-        if encoded.largest > self._link.packet_bytes_max:
+        if encoded.largest > self._context.packet_bytes_max:
             return 0
-        self._link.out += packets
+        self._context.out += packets
         return len(picks)
 
     def _each(self, batch: Batch, picks: Sequence[int], subs: Sequence[tuple[SubscriptionId, ...]], now_ms: int) -> int:
@@ -92,16 +103,16 @@ class Delivery:
 
         Hot for QoS 1, hence one loop: what is encoded is shared, only the packet identifiers are the client's own.
         """
-        link, inflight, plan_of = self._link, self._inflight, self._subscriptions.plan
+        context, inflight, plan_of = self._context, self._inflight, self._subscriptions.plan
         sent, rows, frame, messages = inflight.sent, batch.rows, batch.frame, batch.messages
-        limit, send, room = link.packet_bytes_max, link.out.append, inflight.room
+        limit, send, room = context.packet_bytes_max, context.out.append, inflight.room
         take_id = inflight.ids().__next__
         last_plan: Plan | None = None
         ended = None if inflight.resume is None else _ENDED  # what was sent before is completed (MQTT-3.10.4-3)
         encoded: Encoded | Aliased | Passing | None = None
         for count, pick in enumerate(picks):
             plan = plan_of(subs[count]) or ended
-            if plan is not None and plan.no_local and is_own(messages[pick], link):
+            if plan is not None and plan.no_local and is_own(messages[pick], context):
                 plan = self._subscriptions.plan_for_own(subs[count])
             if plan is None or (plan is _ENDED and inflight.resume is None):
                 continue
@@ -135,9 +146,9 @@ class Delivery:
         return len(picks)
 
     def _encoded(self, batch: Batch, plan: Plan, now_ms: int) -> Encoded | Aliased | Passing:
-        encoded = Encoded.of(batch, plan, self._link.dialect, now_ms)
+        encoded = Encoded.of(batch, plan, self._context.dialect, now_ms)
         if encoded is None:
-            return Passing(batch.messages, plan, self._link.dialect, now_ms)
+            return Passing(batch.messages, plan, self._context.dialect, now_ms)
         return encoded if self.aliases is None or self._inflight.resume is not None else self.aliases.over(encoded)
 
     def _known(self, place: Place, message: Message, plan: Plan, now_ms: int) -> bool | None:
@@ -149,7 +160,7 @@ class Delivery:
         for gone in inflight.resume.overtaken(place):
             if gone.qos == 2:  # frees the identifier on the client's side, too
                 inflight.released[gone.packet_id] = None
-                self._link.out.append(_PUBREL + gone.packet_id.to_bytes(2, "big"))
+                self._context.out.append(_PUBREL + gone.packet_id.to_bytes(2, "big"))
         found = inflight.resume.recall(place)
         if inflight.resume.over(place):
             inflight.resume = None
@@ -161,7 +172,7 @@ class Delivery:
             exact = plan._replace(qos=found.qos)
             head, tail = publish_pieces(
                 message,
-                self._link.dialect,
+                self._context.dialect,
                 qos=found.qos,
                 retain=exact.retain_as_published and message.retain,
                 now_ms=now_ms,
@@ -170,7 +181,7 @@ class Delivery:
             inflight.sent[found.packet_id] = place
             if found.qos == 2:
                 inflight.exact[found.packet_id] = None
-            self._link.out.append(bytes((head[0] | 8,)) + head[1:] + found.packet_id.to_bytes(2, "big") + tail)
+            self._context.out.append(bytes((head[0] | 8,)) + head[1:] + found.packet_id.to_bytes(2, "big") + tail)
         return True
 
     # ---- progress
@@ -191,7 +202,7 @@ class Delivery:
         inflight = self._inflight
         fed = self._starved and inflight.freed and inflight.ready
         due = self._settle_at_ms is not None and now_ms >= self._settle_at_ms
-        if fed or (self._link.durable and inflight.moved and (inflight.freed or due)):
+        if fed or (self._context.durable and inflight.moved and (inflight.freed or due)):
             self._settle()
             self._starved = self._starved and not fed
         elif due:
@@ -200,12 +211,12 @@ class Delivery:
 
     def last_report(self) -> None:
         """The same, for the last time, whatever is due."""
-        if self._link.durable and self._inflight.moved:
+        if self._context.durable and self._inflight.moved:
             self._settle()
 
     def _settle(self) -> None:
         inflight = self._inflight
         inflight.settled()
         self._reported = inflight.oldest()
-        self._link.effects.append(Settled(oldest=positions(self._reported)))
+        self._context.effects.append(Settled(oldest=positions(self._reported)))
         self._settle_at_ms, inflight.moved = None, False

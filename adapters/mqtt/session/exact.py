@@ -12,7 +12,7 @@ slot is free, when a save that has been done says it.
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
-from adapters.mqtt.connecting.link import Link
+from adapters.mqtt.connecting.connection_context import ConnectionContext
 from adapters.mqtt.session.keeper import Keeper
 from adapters.mqtt.session.session_state import Exchanges
 from gateway.port.marks import NO_MARKS, Fence, Mark, Marks, OpenedMarks
@@ -31,12 +31,12 @@ class Exact:
     """The packet identifiers that the client uses for QoS 2, from their PUBLISH to their PUBREL."""
 
     __slots__ = (
+        "_context",
         "_covering",
         "_fence",
         "_free",
         "_keeper",
         "_key",
-        "_link",
         "_marking",
         "_next_slot",
         "_received",
@@ -47,8 +47,8 @@ class Exact:
         "waits",
     )
 
-    def __init__(self, link: Link, keeper: Keeper) -> None:
-        self._link = link
+    def __init__(self, context: ConnectionContext, keeper: Keeper) -> None:
+        self._context = context
         self._keeper = keeper
         self._key = ""  # of the session's marks; "": it has none
         self._fence: Fence | None = None  # what says that the session is ours to write for
@@ -70,7 +70,7 @@ class Exact:
 
     def begin(self, marks: OpenedMarks = NO_MARKS) -> None:
         """The session is open, and `restore` follows if it is to go on. Otherwise old marks say nothing of new uses."""
-        self._key, self._marking = marks.key if self._link.durable else "", marks.used
+        self._key, self._marking = marks.key if self._context.durable else "", marks.used
         self._fence = marks.fence
         self._uses = max([_use_of(mark) + 1 for mark in marks.found], default=0)
 

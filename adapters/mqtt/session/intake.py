@@ -14,7 +14,7 @@ from adapters.mqtt.codec.packet_type import PacketType
 from adapters.mqtt.codec.primitives import CUT, decode_text, malformed, read_varint
 from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties
 from adapters.mqtt.codec.reason import DISCONNECTING, PUBACK_CODES, ReasonCode
-from adapters.mqtt.connecting.link import Link
+from adapters.mqtt.connecting.connection_context import ConnectionContext
 from adapters.mqtt.messages.delayed import PREFIX, delayed
 from adapters.mqtt.messages.limits import check_message, fits
 from adapters.mqtt.messages.messages import NO_TEMPLATE, PROTOCOL, Template, told_apart
@@ -68,9 +68,9 @@ class Intake:
         "_templates",
         "_unacked",
         "body_bytes_max",
+        "context",
         "exact",
         "held_up",
-        "link",
         "native",
         "needed",
         "refused",
@@ -80,17 +80,17 @@ class Intake:
         "unstored_bytes",
     )
 
-    def __init__(self, link: Link, exact: Exact, inflight: Inflight, control: Control) -> None:
-        self.link = link
+    def __init__(self, context: ConnectionContext, exact: Exact, inflight: Inflight, control: Control) -> None:
+        self.context = context
         self.exact = exact
         self._inflight = inflight
         self._control = control
-        self.body_bytes_max = body_bytes_max(link.options.max_packet_bytes)
+        self.body_bytes_max = body_bytes_max(context.options.max_packet_bytes)
         self._client_id: str | None = None  # what messages say of their client, where their device does not
         self._templates = Templates(NO_TEMPLATE)
         self.native: dict[str, Any] | None = None  # of a PUBLISH without properties
         self.topics: Cache[str] = topic_cache()
-        self._sparkplug = SparkplugTopics(link)
+        self._sparkplug = SparkplugTopics(context)
         self._aliases: dict[int, str] = {}
         self.unstored: dict[Token, _Unstored] = {}
         self.refused: tuple[int, bytes, int] | None = None  # a message not to be stored: QoS, identifier, code
@@ -102,7 +102,7 @@ class Intake:
 
     def begin(self) -> None:
         """It is known whose messages these are."""
-        self._client_id = told_apart(self.link.client_id, self.link.device)
+        self._client_id = told_apart(self.context.client_id, self.context.device)
         plain = NO_TEMPLATE if self._client_id is None else Template.of(NO_PROPERTIES, self._client_id)
         self._templates, self.native = Templates(plain), plain.native
 
@@ -116,7 +116,7 @@ class Intake:
         """Returns the `Publish` of a single message, from now on as any other."""
         message, puback = single.message, single.acknowledgement
         self._store([message], [puback[len(PUBACK) :]], [], len(message.body))
-        effect = self.link.effects.pop()
+        effect = self.context.effects.pop()
         assert isinstance(effect, Publish)
         return effect
 
@@ -128,8 +128,8 @@ class Intake:
         The hot loop of the product: one function, local variables, and for a plain PUBLISH of 100 bytes no call but
         `Message`'s own: 0.6 us, acknowledgement included.
         """
-        link, control, topics, inflight = self.link, self._control, self.topics.known, self._inflight
-        device, limit, v5 = link.device, self.body_bytes_max, link.version == 5
+        context, control, topics, inflight = self.context, self._control, self.topics.known, self._inflight
+        device, limit, v5 = context.device, self.body_bytes_max, context.version == 5
         # A client whose name is not its device's is named in every message: a call more for each of them.
         plain = Message if self.native is None else partial(Message, native=self.native)
         size = len(data)
@@ -159,7 +159,7 @@ class Intake:
                 if length > limit:
                     raise ProtocolError(
                         ReasonCode.PACKET_TOO_LARGE,
-                        f"a packet of {end - at} bytes; at most {link.options.max_packet_bytes}",
+                        f"a packet of {end - at} bytes; at most {context.options.max_packet_bytes}",
                     )
                 if end > size:
                     self.needed = end - at
@@ -244,7 +244,7 @@ class Intake:
     def _check_quota(self, collected: int) -> None:
         """Raise `ProtocolError` (0x93) for more unacknowledged messages than agreed, `collected` of them at QoS 1."""
         unacknowledged = self._unacked + collected + len(self.exact)
-        if unacknowledged > self.link.options.receive_maximum and self.link.version == 5:
+        if unacknowledged > self.context.options.receive_maximum and self.context.version == 5:
             raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "more unacknowledged messages than agreed")
 
     def _topic(self, raw: bytes) -> str:
@@ -253,7 +253,7 @@ class Intake:
         Raises `ProtocolError` (0x81, 0x90).
         """
         address = check_topic_name(decode_text(raw))
-        plain = not address.startswith(PREFIX) and fits(address, self.link.options)
+        plain = not address.startswith(PREFIX) and fits(address, self.context.options)
         if plain and not self._sparkplug.learn(raw, self._templates.plain, address):
             self.topics.keep(raw, address)
         return address
@@ -267,19 +267,19 @@ class Intake:
             return known
         if first & 0x0E == 8:
             raise malformed("DUP at QoS 0")
-        reader, link = PublishReader(first, data, start, end), self.link
+        reader, context = PublishReader(first, data, start, end), self.context
         name, qos, identifier = reader.name, reader.qos, reader.identifier
         templates = self._templates
-        template = templates.read(reader, self._template) if link.version == 5 else templates.plain
+        template = templates.read(reader, self._template) if context.version == 5 else templates.plain
         address = self._resolve(name, template.properties.topic_alias)
         delay_s = 0
         if address.startswith(PREFIX):
             delay_s, address = delayed(address)
-        if name not in self.topics.known or len(template.properties.user) > link.options.user_properties_max:
+        if name not in self.topics.known or len(template.properties.user) > context.options.user_properties_max:
             try:
-                check_message(address, template.properties, link.options)
+                check_message(address, template.properties, context.options)
             except ProtocolError as error:
-                if not qos or link.version < 5:
+                if not qos or context.version < 5:
                     raise
                 self.refused = (qos, identifier, error.code)
                 return None, identifier
@@ -290,7 +290,7 @@ class Intake:
             return None, identifier
         try:
             message = template.message(
-                address, reader.rest(), qos=qos, retain=bool(first & 1), device=link.device, now_ms=now_ms
+                address, reader.rest(), qos=qos, retain=bool(first & 1), device=context.device, now_ms=now_ms
             )
         except Refusal as refusal:
             unfit = refusal.cause is Cause.MALFORMED  # it is the payload that is not what it is said to be
@@ -312,7 +312,7 @@ class Intake:
         if qos:
             packet = acknowledgement(qos, identifier, code)
             before = next(reversed(self.unstored.values()), None)
-            (self.link.out if before is None else before.trailer).append(packet)
+            (self.context.out if before is None else before.trailer).append(packet)
 
     def _template(self, properties: Properties) -> Template:
         """Returns the template that a PUBLISH's properties make. Raises `ProtocolError`."""
@@ -325,10 +325,10 @@ class Intake:
     def _resolve(self, name: bytes, alias: int | None) -> str:
         """The address of a topic name or a topic alias (3.3.2.3.4). Raises `ProtocolError` (0x82, 0x90, 0x94)."""
         if alias is None:
-            if not name and self.link.version == 5:
+            if not name and self.context.version == 5:
                 raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "neither a topic name nor a topic alias")
             return self.topics.known.get(name) or self._topic(name)
-        if not 0 < alias <= self.link.options.topic_alias_maximum:
+        if not 0 < alias <= self.context.options.topic_alias_maximum:
             raise ProtocolError(ReasonCode.TOPIC_ALIAS_INVALID, f"topic alias {alias}")
         if name:
             address = self._aliases[alias] = self.topics.known.get(name) or self._topic(name)
@@ -347,11 +347,11 @@ class Intake:
             return
         acks = PUBACK + PUBACK.join(ids) if ids else b""
         cost_bytes = size + MESSAGE_COST_BYTES * len(messages)
-        token = self.link.token()
+        token = self.context.token()
         self.unstored[token] = _Unstored(acks, ids, exact, messages, cost_bytes, [])
         self._unacked += len(ids)
         self.unstored_bytes += cost_bytes
-        self.link.effects.append(Publish(messages, token, marks=self.exact.marks(exact) if exact else None))
+        self.context.effects.append(Publish(messages, token, marks=self.exact.marks(exact) if exact else None))
 
     def _store_apart(self, messages: list[Message], ids: list[bytes], exact: list[Indexed], size: int) -> None:
         """The same, one by one: of some of them, a part is stored already."""
@@ -374,12 +374,12 @@ class Intake:
             self._answer_each(unstored, outcome)
             return True
         if unstored.acks:
-            self.link.out.append(unstored.acks)
+            self.context.out.append(unstored.acks)
         if unstored.exact:
             received = [identifier for _, identifier in unstored.exact]
             self.exact.stored(received)
-            self.link.out.append(PUBREC + PUBREC.join(received))
-        self.link.out += unstored.trailer
+            self.context.out.append(PUBREC + PUBREC.join(received))
+        self.context.out += unstored.trailer
         return True
 
     def _answer_each(self, unstored: _Unstored, outcome: Outcome) -> None:
@@ -387,7 +387,7 @@ class Intake:
 
         Once one got neither, no later PUBACK is sent, for they go in order; the client sends those messages again.
         """
-        out, v5 = self.link.out, self.link.version == 5
+        out, v5 = self.context.out, self.context.version == 5
         ids, exact = iter(unstored.ids), dict(unstored.exact)
         fatal: Refusal | None = None
         for index, message in enumerate(unstored.messages):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from adapters.mqtt.connecting.link import Link
+from adapters.mqtt.connecting.connection_context import ConnectionContext
 from gateway.domain.errors import Refusal
 from gateway.port.adapter import Outcome, SaveSession
 
@@ -21,10 +21,10 @@ class Keeper:
     """
 
     __slots__ = (
+        "_context",
         "_exchanges",
         "_exchanges_changed",
         "_expiry_s",
-        "_link",
         "_marked",
         "_refused",
         "_saved_now",
@@ -39,14 +39,14 @@ class Keeper:
 
     def __init__(
         self,
-        link: Link,
+        context: ConnectionContext,
         *,
         state: Snapshot,
         exchanges: Snapshot,
         saved: Step,
         refused: Callable[[Refusal], None],
     ) -> None:
-        self._link = link
+        self._context = context
         self._state = state
         self._exchanges = exchanges
         self._saved_now = saved  # called when a save is done, before the next one begins
@@ -66,23 +66,23 @@ class Keeper:
 
     def after_save(self, packet: bytes) -> None:
         """Send a packet once the exchanges as they are now are durable."""
-        if self._link.durable:
+        if self._context.durable:
             self._waiting.append(packet)
             self._exchanges_changed = True
         else:
-            self._link.out.append(packet)
+            self._context.out.append(packet)
 
     def after_saving_state(self, packet: bytes) -> None:
         """Send a packet once the subscriptions as they are now are durable."""
-        if self._link.durable:
+        if self._context.durable:
             self._waiting.append(packet)
             self._state_changed = True
         else:
-            self._link.out.append(packet)
+            self._context.out.append(packet)
 
     def then(self, step: Step, *, state: bool = False) -> None:
         """Do something once the exchanges, or with `state` the subscriptions, as they are now are durable."""
-        if not self._link.durable:
+        if not self._context.durable:
             step()
             return
         self._steps.append(step)
@@ -98,15 +98,15 @@ class Keeper:
 
     def save_soon(self) -> None:
         """The exchanges have changed, and nothing waits for it."""
-        self._exchanges_changed = self._link.durable
+        self._exchanges_changed = self._context.durable
 
     def save_state_later(self) -> None:
         """The subscriptions have changed, and what follows will ask for a save, unless the connection ends before."""
-        self._state_late = self._link.durable
+        self._state_late = self._context.durable
 
     def save_state_soon(self) -> None:
         """The subscriptions have changed, and nothing waits for it."""
-        self._state_changed = self._link.durable
+        self._state_changed = self._context.durable
 
     @property
     def owes(self) -> bool:
@@ -123,13 +123,13 @@ class Keeper:
         if self.owes:
             self._saving, self._waiting = self._waiting, []
             self._steps_saving, self._steps = self._steps, []
-            self._link.call(self._request(), self._saved)
+            self._context.call(self._request(), self._saved)
 
     def save_now(self, expiry_s: int | None) -> None:
         """Save once more on the way out, with nothing to send behind it."""
         self._expiry_s = expiry_s
         self._exchanges_changed = True
-        self._link.call(self._request())
+        self._context.call(self._request())
 
     def last_words(self) -> None:
         """Save once more, for a connection that is gone."""
@@ -156,7 +156,7 @@ class Keeper:
             self._refused(outcome.error)
             return
         self._saved_now()
-        self._link.out += covered or ()
+        self._context.out += covered or ()
         steps, self._steps_saving = self._steps_saving, ()
         for step in steps:
             step()

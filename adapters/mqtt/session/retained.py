@@ -6,7 +6,7 @@ way has come, and the messages sent and not acknowledged, for the log will not b
 
 from typing import NamedTuple
 
-from adapters.mqtt.connecting.link import Link
+from adapters.mqtt.connecting.connection_context import ConnectionContext
 from adapters.mqtt.messages.messages import publish_pieces
 from adapters.mqtt.session.delivery import is_own
 from adapters.mqtt.session.encoded import encode_message, size_bytes
@@ -78,11 +78,11 @@ class RetainedFeed:
     __slots__ = (
         "_again_ms",
         "_awaiting",
+        "_context",
         "_fed",
         "_feed",
         "_inflight",
         "_keeper",
-        "_link",
         "_newer",
         "_newer_bytes",
         "_saved",
@@ -91,8 +91,10 @@ class RetainedFeed:
         "_written_at",
     )
 
-    def __init__(self, link: Link, keeper: Keeper, subscriptions: Subscriptions, inflight: Inflight) -> None:
-        self._link = link
+    def __init__(
+        self, context: ConnectionContext, keeper: Keeper, subscriptions: Subscriptions, inflight: Inflight
+    ) -> None:
+        self._context = context
         self._keeper = keeper
         self._subscriptions = subscriptions
         self._inflight = inflight
@@ -105,14 +107,14 @@ class RetainedFeed:
         # Topics that brought a subscription a newer message, by its newest ticket then: what a page has is out of date.
         self._newer: dict[tuple[SubscriptionId, str], int] = {}
         self._newer_bytes = 0  # of those topics
-        self._written_at = -1  # `link.takes` when messages were sent last
+        self._written_at = -1  # `context.takes` when messages were sent last
 
     # ---- wishes
 
     def want(self, sub: SubscriptionId) -> None:
         """Send what matches this subscription, behind what is being sent already."""
         self._wanted.pop(sub, None)
-        if not self._link.options.retained_max:
+        if not self._context.options.retained_max:
             return
         self._wanted[sub] = self._subscriptions.draw_ticket(sub, above=self._fed)
 
@@ -187,7 +189,7 @@ class RetainedFeed:
     def deadline_ms(self) -> int | None:
         """Returns when `pump` would ask for a page; 0: at once."""
         feed = self._feed
-        if (feed is None and not self._wanted) or self._awaiting or self._written_at == self._link.takes:
+        if (feed is None and not self._wanted) or self._awaiting or self._written_at == self._context.takes:
             return None
         return None if feed is not None and feed.messages else self._again_ms
 
@@ -210,7 +212,7 @@ class RetainedFeed:
     def _begin(self) -> _Feed:
         sub, ticket = next(iter(self._wanted.items()))
         del self._wanted[sub]
-        self._feed = _Feed(sub, ticket, self._link.options.retained_max)
+        self._feed = _Feed(sub, ticket, self._context.options.retained_max)
         return self._feed
 
     def _end(self, feed: _Feed) -> None:
@@ -230,7 +232,7 @@ class RetainedFeed:
             after=feed.after,
         )
         self._awaiting = True
-        self._link.call(request, lambda outcome, now_ms: self._found(feed, outcome, now_ms))
+        self._context.call(request, lambda outcome, now_ms: self._found(feed, outcome, now_ms))
 
     def _found(self, feed: _Feed, outcome: Outcome, now_ms: int) -> None:
         """Takes a page; `pump` follows. A page that is refused for now is asked for again: it is no empty one."""
@@ -245,23 +247,23 @@ class RetainedFeed:
     # ---- messages
 
     def _send(self, feed: _Feed, now_ms: int) -> None:
-        messages, inflight, link = feed.messages, self._inflight, self._link
+        messages, inflight, context = feed.messages, self._inflight, self._context
         plan: Plan | None = self._subscriptions.plan((feed.sub,))
         assert plan is not None, "an ended subscription has no feed"
         while messages:
             message = messages[-1]
-            qos, head, tail = piece = encode_message(message, plan, link.dialect, now_ms, retained=True)
+            qos, head, tail = piece = encode_message(message, plan, context.dialect, now_ms, retained=True)
             if qos and (inflight.again or inflight.room <= 0 or inflight.kept_bytes >= KEPT_BYTES_MAX):
                 return
             messages.pop()
             feed.last = message.address
-            own = plan.no_local and is_own(message, link)
+            own = plan.no_local and is_own(message, context)
             replaced = self._newer.get((feed.sub, message.address), 0) >= feed.ticket
-            if not head or own or replaced or size_bytes(piece) > link.packet_bytes_max:
+            if not head or own or replaced or size_bytes(piece) > context.packet_bytes_max:
                 continue
-            self._written_at = link.takes
+            self._written_at = context.takes
             if not qos:
-                link.out.append(head)
+                context.out.append(head)
                 continue
             packet_id = next(inflight.ids())
             inflight.sent[packet_id] = None
@@ -269,7 +271,7 @@ class RetainedFeed:
                 inflight.keep(packet_id, Kept(encode(message), plan.identifiers))
             packet = head + packet_id.to_bytes(2, "big") + tail
             if qos == 1:
-                link.out.append(packet)
+                context.out.append(packet)
             else:
                 inflight.exact[packet_id] = None
                 self._keeper.after_save(packet)
@@ -277,7 +279,7 @@ class RetainedFeed:
 
     def _send_again(self, now_ms: int) -> None:
         """Sends again what an earlier connection has sent and got no acknowledgement for (MQTT-4.4.0-1)."""
-        inflight, link = self._inflight, self._link
+        inflight, context = self._inflight, self._context
         while inflight.again and inflight.room_again > 0:
             one = next(iter(inflight.again.values()))
             del inflight.again[one.packet_id]
@@ -288,10 +290,10 @@ class RetainedFeed:
                 inflight.keep(one.packet_id, Kept(one.record, one.identifiers, one.retain))
                 if one.qos == 2:
                     inflight.exact[one.packet_id] = None
-                link.out.append(packet)
+                context.out.append(packet)
             elif one.qos == 2:  # frees the identifier on the client's side, too
                 inflight.released[one.packet_id] = None
-                link.out.append(_PUBREL + one.packet_id.to_bytes(2, "big"))
+                context.out.append(_PUBREL + one.packet_id.to_bytes(2, "big"))
 
     def _packet(self, one: SavedDelivery, now_ms: int) -> bytes | None:
         """The PUBLISH with DUP; None when its time is over, or the client may not read it, or takes none as large.
@@ -300,11 +302,11 @@ class RetainedFeed:
         """
         assert one.record is not None
         message = decode(one.record)
-        if (one.qos == 1 and message.expired(now_ms)) or not self._link.permissions.reads(message.address):
+        if (one.qos == 1 and message.expired(now_ms)) or not self._context.permissions.reads(message.address):
             return None
-        dialect, ids = self._link.dialect, one.identifiers
+        dialect, ids = self._context.dialect, one.identifiers
         head, tail = publish_pieces(
             message, dialect, qos=one.qos, retain=one.retain, now_ms=now_ms, subscription_ids=ids
         )
         packet = bytes((head[0] | 8,)) + head[1:] + one.packet_id.to_bytes(2, "big") + tail
-        return packet if len(packet) <= self._link.packet_bytes_max else None
+        return packet if len(packet) <= self._context.packet_bytes_max else None

@@ -21,8 +21,8 @@ from adapters.mqtt.codec.packets import (
     Unsubscribe,
 )
 from adapters.mqtt.codec.reason import SUBACK_CODES, SUBACK_FAILURE, ReasonCode
+from adapters.mqtt.connecting.connection_context import ConnectionContext
 from adapters.mqtt.connecting.handshake import Terms
-from adapters.mqtt.connecting.link import Link
 from adapters.mqtt.session.aliases import Aliases
 from adapters.mqtt.session.delivery import Delivery
 from adapters.mqtt.session.exact import Exact
@@ -51,37 +51,39 @@ class Session:
 
     __slots__ = (
         "_leaving",
+        "context",
         "delivery",
         "exact",
         "inflight",
         "intake",
         "keeper",
-        "link",
         "retained",
         "shared",
         "subscriptions",
         "sys",
     )
 
-    def __init__(self, link: Link, control: Control, not_saved: Callable[[Refusal], None]) -> None:
-        self.link = link
-        self.subscriptions = Subscriptions(link.options)
+    def __init__(self, context: ConnectionContext, control: Control, not_saved: Callable[[Refusal], None]) -> None:
+        self.context = context
+        self.subscriptions = Subscriptions(context.options)
         self.inflight = Inflight()
-        self.keeper = Keeper(link, state=self._state, exchanges=self._exchanges, saved=self._saved, refused=not_saved)
-        self.exact = Exact(link, self.keeper)
-        self.intake = Intake(link, self.exact, self.inflight, control)
-        self.delivery = Delivery(link, self.keeper, self.subscriptions, self.inflight)
-        self.retained = RetainedFeed(link, self.keeper, self.subscriptions, self.inflight)
+        self.keeper = Keeper(
+            context, state=self._state, exchanges=self._exchanges, saved=self._saved, refused=not_saved
+        )
+        self.exact = Exact(context, self.keeper)
+        self.intake = Intake(context, self.exact, self.inflight, control)
+        self.delivery = Delivery(context, self.keeper, self.subscriptions, self.inflight)
+        self.retained = RetainedFeed(context, self.keeper, self.subscriptions, self.inflight)
         self.shared: SharedFeed | None = None  # these two from the first subscription on that wants them
         self.sys: SysFeed | None = None
         self._leaving: tuple[port.SubscriptionId, ...] = ()  # subscriptions that have ended for the client
 
     def begin(self, opened: port.OpenedSession, terms: Terms) -> None:
         """The session is open."""
-        self.link.durable = self.inflight.durable = terms.expiry_s != 0
+        self.context.durable = self.inflight.durable = terms.expiry_s != 0
         self.inflight.limit = terms.inflight_max
         if terms.aliases_max:
-            self.delivery.aliases = Aliases(self.link, self.inflight, terms.aliases_max)
+            self.delivery.aliases = Aliases(self.context, self.inflight, terms.aliases_max)
         self.keeper.begin(terms.expiry_s)
         self.exact.begin(opened.marks)
         self.intake.begin()
@@ -128,8 +130,8 @@ class Session:
 
     def last_words(self) -> None:
         """Save what a later connection needs, unless it has been saved, and nothing more."""
-        if self.link.durable:
-            self.link.durable = False
+        if self.context.durable:
+            self.context.durable = False
             if self.shared is not None:
                 self.shared.lost()
             if self.inflight.sent or self.inflight.unsaved or self.keeper.behind or self.retained.unsaved:
@@ -141,7 +143,7 @@ class Session:
         # Whom these know knows them: without that, connections would be left for the garbage collector.
         self.keeper.forget()
         self.intake.forget()
-        self.link.forget()
+        self.context.forget()
 
     def handle(self, packet: Packet) -> None:
         """A packet other than PUBLISH. Raises `ProtocolError` (0x82) for one that no client may send now."""
@@ -164,11 +166,11 @@ class Session:
             elif one.shared is None:
                 # What was published before it began is not for it, however far behind another one is.
                 begin = start if start is None else later(start, positions(one.since))
-                self.link.effects.append(port.Subscribe(sub=one.sub, pattern=one.pattern, start=begin))
+                self.context.effects.append(port.Subscribe(sub=one.sub, pattern=one.pattern, start=begin))
         if exchanges.claimed or any(one.shared is not None for one in self.subscriptions):
             self._sharing().restore(exchanges)
         for packet_id in self.inflight.released:
-            self.link.send(Pubrel(packet_id=packet_id))
+            self.context.send(Pubrel(packet_id=packet_id))
 
     # ---- packets
 
@@ -180,9 +182,9 @@ class Session:
         """PUBREC (3.5): the PUBREL follows. Raises `ProtocolError` (0x82) for a QoS 1 delivery."""
         packet_id, refused = packet.packet_id, packet.code >= ReasonCode.UNSPECIFIED_ERROR
         if self.inflight.received(packet_id, refused=refused):
-            self.keeper.after_save(encode(Pubrel(packet_id=packet_id), self.link.version))
+            self.keeper.after_save(encode(Pubrel(packet_id=packet_id), self.context.version))
         elif not refused:
-            self.link.send(Pubrel(packet_id=packet_id, code=ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+            self.context.send(Pubrel(packet_id=packet_id, code=ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
 
     def on_pubcomp(self, packet: Pubcomp) -> None:
         """PUBCOMP (3.7): the end of a QoS 2 delivery."""
@@ -192,14 +194,14 @@ class Session:
         """PUBREL (3.6): the end of a QoS 2 publish; the PUBCOMP follows."""
         identifier = packet.packet_id.to_bytes(2, "big")
         if self.exact.release(identifier):  # which another use of it may not come before
-            self.keeper.after_save(encode(Pubcomp(packet_id=packet.packet_id), self.link.version))
+            self.keeper.after_save(encode(Pubcomp(packet_id=packet.packet_id), self.context.version))
         else:
-            code = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if self.link.version == 5 else ReasonCode.SUCCESS
-            self.link.send(Pubcomp(packet_id=packet.packet_id, code=code))
+            code = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND if self.context.version == 5 else ReasonCode.SUCCESS
+            self.context.send(Pubcomp(packet_id=packet.packet_id, code=code))
 
     def on_pingreq(self, _packet: Pingreq) -> None:
         """PINGREQ (3.12)."""
-        self.link.send(Pingresp())
+        self.context.send(Pingresp())
 
     # ---- subscriptions
 
@@ -220,7 +222,7 @@ class Session:
 
     def _check_count(self, filters: Sequence[object]) -> None:
         """Raise `ProtocolError` (0x97) for more filters in one packet than anybody can need."""
-        count_max = max(FILTERS_COUNT_MAX, self.link.options.subscriptions_max)
+        count_max = max(FILTERS_COUNT_MAX, self.context.options.subscriptions_max)
         if len(filters) > count_max:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"more than {count_max} topic filters in one packet")
 
@@ -235,26 +237,26 @@ class Session:
             self.subscriptions.begun([one.sub for one in new], since)
             then()
 
-        if effects and self.link.durable:
-            effects[-1] = replace(effects[-1], token=self.link.expect(begun))
-            self.link.effects += effects
+        if effects and self.context.durable:
+            effects[-1] = replace(effects[-1], token=self.context.expect(begun))
+            self.context.effects += effects
             self.keeper.save_state_later()
         else:
-            self.link.effects += effects
+            self.context.effects += effects
             then()
 
     def _joined(self, packet: Subscribe, codes: list[int], refused: Refused) -> None:
         """The shared subscriptions of a SUBSCRIBE are joined, or refused: the SUBACK follows."""
         for index, request in enumerate(packet.requests):
             if (why := refused.get(request.pattern)) is not None:
-                codes[index] = SUBACK_CODES[why.cause] if self.link.version == 5 else SUBACK_FAILURE
+                codes[index] = SUBACK_CODES[why.cause] if self.context.version == 5 else SUBACK_FAILURE
         self._answer(Suback(packet_id=packet.packet_id, codes=tuple(codes)), changed=bool(refused))
 
     def _subscribe(self, request: SubscriptionRequest, identifier: int | None, begun: list[Subscription]) -> int:
         """Subscribes to one filter; returns the code for its SUBACK. What begins in the log is added to `begun`."""
         refused = self.subscriptions.refusal(request) or self._denied(request.pattern)
         if refused is not None:
-            return refused if self.link.version == 5 else SUBACK_FAILURE
+            return refused if self.context.version == 5 else SUBACK_FAILURE
         subscription, new = self.subscriptions.put(request, identifier)
         if subscription.shared is not None:  # retained messages are not sent for it (3.8.3.1)
             self._sharing().want(subscription)
@@ -269,17 +271,17 @@ class Session:
 
     def _sharing(self) -> SharedFeed:
         if self.shared is None:
-            self.shared = SharedFeed(self.link, self.keeper, self.subscriptions, self.inflight)
+            self.shared = SharedFeed(self.context, self.keeper, self.subscriptions, self.inflight)
         return self.shared
 
     def _add_sys(self, subscription: Subscription) -> None:
         if self.sys is None:
-            self.sys = SysFeed(self.link, self.subscriptions)
+            self.sys = SysFeed(self.context, self.subscriptions)
         self.sys.add(subscription)
 
     def _denied(self, pattern: str) -> ReasonCode | None:
         """The code for a filter of which the client may read nothing, or shared by others, not all."""
-        permissions = self.link.permissions
+        permissions = self.context.permissions
         if permissions.access is not None:
             shared = shared_name(pattern)
             try:
@@ -320,9 +322,9 @@ class Session:
 
     def _leave(self) -> None:
         """End subscriptions in the log: not before it has brought again what an earlier connection was sent of it."""
-        resume, options = self.inflight.resume, self.link.options
+        resume, options = self.inflight.resume, self.context.options
         if resume is None or not resume.reserved or len(self._leaving) > options.subscriptions_max:
-            self.link.effects += [port.Unsubscribe(sub=sub) for sub in self._leaving]
+            self.context.effects += [port.Unsubscribe(sub=sub) for sub in self._leaving]
             self._leaving = ()
 
     def _left(self, packet: Unsubscribe, codes: list[int], failed: set[str]) -> None:
@@ -335,13 +337,13 @@ class Session:
 
     def _answer(self, packet: Suback | Unsuback, *, changed: bool) -> None:
         """Answer once what has changed is durable."""
-        encoded = encode(packet, self.link.version)
-        if len(encoded) > self.link.packet_bytes_max:
+        encoded = encode(packet, self.context.version)
+        if len(encoded) > self.context.packet_bytes_max:
             raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, "the client takes no packet as large as this answer")
         if changed:
             self.keeper.after_saving_state(encoded)
         else:
-            self.link.out.append(encoded)
+            self.context.out.append(encoded)
 
     def _state(self) -> bytes:
         return dump(SessionState(subscriptions=self.subscriptions.saved()))

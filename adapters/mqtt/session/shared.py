@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from adapters.mqtt.codec.reason import ReasonCode
-from adapters.mqtt.connecting.link import Link
+from adapters.mqtt.connecting.connection_context import ConnectionContext
 from adapters.mqtt.session.encoded import Encoded, size_bytes
 from adapters.mqtt.session.inflight import Inflight, Kept, Lent
 from adapters.mqtt.session.keeper import Keeper
@@ -71,11 +71,11 @@ class SharedFeed:
         "_changes",
         "_changing",
         "_claimed",
+        "_context",
         "_due",
         "_held_back",
         "_inflight",
         "_keeper",
-        "_link",
         "_members",
         "_next_consumer",
         "_rejoin_at_ms",
@@ -85,8 +85,10 @@ class SharedFeed:
         "revoked",
     )
 
-    def __init__(self, link: Link, keeper: Keeper, subscriptions: Subscriptions, inflight: Inflight) -> None:
-        self._link = link
+    def __init__(
+        self, context: ConnectionContext, keeper: Keeper, subscriptions: Subscriptions, inflight: Inflight
+    ) -> None:
+        self._context = context
         self._keeper = keeper
         self._subscriptions = subscriptions
         self._inflight = inflight
@@ -143,7 +145,7 @@ class SharedFeed:
             answer(outcome.error is None)
             self._changed()
 
-        self._change(lambda: self._link.call(LeaveShared(names=tuple(names)), left))
+        self._change(lambda: self._context.call(LeaveShared(names=tuple(names)), left))
 
     def restore(self, state: Exchanges) -> None:
         """Join again what an earlier connection of the session has joined."""
@@ -198,7 +200,7 @@ class SharedFeed:
             self._changed()
 
         if new:
-            self._link.call(JoinShared(names=tuple([m.shared for m in new])), joined)
+            self._context.call(JoinShared(names=tuple([m.shared for m in new])), joined)
         else:
             joined(Outcome(value=()), 0)
 
@@ -223,11 +225,11 @@ class SharedFeed:
         self._by_consumer[consumer] = member
         member.settles, member.starved = settles, False
         member.credit = max(0, self._inflight.room)
-        self._link.effects.append(
+        self._context.effects.append(
             Consume(
                 consumer=consumer,
                 queue=member.queue,
-                token=self._link.expect(partial(self._begun, consumer)),
+                token=self._context.expect(partial(self._begun, consumer)),
                 settle_on_delivery=settles,
                 credit=None if settles else member.credit,
             )
@@ -236,13 +238,13 @@ class SharedFeed:
     def _begun(self, consumer: ConsumerId, outcome: Outcome, now_ms: int) -> None:
         member = self._by_consumer.get(consumer)
         if member is None:  # stopped before it had begun
-            self._link.effects.append(Cancel(consumer=consumer))
+            self._context.effects.append(Cancel(consumer=consumer))
         elif outcome.error is not None:
             self._lost(member, now_ms)
 
     def _stop(self, member: _Member) -> None:
         if member.consumer is not None:
-            self._link.effects.append(Cancel(consumer=member.consumer))
+            self._context.effects.append(Cancel(consumer=member.consumer))
             del self._by_consumer[member.consumer]
             member.consumer = None
 
@@ -250,7 +252,7 @@ class SharedFeed:
         """Nothing is lent to a member any more: it joins again in a while."""
         if member.consumer is not None:
             self._by_consumer.pop(member.consumer, None)
-            self._link.effects.append(Cancel(consumer=member.consumer))
+            self._context.effects.append(Cancel(consumer=member.consumer))
         member.consumer, member.queue = None, ""
         at_ms = now_ms + after_ms
         self._rejoin_at_ms = at_ms if self._rejoin_at_ms is None else min(self._rejoin_at_ms, at_ms)
@@ -271,10 +273,10 @@ class SharedFeed:
             return 0
         if member.settles and plan.qos:  # wanted at a higher QoS from now on, and still lent without an acknowledgement
             plan = plan._replace(qos=0)
-        encoded = Encoded(lent.messages, plan, self._link.dialect, now_ms)
+        encoded = Encoded(lent.messages, plan, self._context.dialect, now_ms)
         encoded.make_all()
-        if member.settles and not self._claimed and encoded.largest <= self._link.packet_bytes_max:
-            self._link.out.append(encoded.join())
+        if member.settles and not self._claimed and encoded.largest <= self._context.packet_bytes_max:
+            self._context.out.append(encoded.join())
             return len(lent.messages)
         taken = self._each(member, lent, encoded, plan)
         member.starved = taken < len(lent.messages)
@@ -283,8 +285,14 @@ class SharedFeed:
 
     def _each(self, member: _Member, lent: Leased, encoded: Encoded, plan: Plan) -> int:
         """Takes message by message; returns how many were taken. Hot for QoS 1, hence one loop."""
-        link, inflight, number, queue, claimed = self._link, self._inflight, lent.number, member.queue, self._claimed
-        sent, under_way, send, limit = inflight.sent, inflight.lent, link.out.append, link.packet_bytes_max
+        context, inflight, number, queue, claimed = (
+            self._context,
+            self._inflight,
+            lent.number,
+            member.queue,
+            self._claimed,
+        )
+        sent, under_way, send, limit = inflight.sent, inflight.lent, context.out.append, context.packet_bytes_max
         take_id, room, largest = inflight.ids().__next__, inflight.room, encoded.largest
         done: list[QueueOffset] = []
         too_large: list[QueueOffset] = []
@@ -317,7 +325,7 @@ class SharedFeed:
                 send(tail)
                 continue
             inflight.exact[packet_id] = None
-            if link.durable:
+            if context.durable:
                 message = lent.messages[index]
                 retain = plan.retain_as_published and message.retain
                 inflight.keep(packet_id, Kept(encode(message), plan.identifiers, retain))
@@ -334,7 +342,7 @@ class SharedFeed:
     def _own(self, queue: str, number: int, exact: Sequence[tuple[int, QueueOffset, bytes]]) -> None:
         """Save QoS 2 messages as this session's; then settle and send them."""
         self._unsaved.update({packet_id: (number, offset) for packet_id, offset, _ in exact})
-        if self._link.durable:
+        if self._context.durable:
             self._claimed.update(dict.fromkeys([(number, offset) for _, offset, _ in exact]))
 
         def saved() -> None:
@@ -342,7 +350,7 @@ class SharedFeed:
             self._settle(queue, number, offsets, "ack", settled)
             for packet_id, _, packet in exact:
                 del self._unsaved[packet_id]
-                self._link.out.append(packet)
+                self._context.out.append(packet)
 
         def settled(outcome: Outcome, _now_ms: int) -> None:
             if outcome.error is None:  # otherwise they may be lent again
@@ -361,9 +369,9 @@ class SharedFeed:
         how: str,
         answer: Callable[[Outcome, int], None] | None = None,
     ) -> None:
-        token = None if answer is None else self._link.expect(answer)
+        token = None if answer is None else self._context.expect(answer)
         done = (Disposition(offsets=offsets, outcome=how),)
-        self._link.effects.append(SettleLeased(queue=queue, dispositions=done, token=token, number=number))
+        self._context.effects.append(SettleLeased(queue=queue, dispositions=done, token=token, number=number))
 
     def deadline_ms(self) -> int | None:
         """Returns when `report` is due without further input; 0: at once."""
@@ -393,7 +401,7 @@ class SharedFeed:
         for consumer, member in self._by_consumer.items():
             if member.starved or (not member.settles and member.credit * 2 <= room):
                 member.credit, member.starved = room, False
-                self._link.effects.append(Ready(consumer=consumer, credit=None if member.settles else room))
+                self._context.effects.append(Ready(consumer=consumer, credit=None if member.settles else room))
 
     def lost(self) -> None:
         """The connection is gone: what is not saved as this session's is for others."""

@@ -49,20 +49,20 @@ def singles(reads: Sequence[tuple[Intake | None, bytes]], now_ms: int) -> list[S
             continue
         address = intake.topics.known.get(data[start + 2 : body - 2])
         identifier = data[body - 2 : body]
-        link = intake.link
+        context = intake.context
         if address is None or identifier == NO_ID:
             add(None)
             continue
-        if link.version == 5:
-            if body == size or data[body] or len(intake.exact) >= link.options.receive_maximum:
+        if context.version == 5:
+            if body == size or data[body] or len(intake.exact) >= context.options.receive_maximum:
                 add(None)
                 continue
             body += 1
         native = intake.native
         message = (
-            Message(address, data[body:], now_ms, PROTOCOL, link.device)
+            Message(address, data[body:], now_ms, PROTOCOL, context.device)
             if native is None
-            else Message(address, data[body:], now_ms, PROTOCOL, link.device, native=native)
+            else Message(address, data[body:], now_ms, PROTOCOL, context.device, native=native)
         )
         add(Single(message, PUBACK + identifier))
     return found

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from adapters.mqtt.connecting.link import Link
+from adapters.mqtt.connecting.connection_context import ConnectionContext
 from adapters.mqtt.messages.messages import Template, told
 from adapters.mqtt.messages.sparkplug import sparkplug_of
 from adapters.mqtt.receiving.cache import Cache, topic_cache
@@ -15,21 +15,23 @@ __all__ = ["SparkplugTopics"]
 class SparkplugTopics:
     """The meaning of a client's topics for its messages."""
 
-    __slots__ = ("_link", "_topics")
+    __slots__ = ("_context", "_topics")
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, context: ConnectionContext) -> None:
+        self._context = context
         self._topics: Cache[Message] = topic_cache()  # an empty message with what the topic says
 
     def told(self, message: Message) -> Message:
         """A message with what its topic says of it."""
-        link = self._link
-        said = sparkplug_of(message.address) if link.options.sparkplug else None
-        return message if said is None else told(message, said, client_id=link.client_id if link.anonymous else None)
+        context = self._context
+        said = sparkplug_of(message.address) if context.options.sparkplug else None
+        return (
+            message if said is None else told(message, said, client_id=context.client_id if context.anonymous else None)
+        )
 
     def learn(self, name: bytes, template: Template, address: str) -> bool:
         """Remember what a topic name says, if it does; `template` is that of a PUBLISH without properties."""
-        plain = template.message(address, b"", qos=0, retain=False, device=self._link.device, now_ms=0)
+        plain = template.message(address, b"", qos=0, retain=False, device=self._context.device, now_ms=0)
         message = self.told(plain)
         if message is plain:
             return False
@@ -51,7 +53,7 @@ class SparkplugTopics:
             at += 2
             if identifier == NO_ID:
                 return None
-        if self._link.version == 5:
+        if self._context.version == 5:
             if at >= end or data[at]:
                 return None
             at += 1

@@ -4,7 +4,7 @@ Their messages are not in the log: what is there now comes as retained messages 
 changed since is sent as live messages are, at QoS 0. A client that does not read is sent nothing meanwhile.
 """
 
-from adapters.mqtt.connecting.link import Link
+from adapters.mqtt.connecting.connection_context import ConnectionContext
 from adapters.mqtt.session.encoded import encode_message, size_bytes
 from adapters.mqtt.session.subscriptions import Subscription, Subscriptions
 from gateway.domain.filters import FilterTrie
@@ -18,20 +18,20 @@ _ALL = "$SYS/#"
 class SysFeed:
     """Asks for all values once an interval, while there is a subscription that wants some."""
 
-    __slots__ = ("_awaiting", "_due_ms", "_link", "_said", "_subscriptions", "_trie", "_written_at")
+    __slots__ = ("_awaiting", "_context", "_due_ms", "_said", "_subscriptions", "_trie", "_written_at")
 
-    def __init__(self, link: Link, subscriptions: Subscriptions) -> None:
-        self._link = link
+    def __init__(self, context: ConnectionContext, subscriptions: Subscriptions) -> None:
+        self._context = context
         self._subscriptions = subscriptions
         self._trie: FilterTrie[SubscriptionId] = FilterTrie()
         self._due_ms: int | None = None  # when values are asked for next; None: nobody wants any
         self._said: dict[str, bytes] | None = None  # the last values; None: whoever subscribes now is told all anyway
         self._awaiting = False
-        self._written_at = -1  # `link.takes` when values were sent last
+        self._written_at = -1  # `context.takes` when values were sent last
 
     def add(self, subscription: Subscription) -> None:
         """A subscription wants values."""
-        if self._link.options.sys_interval_s:
+        if self._context.options.sys_interval_s:
             self._trie.add(subscription.pattern, subscription.sub)
             if self._due_ms is None:
                 self._due_ms = 0
@@ -50,17 +50,17 @@ class SysFeed:
         """Ask for the values if it is time to."""
         if self._due_ms is None or now_ms < self._due_ms or self._awaiting:
             return
-        self._due_ms = now_ms + self._link.options.sys_interval_s * 1_000
-        if self._written_at != self._link.takes:
+        self._due_ms = now_ms + self._context.options.sys_interval_s * 1_000
+        if self._written_at != self._context.takes:
             self._awaiting = True
-            self._link.call(Retained(pattern=_ALL), self._found)
+            self._context.call(Retained(pattern=_ALL), self._found)
 
     def _found(self, outcome: Outcome, now_ms: int) -> None:
         self._awaiting = False
         if outcome.error is not None or self._due_ms is None:
             return
         page: RetainedPage = outcome.value
-        said, link = self._said, self._link
+        said, context = self._said, self._context
         self._said = {message.address: message.body for message in page.messages}
         if said is None:
             return
@@ -70,7 +70,7 @@ class SysFeed:
                 continue
             plan = self._subscriptions.plan(subs)
             assert plan is not None, "an ended subscription wants nothing"
-            piece = encode_message(message, plan, link.dialect, now_ms, retained=False)
-            if size_bytes(piece) <= link.packet_bytes_max:
-                link.out.append(piece[1])
-                self._written_at = link.takes
+            piece = encode_message(message, plan, context.dialect, now_ms, retained=False)
+            if size_bytes(piece) <= context.packet_bytes_max:
+                context.out.append(piece[1])
+                self._written_at = context.takes

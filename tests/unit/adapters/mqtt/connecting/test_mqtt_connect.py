@@ -73,7 +73,7 @@ def test_the_mqtt_5_connack_says_what_there_is():
     )
     connack = driver.connect(client_id="", properties=Properties(session_expiry_s=1_000))
     properties = connack.properties
-    assert properties.assigned_client_id == driver.adapter._link.client_id
+    assert properties.assigned_client_id == driver.adapter._context.client_id
     assert len(properties.assigned_client_id) > 30
     assert properties.session_expiry_s == 100
     assert properties.receive_maximum == 50

@@ -16,7 +16,7 @@ from adapters.mqtt.codec.packets import (
     Will,
 )
 from adapters.mqtt.codec.properties import REPEATS_COUNT_MAX
-from adapters.mqtt.connecting.link import Link
+from adapters.mqtt.connecting.connection_context import ConnectionContext
 from adapters.mqtt.connection import LAST_TURNS_COUNT
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.session.exact import Exact
@@ -132,7 +132,7 @@ class Counted(dict[int, object]):
 
 
 def test_a_slot_for_marks_is_not_searched_for():
-    link = Link(Options())
+    link = ConnectionContext(Options())
     link.durable = True
     nothing = Keeper(link, state=bytes, exchanges=bytes, saved=lambda: None, refused=lambda _: None)
     exact = Exact(link, nothing)
@@ -154,7 +154,7 @@ def test_a_slot_for_marks_is_not_searched_for():
 
 
 def test_slots_that_are_taken_back_are_in_use():
-    link = Link(Options())
+    link = ConnectionContext(Options())
     link.durable = True
     exact = Exact(link, Keeper(link, state=bytes, exchanges=bytes, saved=lambda: None, refused=lambda _: None))
     found = [Mark(slot, 0, b"\0\1" + slot.to_bytes(8, "big"), 1) for slot in (1, 3)]
