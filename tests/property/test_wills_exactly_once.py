@@ -105,7 +105,7 @@ class Run:
         assert not self.never & found.keys()
 
     async def _is_quiet(self) -> bool:
-        held = any(proxy.sessions._held or proxy.sessions._unclosed for proxy in self.proxies)
+        held = any(proxy.sessions.held or proxy.sessions.unclosed for proxy in self.proxies)
         return not held and not await self.store.keys.prefix("owners/")
 
 

@@ -83,7 +83,7 @@ async def test_beyond_the_limit_nobody_waits(store, monkeypatch):
 async def test_a_queue_that_is_deleted_ends_the_wait(store):
     await append(store, frame((16, b"1")))
     reading = waiting(store, 16, 1)
-    await until(lambda: store._arrivals._count)
+    await until(lambda: store._arrivals.count)
     await store.queues.delete(16)
     with pytest.raises(OffsetOutOfRange):
         await reading

@@ -358,11 +358,11 @@ async def test_a_client_that_dies_gives_everything_back(node, local):
     await store.keys.put("a", b"")
     assert (await waiting).changes[0].key == "a"
     fetching = asyncio.ensure_future(store.queues.fetch(16, 0, max_bytes=1, max_wait_ms=60_000))
-    await until(lambda: local._arrivals._count == 1)
+    await until(lambda: local._arrivals.count == 1)
     await store._connection.close(StoreError("died"))
     with pytest.raises(StoreError, match="died"):
         await fetching
-    await until(lambda: not local._arrivals._count and not local.core.recent.kv.feeds and not local.keys._holds._holds)
+    await until(lambda: not local._arrivals.count and not local.core.recent.kv.feeds and not local.keys._holds._holds)
     await until(lambda: node.service.node.sessions == 1)
     assert await local.leases.waiting(20) == 4
     assert held > 0

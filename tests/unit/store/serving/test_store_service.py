@@ -183,7 +183,7 @@ async def test_a_client_that_floods_is_refused_and_others_are_served(node, chann
     assert all(isinstance(error(answer), StoreOverloaded) for answer in refused.values())
     async with await RemoteStore.open(0, lambda: node.target) as other:
         await other.keys.put("a", b"")
-    assert local._arrivals._count == 50
+    assert local._arrivals.count == 50
     stream.cancel()
     await until(lambda: not local._arrivals.count)
 
