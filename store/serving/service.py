@@ -30,8 +30,8 @@ from store.rpc.budget import Budget
 from store.rpc.calls import Admission
 from store.rpc.frames import encode_tailed
 from store.rpc.paths import APPEND, CALLS, TAIL, TailRequest
-from store.serving.awaiting import Awaiting
 from store.serving.intake import PENDING_BYTES, Intake
+from store.serving.queue_waiters import QueueWaiters
 from store.serving.session import Session, Terms
 from store.timers.timers import TIMER_BYTES_MAX, TimerLimits
 
@@ -76,7 +76,7 @@ class _Term:
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
         self.pulse = _Pulse()
-        self.awaiting = Awaiting()
+        self.waiters = QueueWaiters()
         self.over: asyncio.Future[NotMaster] = asyncio.get_running_loop().create_future()
         self.refusal: NotMaster | None = None  # set first: nothing more is begun
         self.intakes: set[Intake] = set()
@@ -85,7 +85,7 @@ class _Term:
 
     def _grown(self, frames: Sequence[Frame]) -> None:
         self.pulse.beat(frames)
-        self.awaiting.appended(frames)
+        self.waiters.appended(frames)
 
     def refuse(self, refusal: NotMaster) -> None:
         """Begin nothing any more."""
@@ -200,7 +200,7 @@ class NodeService:
 
     async def _calls(self, _requests: object, context: Any) -> None:
         async with self._stream(CALLS, context) as term:
-            session = Session(term.terms, self._owners, term.awaiting)
+            session = Session(term.terms, self._owners, term.waiters)
             silence, grown = Silence(SILENCE_S), asyncio.Event()
             term.sessions.add(session)
             try:

@@ -24,8 +24,8 @@ from store.rpc import arguments, calls, wire
 from store.rpc.budget import Budget, Share
 from store.rpc.calls import ERROR, VALUE, Admission, Answer, Answers, Greeting, News, encode
 from store.rpc.frames import FramesSent
-from store.serving.awaiting import Awaiting
 from store.serving.methods import METHODS, VALUE_BYTES
+from store.serving.queue_waiters import QueueWaiters
 
 __all__ = ["Session", "Terms"]
 
@@ -74,8 +74,8 @@ class _Watch:
 class Session:
     """One client's calls on a store. Belongs to the thread of the event loop."""
 
-    def __init__(self, terms: Terms, owners: Iterator[int], awaiting: Awaiting | None = None) -> None:
-        """`awaiting` is shared by the sessions of a node."""
+    def __init__(self, terms: Terms, owners: Iterator[int], waiters: QueueWaiters | None = None) -> None:
+        """`waiters` is shared by the sessions of a node."""
         self.store = terms.store
         self._terms = terms
         self._loop = asyncio.get_running_loop()
@@ -89,7 +89,7 @@ class Session:
         self._outgoing: list[_Outgoing] = []
         self._frames = FramesSent()
         self._awakened: dict[QueueNumber, None] = {}
-        self._awaiting = awaiting or Awaiting()
+        self._waiters = waiters or QueueWaiters()
         self._timers_sent: TimersHeld | None = None
         self._confirmed_sent = LogOffset(-1)
         self._greeted = False
@@ -209,7 +209,7 @@ class Session:
     async def close(self) -> None:
         """The client is gone: so is all that it had."""
         self._unlisten()
-        self._awaiting.leave(self._wake_up)
+        self._waiters.leave(self._wake_up)
         tasks = [*self._tasks.values(), *self._asides]
         for task in tasks:
             task.cancel()
@@ -223,7 +223,7 @@ class Session:
     def _release_all(self) -> None:
         owners, self._owners = self._owners, {}
         for owner in owners.values():
-            self._awaiting.lendable(self.store.leases.release(owner))
+            self._waiters.lendable(self.store.leases.release(owner))
         holds, self._holds = self._holds, Counter()
         for revision in holds.elements():
             self.store.keys.release(revision)
@@ -347,7 +347,7 @@ class Session:
         max_bytes = min(asked.max_bytes, READ_BYTES_MAX)
         await share.acquire(max_bytes)
         queue = QueueNumber(asked.queue)
-        self._awaiting.wait(queue, self._wake_up)  # first: what comes meanwhile is not overlooked
+        self._waiters.wait(queue, self._wake_up)  # first: what comes meanwhile is not overlooked
         leases = await self.store.leases.take(
             queue,
             owner,
@@ -360,19 +360,19 @@ class Session:
             self.store.leases.release(owner)
             leases = ()
         if leases:
-            self._awaiting.served(queue, self._wake_up)
+            self._waiters.served(queue, self._wake_up)
         return self._frames.taken(leases)
 
     async def release(self, asked: arguments.Release) -> bytes:
         """See `LeaseCalls.release`."""
         owner = self._owners.pop(asked.owner, None)
         if owner is not None:
-            self._awaiting.lendable(self.store.leases.release(owner))
+            self._waiters.lendable(self.store.leases.release(owner))
         return _VOID
 
     def given_back(self, queue: QueueNumber) -> None:
         """Another session may be lent what this one has given back."""
-        self._awaiting.lendable((queue,))
+        self._waiters.lendable((queue,))
 
 
 def _release(shares: Iterable[Share]) -> None:

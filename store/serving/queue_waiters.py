@@ -6,12 +6,12 @@ import numpy as np
 
 from store.format.frame import Frame, QueueNumber
 
-__all__ = ["Awaiting"]
+__all__ = ["QueueWaiters"]
 
 Waiter = Callable[[Sequence[QueueNumber]], None]
 
 
-class Awaiting:
+class QueueWaiters:
     """The sessions of a node that have asked a queue for messages and were given none since it was told of them."""
 
     def __init__(self) -> None:
