@@ -213,7 +213,7 @@ class Connection:
     # ---- input
 
     def _parse(self, data: bytes, now_ms: int) -> None:
-        """Parse what can be parsed and keep the rest."""
+        """Parses what can be parsed and keeps the rest."""
         intake = self.session.intake
         at = 0
         try:
@@ -235,7 +235,7 @@ class Connection:
         self._parse(data, now_ms)
 
     def _hear_the_rest(self, now_ms: int) -> None:
-        """Parse what had to wait for its turn, which does not come any more: the good-bye may be in it."""
+        """Parses what had to wait for its turn, which does not come any more: the good-bye may be in it."""
         for _ in range(LAST_TURNS_COUNT):
             if self.phase is Phase.CONNECTED and self.session.intake.tired:
                 self._parse_held(now_ms)
@@ -364,7 +364,7 @@ class Connection:
     # ---- proving it in several steps (4.12)
 
     def _challenged(self, challenge: Challenge, now_ms: int) -> None:
-        """Say what the gateway wants to hear, and read what has come meanwhile. Raises `ProtocolError`."""
+        """Says what the gateway wants to hear, and reads what has come meanwhile. Raises `ProtocolError`."""
         assert self._authentication is not None, "only methods have challenges"
         self._authentication.challenge(challenge)
         if self.phase is Phase.AUTHENTICATING:
@@ -435,7 +435,7 @@ class Connection:
         self._fail(DISCONNECTING.get(why.cause, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR), why.detail)
 
     def _fail(self, code: int, detail: str) -> None:
-        """End the connection and say why, as far as the client's version has a word for it."""
+        """Ends the connection and says why, as far as the client's version has a word for it."""
         context, again = self._context, False
         if self.phase is Phase.CONNECTED:
             again = code in SENT_AGAIN

@@ -268,7 +268,7 @@ class MqttUpstream:
     # ---- messages
 
     def _publish(self, first: int, data: bytes, start: int, end: int, now_ms: int) -> None:
-        """Collect a message, and its acknowledgement. Raises `ProtocolError`."""
+        """Collects a message, and its acknowledgement. Raises `ProtocolError`."""
         if not self._admitted:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "PUBLISH before CONNACK")
         reader, templates = PublishReader(first, data, start, end), self._templates

@@ -62,7 +62,7 @@ class Heartbeats:
         return sum(controller.connected for controller in self._controllers.values())
 
     async def close(self) -> None:
-        """Fall silent."""
+        """Stops sending."""
         self._task.cancel()
         await asyncio.wait([self._task])
         gone, self._controllers = list(self._controllers.values()), {}
@@ -133,7 +133,7 @@ class _Controller:
         await asyncio.wait([self._task])
 
     async def _attempt(self) -> None:
-        """Connect, and send and receive until one of both fails. Raises `ControllerError`."""
+        """Connects, and sends and receive until one of both fails. Raises `ControllerError`."""
         try:
             async with opened(self._heartbeats.channel(self._address)) as channel:
                 stream = Stream(channel.stream_stream(path(HEARTBEAT))(), ERRORS, self._address)

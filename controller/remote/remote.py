@@ -98,13 +98,13 @@ class RemoteController(StateClient):
         self._task = self._loop.create_task(self._run(), name="state of the controllers")
 
     async def ready(self) -> None:
-        """Wait until there is a state, as new as that of the controller it comes from. Raises `ControllerClosed`."""
+        """Waits until there is a state, as new as that of the controller it comes from. Raises `ControllerClosed`."""
         await self._ready.wait()
         if not self.index:
             raise ControllerClosed("the connection to the controllers is closed")
 
     def also(self, addresses: Sequence[str]) -> None:
-        """Look for controllers at these addresses too."""
+        """Looks for controllers at these addresses too."""
         self._given = tuple(dict.fromkeys([*self._given, *addresses]))
 
     async def close(self) -> None:
@@ -130,7 +130,7 @@ class RemoteController(StateClient):
         return answer
 
     async def barrier(self) -> None:
-        """Wait until reads here are of a state that is not older than this call."""
+        """Waits until reads here are of a state that is not older than this call."""
         await self.do(Barrier())
 
     # ---- questions that every controller answers by itself
@@ -175,7 +175,7 @@ class RemoteController(StateClient):
         await future
 
     async def _caught_up(self, index: int) -> None:
-        """Wait until reads here show what a command has done. Raises `ControllerUnreachable`."""
+        """Waits until reads here show what a command has done. Raises `ControllerUnreachable`."""
         deadline_s = self._loop.time() + self._budget_s
         while index > self.index:
             try:
@@ -188,7 +188,7 @@ class RemoteController(StateClient):
                     self._following.cancel()
 
     async def _run(self) -> None:
-        """Follow one controller after the other."""
+        """Follows one controller after the other."""
         self._good_s = self._loop.time()
         await keep_connected(
             self._attempt,
@@ -200,7 +200,7 @@ class RemoteController(StateClient):
         )
 
     async def _attempt(self) -> None:
-        """Follow the next controller until it is gone, or `_caught_up` gives it up. Raises `ControllerError`."""
+        """Follows the next controller until it is gone, or `_caught_up` gives it up. Raises `ControllerError`."""
         addresses = self.addresses()
         self._target = addresses[self._turn % len(addresses)] if addresses else ""
         self._turn += 1
@@ -222,7 +222,7 @@ class RemoteController(StateClient):
             self.connected = False
 
     async def _follow(self, target: str) -> None:
-        """Follow a controller until it is gone, or another one may know more. Raises `ControllerError`."""
+        """Follows a controller until it is gone, or another one may know more. Raises `ControllerError`."""
         if not target:
             raise ControllerUnreachable("no controller is known")
         async with opened(open_channel(target, self._credentials)) as channel:

@@ -159,7 +159,7 @@ class Commander:
             self._wake.set()
 
     async def _run(self) -> None:
-        """Stay connected to the leader as long as there are requests."""
+        """Stays connected to the leader as long as there are requests."""
         backoff = Backoff(BACKOFF_MIN_S, BACKOFF_MAX_S)
         while self._pending:
             target = self._target()
@@ -198,7 +198,7 @@ class Commander:
         self._wake.set()
 
     async def _connected(self, target: str) -> None:
-        """Ask a controller until the connection breaks, or nobody needs it. Raises `ControllerError`."""
+        """Asks a controller until the connection breaks, or nobody needs it. Raises `ControllerError`."""
         if not target:
             raise ControllerUnreachable("no controller is known")
         try:

@@ -25,11 +25,11 @@ class StateClient:
         self._next_listener = 0
 
     async def _request(self, request: Request[Any]) -> Any:
-        """Have a request done when it is safe, and return its answer. Raises `ControllerError`."""
+        """Has a request done when it is safe, and returns its answer. Raises `ControllerError`."""
         raise NotImplementedError
 
     async def do(self, request: Request[T]) -> T:
-        """Have a request done and return its answer; some commands are answered from the state here."""
+        """Has a request done and returns its answer; some commands are answered from the state here."""
         if isinstance(request, Command):
             known = self._known(request)
             if known is not _ASK:
@@ -112,7 +112,7 @@ class StateClient:
         return [self._state.members[id_] for id_ in sorted(self._state.members)]
 
     def watch(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` on the event loop after every change. Returns what stops it."""
+        """Calls `listener` on the event loop after every change. Returns what stops it."""
         handle, self._next_listener = self._next_listener, self._next_listener + 1
         self._listeners[handle] = listener
         return lambda: self._listeners.pop(handle, None) and None

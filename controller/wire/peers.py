@@ -48,7 +48,7 @@ class Peers:
         self._peers: dict[int, _Peer] = {}
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send these messages to whom they are for."""
+        """Sends these messages to whom they are for."""
         for message in messages:
             peer = self._peers.get(message.to)
             if peer is None:
@@ -58,11 +58,11 @@ class Peers:
             peer.put(encode(message))
 
     async def keep(self, ids: Sequence[int]) -> None:
-        """Give up the connections to all others."""
+        """Gives up the connections to all others."""
         await self._close([self._peers.pop(id_) for id_ in list(self._peers) if id_ not in ids])
 
     async def close(self) -> None:
-        """End all connections."""
+        """Ends all connections."""
         gone, self._peers = list(self._peers.values()), {}
         await self._close(gone)
 
@@ -127,7 +127,7 @@ class _Peer:
         self._unreachable(self._id)
 
     async def _attempt(self) -> None:
-        """Connect when there is something to send, and drop what is left when the connection breaks."""
+        """Connects when there is something to send, and drops what is left when the connection breaks."""
         await self._wake.wait()
         try:
             self._address = self._address_of(self._id)
@@ -185,7 +185,7 @@ class _Peer:
             yield pack(batch)
 
     async def _install(self, channel: Any, message: bytes) -> None:
-        """Send one large message in parts."""
+        """Sends one large message in parts."""
         call = channel.stream_unary(path(INSTALL))(timeout=INSTALL_S)
         try:
             await call.write(pack(self._hello()))

@@ -194,7 +194,7 @@ class ClusterOwners:
     # ---- what others do
 
     async def _watch(self) -> None:
-        """Hear what the other proxies ask for, and which of them are gone."""
+        """Hears what the other proxies ask for, and which of them are gone."""
         while True:
             try:
                 changes = self.store.keys.watch(*WATCHED)
@@ -252,7 +252,7 @@ class ClusterOwners:
             self._spawn(self._let_go(record))
 
     async def _let_go(self, record: WantedRecord) -> None:
-        """Release a name that another proxy asks for; if it was not ours any more, have the other one look again."""
+        """Releases a name that another proxy asks for; if it was not ours any more, has the other one look again."""
         name = record.name
         try:
             listener = self._listener(name)
@@ -291,7 +291,7 @@ class ClusterOwners:
                 await self.beat()
 
     async def beat(self) -> None:
-        """Be heard of once more; own nothing any more if that comes too late."""
+        """Renews the presence key; owns nothing any more if that comes too late."""
         presence = self.presence
         self._look_at_clock()
         try:
@@ -348,7 +348,7 @@ class ClusterOwners:
                 await asyncio.sleep(RETRY_S)
 
     async def look_for_dead(self) -> bool:
-        """Take over what proxies that are gone have left; False when something is still to be done."""
+        """Takes over what proxies that are gone have left; False when something is still to be done."""
         left: dict[str, list[tuple[str, int]]] = {}
         there: dict[str, bool] = {}
         async for entry in stored_entries(self.store, OWNERS):
@@ -360,7 +360,7 @@ class ClusterOwners:
         return all([await self._inherit(proxy, names) for proxy, names in left.items()])
 
     async def _inherit(self, proxy: str, names: Sequence[tuple[str, int]]) -> bool:
-        """Take over what a proxy has left, unless another one does; whether nothing is left of it for us to do."""
+        """Takes over what a proxy has left, unless another one does; whether nothing is left of it for us to do."""
         if not await self.outage_lease.may_inherit(proxy):
             return False
         if not await self._become_heir(proxy):
@@ -410,7 +410,7 @@ class ClusterOwners:
         return True
 
     async def _seize(self, name: str, revision: int) -> Owned:
-        """Replace the key of an owner that is gone. Raises `Taken`."""
+        """Replaces the key of an owner that is gone. Raises `Taken`."""
         self._check_present()
         key = owner_key(name)
         try:

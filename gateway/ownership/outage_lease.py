@@ -40,13 +40,13 @@ class OutageLease:
         self._going_on = False
 
     async def run(self) -> None:
-        """Ask whenever this proxy has not been heard of for a while. Never returns, unless there is nobody to ask."""
+        """Asks whenever this proxy has not been heard of for a while. Never returns, unless there is nobody to ask."""
         while self._service is not None:
             await asyncio.sleep(ASK_S if self._going_on else self._presence.interval_s / 2)
             await self.look()
 
     async def look(self) -> None:
-        """Ask now, if that is due."""
+        """Asks now, if that is due."""
         presence = self._presence
         if not presence.waning:
             if self._going_on and presence.present:

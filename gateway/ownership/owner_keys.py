@@ -154,7 +154,7 @@ class OwnedName:
         return decode_cursor(entry.value)
 
     async def _transact_again(self, operations: Operations) -> None:
-        """Make changes that may be made twice: what is compared is not among them."""
+        """Makes changes that may be made twice: what is compared is not among them."""
         backoff = Backoff(AGAIN_MIN_S, AGAIN_MAX_S)
         while True:
             try:
@@ -168,7 +168,7 @@ class OwnedName:
         return Put(cursor_key(self._name), encode({int(queue): at for queue, at in cursor.items()}))
 
     async def _transact(self, operations: Operations) -> int:
-        """Make changes; their revision."""
+        """Makes changes; their revision."""
         if self._owners.presence.remaining_s <= 0:
             raise OwnershipLost(self._name)
         try:

@@ -71,19 +71,19 @@ class Owned(Protocol):
         """The number of this ownership, greater than those of all owners before; 0 where nobody else can own."""
 
     async def confirm(self) -> None:
-        """Make sure that it is owned still. Raises `OwnershipLost`, `StoreError`."""
+        """Makes sure that it is owned still. Raises `OwnershipLost`, `StoreError`."""
 
     async def belong(self, user: SessionUser | None) -> None:
-        """Belong to a user from now on, whom the other proxies see. Raises `OwnershipLost`, `StoreError`."""
+        """Gives the name to a user from now on, whom the other proxies see. Raises `OwnershipLost`, `StoreError`."""
 
     async def write(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
-        """Make changes, all or none, and move the name's cursor. Raises `OwnershipLost`, `StoreError`."""
+        """Makes changes, all or none, and moves the name's cursor. Raises `OwnershipLost`, `StoreError`."""
 
     async def release(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
-        """Make the last changes, and let go of the name or hand it to who waits for it. Raises the same."""
+        """Makes the last changes, and lets go of the name or hands it to who waits for it. Raises the same."""
 
     async def forget(self, operations: Operations = ()) -> None:
-        """Make changes, and forget the cursor. Raises the same."""
+        """Makes changes, and forgets the cursor. Raises the same."""
 
     async def cursor(self) -> Cursor:
         """The name's cursor, empty when it has none. Raises `StoreError`."""
@@ -123,10 +123,10 @@ class Owners(Protocol):
         """Names that begin with a prefix belong to a listener."""
 
     async def start(self, spawn: Spawn) -> None:
-        """Begin; `spawn` runs a coroutine as a supervised task. Raises `StoreError`."""
+        """Begins; `spawn` runs a coroutine as a supervised task. Raises `StoreError`."""
 
     async def beat(self) -> None:
-        """Be heard of by the others once more; own nothing any more if that comes too late. Takes a second or two."""
+        """Renews this proxy's presence key; owns nothing any more if that comes too late. Takes a second or two."""
 
     async def close(self) -> None:
         """Everything is released: say good-bye."""
@@ -239,5 +239,5 @@ def cursor_key(name: str) -> str:
 
 
 async def forget_cursor(store: StoreClient, name: str) -> None:
-    """Forget the cursor of a name that is kept as a group's offsets: it has settled nothing, a cursor is all it is."""
+    """Forgets the cursor of a name that is kept as a group's offsets: it has settled nothing, a cursor is all it is."""
     await store.logs[store.group].groups.delete(name)

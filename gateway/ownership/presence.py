@@ -50,7 +50,7 @@ class Presence:
         self.id = f"{self._random.getrandbits(64):016x}"
 
     async def enter(self) -> None:
-        """Be there, as one that was never there before. Raises `StoreError`."""
+        """Creates the presence key, as of one that was never there before. Raises `StoreError`."""
         self._renew()
         asked_s = self._clock()
         await self._store.keys.put(kv_key(ALIVE, self.id), b"", ttl_ms=self._ttl_ms)
@@ -59,7 +59,7 @@ class Presence:
         self._heard_since_s = self._clock()
 
     async def beat(self) -> None:
-        """Be heard of once more. Raises `StoreError`, `RevisionConflict` when another proxy is our heir."""
+        """Renews the presence key. Raises `StoreError`, `RevisionConflict` when another proxy is our heir."""
         asked_s = self._clock()
         since_s, self._heard_since_s = self._heard_since_s, None
         key = kv_key(ALIVE, self.id)
@@ -77,7 +77,7 @@ class Presence:
         self._heard_until_s = self._until_s = asked_s + self._ttl_s
 
     async def inherit(self, proxy: str, *, expected_revision: int) -> None:
-        """Be the heir of a proxy that is gone, for good. Raises `RevisionConflict` when it is there or has one."""
+        """Becomes the heir of a proxy that is gone, for good. Raises `RevisionConflict` when it is there or has one."""
         heir = kv_key(HEIRS, proxy)
         await self._store.keys.transact(
             {heir: expected_revision, kv_key(ALIVE, proxy): 0}, [Put(heir, self.id.encode())]
@@ -108,7 +108,7 @@ class Presence:
         return self.remaining_s > 0 and self._heard_until_s - self._clock() < self._ttl_s / 2
 
     def go_on(self, until_s: float, *, at_most_s: float) -> None:
-        """Be there for longer, as nobody can take what we own: `at_most_s` longer than the others were told."""
+        """Extends the presence, as nobody can take what we own: `at_most_s` longer than the others were told."""
         if self.remaining_s > 0:
             self._until_s = max(self._until_s, min(until_s, self._heard_until_s + at_most_s))
 
@@ -118,7 +118,7 @@ class Presence:
         return self._until_s - self._clock() if self.present else 0.0
 
     async def leave(self) -> None:
-        """Be gone; whatever the store says, time will do it."""
+        """Removes the presence key; whatever the store says, times will do it."""
         if not self.present:
             return
         self.present = False

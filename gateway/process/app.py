@@ -90,7 +90,7 @@ class Gateway:
     # ---- up
 
     async def start(self) -> None:
-        """Open everything. Raises `ServerFailed`."""
+        """Opens everything. Raises `ServerFailed`."""
         self.backend.watch(self.metrics)
         self.metrics.subscribers.set_function(lambda: self.hub.fanout.subscriber_count)
         self.metrics.subscribers_behind.set_function(lambda: self.hub.fanout.behind_count)
@@ -190,7 +190,7 @@ class Gateway:
     # ---- down
 
     async def stop(self) -> None:
-        """Stop listening, let connections end, and wait until nothing is under way."""
+        """Stops listening, lets connections end, and waits until nothing is under way."""
         self._stopping = True
         for server in self._servers:
             server.close()
@@ -220,7 +220,7 @@ class Gateway:
         self._poller.close()
 
     async def stop_admin(self) -> None:
-        """Stop answering on the admin port; the last thing to go."""
+        """Stops answering on the admin port; the last thing to go."""
         if self._admin is not None:
             await self._admin.stop()
 
@@ -293,7 +293,7 @@ async def _run(
     worker: Path | None = None,
     news: Callable[[], AsyncIterator[Config]] | None = None,
 ) -> None:
-    """Run a gateway on a backend until it is asked to stop.
+    """Runs a gateway on a backend until it is asked to stop.
 
     One that is a `worker` listens on ports that others share, and has its pages at a Unix socket of this path. `news`
     brings configurations whose users and access rules are to count in place of those before. Raises `ServerFailed`, and
@@ -319,7 +319,7 @@ async def _run(
 
 
 def serve(config: Config, *, load: Load, on_ready: Callable[[Gateway], None] | None = None) -> int:
-    """Run gateway, store and controller in this process; the exit status. Raises `ServerFailed`.
+    """Runs gateway, stores and controller in this process; the exit status. Raises `ServerFailed`.
 
     `load` reads the configuration again, which is asked for by SIGHUP.
     """
@@ -328,7 +328,7 @@ def serve(config: Config, *, load: Load, on_ready: Callable[[Gateway], None] | N
 
 
 def serve_proxy(config: Config, *, load: Load, on_ready: Callable[[Gateway], None] | None = None) -> int:
-    """Run a gateway over a cluster's store groups in this process; the exit status. Raises `ServerFailed`.
+    """Runs a gateway over a cluster's store groups in this process; the exit status. Raises `ServerFailed`.
 
     `load` is as in `serve`.
     """
@@ -348,5 +348,5 @@ def _serve(
 
 
 def serve_worker(config: Config, pages: Path, news: Callable[[], AsyncIterator[Config]]) -> int:
-    """Run one of several gateways on the same ports in this process; the exit status. Raises `ServerFailed`."""
+    """Runs one of several gateways on the same ports in this process; the exit status. Raises `ServerFailed`."""
     return run_server(lambda run: _run(run, config, cluster_backend(config), worker=pages, news=news))

@@ -91,7 +91,7 @@ class Backend(Protocol):
         """The store groups of a cluster."""
 
     def watch(self, metrics: Metrics) -> None:
-        """Have the log's figures among the metrics."""
+        """Has the log's figures among the metrics."""
 
 
 class StoreFigures:
@@ -295,7 +295,7 @@ class ClusterBackend:
 
 @asynccontextmanager
 async def local_backend(config: Config) -> AsyncIterator[LocalBackend]:
-    """Open store and controller in the data directory. Raises `StoreError`, `ControllerError`, OSError."""
+    """Opens store and controller in the data directory. Raises `StoreError`, `ControllerError`, OSError."""
     said = config.store
     store = await LocalStore.open(said.data_dir, group=said.group, **store_options(said))
     async with store:
@@ -308,7 +308,7 @@ async def local_backend(config: Config) -> AsyncIterator[LocalBackend]:
 
 @asynccontextmanager
 async def cluster_backend(config: Config) -> AsyncIterator[ClusterBackend]:
-    """Reach a cluster; waits for its controllers and the master of its home group as long as that takes."""
+    """Reaches a cluster; waits for its controllers and the master of its home group as long as that takes."""
     cluster, proxy = config.cluster, config.proxy
     credentials = node_credentials(cluster, host="localhost", key="cluster").channel
     addresses = list(cluster.controllers.values())

@@ -44,7 +44,7 @@ class Child:
 
     @classmethod
     def start(cls, name: str, command: Sequence[str], *, log: Path | None = None, pipes: bool = False) -> "Child":
-        """Start a command. What it writes goes to a file, or without `log` to where ours goes.
+        """Starts a command. What it writes goes to a file, or without `log` to where ours goes.
 
         With `pipes`, its standard input is a pipe, and with a log its standard output too. Raises `ChildFailed`.
         """
@@ -105,7 +105,7 @@ class Child:
 
 
 def end(children: Sequence[Child], limit_s: float) -> Sequence[Child]:
-    """End children together: by SIGTERM, and by SIGKILL those that run after `limit_s`; without a limit, at once.
+    """Ends children together: by SIGTERM, and by SIGKILL those that run after `limit_s`; without a limit, at once.
 
     Blocks until all have ended. Returns those that were killed.
     """

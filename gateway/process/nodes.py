@@ -44,7 +44,7 @@ def controller_run(config: Config, *, join: bool = False) -> ControllerRun:
 
 
 def serve_controller(config: Config, *, join: bool = False) -> int:
-    """Run a controller in this process; the exit status. Raises `ConfigError`, `ServerFailed`."""
+    """Runs a controller in this process; the exit status. Raises `ConfigError`, `ServerFailed`."""
     return serve_controller_run(controller_run(config, join=join))
 
 
@@ -77,5 +77,5 @@ def store_settings(config: Config, credentials: NodeCredentials = NO_CREDENTIALS
 
 
 def serve_store(config: Config) -> int:
-    """Run a store node in this process; the exit status. Raises `ConfigError`, `ServerFailed`, `StoreError`."""
+    """Runs a store node in this process; the exit status. Raises `ConfigError`, `ServerFailed`, `StoreError`."""
     return serve_store_run(store_run(config))

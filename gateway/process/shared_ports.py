@@ -26,7 +26,7 @@ class SharedPorts:
 
     @classmethod
     async def keep(cls, listeners: Mapping[str, ListenerConfig]) -> "SharedPorts":
-        """Take the ports of all listeners that are enabled. Raises `ServerFailed`."""
+        """Takes the ports of all listeners that are enabled. Raises `ServerFailed`."""
         ports = cls()
         try:
             for name, one in listeners.items():
@@ -37,7 +37,7 @@ class SharedPorts:
         return ports
 
     def close(self) -> None:
-        """Give the ports back."""
+        """Gives the ports back."""
         for sock in self._kept:
             sock.close()
         self._kept.clear()
@@ -51,7 +51,7 @@ class SharedPorts:
         return msgspec.structs.replace(one, port=port, tls_port=tls_port)
 
     async def _take(self, one: ListenerConfig, port: int, key: str) -> int:
-        """Take a port on all addresses of a host; which one it is."""
+        """Takes a port on all addresses of a host; which one it is."""
         kind = socket.SOCK_DGRAM if one.transport == "udp" else socket.SOCK_STREAM
         with listening_on(f"listeners.{one.name}", one.host, port, key=key):
             found = await asyncio.get_running_loop().getaddrinfo(one.host, port, type=kind, flags=socket.AI_PASSIVE)

@@ -65,7 +65,7 @@ class SharedStore(StoreFigures):
 
 @asynccontextmanager
 async def shared_store(config: Config) -> AsyncIterator[SharedStore]:
-    """Open store and metadata, and serve both at Unix sockets.
+    """Opens store and metadata, and serves both at Unix sockets.
 
     Raises `ConfigError`, `StoreError`, `ControllerError`, OSError.
     """
@@ -124,7 +124,7 @@ async def _alone(node: ControllerNode) -> None:
 
 
 async def _registered(node: ControllerNode, config: Config, address: str) -> Replica:
-    """Say where the group's only replica is now. Raises `ControllerError`."""
+    """Says where the group's only replica is now. Raises `ControllerError`."""
 
     def about(id_: int, check: str) -> Replica:
         return Replica(id=id_, node=config.cluster.node_name, address=address, zone=config.cluster.zone, check=check)

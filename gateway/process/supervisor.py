@@ -36,7 +36,7 @@ class Supervisor:
     # ---- up
 
     def start(self, name: str) -> Child:
-        """Start a child that is not running. Raises `ChildFailed`."""
+        """Starts a child that is not running. Raises `ChildFailed`."""
         assert not self.running(name)
         child = self.children[name] = self._launch(name)
         return child
@@ -102,7 +102,7 @@ class Supervisor:
         ended: Callable[[int, float], Awaitable[None]],
         start: Callable[[], Awaitable[None]],
     ) -> None:
-        """Start a child again whenever it ends, later and later while it ends at once.
+        """Starts a child again whenever it ends, later and later while it ends at once.
 
         `ended` gets its exit status, and the seconds until `start` is called, which may raise `HeadgateError`.
         """
@@ -125,6 +125,6 @@ class Supervisor:
     # ---- down
 
     def stop(self, *names: str, kill: bool = False) -> Sequence[Child]:
-        """End some children together, as `end` does; with `kill` at once. Returns those that were killed."""
+        """Ends some children together, as `end` does; with `kill` at once. Returns those that were killed."""
         ending = [child for name in names if (child := self.children.pop(name, None)) is not None]
         return end(ending, 0.0 if kill else self.stop_s)

@@ -61,7 +61,7 @@ class Worker:
         return None if self.ready else ", ".join(self.troubles)
 
     def close(self) -> None:
-        """Note that its process has ended."""
+        """Notes that its process has ended."""
         self.child = None
         if self.orders is not None:
             self.orders.close()
@@ -79,7 +79,7 @@ class Worker:
         )
 
     async def look(self) -> None:
-        """Ask it how it is."""
+        """Asks it how it is."""
         try:
             status = msgspec.json.decode(await self._ask("/status"), type=Status)
         except (WorkerSilent, msgspec.MsgspecError) as error:
@@ -89,7 +89,7 @@ class Worker:
         self.status = status
 
     async def count(self) -> None:
-        """Ask it what it has counted; without an answer the last one stands."""
+        """Asks it what it has counted; without an answer the last one stands."""
         with suppress(WorkerSilent):
             self.metrics = (await self._ask("/metrics")).decode()
 
@@ -137,7 +137,7 @@ class WorkerPool:
             self._tasks += [asyncio.create_task(self._keep(worker)), asyncio.create_task(self._watch(worker))]
 
     async def gather(self) -> None:
-        """Ask all what they have counted."""
+        """Asks all what they have counted."""
         await asyncio.gather(*(worker.count() for worker in self.workers if worker.child is not None))
 
     def tell(self, config: Config) -> None:
@@ -151,7 +151,7 @@ class WorkerPool:
             pipe.write(orders)
 
     async def stop(self) -> None:
-        """Have all stop listening at once and end; those that do not are ended."""
+        """Has all stop listening at once and ends; those that do not are ended."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -172,7 +172,7 @@ class WorkerPool:
         worker.orders.write(orders)
 
     async def _keep(self, worker: Worker) -> None:
-        """Start a worker again whenever it has ended."""
+        """Starts a worker again whenever it has ended."""
 
         async def ended(status: int, again_s: float) -> None:
             pid = 0 if worker.child is None else worker.child.pid

@@ -68,7 +68,7 @@ class Workers:
     # ---- up and down
 
     async def start(self, stack: contextlib.AsyncExitStack) -> None:
-        """Open the pages and the port for readers, and start the workers. Raises `ServerFailed`, `ChildFailed`."""
+        """Opens the pages and the port for readers, and starts the workers. Raises `ServerFailed`, `ChildFailed`."""
         config, admin, rpc = self.config, self.config.admin, self.config.rpc
         pages = await AdminServer.start(
             admin, ready=self.ready, status=self.status, registry=self._registry, gather=self._pool.gather
@@ -166,7 +166,7 @@ def _listening(one: ListenerConfig) -> Iterator[Listening]:
 
 
 async def _run(run: Run, config: Config, count: int, *, load: Load, on_ready: Callable[[Workers], None] | None) -> None:
-    """Run a gateway of several workers until it is asked to stop. SIGHUP has the configuration read again, by `load`.
+    """Runs a gateway of several workers until it is asked to stop. SIGHUP has the configuration read again, by `load`.
 
     Raises `ServerFailed`, `ChildFailed`, `ConfigError`, `WorkerMessageError`, `StoreError`, `ControllerError`, OSError.
     """
@@ -213,7 +213,7 @@ def _for_workers(config: Config, base: SharedStore) -> Config:
 
 
 def serve(config: Config, count: int, *, load: Load, on_ready: Callable[[Workers], None] | None = None) -> int:
-    """Run a gateway of so many workers; the exit status. Raises as `_run` does.
+    """Runs a gateway of so many workers; the exit status. Raises as `_run` does.
 
     A second signal ends all processes at once.
     """

@@ -104,7 +104,7 @@ class ExportWriter:
         file.write(header + _CRC.pack(crc32c(header)))
 
     def add(self, entries: Iterable[Entry]) -> None:
-        """Add some entries."""
+        """Adds some entries."""
         for one in entries:
             self._kept.append(
                 _Kept(
@@ -122,7 +122,7 @@ class ExportWriter:
                 self._flush()
 
     def finish(self) -> None:
-        """Write what is left, and the end."""
+        """Writes what is left, and the end."""
         self._flush()
         self._write(_END_COUNT, _END.pack(self.entries, self._sequence))
 
@@ -163,7 +163,7 @@ def exporting(path: Path) -> Iterator[IO[bytes]]:
 async def export_to(
     store: StoreClient, path: Path, *, now_ms: int, namespaces: Sequence[str] | None = None
 ) -> Exported:
-    """Write the state as it is now, of some namespaces (None: all that there are), to a file.
+    """Writes the state as it is now, of some namespaces (None: all that there are), to a file.
 
     One page is in memory at a time. Raises what `kv_hold` and `kv_range` raise, and OSError.
     """
@@ -261,7 +261,7 @@ def batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
 
 
 async def import_from(store: StoreClient, path: Path, *, now_ms: int) -> Imported:
-    """Store the entries of a file, over what the store has under their keys; other keys stay.
+    """Stores the entries of a file, over what the store has under their keys; other keys stay.
 
     The whole file is checked first: nothing of a damaged one is stored. Then entries are stored some hundred at a
     time, those together atomically. An import that was broken off is repeated: what the store has already, value and

@@ -218,7 +218,7 @@ def revision(at: Position) -> int:
 
 
 def apply(state: State, at: int, record: KvRecord, now_ms: int) -> Verdict:
-    """Do what a record says, at revision `at`; `now_ms` is when its frame was stored."""
+    """Does what a record says, at revision `at`; `now_ms` is when its frame was stored."""
     return _RULES[type(record)](state, at, record, now_ms)
 
 
@@ -338,7 +338,7 @@ def _store(
     ordinal: int,
     now_ms: int,
 ) -> None:
-    """Put a value; a key that was not there, or whose time is over, begins again at version 1."""
+    """Puts a value; a key that was not there, or whose time is over, begins again at version 1."""
     if before is not None and before.live(now_ms):
         held = SlotContent(at, before.created, expires_at_ms, before.version + 1, ordinal, value)
     else:

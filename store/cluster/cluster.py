@@ -69,7 +69,7 @@ class ClusterStore:
     """
 
     def __init__(self, controller: ControllerClient, connect: Connect) -> None:
-        """Begin to connect; the event loop has to be running."""
+        """Begins to connect; the event loop has to be running."""
         self._groups = StoreGroups(controller, connect)
         self.log = ClusterLog(self._groups)
         self.queues = ClusterQueues(self._groups)  # type: ignore[abstract]  # the rest is routed
@@ -80,7 +80,7 @@ class ClusterStore:
 
     @classmethod
     async def open(cls, controller: ControllerClient, connect: Connect) -> "ClusterStore":
-        """Connect, and wait for the home group. Raises `StoreUnreachable`."""
+        """Connects, and waits for the home group. Raises `StoreUnreachable`."""
         store = cls(controller, connect)
         try:
             home = store._groups.home
@@ -100,7 +100,7 @@ class ClusterStore:
         await self.close()
 
     async def close(self) -> None:
-        """Disconnect from all groups."""
+        """Disconnects from all groups."""
         await self._groups.close()
 
     @property

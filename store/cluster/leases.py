@@ -78,7 +78,7 @@ class ClusterLeases(LeaseCalls):
     async def _by_handle(
         self, handles: Sequence[str], ask: Callable[[StoreClient, Sequence[str]], Awaitable[Sequence[T]]]
     ) -> list[T | StoreError]:
-        """Ask the group of each handle; the answers in the order of the handles."""
+        """Asks the group of each handle; the answers in the order of the handles."""
         answers: list[T | StoreError] = [BadHandle("a handle that was not made here")] * len(handles)
         by_group: dict[int, list[int]] = {}
         for n, handle in enumerate(handles):

@@ -27,7 +27,7 @@ class StoreGroups:
     """The clients of all store groups, connected to and left as the controller says."""
 
     def __init__(self, controller: ControllerClient, connect: Connect) -> None:
-        """Begin to connect; the event loop has to be running."""
+        """Begins to connect; the event loop has to be running."""
         self.controller = controller
         self.logs: dict[int, StoreClient] = {}
         self.home: StoreClient  # of the home group
@@ -42,7 +42,7 @@ class StoreGroups:
         self._changed()
 
     async def close(self) -> None:
-        """Disconnect from all groups."""
+        """Disconnects from all groups."""
         self._closed = True
         self._unwatch()
         logs, self.logs = self.logs, {}

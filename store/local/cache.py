@@ -41,7 +41,7 @@ class FrameCache:
             return found
 
     def put(self, *frames: Frame | Placed) -> None:
-        """Keep frames and let the ones used longest ago go."""
+        """Keeps frames and lets the ones used longest ago go."""
         with self._lock:
             for frame in frames:
                 if frame.start not in self._frames:

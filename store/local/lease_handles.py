@@ -42,7 +42,7 @@ class LeaseHandles:
     async def _settle(
         self, handles: Mapping[int, LeaseHandle], loaded: _Loaded, answers: list[StoreError | None]
     ) -> dict[int, LeaseHandle]:
-        """Settle, and answer by number; those that somebody else was settling, who may have failed."""
+        """Settles, and answers by number; those that somebody else was settling, who may have failed."""
         taken: dict[LeaseQueue, list[int]] = {}
         pending: dict[int, LeaseHandle] = {}
         endings: list[asyncio.Future[Any]] = []

@@ -204,7 +204,7 @@ class Lending:
         max_count: int,
         max_bytes: int,
     ) -> tuple[list[Lease], int]:
-        """Look at new messages and lend up to `max_count` of them; how many were looked at."""
+        """Looks at new messages and lends up to `max_count` of them; how many were looked at."""
         try:
             located = await self._locate(leases.queue, ranges, max_bytes=max_bytes)
         except BaseException:
@@ -243,7 +243,7 @@ class Lending:
         await asyncio.shield(self.settling(leases, ranges, delivered=delivered))  # who goes away does not stop it
 
     def settling(self, leases: LeaseQueue, ranges: Sequence[Range], *, delivered: bool) -> "asyncio.Future[Any]":
-        """Settle what is on its way there; the future ends when it is durable, and is not to be cancelled.
+        """Settles what is on its way there; the future ends when it is durable, and is not to be cancelled.
 
         It is lendable again when that fails; `delivered` as in `restore`.
         """
@@ -280,7 +280,7 @@ class Lending:
         await self._append_settling(leases, ranges, UnplacedFrame.build(rows + row, payload + settled))
 
     async def _append_settling(self, leases: LeaseQueue, ranges: Sequence[Range], frame: UnplacedFrame) -> None:
-        """Append a frame that settles what is nobody's. It is lendable again when that fails."""
+        """Appends a frame that settles what is nobody's. It is lendable again when that fails."""
         appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(outcome: Appended | StoreError) -> None:
@@ -369,7 +369,7 @@ class Lending:
             logger.exception("dead letters could not be moved", extra={"queue": leases.queue})
 
     async def _bury(self, leases: LeaseQueue, ranges: Sequence[Range], reason: str) -> None:
-        """Move what is nobody's to where dead letters go, or settle it where there is no such place."""
+        """Moves what is nobody's to where dead letters go, or settles it where there is no such place."""
         target = leases.policy.target
         left = list(_offsets(ranges))
         try:
@@ -434,7 +434,7 @@ class Lending:
         return sum(end - start for start, end in ranges)
 
     def expire(self) -> int | None:
-        """End the leases and delays whose time has come; in how many milliseconds the next one ends."""
+        """Ends the leases and delays whose time has come; in how many milliseconds the next one ends."""
         now_ms = self._now_ms()
         table = self._recent.leases
         more, seen = table.expire(now_ms)
@@ -446,13 +446,13 @@ class Lending:
         return None if following is None else max(following - now_ms, 1)
 
     async def close(self) -> None:
-        """Wait for what is being moved."""
+        """Waits for what is being moved."""
         if self._work:
             await asyncio.wait(self._work)
 
 
 def check_invisible(invisible_ms: int) -> None:
-    """Raise ValueError for what is no time to lend a message for."""
+    """Raises ValueError for what is no time to lend a message for."""
     if not 0 < invisible_ms <= INVISIBLE_MS_MAX:
         raise ValueError(f"a lease lasts 1 to {INVISIBLE_MS_MAX} ms, not {invisible_ms}")
 

@@ -67,7 +67,7 @@ class LocalStore:
         replication: ReplicationHooks | None = None,
         **engine: Any,
     ) -> None:
-        """Open and recover; blocks. Programs use `open`."""
+        """Opens and recovers; blocks. Programs use `open`."""
         wall_ms = now_ms or WallClock()  # what is due at a time waits again when the clock is set back
         clock = RisingClock(wall_ms)
         core = self.core = Core(loop, clock, replication)
@@ -125,7 +125,7 @@ class LocalStore:
 
     @classmethod
     async def open(cls, data_dir: Path, **options: Any) -> "LocalStore":
-        """Open a data directory, creating and recovering it as needed, off the loop.
+        """Opens a data directory, creating and recovering it as needed, off the loop.
 
         Options: `now_ms`, `pending_bytes_max`, `cache_bytes_max`, `timer_limits`, and those of `Engine`, which says
         what is raised: which `group`'s it is, its `role`, as master the `epoch` and what of the log is known to be
@@ -144,7 +144,7 @@ class LocalStore:
         await self.close()
 
     async def close(self) -> None:
-        """Store what was appended and answer for it, bring the views up, close. Again waits for the first call.
+        """Stores what was appended and answers for it, brings the views up, closes. Again waits for the first call.
 
         A master waits a moment for what is not confirmed, and then answers that nobody knows.
         """
@@ -156,7 +156,7 @@ class LocalStore:
         await asyncio.shield(core.closing)
 
     async def step_down(self) -> None:
-        """Close at once. What is not confirmed is answered `AppendOutcomeUnknown`, and views do not follow it."""
+        """Closes at once. What is not confirmed is answered `AppendOutcomeUnknown`, and views do not follow it."""
         if self.core.closing is None:
             self.replication.give_up()
         await self.close()
@@ -223,7 +223,7 @@ class LocalStore:
         return self.core.engine.scrub.verifying
 
     def verify(self) -> None:
-        """Have the whole log read now, for damage; `hastened` until it has. Raises `StoreError`."""
+        """Has the whole log read now, for damage; `hastened` until it has. Raises `StoreError`."""
         if not self.core.engine.scrub.hasten():
             raise StoreError("store.scrub_bytes_per_s is 0: stop the node, and use headgate store verify")
 

@@ -97,7 +97,7 @@ class Reader:
         return found
 
     def _rest(self) -> None:
-        """Leave processor and interpreter to the write path for a moment, after having worked for one.
+        """Leaves processor and interpreter to the write path for a moment, after having worked for one.
 
         Beside four readers at full speed appends take 1 ms so, 3.5 ms otherwise (tests/bench/cold_reads.py).
         """

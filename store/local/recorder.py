@@ -37,7 +37,7 @@ class Recorder:
         self._outcomes: Mapping[Position, Outcome] = {}
 
     def record(self, record: Record) -> asyncio.Future[Outcome]:
-        """Store a record; the future ends when it is durable and applied, with what became of it.
+        """Stores a record; the future ends when it is durable and applied, with what became of it.
 
         It fails with `StoreError`: the append's, or the record's own (`RevisionConflict`), or `BadArgument` for one
         that could not be read again: it would be acknowledged and have no effect.
@@ -58,7 +58,7 @@ class Recorder:
         self._outcomes = outcomes
 
     def flush(self) -> None:
-        """Append what was gathered."""
+        """Appends what was gathered."""
         gathered, self._gathered = self._gathered, []
         frame: list[_UnwrittenRecord] = []
         size = 0

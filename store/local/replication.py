@@ -116,7 +116,7 @@ class LocalReplication:
     # ---- as master
 
     def refuse_appends(self, why: StoreError | None) -> None:
-        """Answer with `why` to all appends that have no place in the log yet; None: take them again.
+        """Answers with `why` to all appends that have no place in the log yet; None: take them again.
 
         The store's own records are refused too: timers and keys that are due wait, and retention does.
         """
@@ -146,7 +146,7 @@ class LocalReplication:
     # ---- as replica
 
     def receive(self, frames: bytes | Sequence[Placed]) -> LogOffset:
-        """Take whole frames from the master, the first of which is this log's next; how far it is taken now.
+        """Takes whole frames from the master, the first of which is this log's next; how far it is taken now.
 
         They are written as they are, and synced, in a thread, while the next ones are taken; then `flushed` is called
         with how far. Bytes are verified; nothing of them is taken when it raises: `CorruptFrame`, also for a frame that
@@ -216,14 +216,14 @@ class LocalReplication:
         )
 
     async def distrust(self, start: LogOffset, end: LogOffset) -> None:
-        """Take a closed segment for damaged as a whole, as other replicas have other frames there, and so its seal."""
+        """Takes a closed segment for damaged as a whole, as other replicas have other frames there, and so its seal."""
         self._core.check_running()
         self._core.engine.sealer.distrust(start)
         bad = BadRange(start, end, "the other replicas have other frames there")
         await self._core.loop.run_in_executor(self._core.pool, self._core.engine.log.damaged, bad, BY_SEAL)
 
     async def mend(self, start: LogOffset, frames: bytes) -> None:
-        """Write whole frames of another replica in place of the damage that `start` lies in, from there on.
+        """Writes whole frames of another replica in place of the damage that `start` lies in, from there on.
 
         They are verified, tile what they replace, and are on disk when this returns; `damages` has what is left. Does
         nothing where nothing is damaged any more. A damage at or behind `mendable_end` is for `receive`.
@@ -233,7 +233,7 @@ class LocalReplication:
         await self._core.loop.run_in_executor(self._core.pool, mend, self._core.engine.log, start, frames)
 
     async def snapshot(self, directory: Path) -> SnapshotInfo:
-        """Copy the views, and say where the log begins, into a new directory: for
+        """Copies the views, and says where the log begins, into a new directory: for
         `store.engine.snapshot.install_snapshot`.
 
         Raises `SnapshotUnusable` when it takes too long, or the store is closed meanwhile, OSError.

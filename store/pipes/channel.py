@@ -64,7 +64,7 @@ class Channel:
         return pipe
 
     async def close(self) -> None:
-        """End all streams."""
+        """Ends all streams."""
         for call in list(self._calls):
             call.cancel()
 
@@ -99,7 +99,7 @@ class Call:
             raise
 
     async def write(self, message: bytes) -> None:
-        """Send a message. Raises `AioRpcError`."""
+        """Sends a message. Raises `AioRpcError`."""
         try:
             await (await self._pipe()).write(message)
         except grpc.aio.AioRpcError as error:
@@ -111,7 +111,7 @@ class Call:
         return self._error is not None
 
     def cancel(self) -> bool:
-        """Hang up."""
+        """Closes the connection."""
         self._over(self)
         if not self._opening.done():
             return self._opening.cancel()

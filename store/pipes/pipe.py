@@ -143,7 +143,7 @@ class Pipe(asyncio.BufferedProtocol):
         return message
 
     async def write(self, message: bytes) -> None:
-        """Send a message; returns when not too much waits to be sent. Raises `AioRpcError`: the pipe is over."""
+        """Sends a message; returns when not too much waits to be sent. Raises `AioRpcError`: the pipe is over."""
         if self._over:
             raise self._error or broken("the stream has ended")
         self._transport.writelines((_SIZE.pack(len(message)), message))
@@ -151,21 +151,21 @@ class Pipe(asyncio.BufferedProtocol):
             await self._writable.wait()
 
     def end(self, end: End) -> None:
-        """Say how it ends, and close."""
+        """Says how it ends, and closes."""
         if not self._over:
             said = msgspec.msgpack.encode(end)
             self._transport.writelines((_SIZE.pack(_END | len(said)), said))
             self.close()
 
     def close(self) -> None:
-        """End it when what was written is sent; at once when that takes too long."""
+        """Ends it when what was written is sent; at once when that takes too long."""
         self._end(broken("the stream was closed"))
         if not self._transport.is_closing():
             self._transport.close()
             self._lingering = self._loop.call_later(LINGER_S, self._transport.abort)
 
     def abort(self) -> None:
-        """End it at once."""
+        """Ends it at once."""
         self._end(broken("the stream was given up"))
         self._transport.abort()
 
@@ -244,7 +244,7 @@ class Pipe(asyncio.BufferedProtocol):
                 self._transport.pause_reading()
 
     def _make_room(self, needed: int) -> None:
-        """Have room for more of the message that comes, of which a part may be here.
+        """Has room for more of the message that comes, of which a part may be here.
 
         It is given as bytes come, not as the message's size says: at most `_GROWTH` times what is here, `_GROWTH_LARGE`
         times where that is much, or the least.

@@ -39,7 +39,7 @@ class Context:
         self._pipe = pipe
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> NoReturn:
-        """End the stream with a status."""
+        """Ends the stream with a status."""
         self._pipe.end(End(code.name, details, list(trailing_metadata)))
         raise grpc.aio.AbortError("the stream is ended")
 
@@ -115,7 +115,7 @@ class Server(listening.Server):
             pipe.release()
 
     async def _call(self, pipe: Pipe, path: str) -> None:
-        """Let the handler of a stream serve it."""
+        """Lets the handler of a stream serve it."""
         details = _Details(path)
         found = next((one for service in self._services if (one := service.service(details)) is not None), None)
         if found is None or not found.response_streaming:

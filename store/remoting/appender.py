@@ -175,7 +175,7 @@ class Appender:
         return leave
 
     def _resume(self) -> None:
-        """Send again what was refused. Told, not read from a clock: a timer may be early by its rounding."""
+        """Sends again what was refused. Told, not read from a clock: a timer may be early by its rounding."""
         self._paused = False
         self._wake()
 
@@ -222,7 +222,7 @@ class Appender:
         self.expire()
 
     def expire(self) -> None:
-        """Answer what has been in trouble for too long; to be called now and then while something is wrong."""
+        """Answers what has been in trouble for too long; to be called now and then while something is wrong."""
         limit = self._now_s() - self._budget_s
         waiting = self._waiting
         while waiting and (since := waiting[0].since) is not None and since < limit:
@@ -262,11 +262,11 @@ class Appender:
             self._tell(done, unknown)
 
     def refuse(self, why: StoreError) -> None:
-        """Take nothing any more."""
+        """Takes nothing any more."""
         self._closed = why
 
     def close(self, why: StoreError) -> None:
-        """Answer everything: nothing more is sent."""
+        """Answers everything: nothing more is sent."""
         self.refuse(why)
         sent, self._sent = list(self._sent.values()), {}
         for pending in sent:

@@ -114,7 +114,7 @@ class Caller:
         *,
         orphaned: Callable[[T], None] | None = None,
     ) -> T:
-        """Call a method and wait for its answer, decoded. Who goes away lets go of it."""
+        """Calls a method and waits for its answer, decoded. Who goes away lets go of it."""
         pending = self.begin(method, arguments, decode, mode, orphaned=orphaned)
         try:
             answer: T = await pending.future
@@ -151,7 +151,7 @@ class Caller:
         return pending
 
     def tell(self, method: str, arguments: Arguments) -> None:
-        """Call a method that is not answered; nothing happens when its session is over."""
+        """Calls a method that is not answered; nothing happens when its session is over."""
         if self._closed is None and self._down_since is None:
             self._waiting.append(_Pending(0, method, _encoded(arguments), SESSION, nothing, self._loop.create_future()))
             self._wake()
@@ -232,7 +232,7 @@ class Caller:
         return pending.mode not in _BOUND and not pending.future.done() and not self._is_late(pending)
 
     def _resume(self) -> None:
-        """Send again what was refused."""
+        """Sends again what was refused."""
         paused, self._paused = self._paused, []
         self._waiting.extend(paused)
         self._wake()
@@ -265,7 +265,7 @@ class Caller:
         self.expire()
 
     def expire(self) -> None:
-        """Fail what has been in trouble for too long; to be called now and then while something is wrong."""
+        """Fails what has been in trouble for too long; to be called now and then while something is wrong."""
         waiting, self._waiting = self._waiting, deque()
         for pending in waiting:
             if self._is_late(pending):
@@ -294,11 +294,11 @@ class Caller:
         return StoreUnreachable(f"the store group had no master within reach for {self._budget_s:g} s{why}")
 
     def refuse(self, why: StoreError) -> None:
-        """Take nothing any more."""
+        """Takes nothing any more."""
         self._closed = why
 
     def close(self, why: StoreError) -> None:
-        """Fail everything."""
+        """Fails everything."""
         self.refuse(why)
         pending_calls = [*self._sent.values(), *self._waiting, *self._paused]
         self._sent, self._waiting, self._paused = {}, deque(), []

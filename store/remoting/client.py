@@ -58,7 +58,7 @@ class RemoteStore:
         now_ms: Callable[[], int] = _clock_ms,
         cluster: Callable[[], str] = str,
     ) -> None:
-        """Begin to connect; the event loop has to be running."""
+        """Begins to connect; the event loop has to be running."""
         held = Held()
         self._connection = Connection(
             group,
@@ -80,7 +80,7 @@ class RemoteStore:
 
     @classmethod
     async def open(cls, group: int, resolve: Resolve, **options: Any) -> "RemoteStore":
-        """Connect. Options as of the class. Raises `StoreUnreachable` when that takes longer than `budget_s`."""
+        """Connects. Options as of the class. Raises `StoreUnreachable` when that takes longer than `budget_s`."""
         store = cls(group, resolve, **options)
         try:
             await store.connected()
@@ -98,7 +98,7 @@ class RemoteStore:
         await self.close()
 
     async def close(self) -> None:
-        """Wait a moment for what is under way, and disconnect; leases end. Again waits for the first call."""
+        """Waits a moment for what is under way, and disconnects; leases end. Again waits for the first call."""
         if self._remote.closing is None:
             self._remote.closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._remote.closing)

@@ -114,7 +114,7 @@ class Connection:
         ]
 
     async def close(self, why: StoreError) -> None:
-        """End it; what is under way fails with `why`, or as unknown."""
+        """Ends it; what is under way fails with `why`, or as unknown."""
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
@@ -191,7 +191,7 @@ class Connection:
     # ---- connecting
 
     async def _attempt(self) -> None:
-        """Connect to whom the last refusal named, or to the master that is known, and stay connected."""
+        """Connects to whom the last refusal named, or to the master that is known, and stays connected."""
         began_s, sessions = self._loop.time(), self.sessions
         self._retry.clear()
         target, self._hint = self._hint or self._resolve(), None
@@ -207,7 +207,7 @@ class Connection:
                 self._backoff.reset()
 
     async def _connect(self, target: str | None) -> None:
-        """Connect to a node, and stay connected. Raises `StoreError`: why that is over."""
+        """Connects to a node, and stays connected. Raises `StoreError`: why that is over."""
         if target is None:
             raise StoreUnreachable(f"store group {self._group} has no master that is known")
         self.target = target
@@ -224,7 +224,7 @@ class Connection:
             await streams.close()
 
     async def _open(self, target: str) -> NodeStreams:
-        """Connect to a node, unless the master turns out to be another meanwhile."""
+        """Connects to a node, unless the master turns out to be another meanwhile."""
         hello = arguments.Hello(self._group, self._reading, self._cluster())
         opened = NodeStreams.open(target, hello, credentials=self._credentials, timeout_s=CONNECT_S)
         opening = asyncio.ensure_future(opened)
@@ -245,7 +245,7 @@ class Connection:
             raise
 
     async def _stay(self, streams: NodeStreams) -> None:
-        """Run all parts of a connection until the first of them fails."""
+        """Runs all parts of a connection until the first of them fails."""
         parts: list[Coroutine[Any, Any, None]] = [
             self._receive_answers(streams),
             self._send_calls(streams),
@@ -344,7 +344,7 @@ class Connection:
                 self._give_up(leave)
 
     async def _keep_alive(self, streams: NodeStreams) -> None:
-        """Notice that the other side is dead although the connection is not."""
+        """Notices that the other side is dead although the connection is not."""
         while True:
             before_s = self._loop.time()
             self.caller.begin("ping", arguments.Ping(), nothing, SESSION).future.add_done_callback(_ignore)
@@ -364,7 +364,7 @@ class Connection:
             await self._loop.create_future()  # until that is over
 
     async def _leaving(self) -> None:
-        """Wait until the connection is to be given up, and for the answers that are worth it."""
+        """Waits until the connection is to be given up, and for the answers that are worth it."""
         await self._leave.wait()
         assert self._left is not None
         if isinstance(self._left, NotMaster | StoreUnreachable):
@@ -372,7 +372,7 @@ class Connection:
         raise self._left
 
     async def wait_while(self, still: Callable[[], bool], timeout_s: float) -> None:
-        """Wait until something is over, but not for ever."""
+        """Waits until something is over, but not for ever."""
         deadline_s = self._loop.time() + timeout_s
         while still():
             if self._loop.time() >= deadline_s:
@@ -380,7 +380,7 @@ class Connection:
             await asyncio.sleep(POLL_S)
 
     async def _follow_tail(self, streams: NodeStreams) -> None:
-        """Follow the log as long as somebody listens."""
+        """Follows the log as long as somebody listens."""
         while True:
             await self._tail_wanted.wait()
             assert self._tailed is not None

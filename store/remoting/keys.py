@@ -38,7 +38,7 @@ class RemoteKeys:
         self._remote = remote
 
     async def _change(self, method: str, asked: arguments.Arguments, decode: Callable[[Any], T], *, guarded: bool) -> T:
-        """Change keys; again when the connection breaks, if that takes effect once at most."""
+        """Changes keys; again when the connection breaks, if that takes effect once at most."""
         unknown: AppendOutcomeUnknown | None = None
         give_up_s = self._remote.loop.time() + self._remote.budget_s
         while True:

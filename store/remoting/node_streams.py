@@ -33,7 +33,7 @@ class NodeStreams:
 
     @classmethod
     async def open(cls, target: str, hello: arguments.Hello, *, credentials: Any, timeout_s: float) -> "NodeStreams":
-        """Connect to `target`, host and port, and be greeted. Raises `NotMaster`, `StoreUnreachable`, `StoreError`."""
+        """Connects to `target`, host and port, and is greeted. Raises `NotMaster`, `StoreUnreachable`, `StoreError`."""
         streams = cls(target, pipes.open_channel(target, credentials))
         try:
             async with streams.session.within(timeout_s):
@@ -45,7 +45,7 @@ class NodeStreams:
         return streams
 
     async def close(self) -> None:
-        """End all streams and the connection."""
+        """Ends all streams and the connection."""
         with suppress(Exception):
             await self._channel.close()
 

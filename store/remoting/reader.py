@@ -71,7 +71,7 @@ class RemoteReader:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; fetches under way end with an error."""
+        """Closes the connection; fetches under way end with an error."""
         self._channel.close()
 
     def topics(self) -> dict[str, tuple[int, ...]]:
@@ -161,7 +161,7 @@ class _Patience:
         self._backoff = Backoff(BACKOFF_MIN_S, BACKOFF_MAX_S)
 
     def wait_after(self, error: Any) -> None:
-        """Sleep before the next try; raises what the reader should see when there is to be none."""
+        """Sleeps before the next try; raises what the reader should see when there is to be none."""
         status = error.code()
         if status not in _AGAIN:
             refused = wire.ERRORS.ended_with(error.trailing_metadata())

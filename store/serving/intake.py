@@ -52,7 +52,7 @@ class Intake:
         self._taken = asyncio.Event()  # some were taken to be sent
 
     async def received(self, message: bytes) -> None:
-        """Append the frames of a message; returns when all of them are under way. Raises `BadRequest`."""
+        """Appends the frames of a message; returns when all of them are under way. Raises `BadRequest`."""
         round_, frames = parse_appends(message)
         if round_ != self._round:
             self._round, self._refused = round_, None

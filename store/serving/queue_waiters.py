@@ -18,7 +18,7 @@ class QueueWaiters:
         self._waiters: dict[QueueNumber, dict[Waiter, None]] = {}
 
     def wait(self, queue: QueueNumber, waiter: Waiter) -> None:
-        """Tell `waiter` once when there may be something."""
+        """Tells `waiter` once when there may be something."""
         self._waiters.setdefault(queue, {})[waiter] = None
 
     def leave(self, waiter: Waiter) -> None:

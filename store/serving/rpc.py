@@ -66,7 +66,7 @@ class StoreService:
         credentials: Any = None,
         more: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> "StoreService":
-        """Serve on `address`, host and port; port 0 takes a free one. Raises OSError when it cannot be bound.
+        """Serves on `address`, host and port; port 0 takes a free one. Raises OSError when it cannot be bound.
 
         `more` are the handlers of other services on the same port, by service and method.
         `credentials` are `grpc.ServerCredentials` (`store.rpc.credentials`); without them everybody may connect.
@@ -99,7 +99,7 @@ class StoreService:
         return service
 
     async def stop(self, grace_s: float | None = None) -> None:
-        """Take no more calls, let those under way go on for `grace_s` seconds, then end them."""
+        """Takes no more calls, lets those under way go on for `grace_s` seconds, then ends them."""
         if self.node is not None:
             await self.node.stand_down()
         if self._server is not None:

@@ -57,7 +57,7 @@ class _Pulse:
 
     @contextmanager
     def wakes(self, event: asyncio.Event) -> Iterator[None]:
-        """Set an event every time."""
+        """Sets an event every time."""
         self._events[event] = None
         try:
             yield
@@ -88,7 +88,7 @@ class _Term:
         self.waiters.appended(frames)
 
     def refuse(self, refusal: NotMaster) -> None:
-        """Begin nothing any more."""
+        """Begins nothing any more."""
         self.refusal = refusal
         for session in self.sessions:
             session.stand_down(refusal)
@@ -101,7 +101,7 @@ class _Term:
         )
 
     def end(self, refusal: NotMaster) -> None:
-        """End all streams."""
+        """Ends all streams."""
         self.unlisten()
         if not self.over.done():
             self.over.set_result(refusal)
@@ -126,7 +126,7 @@ class NodeService:
     def serve(
         self, store: StoreClient, *, master: bool = True, hint: str | None = None, timers: TimerLimits | None = None
     ) -> None:
-        """Serve a store from now on; `hint` is the master's address where this node is a replica.
+        """Serves a store from now on; `hint` is the master's address where this node is a replica.
 
         `timers` are the store's limits on timers, so that clients can refuse one without asking.
         """
@@ -137,7 +137,7 @@ class NodeService:
         self._term = _Term(Terms(store, master, hint, admission, self.cluster))
 
     async def stand_down(self, hint: str | None = None, *, grace_s: float = GRACE_S) -> None:
-        """Serve nothing any more; `hint` is the address of the new master. Returns when all sessions are over.
+        """Serves nothing any more; `hint` is the address of the new master. Returns when all sessions are over.
 
         Clients are told, and what they have under way is answered: first what has come, then what was on its way, until
         they go. All that has `grace_s` seconds; closing the store answers what is left.
@@ -181,7 +181,7 @@ class NodeService:
 
     @asynccontextmanager
     async def _stream(self, kind: str, context: Any) -> AsyncIterator[_Term]:
-        """Count a stream; what it raises is its status."""
+        """Counts a stream; what it raises is its status."""
         try:
             term = self._term
             if term is None:
@@ -307,7 +307,7 @@ async def _acknowledge(context: Any, intake: Intake) -> None:
 
 
 async def _follow(context: Any, store: StoreClient, at: LogOffset, grown: asyncio.Event) -> None:
-    """Send the log from an offset on. What a slow reader has not taken is read again from the log, not kept for it."""
+    """Sends the log from an offset on. What a slow reader has not taken is read again from the log, not kept for it."""
     while True:
         grown.clear()
         confirmed = store.log.confirmed
@@ -325,7 +325,7 @@ async def _follow(context: Any, store: StoreClient, at: LogOffset, grown: asynci
 
 
 async def _while_serving(over: "asyncio.Future[NotMaster]", *parts: Any) -> None:
-    """Run the parts of a stream until one of them ends or fails, or the node's role is over."""
+    """Runs the parts of a stream until one of them ends or fails, or the node's role is over."""
     try:
         await until_one_ends(*parts, until=over)
     except (grpc.aio.BaseError, asyncio.InvalidStateError):  # the client went away while something was sent to it

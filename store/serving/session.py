@@ -64,7 +64,7 @@ class _Watch:
         self.task: asyncio.Task[Any] | None = None
 
     async def close(self) -> None:
-        """End it."""
+        """Ends it."""
         if self.task is not None and not self.task.done():
             self.task.cancel()
             await asyncio.wait([self.task])
@@ -102,7 +102,7 @@ class Session:
     # ---- in
 
     def stand_down(self, refusal: NotMaster) -> None:
-        """Begin nothing any more, and let the client know: what it has under way is answered."""
+        """Begins nothing any more, and lets the client know: what it has under way is answered."""
         self._standing_down = refusal
         self._leave = refusal.master or ""
         self.news.set()
@@ -113,7 +113,7 @@ class Session:
         return self.news.is_set() or len(self._tasks) + len(self._asides) > self._waits
 
     def received(self, message: bytes) -> None:
-        """Begin the calls of a message. Raises `BadRequest` for one that ends the session."""
+        """Begins the calls of a message. Raises `BadRequest` for one that ends the session."""
         for call in calls.decode_calls(message):
             number = call.number
             if number in self._tasks:
@@ -129,7 +129,7 @@ class Session:
                 task.add_done_callback(self._asides.discard)
 
     async def _answer(self, call: calls.Call) -> None:
-        """Do what a call asks for, and put the answer where the writer finds it."""
+        """Does what a call asks for, and puts the answer where the writer finds it."""
         share = Share(self._budget)
         outcome: bytes | Exception
         try:
@@ -231,7 +231,7 @@ class Session:
     # ---- methods that are more than the store's own
 
     async def hello(self, asked: arguments.Hello) -> bytes:
-        """Begin the session."""
+        """Begins the session."""
         store, terms = self.store, self._terms
         if asked.group != store.group:
             raise wire.BadRequest(f"this is store group {store.group}, not {asked.group}")
@@ -244,7 +244,7 @@ class Session:
         return encode(Greeting(store.group, store.log.confirmed, terms.master, held, terms.admission))
 
     async def cancel(self, asked: arguments.Cancel) -> bytes:
-        """Let go of some calls."""
+        """Lets go of some calls."""
         for number in asked.numbers:
             task = self._tasks.get(number)
             if task is not None and task.cancel():
@@ -327,7 +327,7 @@ class Session:
         return encode(changes)
 
     async def kv_unwatch(self, asked: arguments.KvWatched) -> bytes:
-        """End a watch."""
+        """Ends a watch."""
         watch = self._watches.pop(asked.watch, None)
         if watch is not None:
             await watch.close()

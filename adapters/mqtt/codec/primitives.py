@@ -161,6 +161,6 @@ class Reader:
         return self.end - self.at
 
     def finish(self) -> None:
-        """Raise `ProtocolError` unless the body is used up."""
+        """Raises `ProtocolError` unless the body is used up."""
         if self.at != self.end:
             raise malformed(f"{self.left} bytes behind the packet's last field")

@@ -68,7 +68,7 @@ class Authentication:
         return self.begin(data) if self.turn is Turn.NOBODY else self._ask(data)
 
     def challenge(self, challenge: Challenge) -> None:
-        """Say what the gateway wants to hear. Raises `ProtocolError` (0x87) when it wants to too often."""
+        """Says what the gateway wants to hear. Raises `ProtocolError` (0x87) when it wants to too often."""
         self._rounds += 1
         if self._rounds > ROUNDS_COUNT_MAX:
             raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "the authentication exchange has too many steps")
@@ -89,7 +89,7 @@ class Authentication:
         self._challenge = None
 
     def check_patience(self, held: bytes | bytearray) -> None:
-        """Raise `ProtocolError` for what a client sent before it had a CONNACK, unread so far (MQTT-3.1.2-30)."""
+        """Raises `ProtocolError` for what a client sent before it had a CONNACK, unread so far (MQTT-3.1.2-30)."""
         if held and held[0] != PacketType.DISCONNECT << 4:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "only AUTH and DISCONNECT may come before CONNACK")
 

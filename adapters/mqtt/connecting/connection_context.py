@@ -67,7 +67,7 @@ class ConnectionContext:
         return Token(self._next_token)
 
     def call(self, request: Request[Any], answer: Answer | None = None) -> None:
-        """Ask the gateway; `answer`, if anybody wants to know, is called with the outcome."""
+        """Asks the gateway; `answer`, if anybody wants to know, is called with the outcome."""
         token = self.token() if answer is None else self.expect(answer)
         self.effects.append(Call(request=request, token=token))
 
@@ -78,13 +78,13 @@ class ConnectionContext:
         return token
 
     def answered(self, token: Token, outcome: Outcome, now_ms: int) -> None:
-        """Hand the outcome of a call to whoever wants to know."""
+        """Hands the outcome of a call to whoever wants to know."""
         answer = self._answers.pop(token, None)
         if answer is not None:
             answer(outcome, now_ms)
 
     def send(self, packet: Packet) -> bool:
-        """Encode and send a packet; False, and nothing sent, when the client takes none as large (MQTT-3.1.2-24)."""
+        """Encodes and sends a packet; False, and nothing sent, when the client takes none as large (MQTT-3.1.2-24)."""
         encoded = encode(packet, self.version)
         if len(encoded) > self.packet_bytes_max:
             return False
@@ -96,7 +96,7 @@ class ConnectionContext:
         self._answers.clear()
 
     def send_or(self, packet: Packet, shorter: Packet) -> None:
-        """Send a packet, or a shorter one to a client that takes none as large."""
+        """Sends a packet, or a shorter one to a client that takes none as large."""
         if not self.send(packet):
             self.send(shorter)
 

@@ -94,7 +94,7 @@ def _message_of(will: Will, *, device: str, client_id: str | None, now_ms: int) 
 
 
 def _check_will(will: Will) -> None:
-    """Raise `ProtocolError` (0x90, 0x99) for a will that could not be published when its time has come."""
+    """Raises `ProtocolError` (0x90, 0x99) for a will that could not be published when its time has come."""
     response_topic = will.properties.response_topic
     if response_topic is not None:
         check_topic_name(response_topic)

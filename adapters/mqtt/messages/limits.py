@@ -20,7 +20,7 @@ def fits(address: str, options: Options) -> bool:
 
 
 def check_message(address: str, properties: Properties, options: Options) -> None:
-    """Raise `ProtocolError` (0x90, 0x97) for a message that is too much; others of its client may not be."""
+    """Raises `ProtocolError` (0x90, 0x97) for a message that is too much; others of its client may not be."""
     if not fits(address, options):
         limits = f"{options.topic_levels_max} levels and {options.topic_bytes_max} bytes"
         raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, f"a topic name has at most {limits}")
@@ -31,7 +31,7 @@ def check_message(address: str, properties: Properties, options: Options) -> Non
 
 
 def check_will(will: Will, options: Options) -> None:
-    """Raise `ProtocolError` (0x90, 0x95, 0x97) for a will that is too much."""
+    """Raises `ProtocolError` (0x90, 0x95, 0x97) for a will that is too much."""
     check_message(will.topic, will.properties, options)
     if len(will.payload) > options.will_bytes_max:
         raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, f"a will has at most {options.will_bytes_max} bytes")

@@ -217,7 +217,7 @@ def _check_text(body: bytes) -> None:
 
 
 def _move_fields(user: _Pairs, fields: dict[str, str], *, event: bool) -> _Pairs:
-    """Move the first user property of each name that has a field into `fields`; the others are returned.
+    """Moves the first user property of each name that has a field into `fields`; the others are returned.
 
     An event's attributes are left for it to be read from.
     """

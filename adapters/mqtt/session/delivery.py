@@ -79,7 +79,7 @@ class Delivery:
         return taken
 
     def decline(self) -> int:
-        """Take none of some deliveries; they are offered again when there is more room than now."""
+        """Takes none of some deliveries; they are offered again when there is more room than now."""
         self._starved = True
         return 0
 
@@ -152,7 +152,7 @@ class Delivery:
         return encoded if self.aliases is None or self._inflight.resume is not None else self.aliases.over(encoded)
 
     def _known(self, place: Place, message: Message, plan: Plan, now_ms: int) -> bool | None:
-        """Deal with a place that an earlier connection of the session knew; False: it is a new one. None: no room."""
+        """Deals with a place that an earlier connection of the session knew; False: it is a new one. None: no room."""
         inflight = self._inflight
         assert inflight.resume is not None
         if inflight.room_again <= 0:
@@ -198,7 +198,7 @@ class Delivery:
         return self._settle_at_ms
 
     def report(self, now_ms: int) -> None:
-        """Emit `Settled` when there is room again, or when a durable session has got on."""
+        """Emits `Settled` when there is room again, or when a durable session has got on."""
         inflight = self._inflight
         fed = self._starved and inflight.freed and inflight.ready
         due = self._settle_at_ms is not None and now_ms >= self._settle_at_ms

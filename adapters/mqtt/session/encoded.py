@@ -98,7 +98,7 @@ class Encoded:
         return found
 
     def make(self, index: int) -> Piece:
-        """Encode one message."""
+        """Encodes one message."""
         message = self._messages[index]
         piece = encode_message(message, self._plan, self._dialect, self.now_ms, retained=False)
         if message.expires_at_ms is not None:
@@ -121,7 +121,7 @@ class Encoded:
         return found
 
     def make_all(self) -> None:
-        """Encode every message that is not yet.
+        """Encodes every message that is not yet.
 
         Hot: plain messages are encoded in one loop, in 0.4 us each; `make` takes 1.2 us, and with properties more.
         """
@@ -191,7 +191,7 @@ class Passing:
         self.pieces = _NoPieces()
 
     def make(self, index: int) -> Piece:
-        """Encode one message."""
+        """Encodes one message."""
         piece = encode_message(self._messages[index], self._plan, self._dialect, self._now_ms, retained=False)
         self.largest = max(self.largest, size_bytes(piece))
         return piece

@@ -151,7 +151,7 @@ class Exact:
         self._covering = ()
 
     def restore(self, state: Exchanges, marks: Iterable[Mark]) -> None:
-        """Take back what a session remembers, and what it does not from its marks."""
+        """Takes back what a session remembers, and what it does not from its marks."""
         self._uses = state.uses
         self._received = {packet_id.to_bytes(_ID_BYTES, "big"): None for packet_id in state.received}
         unknown = {use for _, use in state.storing}

@@ -85,7 +85,7 @@ class Resume:
         return Recall(packet_id=found.packet_id, qos=found.qos)
 
     def overtaken(self, place: Place) -> list[SavedDelivery]:
-        """Forget and return the deliveries before `place`: its log did not bring them again, and will not."""
+        """Forgets and returns the deliveries before `place`: its log did not bring them again, and will not."""
         group = group_of(place)
         gone = [one for at, one in self._sent.items() if at < place and group_of(at) == group]
         for one in gone:
@@ -153,7 +153,7 @@ class Inflight:
         self._next_id = 1
 
     def restore(self, state: Exchanges) -> None:
-        """Take back what a session remembers."""
+        """Takes back what a session remembers."""
         self.taken = {group_of(place): place for place in state.settled_places()}
         self._next_id = state.next_packet_id
         self.done = dict.fromkeys(state.done)
@@ -195,7 +195,7 @@ class Inflight:
         return (self.room if self.resume is None else self.room_again) > 0
 
     def ids(self) -> Iterator[int]:
-        """Free packet identifiers, one after the other; each must be in use, and there be room, before the next."""
+        """Yields free packet identifiers, one after the other; each must be in use, and there be room, before the next."""
         sent, released = self.sent, self.released
         while True:
             packet_id = self._next_id

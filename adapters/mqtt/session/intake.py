@@ -242,7 +242,7 @@ class Intake:
         return at
 
     def _check_quota(self, collected: int) -> None:
-        """Raise `ProtocolError` (0x93) for more unacknowledged messages than agreed, `collected` of them at QoS 1."""
+        """Raises `ProtocolError` (0x93) for more unacknowledged messages than agreed, `collected` of them at QoS 1."""
         unacknowledged = self._unacked + collected + len(self.exact)
         if unacknowledged > self.context.options.receive_maximum and self.context.version == 5:
             raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "more unacknowledged messages than agreed")
@@ -305,7 +305,7 @@ class Intake:
         return message, identifier
 
     def _refuse(self) -> None:
-        """Answer a message that is refused, or stored already, behind the answers to those before it."""
+        """Answers a message that is refused, or stored already, behind the answers to those before it."""
         if self.refused is None:
             return
         (qos, identifier, code), self.refused = self.refused, None
@@ -341,7 +341,7 @@ class Intake:
     # ---- the log's answers
 
     def _store(self, messages: list[Message], ids: list[bytes], exact: list[Indexed], size: int) -> None:
-        """Hand messages to the gateway, the bytes that will acknowledge them laid ready."""
+        """Hands messages to the gateway, the bytes that will acknowledge them laid ready."""
         if self.exact.halves and len(messages) > 1:
             self._store_apart(messages, ids, exact, size)
             return
@@ -383,7 +383,7 @@ class Intake:
         return True
 
     def _answer_each(self, unstored: _Unstored, outcome: Outcome) -> None:
-        """Acknowledge or refuse message by message.
+        """Acknowledges or refuses message by message.
 
         Once one got neither, no later PUBACK is sent, for they go in order; the client sends those messages again.
         """

@@ -65,7 +65,7 @@ class Keeper:
         self._expiry_s = expiry_s
 
     def after_save(self, packet: bytes) -> None:
-        """Send a packet once the exchanges as they are now are durable."""
+        """Sends a packet once the exchanges as they are now are durable."""
         if self._context.durable:
             self._waiting.append(packet)
             self._exchanges_changed = True
@@ -73,7 +73,7 @@ class Keeper:
             self._context.out.append(packet)
 
     def after_saving_state(self, packet: bytes) -> None:
-        """Send a packet once the subscriptions as they are now are durable."""
+        """Sends a packet once the subscriptions as they are now are durable."""
         if self._context.durable:
             self._waiting.append(packet)
             self._state_changed = True
@@ -81,7 +81,7 @@ class Keeper:
             self._context.out.append(packet)
 
     def then(self, step: Step, *, state: bool = False) -> None:
-        """Do something once the exchanges, or with `state` the subscriptions, as they are now are durable."""
+        """Does something once the exchanges, or with `state` the subscriptions, as they are now are durable."""
         if not self._context.durable:
             step()
             return
@@ -92,7 +92,7 @@ class Keeper:
             self._exchanges_changed = True
 
     def mark(self, step: Step) -> None:
-        """Do something once it is durable that messages of this session have marks."""
+        """Does something once it is durable that messages of this session have marks."""
         self._marked = True
         self.then(step, state=True)
 
@@ -119,20 +119,20 @@ class Keeper:
         return self._state_changed or self._exchanges_changed or self._state_late
 
     def flush(self) -> None:
-        """Begin a save if there is anything to save."""
+        """Begins a save if there is anything to save."""
         if self.owes:
             self._saving, self._waiting = self._waiting, []
             self._steps_saving, self._steps = self._steps, []
             self._context.call(self._request(), self._saved)
 
     def save_now(self, expiry_s: int | None) -> None:
-        """Save once more on the way out, with nothing to send behind it."""
+        """Saves once more on the way out, with nothing to send behind it."""
         self._expiry_s = expiry_s
         self._exchanges_changed = True
         self._context.call(self._request())
 
     def last_words(self) -> None:
-        """Save once more, for a connection that is gone."""
+        """Saves once more, for a connection that is gone."""
         self.save_now(self._expiry_s)
 
     def forget(self) -> None:

@@ -112,7 +112,7 @@ class RetainedFeed:
     # ---- wishes
 
     def want(self, sub: SubscriptionId) -> None:
-        """Send what matches this subscription, behind what is being sent already."""
+        """Sends what matches this subscription, behind what is being sent already."""
         self._wanted.pop(sub, None)
         if not self._context.options.retained_max:
             return
@@ -125,7 +125,7 @@ class RetainedFeed:
             self._feed = None
 
     def restore(self, state: Exchanges) -> None:
-        """Go on where an earlier connection of the session has stopped."""
+        """Goes on where an earlier connection of the session has stopped."""
         self._fed = state.fed
         wishes = [_Wish(one.sub, one.ticket) for one in self._subscriptions if one.qos and one.ticket > state.fed]
         for wish in sorted(wishes, key=lambda wish: wish.ticket):
@@ -194,7 +194,7 @@ class RetainedFeed:
         return None if feed is not None and feed.messages else self._again_ms
 
     def pump(self, now_ms: int) -> None:
-        """Send while there is room; when a page is sent and taken, ask for the next, or for the next filter's."""
+        """Sends while there is room; when a page is sent and taken, asks for the next, or for the next filter's."""
         if self._inflight.again:
             self._send_again(now_ms)
         feed = self._feed

@@ -129,7 +129,7 @@ class Session:
         return due_ms
 
     def last_words(self) -> None:
-        """Save what a later connection needs, unless it has been saved, and nothing more."""
+        """Saves what a later connection needs, unless it has been saved, and nothing more."""
         if self.context.durable:
             self.context.durable = False
             if self.shared is not None:
@@ -153,7 +153,7 @@ class Session:
         handler(self, packet)
 
     def resume(self, state: SessionState, exchanges: Exchanges, opened: port.OpenedSession) -> None:
-        """Subscribe again, from where the session had got to, and go on with its QoS 2 exchanges (4.4)."""
+        """Subscribes again, from where the session had got to, and goes on with its QoS 2 exchanges (4.4)."""
         self.subscriptions.restore(state.subscriptions)
         self.exact.restore(exchanges, opened.marks.found)
         self.inflight.restore(exchanges)
@@ -221,13 +221,13 @@ class Session:
             self._listen(new, lambda: self._answer(answer, changed=changed))
 
     def _check_count(self, filters: Sequence[object]) -> None:
-        """Raise `ProtocolError` (0x97) for more filters in one packet than anybody can need."""
+        """Raises `ProtocolError` (0x97) for more filters in one packet than anybody can need."""
         count_max = max(FILTERS_COUNT_MAX, self.context.options.subscriptions_max)
         if len(filters) > count_max:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"more than {count_max} topic filters in one packet")
 
     def _listen(self, new: Sequence[Subscription], then: Callable[[], None]) -> None:
-        """Subscribe in the log, then go on. A session that lasts knows by then where its subscriptions begin."""
+        """Subscribes in the log, then goes on. A session that lasts knows by then where its subscriptions begin."""
         effects = [port.Subscribe(sub=one.sub, pattern=one.pattern) for one in new]
 
         def begun(outcome: port.Outcome, _now_ms: int) -> None:
@@ -321,7 +321,7 @@ class Session:
             self._answer(Unsuback(packet_id=packet.packet_id, codes=tuple(codes)), changed=ReasonCode.SUCCESS in codes)
 
     def _leave(self) -> None:
-        """End subscriptions in the log: not before it has brought again what an earlier connection was sent of it."""
+        """Ends subscriptions in the log: not before it has brought again what an earlier connection was sent of it."""
         resume, options = self.inflight.resume, self.context.options
         if resume is None or not resume.reserved or len(self._leaving) > options.subscriptions_max:
             self.context.effects += [port.Unsubscribe(sub=sub) for sub in self._leaving]
@@ -336,7 +336,7 @@ class Session:
         self._answer(Unsuback(packet_id=packet.packet_id, codes=tuple(said)), changed=True)
 
     def _answer(self, packet: Suback | Unsuback, *, changed: bool) -> None:
-        """Answer once what has changed is durable."""
+        """Answers once what has changed is durable."""
         encoded = encode(packet, self.context.version)
         if len(encoded) > self.context.packet_bytes_max:
             raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, "the client takes no packet as large as this answer")

@@ -121,7 +121,7 @@ class SharedFeed:
         return bool(self._wanted)
 
     def join(self, answer: Callable[[Refused], None]) -> None:
-        """Join what was wanted, once the session remembers it durably; then `answer` says which were refused.
+        """Joins what was wanted, once the session remembers it durably; then `answer` says which were refused.
 
         In this order, so that no membership is forgotten: a session that knows of a subscription joins it again.
         """
@@ -133,7 +133,7 @@ class SharedFeed:
         self._change(lambda: self._keeper.then(saved, state=True))
 
     def leave(self, gone: Sequence[Subscription], answer: Callable[[bool], None]) -> None:
-        """Leave; then `answer` says whether that was done."""
+        """Leaves; then `answer` says whether that was done."""
         names = []
         for subscription in gone:
             member = self._members.pop(subscription.sub, None)
@@ -148,7 +148,7 @@ class SharedFeed:
         self._change(lambda: self._context.call(LeaveShared(names=tuple(names)), left))
 
     def restore(self, state: Exchanges) -> None:
-        """Join again what an earlier connection of the session has joined."""
+        """Joins again what an earlier connection of the session has joined."""
         self._claimed = dict.fromkeys(state.claimed)
         for one in self._subscriptions:
             if one.shared is not None:
@@ -212,7 +212,7 @@ class SharedFeed:
     # ---- being lent messages
 
     def _consume(self, member: _Member) -> None:
-        """Ask for messages, anew if a member of QoS 0 is one of QoS 1 or 2 by now, or the other way round."""
+        """Asks for messages, anew if a member of QoS 0 is one of QoS 1 or 2 by now, or the other way round."""
         plan = self._subscriptions.plan((member.sub,))
         assert plan is not None, "a member has a subscription"
         settles = not plan.qos
@@ -340,7 +340,7 @@ class SharedFeed:
         return taken
 
     def _own(self, queue: str, number: int, exact: Sequence[tuple[int, QueueOffset, bytes]]) -> None:
-        """Save QoS 2 messages as this session's; then settle and send them."""
+        """Saves QoS 2 messages as this session's; then settles and sends them."""
         self._unsaved.update({packet_id: (number, offset) for packet_id, offset, _ in exact})
         if self._context.durable:
             self._claimed.update(dict.fromkeys([(number, offset) for _, offset, _ in exact]))
@@ -378,7 +378,7 @@ class SharedFeed:
         return 0 if self._due or self.revoked else self._rejoin_at_ms
 
     def report(self, now_ms: int) -> None:
-        """Settle what is acknowledged, and say what there is room for by now."""
+        """Settles what is acknowledged, and says what there is room for by now."""
         inflight = self._inflight
         if inflight.acknowledged:
             by_queue: dict[tuple[str, int], list[QueueOffset]] = {}

@@ -30,7 +30,7 @@ class SparkplugTopics:
         )
 
     def learn(self, name: bytes, template: Template, address: str) -> bool:
-        """Remember what a topic name says, if it does; `template` is that of a PUBLISH without properties."""
+        """Remembers what a topic name says, if it does; `template` is that of a PUBLISH without properties."""
         plain = template.message(address, b"", qos=0, retain=False, device=self._context.device, now_ms=0)
         message = self.told(plain)
         if message is plain:

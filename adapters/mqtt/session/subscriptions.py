@@ -91,7 +91,7 @@ class Subscriptions:
         return None
 
     def put(self, request: SubscriptionRequest, identifier: int | None) -> tuple[Subscription, bool]:
-        """Add a subscription or replace its options; and whether it is new."""
+        """Adds a subscription or replaces its options; and whether it is new."""
         old = self._by_pattern.get(request.pattern)
         if old is None:
             sub = SubscriptionId(self._next)
@@ -125,7 +125,7 @@ class Subscriptions:
                 self._keep(self._by_id[sub]._replace(since=since))
 
     def remove(self, pattern: str) -> Subscription | None:
-        """Forget a subscription; None when there was none."""
+        """Forgets a subscription; None when there was none."""
         found = self._by_pattern.pop(pattern, None)
         if found is not None:
             del self._by_id[found.sub]
@@ -134,7 +134,7 @@ class Subscriptions:
         return found
 
     def restore(self, saved: Iterable[SavedSubscription]) -> None:
-        """Take back the subscriptions of a session."""
+        """Takes back the subscriptions of a session."""
         for one in saved:
             self._keep(Subscription(SubscriptionId(self._next), *_fields(one), shared_name(one.pattern)))
             self._next += 1

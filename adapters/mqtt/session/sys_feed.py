@@ -47,7 +47,7 @@ class SysFeed:
         return None if self._awaiting else self._due_ms
 
     def pump(self, now_ms: int) -> None:
-        """Ask for the values if it is time to."""
+        """Asks for the values if it is time to."""
         if self._due_ms is None or now_ms < self._due_ms or self._awaiting:
             return
         self._due_ms = now_ms + self._context.options.sys_interval_s * 1_000

@@ -127,7 +127,7 @@ class Frames:
 
 
 def _check(first: int, second: int, *, fragmented: bool) -> None:
-    """Raise `Fault` unless this can be the begin of a client's frame (5.2, 5.4, 5.5)."""
+    """Raises `Fault` unless this can be the begin of a client's frame (5.2, 5.4, 5.5)."""
     opcode, final = first & 15, first >= 128
     if first & 0x70:
         raise Fault(CloseCode.PROTOCOL_ERROR, "reserved bits are set, and no extension was agreed on")

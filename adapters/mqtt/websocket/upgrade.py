@@ -100,7 +100,7 @@ class Upgrade:
             self.output = _head(101, headers)
 
     def refuse(self, status: int, detail: str, *headers: tuple[str, str]) -> None:
-        """Answer with a problem document (RFC 9457)."""
+        """Answers with a problem document (RFC 9457)."""
         title = HTTPStatus(status).phrase
         body = msgspec.json.encode({"type": "about:blank", "title": title, "status": status, "detail": detail})
         said = dict((("Connection", "close"), *headers))
@@ -155,7 +155,7 @@ def answer(method: str, target: bytes, version: str, headers: Headers, visitors:
 
 
 def _check_page(headers: Headers, visitors: Visitors) -> None:
-    """Raise `_Refused` (403) where a page of a browser must not connect (10.2).
+    """Raises `_Refused` (403) where a page of a browser must not connect (10.2).
 
     Tools that are no browsers say nothing of an origin, or name the gateway itself. Who calls this machine from itself
     may be let in without a password: a page then has to be of this machine by a name that is its own.

@@ -42,11 +42,11 @@ class LocalKeys:
         self._recent.on_expiry = self._ticker.wake_by
 
     def start(self) -> None:
-        """Begin to remove what expires."""
+        """Begins to remove what expires."""
         self._ticker.wake_by(0)
 
     async def close(self) -> None:
-        """End the watches, the holds and the sweeping."""
+        """Ends the watches, the holds and the sweeping."""
         self._recent.feeds.close()
         self._holds.close()
         await self._ticker.close()
@@ -160,7 +160,7 @@ class LocalKeys:
         return await self._reading(None, lambda state: state.number(first, last))
 
     async def _reading(self, at_revision: int | None, read: Callable[[State], T]) -> T:
-        """Read a state in a thread: the one now, or one that is held."""
+        """Reads a state in a thread: the one now, or one that is held."""
         async with self._ranges:
             self._core.check_open()
             if at_revision is not None:
@@ -226,7 +226,7 @@ class LocalKeys:
     # ---- expiry
 
     async def tick(self, now_ms: int) -> int | None:
-        """Remove keys whose time is over, and release holds that nobody reads; when to come again."""
+        """Removes keys whose time is over, and releases holds that nobody reads; when to come again."""
         again = self._holds.tick(now_ms)
         if not self._core.writable:
             return now_ms + RETRY_MS if again is None else min(again, now_ms + RETRY_MS)
@@ -241,11 +241,11 @@ class LocalKeys:
         return max(min(times), now_ms + SWEEP_INTERVAL_MS) if times else None
 
     async def look(self) -> None:
-        """Do now what is due now."""
+        """Does now what is due now."""
         await self._ticker.look()
 
     async def sweep(self, now_ms: int) -> int:
-        """Remove the keys whose time is over, by records that watchers see; how many those were."""
+        """Removes the keys whose time is over, by records that watchers see; how many those were."""
         removed = 0
         while batch := self._due(now_ms):
             outcome = await self._core.recorder.record(KvExpired(tuple(batch)))

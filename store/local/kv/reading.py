@@ -72,12 +72,12 @@ class Holds:
         self._holds: dict[int, _Hold] = {}
 
     def check(self) -> None:
-        """Raise `TooManyHolds` where there is no room for one more."""
+        """Raises `TooManyHolds` where there is no room for one more."""
         if len(self._holds) >= HOLDS_COUNT_MAX:
             raise TooManyHolds(f"{HOLDS_COUNT_MAX} states are held")
 
     def add(self, state: State, now_ms: int) -> int:
-        """Keep a state; its revision."""
+        """Keeps a state; its revision."""
         hold = self._holds.get(state.revision)
         if hold is not None:
             state.snapshot.close()
@@ -105,7 +105,7 @@ class Holds:
                 hold.state.snapshot.close()
 
     def tick(self, now_ms: int) -> int | None:
-        """Release those that nobody reads; when to look again."""
+        """Releases those that nobody reads; when to look again."""
         for revision, hold in list(self._holds.items()):
             if now_ms - hold.read_ms >= HOLD_MS:
                 hold.count = 0
@@ -113,7 +113,7 @@ class Holds:
         return min((hold.read_ms for hold in self._holds.values()), default=now_ms) + HOLD_MS if self._holds else None
 
     def close(self) -> None:
-        """Release all of them."""
+        """Releases all of them."""
         for revision in list(self._holds):
             self._holds[revision].count = 0
             self.release(revision)

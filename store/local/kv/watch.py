@@ -124,7 +124,7 @@ class Watching:
         yield Changes((), until)
 
     def check_kept(self, at: int) -> None:
-        """Raise `RevisionCompacted` where changes at or behind a revision may be gone."""
+        """Raises `RevisionCompacted` where changes at or behind a revision may be gone."""
         first = self._source.first
         if at <= first and first > origin_of(group_of(first)):
             raise RevisionCompacted(at, first + 1)
