@@ -61,7 +61,7 @@ class Due:
             lease_ms = self._leases.expire()
             times.append(None if lease_ms is None else self._wall_ms() + lease_ms)
         except Exception:
-            logger.exception("leases that have ended could not be taken back")
+            logger.exception("messages of expired leases could not be returned to their queues")
             times.append(now_ms + RETRY_MS)
         try:
             waits = core.engine.refusal is not None or core.inherits  # what has fired may be in what is not confirmed

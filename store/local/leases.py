@@ -113,7 +113,7 @@ class LocalLeases:
     ) -> Sequence[Lease]:
         """See `LeaseCalls.take`. Raises `NotMaster` on a replica, `NotWritable` where too few replicas answer."""
         if self._core.cut_off():  # another one may be lending by now
-            raise NotWritable("too few replicas say that this is the master still: nothing is lent")
+            raise NotWritable("too few replicas confirm that this is still the master: no messages are lent")
         if self._core.engine.role == "replica":
             raise NotMaster("a replica lends nothing")
         check_messages_queue(queue)
