@@ -195,7 +195,7 @@ class Inflight:
         return (self.room if self.resume is None else self.room_again) > 0
 
     def ids(self) -> Iterator[int]:
-        """Yields free packet identifiers, one after the other; each must be in use, and there be room, before the next."""
+        """Yields free packet identifiers; each must be in use, and there be room, before the next is taken."""
         sent, released = self.sent, self.released
         while True:
             packet_id = self._next_id
