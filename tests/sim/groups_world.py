@@ -406,7 +406,7 @@ class World:
         return self.strategy != "averaged" or max(counts) - min(counts) <= 1
 
     def _owner(self, queue: int) -> str:
-        entry = self.store.keys.get(f"{STATE}/{GROUP}/q/{queue}")
+        entry = self.store.held.get(f"{STATE}/{GROUP}/q/{queue}")
         return "" if entry is None else decode_queue(entry.value).member
 
     def _state(self) -> str:

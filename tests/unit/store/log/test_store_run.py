@@ -67,7 +67,7 @@ def test_a_deleted_queue_begins_again_behind_the_frame():
 def test_a_record_nobody_understands_has_no_effect(caplog):
     run = RunBuilder(lambda _: QueueEnd()).build(place(frame((1, b"\xc1"), (1, b"\x91\x63"), (4, b"\x92\x06\xff"))))
     assert run.records == []
-    assert "not understood" in caplog.text
+    assert "is invalid and has no effect" in caplog.text
 
 
 def test_positions_and_the_last_record_of_an_address():
