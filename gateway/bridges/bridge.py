@@ -2,7 +2,8 @@
 
 Messages are acknowledged upstream when they are durable here, one batch at a time, in order. While the store takes
 nothing, the batch is tried again and, as soon as that is known, nothing more is read: the upstream keeps the rest. What
-the store will never take (too large, a reserved address) is acknowledged, counted and logged.
+the store will never take (too large, a reserved address) is acknowledged, counted and logged. What it does not take
+because another process runs the bridge by now is not acknowledged: the connection ends, and so does the bridge here.
 """
 
 import asyncio
@@ -15,8 +16,10 @@ from typing import Final
 from gateway.bridges.settings import BridgeConfig
 from gateway.bridges.upstream_stream import UpstreamError, UpstreamStream
 from gateway.domain.errors import ProtocolError, Refusal
+from gateway.ownership.owners import OwnershipLost
 from gateway.port.adapter import Outcome, Publish, Token
 from gateway.port.bridge import LOOPED, Upstream
+from gateway.port.marks import Fence
 from store.api.message import Message
 from store.base import logs
 from store.base.streams import Backoff, until_one_ends
@@ -81,11 +84,16 @@ class Bridge:
         self._written: Final = asyncio.Lock()  # what is taken to be sent first is sent first
         self._under_way: asyncio.Future[Outcome] | None = None
         self._tokens = 0
+        self._fence: Fence | None = None  # of the owner for which it runs
 
     # ---- as long as it is ours
 
-    async def run(self) -> None:
-        """Reads until cancelled."""
+    async def run(self, fence: Fence | None = None) -> None:
+        """Reads until cancelled; what is stored is stored unless a later owner has raised the fence.
+
+        Raises `OwnershipLost` when one has.
+        """
+        self._fence = fence
         self._upstream = self._new_upstream()
         config = self._config
         backoff = Backoff(config.reconnect_min_s, config.reconnect_max_s, uniform=self._chance.uniform)
@@ -249,9 +257,11 @@ class Bridge:
         self._tokens += 1
         outcome = self._under_way = asyncio.get_running_loop().create_future()
         size = sum([len(message.body) for message in messages])
-        self._store(self, Publish(messages, Token(self._tokens)), size)
+        self._store(self, Publish(messages, Token(self._tokens), fence=self._fence), size)
         found: Outcome = await asyncio.shield(outcome)
         self._under_way = None
+        if isinstance(found.error, OwnershipLost):
+            raise found.error
         return found
 
     def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:

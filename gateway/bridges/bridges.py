@@ -1,8 +1,9 @@
 """The bridges of this process: of several proxies one runs each, and another one goes on when it dies.
 
-Who runs a bridge owns its name (`gateway.ownership.owners`). What it stores is not fenced by that: for the moments in
-which a proxy that is cut off still reads, two are connected under one client identifier, of which the upstream lets one
-stay, and what both had is stored twice. A bridge is at least once.
+The process that runs a bridge owns its name (`gateway.ownership.owners`). Before it connects upstream it raises the
+name's fence in every log (`gateway.publishing.fences`): what a former owner still has in its buffers comes again from
+the upstream, and is stored once. What a former owner has stored and not acknowledged is stored again: a bridge is at
+least once.
 """
 
 import asyncio
@@ -25,6 +26,9 @@ from gateway.ops.status import BridgeStatus
 from gateway.ownership.owners import Owned, Owners, OwnershipLost, Taken
 from gateway.port.adapter import AdapterFactory
 from gateway.port.bridge import BridgeFactory, Scheme, Terms, Upstream, Wanted
+from gateway.port.marks import Fence
+from gateway.publishing.fences import fence_of, raise_fences
+from store.api.client import StoreClient
 from store.base import logs
 from store.base.errors import StoreError
 
@@ -33,6 +37,7 @@ __all__ = ["BridgeHost", "Bridges"]
 PREFIX = "bridge/"  # of the names that are owned
 LOOK_S = 2.0  # between two looks whether a bridge is free, about
 AGAIN_S = 5.0  # after a failure that is our own
+FENCE_S = 5.0  # that the logs have to take a fence before the bridge runs all the same
 
 log = logs.get(__name__)
 
@@ -43,6 +48,10 @@ class BridgeHost(Protocol):
     @property
     def owners(self) -> Owners:
         """Returns the owners of names among the processes."""
+
+    @property
+    def store(self) -> StoreClient:
+        """Returns the store that the bridges' messages go to."""
 
     @property
     def crowded(self) -> bool:
@@ -91,7 +100,7 @@ class Bridges:
                 now_ms=now_ms,
                 chance=chance,
             )
-            self._keepers[name] = _BridgeRunner(bridge, gate.owners, chance)
+            self._keepers[name] = _BridgeRunner(bridge, gate.owners, gate.store, chance)
         if self._keepers:
             registry.register(_Figures([keeper.bridge for keeper in self._keepers.values()]))
 
@@ -138,12 +147,14 @@ class Bridges:
 class _BridgeRunner:
     """Runs one bridge while this process owns its name, and looks again and again whether it could."""
 
-    def __init__(self, bridge: Bridge, owners: Owners, chance: random.Random) -> None:
+    def __init__(self, bridge: Bridge, owners: Owners, store: StoreClient, chance: random.Random) -> None:
         self.bridge = bridge
         self.task: asyncio.Task[None] | None = None
         self.look = asyncio.Event()
         self._owners = owners
+        self._store = store
         self._chance = chance
+        self._name = f"{PREFIX}{bridge.name}"
         self._owned: Owned | None = None
         self._running: asyncio.Task[None] | None = None
 
@@ -154,37 +165,53 @@ class _BridgeRunner:
                 self.look.clear()
                 self._owned = await self._taken()
                 if self._owned is not None:
-                    await self._run()
-                else:
-                    await _until(self.look, LOOK_S * self._chance.uniform(0.5, 1.0))
+                    await self._run(self._owned)
+                await _until(self.look, LOOK_S * self._chance.uniform(0.5, 1.0))
         finally:
             await self._release()
 
     async def _taken(self) -> Owned | None:
-        name = f"{PREFIX}{self.bridge.name}"
         try:
-            return await self._owners.take(name, wait=False)
+            return await self._owners.take(self._name, wait=False)
         except Taken:
             return None
         except (StoreError, Refusal) as error:
             log.debug("bridge: the owner of the bridge is unknown for now", bridge=self.bridge.name, error=str(error))
             return None
 
-    async def _run(self) -> None:
+    async def _run(self, owned: Owned) -> None:
         """Runs the bridge until it is not ours any more."""
-        log.info("bridge: runs here", bridge=self.bridge.name)
-        running = self._running = asyncio.ensure_future(self.bridge.run())
+        running = self._running = asyncio.ensure_future(self._bridge(owned))
         try:
             await asyncio.wait([running])
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             self._running = None
-        if not running.cancelled() and (failure := running.exception()) is not None:  # our own bug
+        failure = None if running.cancelled() else running.exception()
+        if isinstance(failure, OwnershipLost):
+            log.warning("bridge: another process runs it by now; nothing more is stored here", bridge=self.bridge.name)
+        elif failure is not None:  # our own bug
             log.error("bridge: failed", bridge=self.bridge.name, exc_info=failure)
             self.bridge.figures.error = f"internal error: {failure!r}"
             await asyncio.sleep(AGAIN_S)
         await self._release()
+
+    async def _bridge(self, owned: Owned) -> None:
+        fence = await self._raise_fences(owned)
+        log.info("bridge: runs here", bridge=self.bridge.name)
+        await self.bridge.run(fence)
+
+    async def _raise_fences(self, owned: Owned) -> Fence | None:
+        """Shuts the logs to former owners. A log that does not answer is shut by the first frame that it is sent."""
+        try:
+            async with asyncio.timeout(FENCE_S):
+                return await raise_fences(self._store, self._name, owned)
+        except (StoreError, TimeoutError) as error:
+            log.warning(
+                "bridge: a store group may take a former owner's messages", bridge=self._name, error=repr(error)
+            )
+            return fence_of(self._name, owned)
 
     def depose(self) -> None:
         """It is not ours any more."""

@@ -21,7 +21,7 @@ from gateway.domain.errors import Refusal
 from gateway.domain.forwarding import Forwarding
 from gateway.domain.idempotency import IdempotencyKey, StoredRequest
 from gateway.domain.principal import Principal
-from gateway.port.marks import NO_MARKS, Marks, OpenedMarks
+from gateway.port.marks import NO_MARKS, Fence, Marks, OpenedMarks
 from store.api.message import Message
 from store.format.frame import Position, QueueOffset
 
@@ -114,6 +114,7 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
     who: Principal | None = None  # publishes; None: whom the connection has named last
     marks: Marks | None = None  # stored with the messages, in the same frames
     key: IdempotencyKey | None = None  # stored once under this key; refused with `KeyRepeated` when it was before
+    fence: Fence | None = None  # stored unless its publisher's name has a later owner; refused with a conflict then
 
 
 class Subscribe(_Value, frozen=True, kw_only=True):

@@ -1,8 +1,9 @@
-"""Fences: a session's owner shuts the logs to what an owner before it may still send.
+"""Fences: the owner of a session or a bridge shuts the logs to what an owner before it may still send.
 
 A proxy that was stopped and goes on, or that was cut off, sends what its clients had written to it, to any group. It
-is told to stop by nobody. So whoever takes over raises the session's fence in every log, and only then reads what
-the logs have: frames of the owner before are refused from there on, whatever they carry (`store.guards`).
+is told to stop by nobody. So whoever takes over raises the fence of the name in every log, and only then reads what
+the logs, or a bridge's upstream, have: frames of the owner before are refused from there on, whatever they carry
+(`store.guards`).
 """
 
 import asyncio
@@ -16,23 +17,32 @@ from store.base.errors import AppendOutcomeUnknown, StoreError
 from store.format.frame import FRAME_GUARDED, UnplacedFrame
 from store.guards.rows import FENCES, epoch_in, fence_record, guard_row
 
-__all__ = ["FENCE_KEPT_MS", "fence_of", "raise_fences"]
+__all__ = ["FENCE_KEPT_MS", "fence_change", "fence_of", "raise_fences"]
 
 FENCE_KEPT_MS = 24 * 3_600_000  # after a session has ended: how late its last owner's frames may come
 TRIES_COUNT = 3  # of a fence whose outcome is unknown: raising it twice does no harm
 
 
-def fence_of(session: str, owned: Owned) -> Fence | None:
-    """Returns what an owner's frames are marked with; None where nobody else can own anything."""
-    return Fence(digest(session), owned.epoch) if owned.epoch else None
+def fence_of(name: str, owned: Owned) -> Fence | None:
+    """Returns the fence that an owner's frames carry; None where nobody else can own anything."""
+    return Fence(digest(name), owned.epoch) if owned.epoch else None
 
 
-async def raise_fences(store: StoreClient, session: str, owned: Owned, *, expires_at_ms: int = 0) -> Fence | None:
-    """Shuts all logs to former owners of a session; the fence of its owner, None where nobody else can own anything.
+def fence_change(fence: Fence, pos: int, *, covers: int, expires_at_ms: int = 0) -> tuple[bytes, bytes]:
+    """Returns the guard row and the record that raise a fence; the record will stand at `pos` of the payload.
+
+    The `covers` rows before it are stored only if nobody has raised the fence higher.
+    """
+    record = fence_record(fence.name, fence.epoch, expires_at_ms=expires_at_ms)
+    return guard_row(pos, len(record), fence.name, covers=covers, epoch=fence.epoch), record
+
+
+async def raise_fences(store: StoreClient, name: str, owned: Owned, *, expires_at_ms: int = 0) -> Fence | None:
+    """Shuts all logs to former owners of a name; returns its owner's fence, None where nobody else can own anything.
 
     Raises `OwnershipLost` when there is a later owner, `StoreError` when a log cannot be asked.
     """
-    fence = fence_of(session, owned)
+    fence = fence_of(name, owned)
     if fence is None:
         return None
     newest = await _raise_in_all(store, fence, expires_at_ms)
@@ -41,7 +51,7 @@ async def raise_fences(store: StoreClient, session: str, owned: Owned, *, expire
         await owned.confirm()
         fence = Fence(fence.name, max(newest + 1, owned.epoch))
         if await _raise_in_all(store, fence, expires_at_ms):
-            raise OwnershipLost(session)
+            raise OwnershipLost(name)
     return fence
 
 
@@ -51,8 +61,7 @@ async def _raise_in_all(store: StoreClient, fence: Fence, expires_at_ms: int) ->
 
 
 async def _raise(store: StoreClient, fence: Fence, expires_at_ms: int) -> int:
-    record = fence_record(fence.name, fence.epoch, expires_at_ms=expires_at_ms)
-    row = guard_row(0, len(record), fence.name, covers=0, epoch=fence.epoch)
+    row, record = fence_change(fence, 0, covers=0, expires_at_ms=expires_at_ms)
     frame = UnplacedFrame.build(row, record, flags=FRAME_GUARDED)
     result = await _append(store, frame)
     for _ in range(TRIES_COUNT - 1):

@@ -24,8 +24,7 @@ from gateway.publishing.publishing import (
     Publisher,
     Receipt,
     WaitingSingle,
-    add_key,
-    add_marks,
+    add_guards,
     refusal_of,
 )
 from gateway.publishing.retained import retained_change
@@ -353,10 +352,8 @@ class Ingest:
             self._add_timer(receipt, index, group, timer)
         if receipt.refused:  # a frame may have been entered for nothing
             receipt.parts = {frame: first for frame, first in receipt.parts.items() if len(frame.rows) > first}
-        if receipt.marks is not None:
-            add_marks(receipt, receipt.marks, runs)
-        if receipt.key is not None:
-            add_key(receipt, receipt.key)
+        if receipt.guarded:
+            add_guards(receipt, runs)
         if len(receipt.parts) > 1:
             receipt.runs = runs
         else:

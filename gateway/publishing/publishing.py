@@ -11,8 +11,9 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.idempotency import IdempotencyKey, KeyRepeated, once_record
 from gateway.ownership.owners import OwnershipLost
 from gateway.port.adapter import DONE, Outcome, Publish, Token
-from gateway.port.marks import Marks
+from gateway.port.marks import Fence, Marks
 from gateway.port.single import Single
+from gateway.publishing.fences import fence_change
 from gateway.publishing.session_marks import marks_change
 from store.api.log import Appended
 from store.api.message import Message
@@ -26,8 +27,7 @@ __all__ = [
     "Producer",
     "Publisher",
     "Receipt",
-    "add_key",
-    "add_marks",
+    "add_guards",
     "outcome_of",
     "refusal_of",
     "with_denied",
@@ -138,6 +138,7 @@ class Receipt:
         "counts",
         "denied",
         "failed",
+        "fence",
         "head",
         "key",
         "marks",
@@ -170,6 +171,7 @@ class Receipt:
         self.denied = denied
         self.marks: Marks | None = effect.marks
         self.key: IdempotencyKey | None = effect.key
+        self.fence: Fence | None = effect.fence
         # Sent again, by another proxy maybe, it has to find the same log.
         self.pinned = effect.key is not None or effect.once != 0
         self.failed: tuple[Building, ...] = ()  # the frames in which its guard has failed
@@ -185,8 +187,8 @@ class Receipt:
 
     @property
     def guarded(self) -> bool:
-        """Returns whether its messages are stored with a session's marks or under a key."""
-        return self.marks is not None or self.key is not None
+        """Returns whether its messages are stored with a session's marks, under a key or behind a fence."""
+        return self.marks is not None or self.key is not None or self.fence is not None
 
     def count(self, topic: str, messages: int) -> None:
         """Counts messages of a topic that will be stored."""
@@ -205,7 +207,17 @@ class Receipt:
             frame.take_back()
 
 
-def add_marks(receipt: Receipt, marks: Marks, runs: Sequence[tuple[int, Building]]) -> None:
+def add_guards(receipt: Receipt, runs: Sequence[tuple[int, Building]]) -> None:
+    """Adds the marks, the key and the fence of a `Publish` to its frames. `runs` are as for `_add_marks`."""
+    if receipt.marks is not None:
+        _add_marks(receipt, receipt.marks, runs)
+    if receipt.key is not None:
+        _add_key(receipt, receipt.key)
+    if receipt.fence is not None:
+        _add_fence(receipt, receipt.fence)
+
+
+def _add_marks(receipt: Receipt, marks: Marks, runs: Sequence[tuple[int, Building]]) -> None:
     """Marks messages, in every frame that has one of them. `runs` are as `Receipt` says, of a single frame too."""
     denied, copies = sorted(receipt.denied), receipt.copies or {}
     starts = [start for start, _ in runs]
@@ -227,11 +239,21 @@ def add_marks(receipt: Receipt, marks: Marks, runs: Sequence[tuple[int, Building
         frame.pos += len(change)
 
 
-def add_key(receipt: Receipt, key: IdempotencyKey) -> None:
+def _add_key(receipt: Receipt, key: IdempotencyKey) -> None:
     """Has every frame of a `Publish` stored only if its log does not know the key yet, and brings the key."""
     for frame, first in receipt.parts.items():
         change = once_record(key, row=len(frame.rows), first=first, deliver_at_ms=receipt.messages[0].deliver_at_ms)
         frame.rows.append(guard_row(frame.pos, len(change), key.name, covers=len(frame.rows) - first, once=True))
+        frame.records.append(change)
+        frame.pos += len(change)
+        frame.guarded = True
+
+
+def _add_fence(receipt: Receipt, fence: Fence) -> None:
+    """Has every frame of a `Publish` stored unless its log knows of a later owner, and raises the fence there."""
+    for frame, first in receipt.parts.items():
+        row, change = fence_change(fence, frame.pos, covers=len(frame.rows) - first)
+        frame.rows.append(row)
         frame.records.append(change)
         frame.pos += len(change)
         frame.guarded = True
@@ -243,6 +265,8 @@ def outcome_of(receipt: Receipt) -> Outcome:
     if receipt.failed:
         if receipt.marks is not None:
             return Outcome(error=OwnershipLost(receipt.marks.key))
+        if receipt.fence is not None:
+            return Outcome(error=OwnershipLost(receipt.fence.name.hex()))
         if len(receipt.failed) == len(receipt.parts):
             return Outcome(error=KeyRepeated(next(iter(receipt.parts)).group, refused))  # where its answer's place was
     if len(receipt.parts) > 1:

@@ -12,7 +12,9 @@ from gateway.bridges.bridge import Bridge
 from gateway.bridges.settings import BridgeConfig
 from gateway.bridges.upstream_stream import UpstreamError
 from gateway.domain.errors import Cause, Refusal
+from gateway.ownership.owners import OwnershipLost
 from gateway.port.adapter import Outcome
+from gateway.port.marks import Fence
 from store.base.clock import now_ms
 from tests.support.gateway.proxies_rig import until
 from tests.support.mqtt.upstream_broker import Broker
@@ -268,6 +270,21 @@ async def test_stopping_acknowledges_what_is_stored_and_says_good_bye():
     assert wire.sent.endswith(b"\xe0\0")
     assert wire.closed
     assert not rig.figures.here
+
+
+async def test_a_late_owner_acknowledges_nothing_and_its_connection_ends():
+    rig = Rig()
+    rig.answer = Outcome(error=OwnershipLost("bridge/up"))
+    fence = Fence(b"n" * 16, 7)
+    task = asyncio.ensure_future(rig.bridge.run(fence))
+    wire = await rig.connected()
+    wire.publish(1)
+    with pytest.raises(OwnershipLost):
+        await task
+    assert [effect.fence for _, effect in rig.asked] == [fence]
+    assert wire.closed
+    assert b"\x40" not in wire.sent[20:]
+    assert (rig.figures.here, rig.figures.refused) == (False, {})
 
 
 async def test_an_upstream_that_does_not_read_is_left(rig, monkeypatch):

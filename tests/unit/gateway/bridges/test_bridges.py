@@ -8,7 +8,12 @@ from adapters.mqtt.messages.options import Options
 from gateway.bridges import bridges as module
 from gateway.bridges.bridges import Bridges
 from gateway.bridges.settings import BridgeConfig, BridgeSubscription
+from gateway.bridges.upstream_stream import UpstreamError
 from gateway.domain.errors import ConfigError
+from gateway.domain.idempotency import digest
+from gateway.ownership.owners import OwnershipLost
+from store.base.errors import StoreUnreachable
+from store.guards.rows import FENCES, epoch_in
 from store.local.local import LocalStore
 from tests.support.gateway.proxies_rig import Proxy, until
 from tests.support.mqtt.upstreams import free_port
@@ -22,6 +27,7 @@ class Gate:
 
     def __init__(self, proxy):
         self.owners = proxy.owners
+        self.store = proxy.store
         self.spawn = proxy.spawn
 
 
@@ -112,6 +118,60 @@ async def test_who_owns_nothing_any_more_runs_nothing_and_takes_it_again_when_it
     await until(lambda: one.here)
 
 
+async def fence_of(cluster):
+    entry = await cluster.store.keys.get(digest("bridge/up").hex(), namespace=FENCES)
+    return epoch_in(entry.value)
+
+
+async def test_who_takes_over_raises_the_fence_of_the_bridge_before_it_connects(cluster, monkeypatch):
+    fences = []
+
+    async def dial(*_):
+        fences.append(await fence_of(cluster))
+        raise UpstreamError("the test says so")
+
+    monkeypatch.setattr(module, "dial", dial)
+    one = await cluster.node()
+    await until(lambda: fences)
+    other = await cluster.node()
+    former = fences[-1]
+    await one.proxy.die()
+    await cluster.pass_time(8, other)
+    await until(lambda: other.here and fences[-1] > former)
+    assert fences == sorted(fences)
+    assert fences[-1] == other.bridges._keepers["up"].bridge._fence.epoch
+    assert set(fences) == {former, fences[-1]}
+
+
+async def test_a_log_that_does_not_answer_keeps_no_bridge_from_running(cluster, monkeypatch):
+    async def unreachable(*_):
+        raise StoreUnreachable("the test says so")
+
+    monkeypatch.setattr(module, "raise_fences", unreachable)
+    one = await cluster.node()
+    await until(lambda: one.here)
+    assert one.bridges._keepers["up"].bridge._fence.epoch > 0  # which its first frame there raises
+
+
+async def test_who_is_told_of_a_later_owner_runs_nothing_and_looks_again(cluster, monkeypatch):
+    one = await cluster.node()
+    await until(lambda: one.here)
+    keeper = one.bridges._keepers["up"]
+    run, lost = keeper.bridge.run, []
+
+    async def fail(_fence):
+        if not lost:
+            lost.append(1)
+            raise OwnershipLost("bridge/up")
+        await run(_fence)
+
+    keeper.bridge.run = fail
+    keeper._running.cancel()
+    await until(lambda: lost)
+    await until(lambda: one.here)
+    assert "internal" not in one.bridges.status()[0].error
+
+
 async def test_the_figures_are_of_who_runs_it(cluster):
     one = await cluster.node()
     await until(lambda: one.here and one.bridges.status()[0].error)
@@ -129,7 +189,7 @@ async def test_a_failure_of_our_own_is_said_and_tried_again(cluster, monkeypatch
     keeper = one.bridges._keepers["up"]
     run, failures = keeper.bridge.run, []
 
-    async def fail():
+    async def fail(_fence):
         if not failures:
             failures.append(1)
             raise ZeroDivisionError

@@ -53,6 +53,21 @@ async def test_a_publisher_whose_session_is_elsewhere_is_told_and_those_beside_i
     assert rig.ingest.idle
 
 
+async def test_a_publisher_behind_a_fence_is_told_of_a_later_owner_by_every_group(controller):  # noqa: F811
+    rig = Rig(controller)
+    (a,), (b,) = rig.keys(0), rig.keys(1)
+    rig.publish("before", 1, message(a, b"before"))
+    publisher = rig.publishers.setdefault("late", Publisher())
+    rig.ingest.publish(publisher, Publish([message(a), message(b)], Token(1), fence=Fence(b"n" * 16, 7)), 10)
+    rig.turn()
+    (guard,) = end_failing(rig.store.logs[0], 0)
+    assert (guard.first, guard.row, guard.name, guard.epoch) == (1, 2, b"n" * 16, 7)
+    (guard,) = end_failing(rig.store.logs[1])
+    assert (guard.first, guard.row, guard.name, guard.epoch) == (0, 1, b"n" * 16, 7)
+    assert isinstance(rig.outcome("late").error, OwnershipLost)
+    assert rig.outcome("before").error is None
+
+
 async def test_frames_without_a_fence_or_a_key_are_not_guarded(controller):  # noqa: F811
     rig = Rig(controller)
     (a,) = rig.keys(0)
