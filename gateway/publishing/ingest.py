@@ -19,7 +19,10 @@ from gateway.port.adapter import Publish
 from gateway.publishing.delayed import timers_of
 from gateway.publishing.outgoing import Outgoing
 from gateway.publishing.publishing import (
+    FRAME_PAYLOAD_BYTES,
+    FRAME_ROWS,
     NONE_DENIED,
+    NOWHERE,
     Building,
     Publisher,
     Receipt,
@@ -29,6 +32,7 @@ from gateway.publishing.publishing import (
 )
 from gateway.publishing.retained import retained_change
 from gateway.publishing.router import SPREAD, Route, Router, UnknownTopicError
+from gateway.publishing.singles import Singles
 from gateway.publishing.topic_shares import creator_of
 from store.api.client import StoreClient
 from store.api.message import Message, encode
@@ -37,12 +41,9 @@ from store.format.records import TIMERS_QUEUE
 
 __all__ = ["Ingest", "Publisher", "refusal_of"]
 
-FRAME_PAYLOAD_BYTES = 512 << 10  # a frame is closed when its payload has grown past this
-FRAME_ROWS = 16_384
 ENVELOPE_BYTES_MAX = 128 << 10  # what a record may take besides the body that the limit is for: address, properties
 
 _OWN_FRAME = ""  # no topic has this name
-_NOWHERE = Building(SPREAD)  # where the messages of an effect are, before its first
 
 
 class _Effect(NamedTuple):
@@ -63,6 +64,7 @@ class Ingest:
     of a topic that is missing and whose it will be; while it works, what is published waits behind it, so that order
     holds; `resume` says that it has ended. `new_producer` gives a number that no other producer has. `appended_to` is
     told which named queues got something, `drained` that fewer bytes are held, `acknowledged` which singles are stored.
+    `gathers`: few single messages wait for a frame under way, which costs no time where the store is in this process.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Ingest:
         drained: Callable[[], None],
         acknowledged: Callable[[Sequence[WaitingSingle]], None],
         compress_bytes_min: int = 0,
+        gathers: bool = False,
     ) -> None:
         self._store = store
         self._router = router
@@ -91,21 +94,29 @@ class Ingest:
             soon=soon,
             clock=clock,
             appended_to=appended_to,
-            drained=drained,
+            drained=self._frame_ended,
             acknowledged=acknowledged,
             compress_bytes_min=compress_bytes_min,
         )
         self.message_bytes_max = message_bytes_max
         self._soon = soon
+        self._drained = drained
         self._create_topic = create_topic
         self._waiting: list[_Effect] = []
-        self._singles: list[WaitingSingle] = []
-        self.waiting_bytes = 0  # of the input that waits for a topic or for the next turn
+        self._waiting_bytes = 0  # of the input that they took
         self._scheduled = False
         self._parked: str | None = None  # the topic being created, while everything waits for it
         # Topics that could not be created, while what needs them waits: each for whom it would have been counted.
         self._refused_topics: dict[tuple[str, str], Refusal] = {}
         self._building: dict[int, Building] = {}  # by group, the frames of this turn
+        self._singles = Singles(
+            router, self._outgoing, self._building, message_bytes_max=message_bytes_max, gathers=gathers
+        )
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Returns the bytes of the input that waits for a topic or for its frame."""
+        return self._waiting_bytes + self._singles.size_bytes
 
     @property
     def idle(self) -> bool:
@@ -120,7 +131,7 @@ class Ingest:
         Those that are `denied`, by index, are refused in their turn.
         """
         self._waiting.append(_Effect(publisher, effect, size_bytes, denied))
-        self.waiting_bytes += size_bytes
+        self._waiting_bytes += size_bytes
         if not self._scheduled:
             self._scheduled = True
             self._soon(self._flush)
@@ -130,11 +141,16 @@ class Ingest:
 
         Nothing else that they have published is under way. None has a guard, a key or a time to be delivered at.
         """
-        self._singles += singles
-        self.waiting_bytes += sum([size_bytes for _, _, size_bytes in singles])
+        self._singles.add(singles)
         if not self._scheduled:
             self._scheduled = True
             self._soon(self._flush)
+
+    def _frame_ended(self) -> None:
+        if self._singles and not self._scheduled:
+            self._scheduled = True
+            self._soon(self._flush)
+        self._drained()
 
     def resume(self, topic: str, refusal: Refusal | None, *, creator: str = "") -> None:
         """The topic that was asked for exists now, or could not be made for `creator`, and why."""
@@ -148,7 +164,11 @@ class Ingest:
     def _flush(self) -> None:
         self._scheduled = False
         if self._singles:
-            self._add_singles()
+            if not self._waiting and self._singles.gather():
+                return  # until `_frame_ended`
+            others = [_Effect(*one, NONE_DENIED) for one in self._singles.enter()]
+            self._waiting_bytes += sum([one.size_bytes for one in others])
+            self._waiting[:0] = others  # in front of what the same publishers have published since
         if self._parked is not None:
             self._append_all()
             return
@@ -167,7 +187,7 @@ class Ingest:
                 self._parked = missing
                 self._waiting = waiting[n:] + self._waiting
                 break
-            self.waiting_bytes -= size_bytes
+            self._waiting_bytes -= size_bytes
             self._outgoing.expect(receipt)
             for frame in receipt.parts:
                 frame.receipts.append(receipt)
@@ -183,57 +203,6 @@ class Ingest:
             self._create_topic(self._parked, creator_of(publisher, effect.who))
 
     # ---- messages to rows
-
-    def _add_singles(self) -> None:
-        """Adds the single messages of this turn to its frames; what is not plain goes the way of all."""
-        # As the loop of `_add`, for messages that have a connection each.
-        router = self._router
-        routes, hashes, groups, pack = router.routes, router.hashes, router.groups, ROW.pack
-        singles, self._singles = self._singles, []
-        away, size_max, alone = bool(self._outgoing.refusing), self.message_bytes_max, self._outgoing.alone
-        others: list[_Effect] = []
-        frame, into = _NOWHERE, SPREAD
-        rows, records, expected, pos = frame.rows, frame.records, frame.singles, 0
-        topic, protocol, counted, taken_bytes = "", "", 0, 0  # counted: of this topic and protocol
-        for waiting in singles:
-            publisher, single, size_bytes = waiting
-            message = single.message
-            route = routes.get(message.address)
-            record = encode(message)
-            size = len(record)
-            if away or route is None or route.extra or route.asking or size > size_max:
-                effect = publisher.publish_of(single)
-                others.append(_Effect(publisher, effect, size_bytes, NONE_DENIED))
-                continue
-            taken_bytes += size_bytes
-            alone[publisher] = None
-            device = message.device
-            key_hash = hashes.get(device) or router.key_hash(device)
-            near = route.near
-            queue = near[key_hash % len(near)]
-            group = groups[queue] if route.group == SPREAD else route.group
-            if group != into or pos >= FRAME_PAYLOAD_BYTES or len(rows) >= FRAME_ROWS:
-                frame.pos = pos
-                frame.count(protocol, topic, counted)
-                topic, counted = "", 0
-                if pos >= FRAME_PAYLOAD_BYTES or len(rows) >= FRAME_ROWS:
-                    self._outgoing.append(self._building.pop(into))
-                frame, into = self._building.get(group) or self._begin(group), group
-                rows, records, expected, pos = frame.rows, frame.records, frame.singles, frame.pos
-            if route.topic is not topic or publisher.protocol is not protocol:
-                frame.count(protocol, topic, counted)
-                topic, protocol, counted = route.topic, publisher.protocol, 0
-                frame.sync = frame.sync or not route.relaxed
-            flags = route.row_flags if message.body else route.empty_flags
-            rows.append(pack(queue, pos, size, flags, key_hash, route.address_hash, 0, message.time_ms))
-            records.append(record)
-            pos += size
-            counted += 1
-            expected.append(waiting)
-        frame.pos = pos
-        frame.count(protocol, topic, counted)
-        self.waiting_bytes -= taken_bytes
-        self._waiting[:0] = others  # in front of what the same publishers have published since
 
     def _add(  # noqa: PLR0912, PLR0915 - one loop over the messages: a function for its cases would be called for each
         self, receipt: Receipt
@@ -255,7 +224,7 @@ class Ingest:
         away = bool(self._outgoing.refusing) and not (receipt.marks is not None and receipt.marks.stored)
         pinned = receipt.pinned
         spread = durable = False  # of the topic: whether it lies in several groups, and has to be on disk at once
-        frame, group, into = _NOWHERE, SPREAD, SPREAD
+        frame, group, into = NOWHERE, SPREAD, SPREAD
         rows, records, pos = frame.rows, frame.records, 0
         size_max = self.message_bytes_max
         for index, message in enumerate(messages):
@@ -442,6 +411,7 @@ class Ingest:
             return refusal
 
     def _append_all(self) -> None:
-        building, self._building = self._building, {}
-        for frame in building.values():
+        building = list(self._building.values())
+        self._building.clear()
+        for frame in building:
             self._outgoing.append(frame)

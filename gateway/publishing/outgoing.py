@@ -56,6 +56,7 @@ class Outgoing:
         self._acknowledged = acknowledged
         self._compress_bytes_min = compress_bytes_min  # payloads that large are compressed; 0: none
         self._last: dict[Publisher, Receipt] = {}  # the last one of each that is not answered
+        self.under_way = 0  # frames that were handed over and have not ended
         self.alone: dict[Publisher, Receipt | None] = {}  # with a single message under way; the first behind it
 
     @property
@@ -82,6 +83,7 @@ class Outgoing:
         if not frame.receipts and not frame.singles:
             return
         group = frame.group
+        self.under_way += 1
         if frame.stored:
             self._soon(partial(self._done, frame, Appended(origin_of(group), duplicate=True)))
             return
@@ -109,6 +111,7 @@ class Outgoing:
     def _done(self, frame: Building, result: Appended | StoreError) -> None:
         """A frame has ended. A store that refuses one says so ahead of those it is still writing; we do not."""
         frame.result = result
+        self.under_way -= 1
         self._metrics.append_seconds.observe(self._clock() - frame.began_s)
         failed = isinstance(result, StoreError)
         if failed and not frame.once:

@@ -22,7 +22,10 @@ from store.format.frame import Position
 from store.guards.rows import guard_row
 
 __all__ = [
+    "FRAME_PAYLOAD_BYTES",
+    "FRAME_ROWS",
     "NONE_DENIED",
+    "NOWHERE",
     "Building",
     "Producer",
     "Publisher",
@@ -33,6 +36,8 @@ __all__ = [
     "with_denied",
 ]
 
+FRAME_PAYLOAD_BYTES: Final = 512 << 10  # a frame is closed when its payload has grown past this
+FRAME_ROWS: Final = 16_384
 NONE_DENIED: Final[Mapping[int, Refusal]] = {}
 
 
@@ -121,6 +126,9 @@ class Building:
         """Restores the frame as it was before the last effect."""
         rows, records, self.pos, self.sync = self._before
         del self.rows[rows:], self.records[records:]
+
+
+NOWHERE: Final = Building(-1)  # where messages are before their first frame: none has this group
 
 
 class Copy(NamedTuple):

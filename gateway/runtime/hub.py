@@ -169,6 +169,7 @@ class Hub:
             drained=self._drained,
             acknowledged=self.turn.acknowledged,
             compress_bytes_min=config.store.compress_bytes_min,
+            gathers=self.owners.alone,
         )
         wills = Wills(store, self.ingest.publish, now_ms=now_ms, random=self.random, check=self.access.check_publisher)
         self._waiting_wills = WaitingWills(store, self.access.check_publisher, spawn=self.spawn)

@@ -9,8 +9,10 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Publish, Token
 from gateway.port.single import Single
-from gateway.publishing.ingest import FRAME_PAYLOAD_BYTES, FRAME_ROWS, Ingest
+from gateway.publishing.ingest import Ingest
+from gateway.publishing.publishing import FRAME_PAYLOAD_BYTES, FRAME_ROWS
 from gateway.publishing.router import Router
+from gateway.publishing.singles import GATHERED_MAX
 from store.api.log import Appended
 from store.api.message import Message, decode
 from store.base.errors import StoreOverloaded, StoreUnreachable
@@ -94,6 +96,7 @@ class Rig:
             appended_to=self.named.extend,
             drained=lambda: None,
             acknowledged=acknowledged,
+            gathers=len(groups) == 1,
         )
 
     @property
@@ -178,6 +181,48 @@ async def test_singles_of_a_turn_are_one_frame_and_each_is_acknowledged(rig):
     assert rig.log.bodies == [b"0", b"1", b"2"]
     assert rig.counted("t", "stored") == 3
     assert rig.rested()
+
+
+async def test_few_singles_wait_for_the_frame_under_way(rig):
+    publishers = [Publisher() for _ in range(4)]
+    for publisher in publishers[:3]:
+        rig.single(publisher, message())
+        rig.turn()
+    assert [frame.row_count for frame, _ in rig.log.waiting] == [1]
+    assert rig.ingest.waiting_bytes == 20
+    assert not rig.ingest.idle
+    rig.log.end_next()
+    rig.turn()
+    assert [frame.row_count for frame, _ in rig.log.waiting] == [2]
+    rig.single(publishers[3], message())
+    rig.turn()
+    rig.log.end_next(StoreOverloaded("busy"))  # a frame that is refused ends, too
+    rig.turn()
+    rig.log.end_next()
+    answers = [publisher.answers for publisher in publishers]
+    by_the_way_of_all = [(1000, 10)]  # as its group has refused a frame
+    assert answers == [[(b"ack", 10)], [(Cause.OVERLOAD, 10)], [(Cause.OVERLOAD, 10)], by_the_way_of_all]
+    assert rig.rested()
+
+
+@pytest.mark.parametrize("behind", ["many", "published"])
+async def test_singles_that_are_many_or_not_alone_wait_for_no_frame(rig, behind):
+    rig.single(Publisher(), message())
+    rig.turn()
+    for _ in range(GATHERED_MAX if behind == "many" else 1):
+        rig.single(Publisher(), message())
+    if behind == "published":
+        rig.publish(Publisher(), 1, message())
+    rig.turn()
+    assert len(rig.log.waiting) == 2
+    assert rig.ingest.waiting_bytes == 0
+
+
+async def test_singles_wait_for_no_frame_of_a_store_far_away(two):
+    for _ in range(2):
+        two.single(Publisher(), message(device=devices(two, 0)))
+        two.turn()
+    assert len(two.log.waiting) == 2
 
 
 async def test_what_is_published_behind_a_single_is_answered_behind_it(rig):
@@ -347,7 +392,9 @@ async def test_a_frame_of_singles_waits_for_the_disk_where_one_of_its_topics_doe
         for address in turn:
             rig.single(Publisher(), message(address=address))
         rig.turn()
-    assert [frame.flags for frame, _ in rig.log.waiting] == [FRAME_ASYNC, 0, 0]
+        rig.log.flags.append(rig.log.waiting[0][0].flags)
+        rig.log.end_next()
+    assert rig.log.flags == [FRAME_ASYNC, 0, 0]
 
 
 @pytest.mark.parametrize(("body", "count"), [(b"", FRAME_ROWS + 10), (bytes(900), FRAME_PAYLOAD_BYTES // 900 + 10)])

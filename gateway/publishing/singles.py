@@ -1,0 +1,113 @@
+"""Single messages of many connections on their way into frames (docs/decisions/0038)."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from gateway.port.adapter import Publish
+from gateway.publishing.outgoing import Outgoing
+from gateway.publishing.publishing import (
+    FRAME_PAYLOAD_BYTES,
+    FRAME_ROWS,
+    NOWHERE,
+    Building,
+    SinglePublisher,
+    WaitingSingle,
+)
+from gateway.publishing.router import SPREAD, Router
+from store.api.message import encode
+from store.format.frame import ROW
+
+__all__ = ["Singles"]
+
+GATHERED_MAX: Final = 256  # messages that wait for a frame under way; so many are worth a frame of their own
+
+
+class Singles:
+    """The single messages that wait for the next frame. `building` are the frames of this turn, by group.
+
+    `gathers`: the store is in this process and syncs one frame after the other.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        outgoing: Outgoing,
+        building: dict[int, Building],
+        *,
+        message_bytes_max: int,
+        gathers: bool,
+    ) -> None:
+        self._gathers = gathers
+        self._router = router
+        self._outgoing = outgoing
+        self._building = building
+        self._message_bytes_max = message_bytes_max
+        self._waiting: list[WaitingSingle] = []
+        self.size_bytes = 0  # of the reads that brought them
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, singles: Sequence[WaitingSingle]) -> None:
+        """Keeps messages for the next frame."""
+        self._waiting += singles
+        self.size_bytes += sum([size_bytes for _, _, size_bytes in singles])
+
+    def gather(self) -> bool:
+        """Returns whether the next frame may wait for more of them: for the end of one that is under way.
+
+        A commit of few messages costs as much as one of many, and would wait for that frame's sync anyway.
+        """
+        return self._gathers and self._outgoing.under_way > 0 and len(self._waiting) < GATHERED_MAX
+
+    def enter(self) -> list[tuple[SinglePublisher, Publish, int]]:
+        """Adds the messages to the frames being built; returns what is not plain, to go the way of all.
+
+        As the loop of `Ingest`, for messages that have a connection each.
+        """
+        router = self._router
+        routes, hashes, groups, pack = router.routes, router.hashes, router.groups, ROW.pack
+        singles, self._waiting = self._waiting, []
+        away, size_max, alone = bool(self._outgoing.refusing), self._message_bytes_max, self._outgoing.alone
+        others: list[tuple[SinglePublisher, Publish, int]] = []
+        frame, into = NOWHERE, SPREAD
+        rows, records, expected, pos = frame.rows, frame.records, frame.singles, 0
+        topic, protocol, counted = "", "", 0  # counted: of this topic and protocol
+        for waiting in singles:
+            publisher, single, size_bytes = waiting
+            message = single.message
+            route = routes.get(message.address)
+            record = encode(message)
+            size = len(record)
+            if away or route is None or route.extra or route.asking or size > size_max:
+                effect = publisher.publish_of(single)
+                others.append((publisher, effect, size_bytes))
+                continue
+            alone[publisher] = None
+            device = message.device
+            key_hash = hashes.get(device) or router.key_hash(device)
+            near = route.near
+            queue = near[key_hash % len(near)]
+            group = groups[queue] if route.group == SPREAD else route.group
+            if group != into or pos >= FRAME_PAYLOAD_BYTES or len(rows) >= FRAME_ROWS:
+                frame.pos = pos
+                frame.count(protocol, topic, counted)
+                topic, counted = "", 0
+                if pos >= FRAME_PAYLOAD_BYTES or len(rows) >= FRAME_ROWS:
+                    self._outgoing.append(self._building.pop(into))
+                frame, into = self._building.get(group) or self._building.setdefault(group, Building(group)), group
+                rows, records, expected, pos = frame.rows, frame.records, frame.singles, frame.pos
+            if route.topic is not topic or publisher.protocol is not protocol:
+                frame.count(protocol, topic, counted)
+                topic, protocol, counted = route.topic, publisher.protocol, 0
+                frame.sync = frame.sync or not route.relaxed
+            flags = route.row_flags if message.body else route.empty_flags
+            rows.append(pack(queue, pos, size, flags, key_hash, route.address_hash, 0, message.time_ms))
+            records.append(record)
+            pos += size
+            counted += 1
+            expected.append(waiting)
+        frame.pos = pos
+        frame.count(protocol, topic, counted)
+        self.size_bytes = 0
+        return others
