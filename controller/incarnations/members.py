@@ -95,12 +95,16 @@ class Members:
         if peer is not None and peer.active:
             raise ChangeRefused(ANOTHER.format(id=id_, address=address))
 
-    async def remove(self, id_: int) -> None:
-        """Removes a member, if it is one. Raises `ChangeRefused`, `NotLeader`, `OutcomeUnknown`."""
+    async def remove(self, id_: int, state: MetadataState) -> None:
+        """Removes a member, unless it has been removed. Raises `ChangeRefused`, `NotLeader`, `OutcomeUnknown`."""
         assert self._driver is not None
         await self._settled()
-        if self._driver.status.membership.get(id_) is not None:
+        membership = self._driver.status.membership
+        if membership.get(id_) is not None:
             await self._driver.change(Change(kind=ChangeKind.REMOVE, node=id_))
+        elif id_ not in state.members and id_ not in state.removed_members:
+            there = ", ".join(str(one) for one in membership.ids)
+            raise ChangeRefused(f"there is no controller {id_}, and there was none; the controllers are {there}")
 
     async def _settled(self) -> None:
         """Waits until the changes in the log are committed: they hold from their entries on, and may be taken back."""

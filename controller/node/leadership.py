@@ -152,7 +152,7 @@ class Leadership:
             case AddMember():
                 await self._members.add(request, self._state)
             case RemoveMember():
-                await self._members.remove(request.id)
+                await self._members.remove(request.id, self._state)
                 await self._apply(DeleteMember(id=request.id, time_ms=self._now_ms()))
             case Transfer():
                 if request.to != self.driver.status.id:

@@ -451,6 +451,19 @@ async def test_a_controller_that_was_removed_knows_it_and_does_not_disturb(three
     assert three.nodes[await three.leader()].leading == term
 
 
+async def test_the_removal_of_a_controller_that_never_was_is_refused_with_those_that_are(three):
+    client = three.remote()
+    await client.ready()
+    await until(lambda: len(client.members()) == 3)
+    with pytest.raises(
+        ChangeRefused, match="there is no controller 99, and there was none; the controllers are 1, 2, 3"
+    ):
+        await client.do(RemoveMember(id=99))
+    gone = (await three.followers())[0]
+    for _ in range(2):  # by whoever has lost the answer, too
+        await client.do(RemoveMember(id=gone))
+
+
 async def test_who_comes_back_at_another_address_says_so(three):
     client = three.remote()
     await client.ready()
