@@ -65,11 +65,12 @@ class Disk:
         store: LocalStore = await self._open(LocalStore, role="replica", **ends)
         self.store = store
         self.unclean = await asyncio.to_thread(load_unclean, self.files, self.data_dir)
+        damaged = False
         try:
             found, self.guessed = await asyncio.to_thread(self._file.load), False
         except BadEpochs as error:
             logger.error("the file `epochs` is damaged: the epochs are read from the log", exc_info=error)
-            found = None
+            found, damaged = None, True
         if found is None:
             try:
                 epochs = await _epochs_of(store)
@@ -80,8 +81,24 @@ class Disk:
                 ) from error
             found = epochs, epochs.newest
             self.guessed = store.replication.first > origin_of(self.group)
+            if damaged and epochs and not self.guessed:
+                await self._save_found(*found)
         self.epochs, self.promised, self.unusable = found[0], max(found[1], self.promised), None
         return store
+
+    async def _save_found(self, epochs: EpochList, promised: int) -> None:
+        """Writes the file of epochs anew from what the log tells. Raises OSError.
+
+        A full disk is no reason not to open: then the log is read again at the next start.
+        """
+        try:
+            await asyncio.to_thread(self._file.save, epochs, promised)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            logger.warning("the file `epochs` is not written anew until the disk has room: %s", error)
+        else:
+            logger.info("the file `epochs` is written anew from the log")
 
     async def open_usable(self) -> None:
         """Opens as a replica; where damage keeps the store from being opened, `unusable` says why, and it stays closed.

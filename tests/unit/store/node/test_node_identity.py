@@ -1,6 +1,7 @@
 """A replica's id is its own, whenever it crashes."""
 
 import asyncio
+import errno
 
 import msgspec
 import pytest
@@ -339,6 +340,39 @@ async def test_a_log_with_frames_does_not_become_another_one(home):
     await disk.belong(mine)
     await disk.close()
     assert log_id(OsFiles(), home) == mine
+
+
+@pytest.fixture
+async def with_damaged_epochs(home):
+    """A data directory with two frames of epoch 1, whose file of epochs is damaged."""
+    store = await LocalStore.open(home, group=GROUP, disk_reserve_bytes=0)
+    for body in (b"a", b"b"):
+        await append(store, frame((16, body)))
+    await store.close()
+    (home / "epochs").write_bytes(b"damaged")
+    return home
+
+
+async def test_a_damaged_file_of_epochs_is_written_anew_once_the_log_has_told_them(with_damaged_epochs, caplog):
+    disk = Disk(with_damaged_epochs, GROUP, {"disk_reserve_bytes": 0})
+    await disk.open_replica()
+    await disk.close()
+    assert EpochFile(OsFiles(), with_damaged_epochs).load() == (EpochList.of([(1, origin_of(GROUP))]), 1)
+    caplog.clear()
+    await disk.open_replica()
+    await disk.close()
+    assert "damaged" not in caplog.text
+
+
+async def test_a_full_disk_keeps_no_replica_with_a_damaged_file_of_epochs_closed(with_damaged_epochs, monkeypatch):
+    def save(*_):
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(EpochFile, "save", save)
+    disk = Disk(with_damaged_epochs, GROUP, {"disk_reserve_bytes": 0})
+    await disk.open_replica()
+    assert disk.epochs.newest == 1
+    await disk.close()
 
 
 async def test_controllers_that_have_forgotten_an_epoch_are_not_believed(controller, home):
