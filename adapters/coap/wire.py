@@ -2,7 +2,7 @@
 
     |Ver 2|T 2|TKL 4|  Code 8  |  Message ID 16  | Token, TKL bytes | Options | 0xFF | Payload   (RFC 7252, 3)
 
-aiocoap's codec takes over seven times as long for a request, and lets malformed datagrams pass (docs/decisions/0039).
+aiocoap's codec takes over seven times as long for a request, and lets malformed datagrams pass (docs/decisions/0040).
 """
 
 from collections.abc import Iterable
