@@ -15,11 +15,12 @@ import pyarrow.compute as pc
 from spark.tables.data_files import OPEN, SETTLED, merge_files, take_settled, write_rows
 from spark.tables.manifest import TrafficRow
 from spark.tables.reports import BucketReport, NewFile, Plan, QueueCount
-from spark.tables.schemas import SPECS, WINDOW_TABLES, partials_from, presented
+from spark.tables.schemas import SPECS, WINDOW_TABLES, partials_from, presented, rated
 from spark.tables.state import BucketState, load_state, save_state
-from spark.telemetry import aliases, lateness, marks
+from spark.telemetry import aliases, anomalies, lateness, liveness, marks
+from spark.telemetry.events import EVENTS
 from spark.telemetry.groups import codes, column, group
-from spark.telemetry.lateness import IN_LATEST, IN_WINDOWS, OK, Limits
+from spark.telemetry.lateness import AHEAD, IN_LATEST, IN_WINDOWS, LATE, OK, TOO_OLD, Limits
 from spark.telemetry.windows import (
     LATEST,
     SAMPLES,
@@ -55,29 +56,21 @@ def work(plan: Plan, bucket: int, records: pa.Table | None) -> BucketReport:
     queues: list[QueueCount] = []
     traffic: list[TrafficRow] = []
     samples = SAMPLES.empty_table()
-    latest, names = state.latest, state.aliases
+    after, events = state, EVENTS.empty_table()
     if records is not None and records.num_rows:
         records = records.sort_by([("queue", "ascending"), ("offset", "ascending")]).combine_chunks()
         quality = _judged(plan, records)
         queues, traffic = _queues(records), _traffic(records, quality)
         found.files.extend(write_rows(plan, "quarantine", SETTLED, bucket, _rejected(records)))
-        everything, names = _samples(records, state.aliases)
-        verdicts = _verdicts(plan, everything, np.full(everything.num_rows, OK, object))
-        measured = everything.filter(
-            pa.array(np.isin(verdicts, IN_WINDOWS) & np.asarray(pc.is_valid(everything["value"])))
-        )
-        samples = measured.select(SAMPLES.names)
-        latest = _newest(latest, everything.filter(pa.array(np.isin(verdicts, IN_LATEST))))
+        after, samples, events = _absorbed(plan, state, records, quality)
+    devices, silent = liveness.silence(after.devices, plan.settled_ms + plan.watermark_ms)
+    found.files.extend(write_rows(plan, "anomalies", SETTLED, bucket, pa.concat_tables([events, silent])))
     windows, all_marks, corrected = _windows(plan, bucket, state, samples, found)
     merge(plan, bucket, found.files, found.removed)
-    if latest is not state.latest:
-        found.replaced.append("latest")
-        found.files.extend(write_rows(plan, "latest", OPEN, bucket, latest))
-    after = BucketState(windows, all_marks, latest, names)
-    changed = (
-        latest is not state.latest
-        or names is not state.aliases
-        or any(windows[name] is not state.windows[name] for name in windows)
+    after = after._replace(windows=windows, marks=all_marks, devices=devices)
+    _replace(plan, bucket, state, after, found)
+    changed = any(new is not old for new, old in zip(after[2:], state[2:], strict=True)) or any(
+        windows[name] is not state.windows[name] for name in windows
     )
     return BucketReport(
         bucket=bucket,
@@ -89,6 +82,39 @@ def work(plan: Plan, bucket: int, records: pa.Table | None) -> BucketReport:
         traffic=traffic,
         corrected=corrected,
     )
+
+
+def _absorbed(
+    plan: Plan, state: BucketState, records: pa.Table, quality: npt.NDArray[np.object_]
+) -> tuple[BucketState, pa.Table, pa.Table]:
+    """The state but for its windows, the samples that are for windows, and the events of devices and series."""
+    everything, names = _samples(records, state.aliases)
+    verdicts = _verdicts(plan, everything, np.full(everything.num_rows, OK, object))
+    numbers = np.asarray(pc.is_valid(everything["value"]))
+    samples = everything.filter(pa.array(np.isin(verdicts, IN_WINDOWS) & numbers)).select(SAMPLES.names)
+    latest = _newest(state.latest, everything.filter(pa.array(np.isin(verdicts, IN_LATEST))))
+    flags = liveness.Flags(
+        late=np.isin(quality, (LATE, TOO_OLD)),
+        ahead=quality == AHEAD,
+        rejected=np.asarray(pc.is_valid(records["rejected"])),
+    )
+    devices, back = liveness.observe(state.devices, records, flags)
+    in_time = everything.filter(pa.array((verdicts == OK) & numbers)).select(SAMPLES.names)
+    series, strange = anomalies.detect(state.series, in_time)
+    after = state._replace(latest=latest, aliases=names, devices=devices, series=series)
+    return after, samples, pa.concat_tables([back, strange])
+
+
+def _replace(plan: Plan, bucket: int, before: BucketState, after: BucketState, found: _Tables) -> None:
+    """Write the tables that show the state as it is, where it changed."""
+    if after.latest is not before.latest:
+        found.replaced.append("latest")
+        found.files.extend(write_rows(plan, "latest", OPEN, bucket, after.latest))
+    if after.devices is not before.devices:
+        found.replaced.extend(("devices", "quality"))
+        shown = after.devices.select(SPECS["devices"].columns.names)
+        found.files.extend(write_rows(plan, "devices", OPEN, bucket, shown))
+        found.files.extend(write_rows(plan, "quality", OPEN, bucket, rated(after.devices)))
 
 
 def merge(plan: Plan, bucket: int, files: list[NewFile], removed: dict[str, list[str]]) -> None:

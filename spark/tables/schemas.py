@@ -7,10 +7,12 @@ import numpy as np
 import pyarrow as pa
 
 from spark.telemetry import digest
+from spark.telemetry.events import EVENTS
 from spark.telemetry.groups import column, flatten, lists
+from spark.telemetry.liveness import COUNTS, DEVICES
 from spark.telemetry.windows import CENTROIDS, INSTANT, LATEST, PARTIALS, WINDOW_MS
 
-__all__ = ["DAY", "SPECS", "WINDOWS", "WINDOW_TABLES", "Spec", "partials_from", "presented"]
+__all__ = ["DAY", "SPECS", "WINDOWS", "WINDOW_TABLES", "Spec", "partials_from", "presented", "rated"]
 
 DAY = pa.field("day", pa.date32())
 SETTLED_CENTROIDS, SETTLED_COMPRESSION = 16, 30  # a settled window's digest: for rolling windows up, and corrections
@@ -31,6 +33,16 @@ _QUARANTINE = pa.schema(
     + [(name, pa.string()) for name in ("device", "address", "protocol", "content_type", "quality", "reason")]
     + [("topic", pa.string()), ("queue", pa.int32()), ("offset", pa.int64()), ("position", pa.string())]
     + [("body", pa.binary())]
+)
+_LIVENESS = (
+    *("device", "address", "protocol", "state", "first_seen", "last_seen", "silent_since", "interval_s", "jitter_s"),
+    *("flaps", "records"),
+)
+_RATED = COUNTS
+_DEVICES = pa.schema([DEVICES.field(name) for name in _LIVENESS])
+_QUALITY = pa.schema(
+    [DEVICES.field(name) for name in ("device", "last_seen", "skew_s", "records", *_RATED)]
+    + [(f"{name}_rate", pa.float64()) for name in _RATED]
 )
 
 
@@ -56,7 +68,10 @@ WINDOW_TABLES: Mapping[str, int] = {"windows_1m": WINDOW_MS, "windows_15m": 15 *
 
 SPECS: Mapping[str, Spec] = {
     **{name: Spec(WINDOWS, True, "start") for name in WINDOW_TABLES},
+    "anomalies": Spec(EVENTS, True, "time"),
+    "devices": Spec(_DEVICES, False, "last_seen"),
     "latest": Spec(LATEST, False, "time"),
+    "quality": Spec(_QUALITY, False, "last_seen"),
     "quarantine": Spec(_QUARANTINE, True, "stored_at"),
     "traffic": Spec(_TRAFFIC, True, "start"),
 }
@@ -86,6 +101,13 @@ def presented(windows: pa.Table, *, settled: bool) -> pa.Table:
     }
     columns = [made[name] if name in made else windows[name] for name in WINDOWS.names]
     return pa.table(columns, schema=WINDOWS)
+
+
+def rated(devices: pa.Table) -> pa.Table:
+    """Rows of `DEVICES` as rows of the table `quality`: counts of records, and their rates."""
+    records = np.maximum(column(devices, "records"), 1)
+    rates = {f"{name}_rate": pa.array(column(devices, name) / records) for name in _RATED}
+    return pa.table([rates[name] if name in rates else devices[name] for name in _QUALITY.names], schema=_QUALITY)
 
 
 def partials_from(rows: pa.Table) -> pa.Table:

@@ -13,12 +13,15 @@ from spark.errors import SparkError
 from spark.tables.reports import Plan
 from spark.tables.schemas import WINDOW_TABLES
 from spark.telemetry.aliases import ALIASES
+from spark.telemetry.anomalies import SERIES
+from spark.telemetry.liveness import DEVICES
 from spark.telemetry.marks import MARKS
 from spark.telemetry.windows import LATEST, PARTIALS
 
 __all__ = ["STATE", "BucketState", "load_state", "save_state"]
 
 STATE = "state"
+_OTHERS = 4  # tables that are no windows' and no marks'
 
 
 class BucketState(NamedTuple):
@@ -28,6 +31,8 @@ class BucketState(NamedTuple):
     marks: dict[str, pa.Table]
     latest: pa.Table
     aliases: pa.Table
+    devices: pa.Table
+    series: pa.Table
 
     @classmethod
     def empty(cls) -> "BucketState":
@@ -37,6 +42,8 @@ class BucketState(NamedTuple):
             {name: MARKS.empty_table() for name in WINDOW_TABLES},
             LATEST.empty_table(),
             ALIASES.empty_table(),
+            DEVICES.empty_table(),
+            SERIES.empty_table(),
         )
 
 
@@ -47,7 +54,7 @@ def load_state(plan: Plan, bucket: int) -> BucketState:
         return BucketState.empty()
     try:
         with plan.place.open(path) as file:
-            tables = [pa.ipc.open_stream(file).read_all() for _ in range(2 * len(WINDOW_TABLES) + 2)]
+            tables = [pa.ipc.open_stream(file).read_all() for _ in range(2 * len(WINDOW_TABLES) + _OTHERS)]
     except FileNotFoundError as error:
         raise SparkError(
             f"{plan.place.child(path)} is gone, which the tables continue: restore it, or name another output and "
@@ -55,7 +62,7 @@ def load_state(plan: Plan, bucket: int) -> BucketState:
         ) from error
     names = list(WINDOW_TABLES)
     windows, marks = tables[: len(names)], tables[len(names) : 2 * len(names)]
-    return BucketState(dict(zip(names, windows, strict=True)), dict(zip(names, marks, strict=True)), *tables[-2:])
+    return BucketState(dict(zip(names, windows, strict=True)), dict(zip(names, marks, strict=True)), *tables[-_OTHERS:])
 
 
 def save_state(plan: Plan, bucket: int, state: BucketState) -> str:
@@ -63,7 +70,7 @@ def save_state(plan: Plan, bucket: int, state: BucketState) -> str:
     path = f"{STATE}/{bucket:04d}-{plan.pass_}-{plan.attempt}.arrow"
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with plan.place.writing(path) as file:
-        for table in (*state.windows.values(), *state.marks.values(), state.latest, state.aliases):
+        for table in (*state.windows.values(), *state.marks.values(), *state[-_OTHERS:]):
             with pa.ipc.new_stream(file, table.schema, options=options) as writer:
                 writer.write_table(table)
     return path

@@ -193,6 +193,25 @@ def test_states_and_aliases_are_latest_values_and_no_windows(opened, places):
     assert {key[1]: row[0] for key, row in shown(plain(places[0], "windows_1m")).items()} == {"temp": 2, "alias/9": 1}
 
 
+def test_devices_and_anomalies_are_tables(opened, places):
+    chance = random.Random(1)
+    records = [Record("d", T0 + n * 1_000, n, {"t": 20 + chance.gauss(0, 1)}) for n in range(100)]
+    records[80] = replace(records[80], values={"t": 500.0})
+    gone = [Record("gone", T0 + n * 1_000, 100 + n, {"t": 1.0}, queue=17) for n in range(20)]
+    do_batch(opened, 0, [*records, *gone])
+    later = T0 + 200_000
+    do_batch(opened, 1, [Record("d", later, 120, {"t": 20.0}), Record("d", later, 121, {"t": 20.0}, queue=17)])
+    do_tick(opened)
+    (spike, silent) = sorted(plain(places[0], "anomalies").to_pylist(), key=lambda event: event["kind"], reverse=True)
+    assert (spike["kind"], spike["device"], spike["metric"], spike["value"]) == ("spike", "d", "t", 500.0)
+    assert (silent["kind"], silent["device"]) == ("silent", "gone")
+    states = {row["device"]: row["state"] for row in plain(places[0], "devices").to_pylist()}
+    assert states == {"d": "alive", "gone": "silent"}
+    quality = {row["device"]: row for row in plain(places[0], "quality").to_pylist()}
+    assert quality["d"]["records"] == 102
+    assert quality["d"]["duplicates_rate"] == pytest.approx(1 / 102)
+
+
 def test_what_cannot_be_decoded_is_kept(opened, places):
     records = [Record("d", T0, 0, quality="bad_body", rejected=b"oops"), Record("d", T0, 1, {"a": 1.0})]
     do_batch(opened, 0, records)

@@ -1,0 +1,167 @@
+"""Anomalies of series (device and metric): spikes, level shifts, stuck sensors; with a score and a sentence.
+
+Each series keeps its level, an exponential mean, and its spread, the exponential mean of the distance from the level,
+both of innovations cut at `CUT` sigmas, so that one outlier does not teach them anything. Sigma is 1.2533 spreads, as
+it is of a normal distribution. A sample is
+
+- a `spike` when it is `SPIKE` sigmas or more from the level, and the sample before it was not;
+- a `level_shift` when the sum of its distances beyond `SLACK` sigmas, cut at `CUT`, with those before it on the same
+  side, passes `SHIFT` (Page's CUSUM): the level is then learned anew from here;
+- `stuck` when it is the `STUCK`th of equal values in a row, of a series in which values usually differ.
+
+Samples of one series are judged in the order of their times, one rank after another, all series at once. Of a series
+with more than `RANKS_MAX` samples in one batch every nth is looked at.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark.telemetry.events import EVENTS, events_of
+from spark.telemetry.groups import Indices, codes, column, group
+
+__all__ = ["LEVEL_SHIFT", "RANKS_MAX", "SERIES", "SPIKE", "STUCK", "detect"]
+
+SPIKE, LEVEL_SHIFT, STUCK = "spike", "level_shift", "stuck"
+RANKS_MAX = 512  # samples of one series in one batch that are looked at
+WARM_COUNT = 30  # samples from which on a series is judged
+WEIGHT = 0.03  # of the newest sample in level and spread, once warm
+SPIKE_SIGMAS, CUT, SLACK = 7.0, 4.0, 1.0
+SHIFT = 24.0
+STUCK_COUNT = 20
+MOVES = 0.6  # of samples that differ from the one before, from which on a series can be stuck
+_SIGMA = 1.2533
+_FLOOR = 1e-3  # of the level: a spread is never thought smaller
+
+_FLOATS = ("level", "spread", "last", "above", "below", "moves")
+_INTEGERS = ("seen", "run", "outside")
+SERIES = pa.schema(
+    [("device", pa.string()), ("metric", pa.string())]
+    + [(name, pa.float64()) for name in _FLOATS]
+    + [(name, pa.int64()) for name in _INTEGERS]
+)
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def detect(series: pa.Table, samples: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """The series after some samples, and the anomalies among these, as rows of `EVENTS`."""
+    if not samples.num_rows:
+        return series, EVENTS.empty_table()
+    groups = group([codes(samples["device"]), codes(samples["metric"])])
+    arrays, at = _joined(series, samples, groups.heads)
+    owner = np.repeat(np.arange(len(groups.starts)), groups.sizes)
+    by = [column(samples, name)[groups.order] for name in ("queue", "offset", "time")]
+    rows = groups.order[np.lexsort([*by, owner])]
+    rank = np.arange(len(rows)) - np.repeat(groups.starts, groups.sizes)
+    step = -(-groups.sizes // RANKS_MAX)
+    looked = rank % step[owner] == 0
+    rows, owner, rank = rows[looked], owner[looked], (rank // step[owner])[looked]
+    by_rank = np.argsort(rank, kind="stable")
+    bounds = np.searchsorted(rank[by_rank], np.arange(int(rank.max()) + 2))
+    value = column(samples, "value")
+    found: list[tuple[str, Indices, npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]] = []
+    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        some = by_rank[low:high]
+        _judge(arrays, at[owner[some]], value[rows[some]], rows[some], found)
+    return _table(arrays), _events(samples, found)
+
+
+def _judge(arrays: Arrays, at: Indices, x: npt.NDArray[np.float64], rows: Indices, found: list[Any]) -> None:
+    """Judge one sample each of some series, and learn from it."""
+    level, spread, last, above, below, moves = (arrays[name][at] for name in _FLOATS)
+    seen, run, outside = (arrays[name][at] for name in _INTEGERS)
+    new = seen == 0
+    level = np.where(new, x, level)
+    warm = seen >= WARM_COUNT
+    sigma = np.maximum(_SIGMA * spread, _FLOOR * np.maximum(np.abs(level), 1e-9))
+    z = (x - level) / sigma
+    far = warm & (np.abs(z) >= SPIKE_SIGMAS)
+    spike = far & (outside == 0)
+    cut = np.clip(z, -CUT, CUT)
+    above = np.where(warm, np.maximum(0.0, above + cut - SLACK), 0.0)
+    below = np.where(warm, np.maximum(0.0, below - cut - SLACK), 0.0)
+    shift = np.maximum(above, below) >= SHIFT
+    run = np.where(~new & (x == last), run + 1, 1)
+    stuck = (run == STUCK_COUNT) & warm & (moves >= MOVES)
+    for kind, mask, score in (
+        (SPIKE, spike, np.abs(z)),
+        (LEVEL_SHIFT, shift, np.maximum(above, below) / SHIFT * SPIKE_SIGMAS),
+        (STUCK, stuck, run / 1.0),
+    ):
+        if mask.any():
+            found.append((kind, rows[mask], level[mask], score[mask], sigma[mask]))
+    weight = np.maximum(WEIGHT, 1.0 / (seen + 1.0))
+    step = np.where(warm, np.clip(x - level, -CUT * sigma, CUT * sigma), x - level)
+    frozen = run > STUCK_COUNT // 2  # equal values teach no spread
+    arrays["spread"][at] = np.where(shift | frozen, spread, spread + weight * (np.abs(step) - spread))
+    arrays["level"][at] = np.where(shift, x, level + weight * step)
+    arrays["moves"][at] = np.where(new | frozen, moves, moves + weight * ((x != last) - moves))
+    arrays["above"][at], arrays["below"][at] = np.where(shift, 0.0, above), np.where(shift, 0.0, below)
+    arrays["seen"][at] = np.where(shift, WARM_COUNT // 2, seen + 1)
+    arrays["run"][at], arrays["last"][at] = run, x
+    arrays["outside"][at] = np.where(far & ~shift, outside + 1, 0)
+
+
+def _events(samples: pa.Table, found: list[Any]) -> pa.Table:
+    tables = []
+    for kind, rows, level, score, sigma in found:
+        some = samples.take(pa.array(rows))
+        value = column(some, "value")
+        words = zip(value.tolist(), level.tolist(), score.tolist(), sigma.tolist(), strict=True)
+        tables.append(
+            events_of(
+                time=column(some, "time"),
+                device=some["device"].to_numpy(zero_copy_only=False),
+                address=some["address"].to_numpy(zero_copy_only=False),
+                metric=some["metric"].to_numpy(zero_copy_only=False),
+                kind=np.full(len(rows), kind, object),
+                value=value,
+                expected=level,
+                score=score,
+                sentence=[_sentence(kind, *each) for each in words],
+            )
+        )
+    if not tables:
+        return EVENTS.empty_table()
+    order = [(name, "ascending") for name in ("time", "device", "metric", "kind")]
+    return pa.concat_tables(tables).sort_by(order)
+
+
+def _sentence(kind: str, value: float, level: float, score: float, sigma: float) -> str:
+    if kind == SPIKE:
+        return f"{value:.6g} is {score:.1f} sigmas from its level of {level:.6g}"
+    if kind == LEVEL_SHIFT:
+        return f"the level has moved from {level:.6g} to about {value:.6g}, with a sigma of {sigma:.3g}"
+    return f"the value {value:.6g} has come {score:.0f} times in a row, where values usually differ"
+
+
+def _joined(series: pa.Table, samples: pa.Table, heads: Indices) -> tuple[Arrays, Indices]:
+    """The columns, with rows for new series, and the row of each series in the samples."""
+    named = samples.select(["device", "metric"]).take(pa.array(heads))
+    both = pa.concat_tables([series.select(["device", "metric"]), named])
+    (device, _), (metric, bound) = codes(both["device"]), codes(both["metric"])
+    _, code = np.unique(device * bound + metric, return_inverse=True)
+    row = np.full(int(code.max()) + 1, -1, np.int64)
+    row[code[: series.num_rows]] = np.arange(series.num_rows)
+    wanted = code[series.num_rows :]
+    new = np.flatnonzero(row[wanted] == -1)
+    row[wanted[new]] = series.num_rows + np.arange(len(new))
+    arrays: Arrays = {}
+    for field in SERIES:
+        name = field.name
+        held = series[name].to_numpy(zero_copy_only=False)
+        if name in ("device", "metric"):
+            fresh = named[name].to_numpy(zero_copy_only=False)[new].astype(object)
+            held = held.astype(object)
+        else:
+            fresh = np.zeros(len(new), held.dtype)
+        arrays[name] = np.concatenate([held, fresh])
+    arrays["moves"][series.num_rows :] = 1.0
+    return arrays, row[wanted]
+
+
+def _table(arrays: Arrays) -> pa.Table:
+    return pa.table([pa.array(arrays[field.name], field.type) for field in SERIES], schema=SERIES)

@@ -1,0 +1,247 @@
+"""Liveness of devices: the interval each is heard at, learned; silence, flapping; and the quality of what each sends.
+
+A device's interval is the exponential mean of the distances between its messages, by the store's clock; its jitter is
+the exponential mean of their deviations. A device is silent when nothing came for `FACTOR` intervals and `JITTERS`
+jitters, `SILENT_S_MIN` at least. Its state goes `new` (no interval known), `alive`, `silent`; one that has come back
+`FLAPS_COUNT_MIN` times within `FLAP_WINDOW_S` is `flapping`. Now is the time up to which every queue has been read: no
+device is silent because a job was stopped, or lags.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark.telemetry.events import EVENTS, events_of
+from spark.telemetry.groups import Indices, codes, column, group
+from spark.telemetry.windows import INSTANT
+
+__all__ = ["ALIVE", "COUNTS", "DEVICES", "FLAPPING", "NEW", "SILENT", "Flags", "observe", "silence"]
+
+NEW, ALIVE, SILENT, FLAPPING = "new", "alive", "silent", "flapping"
+LEARNED_COUNT = 5  # distances between messages from which on an interval is known
+SILENT_S_MIN, FACTOR, JITTERS = 10.0, 3.0, 6.0
+WEIGHT = 0.1  # of the newest distance in the means
+FLAPS_COUNT_MIN, FLAP_WINDOW_S = 3, 3_600.0
+
+COUNTS = ("late", "ahead", "rejected", "duplicates", "out_of_order")  # of records, by what is to be said of them
+_NONE = -1
+_TIMES = ("first_seen", "last_seen", "silent_since", "flaps_since", "last_time")
+_FLOATS = ("interval_s", "jitter_s", "skew_s")
+_INTEGERS = ("records", *COUNTS, "intervals", "flaps")
+_TEXTS = ("device", "address", "protocol", "state")
+DEVICES = pa.schema(
+    [(name, pa.string()) for name in _TEXTS]
+    + [(name, INSTANT) for name in _TIMES]
+    + [(name, pa.float64()) for name in _FLOATS]
+    + [(name, pa.int64()) for name in _INTEGERS]
+)
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+class Flags(NamedTuple):
+    """The verdicts on each record of a batch."""
+
+    late: npt.NDArray[np.bool_]
+    ahead: npt.NDArray[np.bool_]
+    rejected: npt.NDArray[np.bool_]
+
+
+def observe(devices: pa.Table, records: pa.Table, flags: Flags) -> tuple[pa.Table, pa.Table]:
+    """The devices after some records, sorted by queue and offset; and the events of those that were silent before."""
+    groups = group([codes(records["device"])])
+    heads = records["device"].take(pa.array(groups.heads))
+    at, arrays = _joined(devices, heads)
+    owner = np.repeat(np.arange(len(groups.starts)), groups.sizes)
+    time, stored = (column(records, name)[groups.order] for name in ("time", "stored_at"))
+    last = groups.starts + groups.sizes - 1
+    before = arrays["last_seen"][at]
+    _learn(arrays, at, owner, stored, before)
+    newest = np.maximum.reduceat(stored, groups.starts)
+    fresh = before == _NONE
+    arrays["first_seen"][at] = np.where(fresh, np.minimum.reduceat(stored, groups.starts), arrays["first_seen"][at])
+    arrays["last_seen"][at] = np.maximum(before, newest)
+    skew = np.add.reduceat((stored - time) / 1e6, groups.starts) / groups.sizes
+    arrays["skew_s"][at] = np.where(fresh, skew, arrays["skew_s"][at] + WEIGHT * (skew - arrays["skew_s"][at]))
+    for name in ("address", "protocol"):
+        arrays[name][at] = records[name].take(pa.array(groups.order[last])).to_numpy(zero_copy_only=False)
+    late_before = _running_newest(owner, time, arrays["last_time"][at])
+    said = {
+        "late": flags.late[groups.order],
+        "ahead": flags.ahead[groups.order],
+        "rejected": flags.rejected[groups.order],
+        "duplicates": _duplicates(records, groups.order, owner, time),
+        "out_of_order": time < late_before,
+    }
+    arrays["records"][at] += groups.sizes
+    for name, mask in said.items():
+        arrays[name][at] += np.add.reduceat(mask.astype(np.int64), groups.starts)
+    arrays["last_time"][at] = np.maximum(arrays["last_time"][at], np.maximum.reduceat(time, groups.starts))
+    events = _back(arrays, at, np.minimum.reduceat(stored, groups.starts))
+    return _table(arrays), events
+
+
+def silence(devices: pa.Table, now_ms: int) -> tuple[pa.Table, pa.Table]:
+    """The devices at a time, and the events of those that have become silent; the same table where none has."""
+    if not devices.num_rows:
+        return devices, EVENTS.empty_table()
+    arrays = _arrays(devices)
+    now = now_ms * 1000
+    patience = np.maximum(FACTOR * arrays["interval_s"] + JITTERS * arrays["jitter_s"], SILENT_S_MIN)
+    known = np.isin(arrays["state"], (ALIVE, FLAPPING))
+    quiet = np.flatnonzero(known & (arrays["last_seen"] + patience * 1e6 < now))
+    if not len(quiet):
+        return devices, EVENTS.empty_table()
+    arrays["state"][quiet] = SILENT
+    arrays["silent_since"][quiet] = arrays["last_seen"][quiet]
+    waited = (now - arrays["last_seen"][quiet]) / 1e6
+    interval = arrays["interval_s"][quiet]
+    sentences = [
+        f"nothing was heard for {w:.0f} s; it is usually heard every {i:.1f} s"
+        for w, i in zip(waited.tolist(), interval.tolist(), strict=True)
+    ]
+    events = events_of(
+        time=np.full(len(quiet), now),
+        device=arrays["device"][quiet],
+        address=arrays["address"][quiet],
+        kind=np.full(len(quiet), SILENT, object),
+        value=waited,
+        expected=interval,
+        score=waited / patience[quiet],
+        sentence=sentences,
+    )
+    return _table(arrays), events
+
+
+def _back(arrays: Arrays, at: Indices, came: npt.NDArray[np.int64]) -> pa.Table:
+    """Bring silent devices back, and count how often."""
+    state = arrays["state"][at]
+    back = np.flatnonzero(state == SILENT)
+    who = at[back]
+    recent = came[back] - arrays["flaps_since"][who] < FLAP_WINDOW_S * 1e6
+    counted = (arrays["flaps_since"][who] != _NONE) & recent
+    arrays["flaps"][who] = np.where(counted, arrays["flaps"][who] + 1, 1)
+    arrays["flaps_since"][who] = np.where(counted, arrays["flaps_since"][who], came[back])
+    away = (came[back] - arrays["silent_since"][who]) / 1e6
+    arrays["silent_since"][who] = _NONE
+    learned = arrays["intervals"][at] >= LEARNED_COUNT
+    flapping = (arrays["flaps"][at] >= FLAPS_COUNT_MIN) & (
+        arrays["last_seen"][at] - arrays["flaps_since"][at] < FLAP_WINDOW_S * 1e6
+    )
+    arrays["state"][at] = np.where(flapping, FLAPPING, np.where(learned, ALIVE, NEW)).astype(object)
+    kind = arrays["state"][who]
+    flaps = arrays["flaps"][who]
+    sentences = [
+        f"it is back after {a:.0f} s" + (f", for the {n}th time within an hour" if k == FLAPPING else "")
+        for a, n, k in zip(away.tolist(), flaps.tolist(), kind.tolist(), strict=True)
+    ]
+    return events_of(
+        time=came[back],
+        device=arrays["device"][who],
+        address=arrays["address"][who],
+        kind=np.where(kind == FLAPPING, FLAPPING, "back").astype(object),
+        value=away,
+        expected=arrays["interval_s"][who],
+        score=flaps.astype(np.float64),
+        sentence=sentences,
+    )
+
+
+def _learn(
+    arrays: Arrays, at: Indices, owner: Indices, stored: npt.NDArray[np.int64], before: npt.NDArray[np.int64]
+) -> None:
+    """Interval and jitter, by the distances between messages. Those while a device was silent do not count."""
+    order = np.lexsort((stored, owner))
+    ordered, owners = stored[order], owner[order]
+    first = np.concatenate([[True], owners[1:] != owners[:-1]])
+    previous = np.where(first, before[owners], np.concatenate([[0], ordered[:-1]]))
+    away = arrays["state"][at][owners] == SILENT
+    counts = ~(first & ((before[owners] == _NONE) | away))
+    distance = np.where(counts, (ordered - previous) / 1e6, 0.0)
+    size = len(at)
+    number = np.bincount(owners, counts, size)
+    some = number > 0
+    mean = np.divide(np.bincount(owners, distance, size), number, out=np.zeros(size), where=some)
+    known = arrays["intervals"][at] > 0
+    held = np.where(known, arrays["interval_s"][at], mean)
+    share = 1 - (1 - WEIGHT) ** number
+    interval = held + share * (mean - held)
+    off = np.where(counts, np.abs(distance - interval[owners]), 0.0)
+    spread = np.divide(np.bincount(owners, off, size), number, out=np.zeros(size), where=some)
+    jitter = np.where(known, arrays["jitter_s"][at], spread)
+    arrays["interval_s"][at] = np.where(some, interval, arrays["interval_s"][at])
+    arrays["jitter_s"][at] = np.where(some, jitter + share * (spread - jitter), arrays["jitter_s"][at])
+    arrays["intervals"][at] += number.astype(np.int64)
+
+
+def _running_newest(owner: Indices, time: npt.NDArray[np.int64], known: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The newest time of each device before each of its records, in the log's order."""
+    distinct, rank = np.unique(np.concatenate([time, known]), return_inverse=True)
+    of_record, of_known = rank[: len(time)], rank[len(time) :]
+    width = len(distinct) + 1
+    first = np.concatenate([[True], owner[1:] != owner[:-1]])
+    shifted = np.where(first, of_known[owner], np.concatenate([[0], of_record[:-1]]))
+    running = np.maximum.accumulate(np.maximum(shifted, of_known[owner]) + owner * width)
+    newest: npt.NDArray[np.int64] = distinct[running - owner * width]
+    return newest
+
+
+def _duplicates(
+    records: pa.Table, order: Indices, owner: Indices, time: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Returns which records repeat another of the batch: device, address, time and samples."""
+    found = np.zeros(len(owner), np.bool_)
+    _, inverse, counts = np.unique(np.stack([owner, time], axis=1), axis=0, return_inverse=True, return_counts=True)
+    same = np.flatnonzero(counts[inverse.ravel()] > 1)
+    if not len(same):
+        return found
+    some = records.select(["address", "samples"]).take(pa.array(order[same]))
+    said = codes(pa.array([str(samples) for samples in some["samples"].to_pylist()]))[0]
+    keys = np.stack([inverse.ravel()[same], codes(some["address"])[0], said], axis=1)
+    _, first = np.unique(keys, axis=0, return_index=True)
+    found[same] = True
+    found[same[first]] = False
+    return found
+
+
+def _joined(devices: pa.Table, names: pa.ChunkedArray) -> tuple[Indices, Arrays]:
+    """The row of each named device, and the columns, with rows for those that are new."""
+    both = pa.concat_arrays([*devices["device"].chunks, *names.chunks])
+    code, count = codes(both)
+    row = np.full(count, _NONE, np.int64)
+    row[code[: devices.num_rows]] = np.arange(devices.num_rows)
+    wanted = code[devices.num_rows :]
+    new = np.flatnonzero(row[wanted] == _NONE)
+    row[wanted[new]] = devices.num_rows + np.arange(len(new))
+    arrays = _arrays(devices)
+    fresh: dict[str, Any] = {name: np.full(len(new), _NONE, np.int64) for name in _TIMES}
+    fresh |= {name: np.zeros(len(new)) for name in _FLOATS} | {name: np.zeros(len(new), np.int64) for name in _INTEGERS}
+    fresh |= {name: np.full(len(new), "", object) for name in _TEXTS}
+    fresh["state"] = np.full(len(new), NEW, object)
+    fresh["device"] = names.to_numpy(zero_copy_only=False)[new] if len(new) else np.empty(0, object)
+    return row[wanted], {name: np.concatenate([arrays[name], fresh[name]]) for name in DEVICES.names}
+
+
+def _arrays(devices: pa.Table) -> Arrays:
+    found: Arrays = {}
+    for name in DEVICES.names:
+        values = devices[name]
+        if name in _TIMES:
+            found[name] = np.asarray(values.cast(pa.int64()).fill_null(_NONE)).copy()
+        elif name in _TEXTS:
+            found[name] = values.to_numpy(zero_copy_only=False).astype(object)
+        else:
+            found[name] = values.to_numpy().copy()
+    return found
+
+
+def _table(arrays: Arrays) -> pa.Table:
+    order = np.argsort(arrays["device"], kind="stable")
+    columns = []
+    for field in DEVICES:
+        values = arrays[field.name][order]
+        mask = values == _NONE if field.name in _TIMES else None
+        columns.append(pa.array(values, field.type, mask=mask))
+    return pa.table(columns, schema=DEVICES)

@@ -1,0 +1,106 @@
+"""Anomalies: every kind is found, its sentence says it, and how batches were cut does not show."""
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+
+from spark.telemetry import anomalies  # noqa: E402
+from spark.telemetry.anomalies import LEVEL_SHIFT, RANKS_MAX, SERIES, SPIKE, STUCK, detect  # noqa: E402
+from spark.telemetry.windows import INSTANT, SAMPLES  # noqa: E402
+from tests.support.spark.faults import Fault, series  # noqa: E402
+
+FLEET, SAMPLES_EACH, FAULTS_EACH = 30, 2_400, 4
+
+
+def table(values: dict[str, list[float]], first: int = 0) -> "pa.Table":
+    """One sample a second of each device."""
+    rows = [(device, first + n, value) for device, some in values.items() for n, value in enumerate(some)]
+    count = len(rows)
+    made = {
+        "device": [device for device, _, _ in rows],
+        "metric": ["m"] * count,
+        "value": [value for _, _, value in rows],
+        "unit": [None] * count,
+        "time": pa.array([n * 1_000_000 for _, n, _ in rows], INSTANT),
+        "stored_at": pa.array([n * 1_000_000 for _, n, _ in rows], INSTANT),
+        "offset": [n for _, n, _ in rows],
+        "queue": [16] * count,
+        "position": ["0.0"] * count,
+        "address": ["a"] * count,
+    }
+    return pa.table([pa.array(made[f.name], f.type) for f in SAMPLES], schema=SAMPLES)
+
+
+def run(values: dict[str, list[float]], pieces: int = 1) -> list[dict]:
+    state, found = SERIES.empty_table(), []
+    size = -(-max(map(len, values.values())) // pieces)
+    for piece in range(pieces):
+        low = piece * size
+        state, events = detect(state, table({d: v[low : low + size] for d, v in values.items()}, low))
+        found += events.to_pylist()
+    return found
+
+
+def second(event: dict) -> int:
+    return round(event["time"].timestamp())
+
+
+def test_kinds_and_sentences():
+    clean, _ = series(1, 400, 0)
+    spiked = clean.copy()
+    spiked[300] += 500
+    shifted = [value + (100 if n >= 300 else 0) for n, value in enumerate(clean)]
+    stuck = [value if n < 300 else clean[300] for n, value in enumerate(clean)]
+    assert run({"d": clean}) == []
+    (spike,) = run({"d": spiked})
+    assert (spike["kind"], second(spike), spike["device"], spike["metric"]) == (SPIKE, 300, "d", "m")
+    assert spike["score"] > anomalies.SPIKE_SIGMAS
+    assert "sigmas from its level of" in spike["sentence"]
+    kinds = [event["kind"] for event in run({"d": shifted})]
+    assert kinds == [SPIKE, LEVEL_SHIFT]
+    (event,) = run({"d": stuck})
+    assert (event["kind"], second(event)) == (STUCK, 300 + anomalies.STUCK_COUNT - 1)
+    assert "20 times in a row" in event["sentence"]
+
+
+def test_how_batches_were_cut_does_not_show():
+    fleet = {f"d{n}": series(n, 600, 1)[0] for n in range(5)}
+    whole = run(fleet, pieces=2)
+    assert whole
+    key = lambda event: (second(event), event["device"], event["kind"])  # noqa: E731
+    assert sorted(map(key, run(fleet, pieces=37))) == sorted(map(key, whole))
+
+
+def test_a_constant_value_is_a_setting_and_not_stuck():
+    assert run({"d": [20.0] * 400}) == []
+
+
+def test_no_series_takes_more_turns_than_the_limit():
+    many = {"d": [float(n % 7) for n in range(20 * RANKS_MAX)], "e": [1.0]}
+    state, events = detect(SERIES.empty_table(), table(many))
+    assert events.num_rows == 0
+    assert dict(zip(state["device"].to_pylist(), state["seen"].to_pylist(), strict=True)) == {"d": RANKS_MAX, "e": 1}
+
+
+def measured() -> tuple[float, float]:
+    """Precision and recall over a fleet with labelled faults."""
+    fleet = {f"d{seed}": series(seed, SAMPLES_EACH, FAULTS_EACH) for seed in range(FLEET)}
+    events = run({device: values for device, (values, _) in fleet.items()}, pieces=6)
+
+    def explains(fault: Fault, event: dict) -> bool:
+        return fault.start <= second(event) < fault.end + 1
+
+    true = sum(any(explains(fault, event) for fault in fleet[event["device"]][1]) for event in events)
+    faults = [(device, fault) for device, (_, some) in fleet.items() for fault in some]
+    heard = sum(any(explains(fault, e) for e in events if e["device"] == device) for device, fault in faults)
+    return true / len(events), heard / len(faults)
+
+
+def test_precision_and_recall_on_labelled_faults():
+    precision, recall = measured()
+    assert precision > 0.9
+    assert recall > 0.9
+
+
+if __name__ == "__main__":
+    print("precision {:.3f}, recall {:.3f}".format(*measured()))

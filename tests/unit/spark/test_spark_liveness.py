@@ -1,0 +1,105 @@
+"""Liveness and quality of devices: intervals are learned, silence and return are told, oddities counted."""
+
+import random
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+import numpy as np  # noqa: E402
+
+from spark.telemetry.liveness import ALIVE, DEVICES, FLAPPING, NEW, SILENT, Flags, observe, silence  # noqa: E402
+from tests.support.spark.job_kit import Record, table  # noqa: E402
+
+T0 = 1_767_225_600_000
+
+
+def seen(devices, records: list[Record]):
+    count = len(records)
+    return observe(devices, table(records), Flags(*(np.zeros(count, bool) for _ in range(3))))
+
+
+def one(devices, name: str = "d") -> dict:
+    (row,) = [row for row in devices.to_pylist() if row["device"] == name]
+    return row
+
+
+def beats(device: str, first_ms: int, count: int, every_ms: int, offset: int = 0) -> list[Record]:
+    return [Record(device, first_ms + n * every_ms, offset + n, {"a": 1.0}) for n in range(count)]
+
+
+@pytest.mark.parametrize("pieces", [1, 4, 20])
+def test_an_interval_is_learned_and_silence_told(pieces):
+    devices, records = DEVICES.empty_table(), beats("d", T0, 40, 5_000)
+    size = -(-len(records) // pieces)
+    for at in range(0, len(records), size):
+        devices, events = seen(devices, records[at : at + size])
+        assert events.num_rows == 0
+    last = records[-1].time_ms
+    row = one(devices)
+    assert row["state"] == ALIVE
+    assert row["records"] == 40
+    assert row["interval_s"] == pytest.approx(5.0)
+    assert row["jitter_s"] == pytest.approx(0.0)
+    same, events = silence(devices, last + 14_000)
+    assert same is devices
+    devices, events = silence(devices, last + 16_000)
+    (event,) = events.to_pylist()
+    assert (event["kind"], event["device"]) == (SILENT, "d")
+    assert event["sentence"] == "nothing was heard for 16 s; it is usually heard every 5.0 s"
+    assert one(devices)["state"] == SILENT
+    assert silence(devices, last + 60_000)[1].num_rows == 0  # said once
+    devices, events = seen(devices, beats("d", last + 100_000, 1, 1, 40))
+    (event,) = events.to_pylist()
+    assert (event["kind"], event["sentence"]) == ("back", "it is back after 100 s")
+    assert one(devices)["interval_s"] == pytest.approx(5.0)  # the absence taught it nothing
+    assert one(devices)["silent_since"] is None
+
+
+def test_too_few_messages_are_no_interval():
+    devices, _ = seen(DEVICES.empty_table(), beats("d", T0, 5, 1_000))
+    assert one(devices)["state"] == NEW
+    assert silence(devices, T0 + 10**9)[1].num_rows == 0
+
+
+def test_a_device_that_comes_and_goes_is_flapping():
+    devices, now, offset, kinds = DEVICES.empty_table(), T0, 0, []
+    for _ in range(4):
+        devices, events = seen(devices, beats("d", now, 20, 1_000, offset))
+        kinds += events["kind"].to_pylist()
+        now, offset = now + 200_000, offset + 20
+        devices, events = silence(devices, now - 1_000)
+        kinds += events["kind"].to_pylist()
+    assert kinds == [SILENT, "back", SILENT, "back", SILENT, FLAPPING, SILENT]
+
+
+def test_oddities_are_counted():
+    records = [
+        Record("d", T0 + 1_000, 0, {"a": 1.0}, T0 + 1_500),
+        Record("d", T0 + 3_000, 1, {"a": 2.0}, T0 + 3_500),
+        Record("d", T0 + 2_000, 2, {"a": 3.0}, T0 + 3_600),  # out of order
+        Record("d", T0 + 3_000, 3, {"a": 2.0}, T0 + 3_700),  # again
+        Record("d", T0 + 3_000, 4, {"a": 9.0}, T0 + 3_800),  # the same time, another value
+        Record("e", T0, 5, {"a": 2.0}, T0 + 2_000),
+    ]
+    devices, _ = seen(DEVICES.empty_table(), records)
+    row = one(devices)
+    assert (row["records"], row["out_of_order"], row["duplicates"]) == (5, 1, 1)
+    assert one(devices, "e")["skew_s"] == pytest.approx(2.0)
+    devices, _ = seen(devices, [Record("d", T0, 6, {"a": 1.0}, T0 + 4_000)])  # behind the batch before
+    assert one(devices)["out_of_order"] == 2
+
+
+def test_many_devices_equal_each_by_itself():
+    chance = random.Random(3)
+    records = []
+    for n in range(400):
+        at = T0 + n * 100
+        records.append(Record(f"d{chance.randrange(7)}", at - chance.randrange(5_000), n, {"a": 1.0}, at))
+    together, _ = seen(DEVICES.empty_table(), records)
+    for name in together["device"].to_pylist():
+        alone, _ = seen(DEVICES.empty_table(), [r for r in records if r.device == name])
+        mine, theirs = one(alone, name), one(together, name)
+        assert {k: v for k, v in mine.items() if k not in {"interval_s", "jitter_s"}} == {
+            k: v for k, v in theirs.items() if k not in {"interval_s", "jitter_s"}
+        }
+        assert mine["interval_s"] == pytest.approx(theirs["interval_s"])
