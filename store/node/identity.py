@@ -5,6 +5,9 @@ keeps it in `replica.asked` with a check code of its own making, registers, and 
 crash it registers again by whichever file there is. The id is then its own, or, by another check code, somebody else's;
 in that case the file is worth nothing.
 
+The file has a copy, `replica.copy`: without its id and check code nothing proves whose a log is. The copy is written
+when the file is on disk, and goes with it; it counts only where the file is damaged or gone.
+
 Logs of different clusters look alike: both begin with epoch 1. So a directory keeps the id of its cluster, and a log
 has an id (`store.engine.identity`), which the controllers compare. Besides, a directory with a log joins as the replica
 that the controllers know it as, or before its group has had a master: so the log of a single node becomes a group's.
@@ -32,7 +35,7 @@ __all__ = ["ReplicaIdentity", "register"]
 
 logger = logging.getLogger(__name__)
 
-_GIVEN, _ASKED = "replica", "replica.asked"
+_GIVEN, _COPY, _ASKED = "replica", "replica.copy", "replica.asked"
 CHECK_BYTES = 16
 _INSTEAD = "name an empty directory, which is filled from the others"
 
@@ -124,7 +127,7 @@ def _log_of(files: Files, data_dir: Path, group: Group | None, found: ReplicaIde
     if group.sync_set and (known is None or found is None or known.check != found.check):
         raise ForeignLog(
             f"{data_dir} has a log that store group {group.number} knows nothing of: it is another cluster's, its "
-            f"replica was forgotten, or its file {_GIVEN!r} is damaged or gone; {_INSTEAD}"
+            f"replica was forgotten, or its file {_GIVEN!r} and the copy {_COPY!r} are damaged or gone; {_INSTEAD}"
         )
     if not log:
         log = group.log or new_log_id()
@@ -146,23 +149,26 @@ def _has_log(files: Files, data_dir: Path) -> bool:
 
 
 def _load(files: Files, data_dir: Path) -> ReplicaIdentity | None:
-    given = read_small_file(files, data_dir / _GIVEN, ReplicaIdentity)
-    return given if given is not None else read_small_file(files, data_dir / _ASKED, ReplicaIdentity)
+    for name in (_GIVEN, _COPY, _ASKED):
+        if (found := read_small_file(files, data_dir / name, ReplicaIdentity)) is not None:
+            return found
+    return None
 
 
 def _keep(files: Files, data_dir: Path, found: ReplicaIdentity) -> None:
-    if read_small_file(files, data_dir / _GIVEN, ReplicaIdentity) == found:
-        return
-    if read_small_file(files, data_dir / _ASKED, ReplicaIdentity) == found:
-        files.rename(data_dir / _ASKED, data_dir / _GIVEN)
-        files.sync_directory(data_dir)
-    else:  # of an older version, which did not say of which cluster
-        write_small_file(files, data_dir / _GIVEN, found)
+    if read_small_file(files, data_dir / _GIVEN, ReplicaIdentity) != found:
+        if read_small_file(files, data_dir / _ASKED, ReplicaIdentity) == found:
+            files.rename(data_dir / _ASKED, data_dir / _GIVEN)
+            files.sync_directory(data_dir)
+        else:  # it is known from the copy, or of an older version, which did not say of which cluster
+            write_small_file(files, data_dir / _GIVEN, found)
+    if read_small_file(files, data_dir / _COPY, ReplicaIdentity) != found:
+        write_small_file(files, data_dir / _COPY, found)
 
 
 def _forget(files: Files, data_dir: Path) -> None:
     names = files.names(data_dir)
-    for name in (_GIVEN, _ASKED):
+    for name in (_GIVEN, _COPY, _ASKED):
         if name in names:
             files.unlink(data_dir / name)
     files.sync_directory(data_dir)

@@ -26,7 +26,7 @@ SLOW_MS = (1.0, 20.0)  # what packets take longer where the network is bad
 ASLEEP_S = (4.5, 8.0)  # a pause around the time after which others take over what a proxy has
 GREY_S = (6.0, 9.0)  # longer than it takes to move a master that only some reach
 FLIPS = 3  # bytes that are flipped at once
-METADATA = ("epochs", "floor", "seals", "damages", "group", "controllers", "views.watch")
+METADATA = ("epochs", "floor", "seals", "damages", "group", "controllers", "views.watch", "replica", "replica.copy")
 REFUSED = "This controller takes no part"
 
 

@@ -26,6 +26,7 @@ from tests.support.store.store_kit import append, frame
 pytestmark = pytest.mark.anyio
 
 GROUP = 3
+FILES = ("replica", "replica.copy")
 
 
 class Crash(Exception):
@@ -104,11 +105,11 @@ async def test_an_id_is_given_once_and_every_start_says_where_the_node_is(contro
     again, group = await register(controller, home, GROUP, about("host:2"))
     assert again == first
     assert [one.address for one in group.replicas] == ["host:2"]
-    assert sorted(path.name for path in home.iterdir()) == ["replica"]
+    assert sorted(path.name for path in home.iterdir()) == ["replica", "replica.copy"]
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("step", range(1, 6))
+@pytest.mark.parametrize("step", range(1, 9))
 async def test_a_crash_at_any_step_gives_no_second_id(controller, home, step, after):
     files = CrashingFiles(step, after=after)
     with pytest.raises(Crash):
@@ -158,7 +159,8 @@ async def test_a_replica_that_was_forgotten_gets_another_id(controller, home):
 @pytest.mark.parametrize("asked_too", [False, True])
 async def test_a_damaged_file_is_as_good_as_none(controller, home, asked_too):
     await register(controller, home, GROUP, about())
-    (home / "replica").write_bytes(b"nonsense")
+    for name in FILES:
+        (home / name).write_bytes(b"nonsense")
     if asked_too:
         with pytest.raises(Crash):
             await register(CrashingController(controller, "answer"), home, GROUP, about())
@@ -219,13 +221,39 @@ async def test_a_log_of_elsewhere_does_not_join_others(controller, home, tmp_pat
     assert [one.id for one in controller.group(GROUP).replicas] == [1]
 
 
-@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b"nonsense"), lambda path: path.unlink()])
-async def test_a_log_whose_file_of_identity_is_damaged_is_refused_by_that_name(controller, home, damage):
+DAMAGES = [lambda path: path.write_bytes(b"nonsense"), lambda path: path.unlink()]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_log_with_one_sound_file_of_identity_registers_again_and_has_both(controller, home, damage, name):
+    first, _ = await register(controller, home, GROUP, about())
+    give_log(home)
+    await controller.do(Elect(group=GROUP, candidate=1))
+    damage(home / name)
+    found, group = await register(controller, home, GROUP, about("host:2"))
+    assert found == first
+    assert [one.address for one in group.replicas] == ["host:2"]
+    assert (home / FILES[0]).read_bytes() == (home / FILES[1]).read_bytes()
+
+
+async def test_a_copy_of_an_identity_that_was_forgotten_goes_with_it(controller, home):
+    await register(controller, home, GROUP, about())
+    await controller.do(ForgetReplica(group=GROUP, replica=1))
+    (home / "replica").unlink()
+    assert (await register(controller, home, GROUP, about()))[0].id == 2
+    assert (home / FILES[0]).read_bytes() == (home / FILES[1]).read_bytes()
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_log_whose_files_of_identity_are_damaged_is_refused_by_that_name(controller, home, damage):
     await register(controller, home, GROUP, about())
     give_log(home)
     await controller.do(Elect(group=GROUP, candidate=1))
-    damage(home / "replica")
-    with pytest.raises(ForeignLog, match="or its file 'replica' is damaged or gone; name an empty directory"):
+    for name in FILES:
+        damage(home / name)
+    sentence = "or its file 'replica' and the copy 'replica.copy' are damaged or gone; name an empty directory"
+    with pytest.raises(ForeignLog, match=sentence):
         await register(controller, home, GROUP, about())
 
 
