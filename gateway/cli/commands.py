@@ -17,6 +17,7 @@ from controller.api.client import ControllerError
 from gateway.cli import access as cli_access
 from gateway.cli import cluster as cli_cluster
 from gateway.cli import cluster_roles as cli_cluster_roles
+from gateway.cli import dashboard as cli_dashboard
 from gateway.cli import groups as cli_groups
 from gateway.cli import kv as cli_kv
 from gateway.cli import passwords as cli_passwords
@@ -215,3 +216,4 @@ def _load(config: Path | None, data_dir: Path | None, port_offset: int | None, h
 
 cli_cluster_roles.register(app, _load)
 cli_store.register(_load)
+cli_dashboard.register(app, _load)

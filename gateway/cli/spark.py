@@ -7,7 +7,7 @@ import typer
 
 from gateway.domain.errors import HeadgateError
 
-__all__ = ["SparkFailed", "app"]
+__all__ = ["OUTPUT", "SparkFailed", "app", "pair"]
 
 RPC_PORT = 8081
 OUTPUT = "headgate-data/telemetry"
@@ -68,7 +68,7 @@ def telemetry(
         job.run(
             job.TelemetryOptions(
                 output=output,
-                storage_options=dict(_pair(text) for text in storage_option or ()),
+                storage_options=dict(pair(text) for text in storage_option or ()),
                 checkpoint=checkpoint,
                 target=f"{host}:{port + port_offset}",
                 topics=tuple(topic or ()),
@@ -136,13 +136,14 @@ def _maintained(what: str, output: str, storage_option: list[str] | None, **sett
     except ImportError as error:
         raise SparkFailed(f"Spark is not installed ({error.name}); pip install 'headgate[spark]'") from error
     try:
-        place = Place.of(output, dict(_pair(text) for text in storage_option or ()))
+        place = Place.of(output, dict(pair(text) for text in storage_option or ()))
         return getattr(maintenance, what)(place, **settings)
     except errors.SparkError as error:
         raise SparkFailed(str(error)) from error
 
 
-def _pair(text: str) -> tuple[str, str]:
+def pair(text: str) -> tuple[str, str]:
+    """Takes an option NAME=VALUE apart. Raises `SparkFailed`."""
     name, found, value = text.partition("=")
     if not found or not name:
         raise SparkFailed(f"option storage-option cannot be {text!r}: it must be NAME=VALUE")

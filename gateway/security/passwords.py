@@ -27,7 +27,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from gateway.security import scram
 from gateway.security.fair_work import FairWork
 
-__all__ = ["ComparisonCost", "Passwords", "check_hash", "hash_password", "verifier_in"]
+__all__ = ["ComparisonCost", "Passwords", "check_hash", "hash_password", "is_match", "verifier_in"]
 
 MEMORY_KIB, PASSES, LANES = 19 * 1024, 2, 1  # OWASP's least for argon2id
 THREADS = 2  # that compare
@@ -82,6 +82,11 @@ def check_hash(hashed: str) -> None:
                 raise ValueError("is no hash of argon2id") from None
             if costs.memory_cost > HASH_MEMORY_KIB_MAX or costs.time_cost > HASH_PASSES_COUNT_MAX:
                 raise ValueError(f"costs more than {HASH_MEMORY_KIB_MAX} KiB and {HASH_PASSES_COUNT_MAX} passes")
+
+
+def is_match(hashed: str, password: bytes) -> bool:
+    """Returns whether a password matches a hash. Takes some 20 ms: an event loop asks `Passwords`."""
+    return len(password) <= PASSWORD_BYTES_MAX and _is_right(hashed, password)
 
 
 def verifier_in(hashed: str) -> scram.Verifier | None:

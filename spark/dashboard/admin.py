@@ -1,0 +1,90 @@
+"""The gateway's admin API: `/status` and `/metrics`, asked at most once in two seconds, and rates between answers."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import httpx
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+__all__ = ["AdminApi", "Answer"]
+
+TIMEOUT_S = 2.0
+FRESH_S = 2.0
+RATE_S_MIN = 1.0  # between two answers that make a rate
+ANSWER_BYTES_MAX = 32 * 1024 * 1024
+
+
+class Answer(NamedTuple):
+    """The state of the gateway as of one question. `error` is a sentence when there is none; rates are by second."""
+
+    error: str = ""
+    status: Mapping[str, Any] = {}
+    metrics: Mapping[str, float] = {}  # without labels: the sums over them
+    stored_rates: Mapping[str, float] = {}  # by protocol
+    at_s: float = 0.0
+
+
+class AdminApi:
+    """Asks a gateway for its state. Shared by all threads."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        transport: httpx.BaseTransport | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._client = httpx.Client(timeout=TIMEOUT_S, transport=transport, trust_env=False)
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._last: Answer | None = None
+
+    def ask(self) -> Answer:
+        """Returns the state of the gateway; it may be two seconds old."""
+        with self._lock:
+            now_s = self._clock_s()
+            if self._last is None or now_s - self._last.at_s >= FRESH_S:
+                self._last = self._asked(now_s, self._last)
+            return self._last
+
+    def _asked(self, now_s: float, before: Answer | None) -> Answer:
+        try:
+            status = msgspec.json.decode(self._get("/status"), type=dict[str, Any])
+            metrics = _sums(self._get("/metrics").decode())
+        except (httpx.HTTPError, ValueError) as error:
+            why = str(error) or type(error).__name__
+            return Answer(error=f"The gateway's admin API at {self.url} does not answer: {why}", at_s=now_s)
+        return Answer("", status, metrics, _rates(status, before, now_s), now_s)
+
+    def _get(self, path: str) -> bytes:
+        with self._client.stream("GET", f"{self.url}{path}") as answer:
+            answer.raise_for_status()
+            body = b""
+            for piece in answer.iter_bytes():
+                body += piece
+                if len(body) > ANSWER_BYTES_MAX:
+                    raise ValueError(f"{path} has more than {ANSWER_BYTES_MAX:,} bytes")
+            return body
+
+
+def _sums(text: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name.startswith("headgate_") and "le" not in sample.labels:
+                found[sample.name] = found.get(sample.name, 0.0) + sample.value
+    return found
+
+
+def _rates(status: Mapping[str, Any], before: Answer | None, now_s: float) -> dict[str, float]:
+    if before is None or before.error or now_s - before.at_s < RATE_S_MIN:
+        return {}
+    old = before.status.get("stored", {})
+    return {
+        name: max(0, count - old.get(name, 0)) / (now_s - before.at_s)
+        for name, count in status.get("stored", {}).items()
+    }

@@ -1,0 +1,94 @@
+"""Who is let in: on loopback everybody who asks for this host, elsewhere users with a password (HTTP Basic, RFC 7617).
+
+The names that a browser may call the host by are checked on loopback, so that a page of a stranger's, whose name
+was bound to 127.0.0.1, reads nothing. Wrong passwords are answered slowly, a few at a time.
+"""
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from flask import Flask, Response, request
+
+__all__ = ["CheckPassword", "guard", "is_loopback"]
+
+CheckPassword = Callable[[str, bytes], bool]
+REMEMBERED_COUNT_MAX = 1_024
+REMEMBERED_S = 300.0
+COMPARING_COUNT_MAX = 2  # passwords that are compared at a time
+WRONG_S = 0.5  # that the answer to a wrong password takes
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether only this machine reaches a host."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def guard(server: Flask, *, check: CheckPassword | None) -> None:
+    """Have every request to a server checked: its password, or without `check` the name of the host."""
+    users = None if check is None else _Users(check)
+
+    @server.before_request
+    def _refuse() -> Any:
+        if users is not None:
+            return users.refuse()
+        host = request.host.rsplit(":", 1)[0] if not request.host.endswith("]") else request.host
+        if host in LOCAL_NAMES or is_loopback(host.strip("[]")):
+            return None
+        return Response("This dashboard answers to localhost only.\n", 403, content_type="text/plain")
+
+    @server.after_request
+    def _harden(answer: Response) -> Response:
+        answer.headers["X-Content-Type-Options"] = "nosniff"
+        answer.headers["X-Frame-Options"] = "DENY"
+        answer.headers["Referrer-Policy"] = "same-origin"
+        return answer
+
+
+class _Users:
+    """Compares passwords, and remembers those that were right for a while: a page makes many requests."""
+
+    def __init__(self, check: CheckPassword) -> None:
+        self._check = check
+        self._key = secrets.token_bytes(32)
+        self._right: OrderedDict[bytes, float] = OrderedDict()  # digest -> until when
+        self._lock = threading.Lock()
+        self._turn = threading.BoundedSemaphore(COMPARING_COUNT_MAX)
+
+    def refuse(self) -> Response | None:
+        given = request.authorization
+        if given is not None and given.type == "basic" and given.username:
+            password = (given.password or "").encode("utf-8", "surrogateescape")
+            right = self._is_right(given.username, password)
+            if right:
+                return None
+        headers = {"WWW-Authenticate": 'Basic realm="Headgate dashboard", charset="UTF-8"'}
+        return Response("A user name and a password of the gateway are needed.\n", 401, headers)
+
+    def _is_right(self, name: str, password: bytes) -> bool:
+        digest = hmac.digest(self._key, name.encode("utf-8", "surrogateescape") + b"\0" + password, hashlib.sha256)
+        with self._lock:
+            if self._right.get(digest, 0.0) > time.monotonic():
+                return True
+        with self._turn:
+            if not self._check(name, password):
+                time.sleep(WRONG_S)
+                return False
+        with self._lock:
+            self._right[digest] = time.monotonic() + REMEMBERED_S
+            self._right.move_to_end(digest)
+            if len(self._right) > REMEMBERED_COUNT_MAX:
+                self._right.popitem(last=False)
+        return True

@@ -1,0 +1,74 @@
+"""Figures, sections, tables, and states in words."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import html
+
+__all__ = ["badge", "figure", "figures", "note", "section", "table", "trouble"]
+
+
+def figure(title: str, value: str, more: str = "", *, color: str | None = None) -> Any:
+    """A number with a title above it and a word below."""
+    return dmc.Paper(
+        [
+            dmc.Text(title, size="sm", c="dimmed"),
+            dmc.Text(value, className="figure-value", **({"c": color} if color else {})),
+            dmc.Text(more, size="xs", c="dimmed"),
+        ],
+        withBorder=True,
+        p="md",
+        radius="md",
+    )
+
+
+def figures(*those: Any) -> Any:
+    """Figures in a row; two beside each other on a phone."""
+    return dmc.SimpleGrid(list(those), cols={"base": 2, "md": min(4, len(those))}, spacing="sm", mb="sm")
+
+
+def section(title: str, *content: Any, right: Any = None) -> Any:
+    """A part of a page with its title."""
+    head = dmc.Group([dmc.Title(title, order=3, size="h5"), right or html.Span()], justify="space-between", mb="xs")
+    return dmc.Paper([head, *content], withBorder=True, p="md", radius="md", mb="sm")
+
+
+def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], *, empty: str, numbers: Sequence[int] = ()) -> Any:
+    """A table that scrolls sideways where it is wider than the page; `numbers` are the columns set to the right."""
+    body = list(rows)
+    if not body:
+        return note(empty)
+
+    def align(at: int) -> str:
+        return "right" if at in numbers else "left"
+
+    return dmc.TableScrollContainer(
+        dmc.Table(
+            [
+                dmc.TableThead(dmc.TableTr([dmc.TableTh(one, ta=align(at)) for at, one in enumerate(head)])),
+                dmc.TableTbody(
+                    [dmc.TableTr([dmc.TableTd(one, ta=align(at)) for at, one in enumerate(row)]) for row in body]
+                ),
+            ],
+            striped=True,
+            verticalSpacing=6,
+        ),
+        minWidth=min(700, 120 * len(head)),
+        type="native",
+    )
+
+
+def note(text: str) -> Any:
+    """A sentence where there is nothing to show."""
+    return dmc.Text(text, c="dimmed", py="md", ta="center")
+
+
+def trouble(title: str, text: str, *, color: str = "yellow") -> Any:
+    """A sentence about what does not work, and what to do about it."""
+    return dmc.Alert(text, title=title, color=color, mb="sm", variant="light", className="trouble")
+
+
+def badge(text: str, color: str) -> Any:
+    """A word with a color."""
+    return dmc.Badge(text, color=color, variant="light", radius="sm")

@@ -1,0 +1,120 @@
+"""Overview: rates by protocol, lag, devices that are alive, and the state of the gateway or cluster."""
+
+from typing import Any
+
+from dash import html
+
+from spark.dashboard.admin import Answer
+from spark.dashboard.layout import charts, parts, words
+from spark.dashboard.layout.links import Where
+from spark.dashboard.pages.sources import Sources, with_tables
+from spark.dashboard.queries import overview
+from spark.dashboard.queries.reading import Reading
+from spark.dashboard.queries.time_ranges import TimeRange, range_named
+
+__all__ = ["body", "by_name", "page"]
+
+IDLE_MS = 60_000  # without a commit, that are worth a word
+
+
+def page(_where: Where, _sources: Sources) -> Any:
+    """The page, still empty."""
+    return html.Div(id="overview-body")
+
+
+def body(sources: Sources, range_name: str) -> Any:
+    """The figures and charts of now."""
+    answer, now_ms, chosen = sources.admin.ask(), sources.now_ms, range_named(range_name)
+    return [
+        with_tables(sources, lambda reading: _of_tables(reading, chosen, range_name, now_ms)),
+        _gateway(answer),
+    ]
+
+
+def by_name(rows: list[dict[str, Any]], width_ms: int) -> dict[str, tuple[list[int], list[float]]]:
+    """Returns rows of `start_ms`, `name` and `records` as series of records a minute, zero where there are none."""
+    starts = sorted({row["start_ms"] for row in rows})
+    at = {start: index for index, start in enumerate(starts)}
+    found: dict[str, tuple[list[int], list[float]]] = {}
+    for row in rows:
+        _, values = found.setdefault(row["name"] or "(none)", (starts, [0.0] * len(starts)))
+        values[at[row["start_ms"]]] = row["records"] * 60_000 / width_ms
+    return found
+
+
+def _of_tables(reading: Reading, chosen: TimeRange, range_name: str, now_ms: int) -> Any:
+    lag, fleet = overview.lag(reading, now_ms), overview.fleet(reading, now_ms)
+    rates = by_name(overview.traffic(reading, "protocol", chosen, now_ms), chosen.width_ms)
+    if rates:
+        chart = charts.stacked("rates", rates, unit="records/min", keep=range_name)
+    else:
+        chart = parts.note(f"No record was stored in the last {chosen.words}.")
+    idle = lag.idle_ms is not None and lag.idle_ms > IDLE_MS
+    return html.Div(
+        [
+            parts.figures(
+                parts.figure("Records counted", words.count(reading.progress.records), "since the job began"),
+                parts.figure(
+                    "Publish to table",
+                    words.duration(lag.publish_ms),
+                    f"last commit {words.ago(reading.progress.committed_at_ms or None, now_ms)}",
+                    color="orange" if idle else None,
+                ),
+                parts.figure(
+                    "Devices alive",
+                    f"{words.count(fleet.alive)} of {words.count(fleet.devices)}",
+                    f"heard in the last {words.duration(overview.ALIVE_MS)}",
+                ),
+                parts.figure("Series", words.count(fleet.series), "a device and a metric each"),
+            ),
+            parts.section("Records by protocol", chart),
+        ]
+    )
+
+
+def _gateway(answer: Answer) -> Any:
+    if answer.error:
+        return parts.trouble(
+            "The gateway is not reached", f"{answer.error}. Name another with --admin.", color="orange"
+        )
+    status = answer.status
+    ready = status.get("ready", False)
+    reasons = [*status.get("reasons", ()), *status.get("warnings", ())]
+    state = parts.badge("not ready", "red") if not ready else parts.badge("ready", "green")
+    if ready and reasons:
+        state = parts.badge("degraded", "orange")
+    stored, connections = status.get("stored", {}), status.get("connections", {})
+    rows = [
+        [
+            name,
+            words.count(connections.get(name, 0)),
+            words.count(stored.get(name, 0)),
+            words.number(answer.stored_rates[name]) if name in answer.stored_rates else "-",
+        ]
+        for name in sorted({*stored, *connections})
+    ]
+    content: list[Any] = [parts.trouble("", reason, color="orange") for reason in reasons]
+    content.append(
+        parts.table(
+            ["Protocol", "Connections", "Stored", "Messages/s"],
+            rows,
+            empty="No client has connected yet.",
+            numbers=(1, 2, 3),
+        )
+    )
+    if groups := status.get("groups", ()):
+        content.append(parts.table(["Store group", "Master", "In sync", "State"], map(_group, groups), empty=""))
+    uptime = f"version {status.get('version', '?')}, up {words.duration(1000 * status.get('uptime_s', 0))}"
+    return parts.section("Gateway", html.Div(uptime, className="dimmed"), *content, right=state)
+
+
+def _group(one: dict[str, Any]) -> list[Any]:
+    troubles = "; ".join(one.get("troubles", ()))
+    good = one.get("writable", True) and not troubles
+    master = one.get("master")
+    return [
+        str(one.get("number")),
+        "none" if master is None else f"replica {master}, epoch {one.get('master_epoch')}",
+        ", ".join(str(replica) for replica in one.get("sync_set", ())),
+        parts.badge("writable", "green") if good else parts.badge(troubles or "takes no writes", "red"),
+    ]

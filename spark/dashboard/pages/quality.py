@@ -1,0 +1,97 @@
+"""Data quality: late and undecodable records, where they come from, and examples."""
+
+from typing import Any
+
+from dash import dcc, html
+
+from spark.dashboard.layout import charts, parts, words
+from spark.dashboard.layout.links import Where, device_link
+from spark.dashboard.pages.overview import by_name
+from spark.dashboard.pages.sources import Sources, with_tables
+from spark.dashboard.queries import overview, quality
+from spark.dashboard.queries.reading import Reading
+from spark.dashboard.queries.time_ranges import range_named
+
+__all__ = ["body", "page"]
+
+
+def page(_where: Where, _sources: Sources) -> Any:
+    """The page, still empty."""
+    return html.Div(id="quality-body")
+
+
+def body(sources: Sources, range_name: str) -> Any:
+    """The figures of now."""
+    return with_tables(sources, lambda reading: _body(reading, range_name, sources.now_ms))
+
+
+def _body(reading: Reading, range_name: str, now_ms: int) -> Any:
+    chosen, totals = range_named(range_name), quality.totals(reading)
+    counted = sum(totals.values())
+    named = by_name(overview.traffic(reading, "quality", chosen, now_ms), chosen.width_ms)
+    bad = {name: series for name, series in named.items() if name != "ok"}
+    if bad:
+        chart = charts.stacked("quality", bad, unit="records/min", keep=range_name)
+    else:
+        chart = parts.note(f"Every record of the last {chosen.words} was in time and decoded.")
+    share = 100 * totals.get("ok", 0) / counted if counted else 100.0
+    others = [(name, count) for name, count in totals.items() if name != "ok"][:6]
+    return html.Div(
+        [
+            parts.figures(
+                parts.figure("In order", f"{share:.2f} %", f"of {words.count(counted)} records since the job began"),
+                parts.figure("Windows corrected", words.count(reading.progress.corrected), "by records that came late"),
+                *(parts.figure(name.replace("_", " "), words.count(count), "records in all") for name, count in others),
+            ),
+            parts.section("Not in order, by kind", chart),
+            parts.section(
+                "By topic",
+                parts.table(
+                    ["Topic", "Records", "Not in order", "Share"],
+                    [
+                        [
+                            row["topic"],
+                            words.count(row["records"]),
+                            words.count(row["bad"]),
+                            f"{100 * row['share']:.2f} %",
+                        ]
+                        for row in quality.topics(reading, chosen, now_ms)
+                    ],
+                    empty=f"No record was stored in the last {chosen.words}.",
+                    numbers=(1, 2, 3),
+                ),
+            ),
+            parts.section(
+                "Quarantine, by reason",
+                parts.table(
+                    ["Reason", "Records", "Devices"],
+                    [
+                        [row["reason"], words.count(row["records"]), words.count(row["devices"])]
+                        for row in quality.reasons(reading, chosen, now_ms)
+                    ],
+                    empty=f"Nothing went to the quarantine in the last {chosen.words}.",
+                    numbers=(1, 2),
+                ),
+            ),
+            parts.section(
+                "Quarantine, newest records",
+                parts.table(
+                    ["Stored", "Device", "Address", "Reason", "Queue, offset", "Bytes"],
+                    [_example(row, range_name) for row in quality.examples(reading, chosen, now_ms)],
+                    empty=f"Nothing went to the quarantine in the last {chosen.words}.",
+                ),
+            ),
+        ]
+    )
+
+
+def _example(row: dict[str, Any], range_name: str) -> list[Any]:
+    device = row["device"]
+    return [
+        words.instant(row["stored_ms"]),
+        dcc.Link(device, href=device_link(device, range_=range_name)) if device else "-",
+        html.Span(row["address"] or "-", className="mono"),
+        row["reason"],
+        f"{row['queue']}, {row['offset']}",
+        html.Span(row["body"], className="mono"),
+    ]

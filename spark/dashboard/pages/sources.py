@@ -1,0 +1,44 @@
+"""Where pages have their figures from, and the sentences for when there are none."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from spark.dashboard.admin import AdminApi
+from spark.dashboard.layout import parts
+from spark.dashboard.queries.reading import Reading, TelemetryTables
+from spark.errors import SparkError
+
+__all__ = ["Sources", "no_tables", "with_tables"]
+
+
+class Sources(NamedTuple):
+    """The tables, the gateway and the clock."""
+
+    tables: TelemetryTables
+    admin: AdminApi
+    clock_s: Callable[[], float] = time.time
+
+    @property
+    def now_ms(self) -> int:
+        """The time, in ms since 1970."""
+        return round(self.clock_s() * 1000)
+
+
+def with_tables(sources: Sources, make: Callable[[Reading], Any]) -> Any:
+    """What a function makes of the tables; a sentence when they are empty or cannot be read."""
+    try:
+        with sources.tables.read() as reading:
+            return no_tables(sources) if reading.empty else make(reading)
+    except SparkError as error:
+        return parts.trouble("The tables cannot be read", f"{error}", color="red")
+
+
+def no_tables(sources: Sources) -> Any:
+    """The sentence for a job that has not committed anything."""
+    return parts.trouble(
+        "No tables yet",
+        f"No telemetry job has written to {sources.tables.place.url}. Start one with: headgate spark telemetry "
+        "--output, and name the same directory here with --tables. This page refreshes by itself.",
+        color="blue",
+    )

@@ -1,0 +1,69 @@
+"""SQL of a stranger over the tables: one statement that reads, bounded in rows, time and memory.
+
+The database has no files, no network and no variable of this process (`reading`), and lives for one statement: what
+a statement could change is gone with it.
+"""
+
+import duckdb
+import pyarrow as pa
+
+from spark.dashboard.queries.reading import Reading, Result
+from spark.errors import SparkError
+
+__all__ = ["EXAMPLES", "ROWS_SHOWN_MAX", "SQL_CHARS_MAX", "NotReading", "cells", "columns_of", "explore"]
+
+ROWS_SHOWN_MAX = 1_000
+SQL_CHARS_MAX = 20_000
+CELL_CHARS_MAX = 256
+_READS = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+
+EXAMPLES = {
+    "Newest values": "SELECT device, metric, value, unit, time\nFROM latest\nORDER BY time DESC\nLIMIT 100",
+    "Busiest devices of the last hour": (
+        "SELECT device, sum(count)::BIGINT AS samples\nFROM windows_1m\nWHERE day >= today() - 1 "
+        "AND start >= now() - INTERVAL 1 HOUR\nGROUP BY device\nORDER BY samples DESC\nLIMIT 50"
+    ),
+    "Records by protocol and quality": (
+        "SELECT protocol, quality, sum(records)::BIGINT AS records\nFROM traffic\nGROUP BY ALL\nORDER BY records DESC"
+    ),
+}
+
+
+class NotReading(SparkError):
+    """A statement that does not only read, or none, or several."""
+
+
+def explore(reading: Reading, sql: str, *, rows_max: int = ROWS_SHOWN_MAX) -> Result:
+    """The first rows of one statement. Raises `NotReading`, `QueryStopped` and, for its mistakes, `SparkError`."""
+    if len(sql) > SQL_CHARS_MAX:
+        raise NotReading(f"a query has at most {SQL_CHARS_MAX:,} characters")
+    statements = reading.statements(sql)
+    if len(statements) != 1:
+        raise NotReading(f"write one statement; these are {len(statements)}")
+    if statements[0].type not in _READS:
+        raise NotReading("only statements that read are allowed: SELECT, WITH, FROM, DESCRIBE, SHOW, EXPLAIN")
+    return reading.table(sql, rows_max=rows_max)
+
+
+def columns_of(reading: Reading) -> dict[str, list[str]]:
+    """Returns the columns of each table, with their types."""
+    rows = reading.rows(
+        "SELECT table_name, column_name, data_type FROM information_schema.columns "
+        "ORDER BY table_name, ordinal_position"
+    )
+    found: dict[str, list[str]] = {name: [] for name in reading.names}
+    for row in rows:
+        if row["table_name"] in found:
+            found[row["table_name"]].append(f"{row['column_name']} {row['data_type']}")
+    return found
+
+
+def cells(rows: pa.Table) -> list[list[str]]:
+    """Returns rows as texts, each cut to `CELL_CHARS_MAX` characters."""
+    columns = [column.to_pylist() for column in rows.columns]
+    return [[_text(column[at]) for column in columns] for at in range(rows.num_rows)]
+
+
+def _text(value: object) -> str:
+    text = "" if value is None else str(value)
+    return text if len(text) <= CELL_CHARS_MAX else f"{text[:CELL_CHARS_MAX]}…"

@@ -1,0 +1,62 @@
+"""Figures over the whole fleet: records a minute by protocol, lag, devices that are alive."""
+
+from typing import NamedTuple
+
+from spark.dashboard.queries.reading import Reading
+from spark.dashboard.queries.time_ranges import TimeRange, day, instant
+
+__all__ = ["ALIVE_MS", "Fleet", "Lag", "fleet", "lag", "traffic"]
+
+ALIVE_MS = 5 * 60_000  # a device that was heard in the last five minutes
+
+
+class Lag(NamedTuple):
+    """`publish_ms`: from storing the newest record to its commit. `idle_ms`: since the last commit, None: none yet."""
+
+    publish_ms: int | None
+    idle_ms: int | None
+
+
+class Fleet(NamedTuple):
+    """Devices that were ever heard, those heard within `ALIVE_MS`, and series (device and metric)."""
+
+    devices: int
+    alive: int
+    series: int
+
+
+def lag(reading: Reading, now_ms: int) -> Lag:
+    """Returns how far the tables are behind the log."""
+    progress = reading.progress
+    if not progress.committed_at_ms:
+        return Lag(None, None)
+    publish_ms = progress.committed_at_ms - progress.stored_at_ms if progress.stored_at_ms else None
+    return Lag(None if publish_ms is None else max(0, publish_ms), max(0, now_ms - progress.committed_at_ms))
+
+
+def fleet(reading: Reading, now_ms: int) -> Fleet:
+    """Returns the size of the fleet."""
+    if "latest" not in reading.names:
+        return Fleet(0, 0, 0)
+    (row,) = reading.rows(
+        "SELECT count(*) devices, count(*) FILTER (heard >= ?) alive, coalesce(sum(series), 0)::BIGINT series "
+        "FROM (SELECT max(stored_at) heard, count(*) series FROM latest GROUP BY device)",
+        [instant(now_ms - ALIVE_MS)],
+    )
+    return Fleet(**row)
+
+
+def traffic(reading: Reading, by: str, chosen: TimeRange, now_ms: int) -> list[dict[str, object]]:
+    """Returns records of each point of time: rows of `start_ms`, `name` and `records`, in order of time.
+
+    `by` is the column that gives the name: protocol, quality or topic.
+    """
+    if "traffic" not in reading.names:
+        return []
+    assert by in {"protocol", "quality", "topic"}
+    since_ms, width = chosen.since_ms(now_ms), chosen.width_ms
+    return reading.rows(
+        f"SELECT epoch_ms(start) // {width} * {width} start_ms, {by} AS name, sum(records)::BIGINT records "  # noqa: S608 - our own names
+        "FROM traffic WHERE day >= ? AND start >= ? GROUP BY ALL ORDER BY start_ms, name",
+        [day(since_ms), instant(since_ms)],
+    )

@@ -1,0 +1,223 @@
+"""The application and its process: addresses to pages, refreshes, CSV files, and the HTTP server."""
+
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import waitress
+from dash import ALL, Dash, Input, Output, State, ctx, no_update
+from flask import Response, request
+
+from spark.dashboard.admin import AdminApi
+from spark.dashboard.guard import CheckPassword, guard, is_loopback
+from spark.dashboard.layout import parts
+from spark.dashboard.layout.frame import frame
+from spark.dashboard.layout.links import Where
+from spark.dashboard.pages import device, explorer, fleet, overview, quality, topics
+from spark.dashboard.pages.sources import Sources
+from spark.dashboard.queries import device as device_queries
+from spark.dashboard.queries import explorer as explorer_queries
+from spark.dashboard.queries import fleet as fleet_queries
+from spark.dashboard.queries.csv_export import to_csv
+from spark.dashboard.queries.reading import Reading, TelemetryTables
+from spark.dashboard.queries.time_ranges import DEFAULT_RANGE, range_named
+from spark.errors import BadOption, SparkError
+
+__all__ = ["DashboardOptions", "application", "run"]
+
+THREADS_COUNT = 6
+BODY_BYTES_MAX = 1024 * 1024  # of a request
+TITLE = "Headgate"
+
+_PAGES: Mapping[str, Callable[[Where, Sources], Any]] = {
+    "overview": overview.page,
+    "fleet": fleet.page,
+    "device": device.page,
+    "topics": topics.page,
+    "quality": quality.page,
+    "explorer": explorer.page,
+}
+
+
+class DashboardOptions(NamedTuple):
+    """Where the dashboard listens, and what it reads."""
+
+    tables: str
+    storage_options: Mapping[str, str] = {}
+    admin: str = "http://127.0.0.1:8088"
+    host: str = "127.0.0.1"
+    port: int = 8050
+    check: CheckPassword | None = None  # None: nobody logs in, which loopback alone allows
+
+
+def run(options: DashboardOptions, *, ready: Callable[[str], None]) -> None:
+    """Serve the dashboard until the process is stopped; `ready` gets its address. Raises `SparkError`, `OSError`."""
+    if options.check is None and not is_loopback(options.host):
+        raise BadOption(
+            "host",
+            f"cannot be {options.host} without users: everybody there could read the tables. Name the gateway's file "
+            "with --config, whose [auth.users] log in, or listen on 127.0.0.1",
+        )
+    sources = Sources(TelemetryTables(options.tables, options.storage_options), AdminApi(options.admin))
+    app = application(sources, check=options.check)
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+    server = waitress.create_server(
+        app.server,
+        host=options.host,
+        port=options.port,
+        threads=THREADS_COUNT,
+        max_request_body_size=BODY_BYTES_MAX,
+        ident="headgate",
+    )
+    shown = f"[{options.host}]" if ":" in options.host else options.host
+    ready(f"http://{shown}:{server.effective_port}/")
+    server.run()
+
+
+def application(sources: Sources, *, check: CheckPassword | None = None) -> Dash:
+    """The application over some tables and a gateway; its `server` is a WSGI application."""
+    app = Dash(__name__, title=TITLE, update_title="", suppress_callback_exceptions=True, assets_folder="assets")
+    app.layout = frame()
+    guard(app.server, check=check)
+    _frame(app, sources)
+    _bodies(app, sources)
+    _fleet(app, sources)
+    _explorer(app, sources)
+    _exports(app, sources)
+    return app
+
+
+def _frame(app: Dash, sources: Sources) -> None:
+    in_browser: Callable[..., None] = app.clientside_callback
+
+    @app.callback(Output("page", "children"), Input("url", "pathname"), Input("url", "search"))
+    def _show(pathname: str, search: str) -> Any:
+        where = Where.parse(pathname, search)
+        make = _PAGES.get(where.page)
+        if make is None:
+            return parts.trouble("There is no such page", f"{pathname} is no page of the dashboard.")
+        return make(where, sources)
+
+    @app.callback(Output("tick", "interval"), Output("tick", "disabled"), Input("refresh", "value"))
+    def _pace(seconds: str) -> tuple[Any, bool]:
+        return (int(seconds) * 1000, False) if seconds in {"5", "30"} else (no_update, True)
+
+    # The range is in the address and in its field; whichever was changed last gives it to the other.
+    in_browser(
+        f"""(search, range) => {{
+            const none = window.dash_clientside.no_update, query = new URLSearchParams(search);
+            const there = query.get("range") || "{DEFAULT_RANGE}";
+            if (there === range) return [none, none];
+            if (window.dash_clientside.callback_context.triggered_id !== "range") return [none, there];
+            if (range === "{DEFAULT_RANGE}") query.delete("range"); else query.set("range", range);
+            const text = query.toString();
+            return [text ? "?" + text : "", none];
+        }}""",
+        Output("url", "search"),
+        Output("range", "value"),
+        Input("url", "search"),
+        Input("range", "value"),
+    )
+    # Links of the frame keep the range, and show which page this is.
+    in_browser(
+        f"""(path, search, ids) => {{
+            const range = new URLSearchParams(search).get("range");
+            const tail = range && range !== "{DEFAULT_RANGE}" ? "?range=" + encodeURIComponent(range) : "";
+            return [ids.map(id => id.path + tail),
+                    ids.map(id => "page-link" + (id.path === path ? " here" : ""))];
+        }}""",
+        Output({"type": "link", "path": ALL}, "href"),
+        Output({"type": "link", "path": ALL}, "className"),
+        Input("url", "pathname"),
+        Input("url", "search"),
+        State({"type": "link", "path": ALL}, "id"),
+    )
+
+
+def _bodies(app: Dash, sources: Sources) -> None:
+    @app.callback(Output("overview-body", "children"), Input("tick", "n_intervals"), Input("range", "value"))
+    def _overview(_tick: int, range_name: str) -> Any:
+        return overview.body(sources, range_name)
+
+    @app.callback(Output("quality-body", "children"), Input("tick", "n_intervals"), Input("range", "value"))
+    def _quality(_tick: int, range_name: str) -> Any:
+        return quality.body(sources, range_name)
+
+    @app.callback(Output("topics-body", "children"), Input("tick", "n_intervals"))
+    def _topics(_tick: int) -> Any:
+        return topics.body(sources)
+
+    @app.callback(
+        Output("device-body", "children"),
+        Input("tick", "n_intervals"),
+        State("url", "pathname"),
+        State("url", "search"),
+    )
+    def _device(_tick: int, pathname: str, search: str) -> Any:
+        return device.body(sources, Where.parse(pathname, search))
+
+
+def _fleet(app: Dash, sources: Sources) -> None:
+    @app.callback(
+        Output("fleet-sort", "data"),
+        Input({"type": "fleet-by", "column": ALL}, "n_clicks"),
+        State("fleet-sort", "data"),
+        prevent_initial_call=True,
+    )
+    def _sort(clicks: list[int | None], before: dict[str, Any]) -> Any:
+        return fleet.sorted_by(before, ctx.triggered_id["column"]) if any(clicks) else no_update
+
+    @app.callback(
+        Output("fleet-body", "children"),
+        Output("fleet-page", "total"),
+        Output("fleet-csv", "href"),
+        Input("tick", "n_intervals"),
+        Input("fleet-search", "value"),
+        Input("fleet-sort", "data"),
+        Input("fleet-page", "value"),
+        State("range", "value"),
+    )
+    def _devices(_tick: int, search: str | None, order: dict[str, Any], page: int, range_name: str) -> Any:
+        return fleet.body(sources, search or "", order, page, range_name)
+
+
+def _explorer(app: Dash, sources: Sources) -> None:
+    @app.callback(
+        Output("explorer-body", "children"),
+        Input("explorer-run", "n_clicks"),
+        State("explorer-sql", "value"),
+        prevent_initial_call=True,
+        running=[(Output("explorer-run", "loading"), True, False)],
+    )
+    def _run(clicks: int | None, sql: str) -> Any:
+        return explorer.body(sources, sql) if clicks else no_update
+
+    @app.callback(Output("explorer-sql", "value"), Input("explorer-example", "value"), prevent_initial_call=True)
+    def _example(name: str | None) -> Any:
+        return explorer_queries.EXAMPLES.get(name or "", no_update)
+
+
+def _exports(app: Dash, sources: Sources) -> None:
+    def series(reading: Reading) -> pa.Table:
+        wanted = [request.args.get(name, "") for name in ("device", "metric")]
+        chosen = range_named(request.args.get("range"))
+        return device_queries.series(reading, wanted[0], wanted[1], chosen, sources.now_ms)
+
+    files: Mapping[str, Callable[[Reading], pa.Table]] = {
+        "fleet": lambda reading: fleet_queries.every_device(reading, request.args.get("search", "")),
+        "series": series,
+        "explorer": lambda reading: explorer_queries.explore(reading, request.args.get("sql", "")).rows,
+    }
+    for name, make in files.items():
+        view = functools.partial(_csv, sources, make)
+        app.server.add_url_rule(f"/export/{name}.csv", f"export-{name}", view)
+
+
+def _csv(sources: Sources, make: Callable[[Reading], pa.Table]) -> Response:
+    try:
+        with sources.tables.read() as reading:
+            return Response(to_csv(make(reading)), content_type="text/csv; charset=utf-8")
+    except SparkError as error:
+        return Response(f"{error}\n", 400, content_type="text/plain; charset=utf-8")

@@ -1,0 +1,138 @@
+"""The dashboard's server: who is let in, CSV files, the admin API, and where it refuses to listen."""
+
+import base64
+import json
+
+import httpx
+import pytest
+
+pytest.importorskip("deltalake")
+pytest.importorskip("duckdb")
+pytest.importorskip("dash_mantine_components")
+pytest.importorskip("waitress")
+
+from spark.dashboard import server
+from spark.dashboard.admin import AdminApi
+from spark.dashboard.layout import words
+from spark.dashboard.layout.links import Where, device_link
+from spark.dashboard.pages.sources import Sources
+from spark.dashboard.queries.reading import TelemetryTables
+from spark.errors import BadOption
+from tests.support.spark.sample_tables import make_tables
+
+NOW_MS = 1_767_312_000_000 - 7_000
+LOCAL = {"base_url": "http://127.0.0.1:8050"}
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    where = tmp_path_factory.mktemp("tables")
+    make_tables(where, NOW_MS, devices=3, minutes=30)
+    return TelemetryTables(where)
+
+
+def client(tables, **more):
+    sources = Sources(tables, AdminApi("http://127.0.0.1:9"), lambda: NOW_MS / 1000)
+    return server.application(sources, **more).server.test_client()
+
+
+def test_on_loopback_only_names_of_this_machine_are_answered(tables):
+    browser = client(tables)
+    for host in ("localhost:8050", "127.0.0.1:8050", "[::1]:8050", "localhost"):
+        assert browser.get("/", base_url=f"http://{host}").status_code == 200
+    for host in ("rebound.example:8050", "localhost.example", "10.0.0.1:8050"):
+        assert browser.get("/export/fleet.csv", base_url=f"http://{host}").status_code == 403
+    assert browser.get("/", **LOCAL).headers["X-Frame-Options"] == "DENY"
+
+
+def test_users_log_in_with_the_right_password_alone(tables):
+    asked = []
+
+    def check(name, password):
+        asked.append(name)
+        return (name, password) == ("alice", b"s\xc3\xa9same")
+
+    browser = client(tables, check=check)
+    for given in (None, "alice:wrong", "bob:sésame", ":", "alice"):
+        headers = {} if given is None else {"Authorization": "Basic " + base64.b64encode(given.encode()).decode()}
+        answer = browser.get("/export/fleet.csv", headers=headers, **LOCAL)
+        assert (answer.status_code, answer.headers["WWW-Authenticate"][:5]) == (401, "Basic")
+        assert b"sensor" not in answer.data
+    asked.clear()
+    right = {"Authorization": "Basic " + base64.b64encode("alice:sésame".encode()).decode()}
+    for _ in range(3):
+        assert browser.get("/export/fleet.csv", headers=right, base_url="http://dashboard.example").status_code == 200
+    assert asked == ["alice"]  # what was right is remembered
+
+
+def test_off_loopback_nothing_is_served_without_users(tables):
+    options = server.DashboardOptions(tables=tables.place.url, host="0.0.0.0", port=0)
+    with pytest.raises(BadOption, match=r"without users.*\[auth\.users\]"):
+        server.run(options, ready=pytest.fail)
+
+
+def test_csv_files_hold_what_pages_show(tables):
+    browser = client(tables)
+    lines = browser.get("/export/fleet.csv?search=sensor-001", **LOCAL).text.splitlines()
+    assert lines[0] == "device,address,metrics,heard_ms,metric,value,unit"
+    assert len(lines) == 2
+    lines = browser.get("/export/series.csv?device=sensor-001&metric=battery&range=15m", **LOCAL).text.splitlines()
+    assert lines[0] == "start_ms,count,min,max,mean,p50,p95"
+    assert 15 <= len(lines) <= 17
+    answer = browser.get("/export/explorer.csv", query_string={"sql": "SELECT 1 AS one"}, **LOCAL)
+    assert answer.text.splitlines() == ["one", "1"]
+    answer = browser.get("/export/explorer.csv", query_string={"sql": "COPY latest TO 'x'"}, **LOCAL)
+    assert (answer.status_code, "only statements that read" in answer.text) == (400, True)
+
+
+class Gateway:
+    """An admin API that stores ten messages between two answers."""
+
+    def __init__(self):
+        self.stored, self.asked, self.body = 0, 0, None
+
+    def __call__(self, request):
+        if request.url.path == "/metrics":
+            return httpx.Response(
+                200, text='headgate_connections{protocol="mqtt"} 2\nheadgate_connections{protocol="http"} 3\n'
+            )
+        self.asked += 1
+        self.stored += 10
+        return httpx.Response(200, text=self.body or json.dumps({"ready": True, "stored": {"mqtt": self.stored}}))
+
+
+def test_the_admin_api_is_asked_at_most_once_in_two_seconds_and_gives_rates():
+    now_s, gateway = [100.0], Gateway()
+    admin = AdminApi("http://gateway/", transport=httpx.MockTransport(gateway), clock_s=lambda: now_s[0])
+    assert admin.ask().stored_rates == {}
+    now_s[0] += 1
+    admin.ask()
+    assert gateway.asked == 1
+    now_s[0] += 4
+    answer = admin.ask()
+    assert answer.stored_rates == {"mqtt": 2.0}
+    assert answer.metrics == {"headgate_connections": 5.0}
+    gateway.body = "junk"
+    now_s[0] += 5
+    assert "does not answer" in admin.ask().error
+    gateway.body = None
+    now_s[0] += 5
+    assert (admin.ask().error, admin.ask().stored_rates) == ("", {})
+
+
+def test_an_address_that_does_not_answer_is_a_sentence():
+    assert "http://127.0.0.1:9 does not answer" in AdminApi("http://127.0.0.1:9").ask().error
+
+
+@pytest.mark.parametrize("name", ["plain", "a/b c", "?x=1&y#z", "ü%2F", "=1"])
+def test_any_name_of_a_device_goes_through_its_address(name):
+    path, _, search = device_link(name, metric="m/1", range_="6h").partition("?")
+    where = Where.parse(path, f"?{search}")
+    assert (where.page, where.device, where.query["metric"], where.range) == ("device", name, "m/1", "6h")
+
+
+def test_numbers_and_times_are_words():
+    assert [words.duration(ms) for ms in (None, 5, 1_200, 300_000, 7_200_000, 259_200_000)] == [
+        *("-", "5 ms", "1.2 s", "5 min", "2 h", "3 d")
+    ]
+    assert [words.number(v) for v in (None, float("nan"), 21.456789, 1_234_567.0)] == ["-", "-", "21.457", "1,234,567"]
