@@ -1,4 +1,4 @@
-"""Who is let in: on loopback everybody who asks for this host, elsewhere users with a password (HTTP Basic, RFC 7617).
+"""Admission: on loopback everybody who asks for this host, elsewhere users with a password (HTTP Basic, RFC 7617).
 
 The names that a browser may call the host by are checked on loopback, so that a page of a stranger's, whose name
 was bound to 127.0.0.1, reads nothing. Wrong passwords are answered slowly, a few at a time.

@@ -42,7 +42,7 @@ _PAGES: Mapping[str, Callable[[Where, Sources], Any]] = {
 
 
 class DashboardOptions(NamedTuple):
-    """Where the dashboard listens, and what it reads."""
+    """The address of the dashboard, and of what it reads."""
 
     tables: str
     storage_options: Mapping[str, str] = {}

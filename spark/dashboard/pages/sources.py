@@ -1,4 +1,4 @@
-"""Where pages have their figures from, and the sentences for when there are none."""
+"""The sources of figures, and the sentences for when there are none."""
 
 import time
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class Sources(NamedTuple):
 
 
 def with_tables(sources: Sources, make: Callable[[Reading], Any]) -> Any:
-    """What a function makes of the tables; a sentence when they are empty or cannot be read."""
+    """Returns what a function makes of the tables; a sentence when they are empty or cannot be read."""
     try:
         with sources.tables.read() as reading:
             return no_tables(sources) if reading.empty else make(reading)
