@@ -7,14 +7,14 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import httpx
 
 from gateway.operating.local_cluster import LocalCluster, Node
 from tests.support.cluster.faults import Fault
-from tests.support.cluster.readiness import Readiness
+from tests.support.cluster.readiness import Readiness, ReplicaReadiness
 from tests.support.cluster.senders import KINDS, Refused, Sender, stored
 from tests.support.histories.kv_workload import Client, Conflict
 from tests.support.histories.linearizability import NotDone, Recording, check_history
@@ -176,6 +176,8 @@ class FaultRun:
         self.key_errors: Counter[str] = Counter()
         self._label = label
         self.readiness = Readiness([proxy.name for proxy in self.proxies], cluster.ready)
+        stores = [node.name for node in cluster.nodes if node.role == "store"]
+        self.replicas = ReplicaReadiness(stores, self._status)
         self._keys = Keys(self.proxies, self.chance)
         self._clients: list[Client] = []
         self._working: list[asyncio.Task[None]] = []
@@ -191,6 +193,7 @@ class FaultRun:
         for one in self.publishers:
             one.readiness = self.readiness
         self.readiness.start()
+        self.replicas.start()
         self._working = [asyncio.ensure_future(self._work(client)) for client in self._clients]
 
     def _turn_the_page(self) -> None:
@@ -209,6 +212,7 @@ class FaultRun:
             await asyncio.to_thread(one.stop)
         if self.readiness.is_alive():
             await asyncio.to_thread(self.readiness.stop)
+            await asyncio.to_thread(self.replicas.stop)
 
     async def _work(self, client: Client) -> None:
         while True:
@@ -285,6 +289,15 @@ class FaultRun:
         """Returns what `/readyz` says, for each process where it does not say 200."""
         return {name: self._readyz(name) for name in self.not_ready()}
 
+    def _status(self, name: str) -> Mapping[str, Any] | None:
+        try:
+            found: Mapping[str, Any] = httpx.get(
+                f"http://{self.cluster.admin(name)}/status", timeout=2, trust_env=False
+            ).json()
+        except (httpx.HTTPError, ValueError):
+            return None
+        return found
+
     def _readyz(self, name: str) -> str:
         try:
             return httpx.get(f"http://{self.cluster.admin(name)}/readyz", timeout=2, trust_env=False).text[:500]
@@ -305,6 +318,10 @@ class FaultRun:
             assert not broken, f"seed {self.seed}, behind fault {page}: {broken} are not linearizable; {self.done}"
         wrong = self.readiness.wrong
         assert not wrong, f"seed {self.seed}: proxies said that they were ready and served nobody: {wrong}; {self.done}"
+        wrong_replicas = self.replicas.wrong
+        assert not wrong_replicas, (
+            f"seed {self.seed}: replicas said that they were ready: {wrong_replicas}; {self.done}"
+        )
 
     def check_stored(self) -> None:
         """Everything acknowledged is read back, in order and once, from whoever are masters now."""
@@ -328,7 +345,7 @@ class FaultRun:
         lines = [
             f"seed {self.seed}: {sum(self.said.values())} faults: {dict(self.said)}",
             f"longest silences: {', '.join(f'{seconds:.1f} s ({what})' for what, seconds in worst)}",
-            f"readiness: {dict(self.readiness.report())}",
+            f"readiness: {dict(self.readiness.report())}, {self.replicas.samples} samples of the stores",
             f"operations on keys: {sum(len(one.history) for one in self._recordings)}, failed: {dict(self.key_errors)}",
         ]
         lines += [

@@ -1,14 +1,16 @@
-"""Compares what proxies say of themselves with what their clients get, at every sample of a run."""
+"""Compares what proxies say of themselves with what their clients get, and replicas with their group, in samples."""
 
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["Readiness", "WrongWord"]
+__all__ = ["Readiness", "ReplicaReadiness", "WrongReplica", "WrongWord"]
 
 SAMPLE_S = 0.25
 SERVED_NOTHING_S = 8.0  # a client that is refused for so long while its proxy says that it is ready was told a lie
+REPLICA_SAMPLE_S = 1.0
+WRONG_REPLICA_S = 8.0  # for which a replica may say that it is ready and not know better yet
 
 
 class WrongWord(NamedTuple):
@@ -77,3 +79,63 @@ class Readiness(threading.Thread):
     def report(self) -> Mapping[str, int]:
         """For people."""
         return {"samples": self.samples, "wrong": len(self.wrong)}
+
+
+class WrongReplica(NamedTuple):
+    """A replica that said it was ready for so long, and the reason why it was not."""
+
+    replica: str
+    why: str
+    seconds: float
+
+
+class ReplicaReadiness(threading.Thread):
+    """Asks every store for its status, and compares replicas that say they are ready with the others of their group.
+
+    A ready replica is not damaged, has a master, and is in the SyncStateSet once it has been in it under its id.
+    `status` returns the document of /status of a store, None when there is no answer. `wrong` is what did not fit.
+    """
+
+    def __init__(self, stores: Sequence[str], status: Callable[[str], Mapping[str, Any] | None]) -> None:
+        super().__init__(name="replica-readiness", daemon=True)
+        self._stores = tuple(stores)
+        self._status = status
+        self._since: dict[tuple[str, str], float] = {}  # a replica and why it is not ready: since when it has been so
+        self._members: set[tuple[int, int]] = set()  # groups and ids of replicas that have been in the SyncStateSet
+        self._done = threading.Event()
+        self.wrong: list[WrongReplica] = []
+        self.samples = 0
+
+    def run(self) -> None:
+        while not self._done.wait(REPLICA_SAMPLE_S):
+            self.look({name: self._status(name) for name in self._stores}, time.monotonic())
+
+    def stop(self) -> None:
+        self._done.set()
+        self.join()
+
+    def look(self, statuses: Mapping[str, Mapping[str, Any] | None], now_s: float) -> None:
+        """Takes one sample of all stores."""
+        self.samples += 1
+        reasons = {(name, why) for name in statuses for why in self._reasons(name, statuses)}
+        for gone in self._since.keys() - reasons:
+            del self._since[gone]
+        for found in sorted(reasons):
+            since_s = self._since.setdefault(found, now_s)
+            if now_s - since_s >= WRONG_REPLICA_S:
+                self.wrong.append(WrongReplica(*found, now_s - since_s))
+                self._since[found] = now_s  # said once in a while
+
+    def _reasons(self, name: str, statuses: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
+        mine = statuses[name]
+        if mine is None or not mine["ready"] or mine["role"] == "master":
+            return []
+        others = [one for one in statuses.values() if one is not None and one["group"] == mine["group"]]
+        masters = [one for one in others if one["role"] == "master"]
+        reasons = ["damaged"] if mine["damages"] else []
+        if not masters:  # one that does not answer may be the master
+            return reasons if None in statuses.values() else [*reasons, "no master"]
+        newest = max(masters, key=lambda one: one["master_epoch"])
+        self._members |= {(newest["group"], id_) for id_ in newest["sync_set"]}
+        out = mine["replica"] not in newest["sync_set"] and (mine["group"], mine["replica"]) in self._members
+        return [*reasons, "not in the SyncStateSet"] if out else reasons
