@@ -16,6 +16,7 @@ from rich.live import Live
 from deploy.demo import balance, view
 from deploy.demo.balance import Row
 from deploy.demo.children import FleetChild, launch, stop, wait_until
+from deploy.demo.dashboard import Dashboard
 from deploy.demo.log_reader import LogReader
 from deploy.demo.plan import Target
 from deploy.demo.spark_job import SparkJob
@@ -61,6 +62,7 @@ class Show:
         self._resumed = (options.root / "gateway").exists()
         self._gateway: Child | None = None
         self._spark: SparkJob | None = None
+        self._dashboard: Dashboard | None = None
         self._fleets: dict[str, FleetChild] = {}
         self._log: LogReader | None = None
         self._status: Status | None = None
@@ -112,6 +114,9 @@ class Show:
                 self._say(f"Spark is left out: {missing}")
             else:
                 stack.push_async_callback(self._spark.stop)
+        self._dashboard = Dashboard.start(options.target, options.root / "spark", self._logs)
+        if self._dashboard is not None:
+            stack.push_async_callback(self._dashboard.stop)
         self._log = LogReader(options.target, self._run)
         stack.callback(self._log.close)
         await asyncio.to_thread(self._log.skip)
@@ -172,6 +177,8 @@ class Show:
                 self._status = msgspec.json.decode((await admin.get("/status")).content, type=Status)
         if self._spark is not None:
             await asyncio.to_thread(self._spark.look)
+        if self._dashboard is not None and (news := self._dashboard.news()):
+            self._say(news)
 
     def _check_alive(self) -> None:
         children = [self._gateway, *(fleet.child for fleet in self._fleets.values())]

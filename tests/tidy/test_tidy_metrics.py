@@ -1,5 +1,6 @@
 """Metrics that the documents name are there, on the roles that they are said to be on, and no others."""
 
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from gateway.process.nodes import store_settings
 from store.log.scrub import Scrubbed
 from store.node import run as store_process
 
+GRAFANA = Path(__file__).resolve().parents[2] / "deploy" / "grafana" / "headgate.json"
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NAME = re.compile(r"`(headgate_[a-z0-9_]+)")
 TABLE = re.compile(r"^\| `(headgate_[a-z0-9_]+)[^|]*\| ([a-z, ]+) \|", re.MULTILINE)
@@ -73,3 +75,27 @@ def test_each_is_on_the_roles_that_the_table_says(exported):
     said = dict(TABLE.findall((DOCS / "operations.md").read_text()))
     found = {name: {role for role, there in exported.items() if name in there} for name in said}
     assert {name: set(roles.split(", ")) for name, roles in said.items()} == found
+
+
+def expressions() -> list[str]:
+    """Every query of the Grafana dashboard."""
+    return [one["expr"] for panel in json.loads(GRAFANA.read_text())["panels"] for one in panel["targets"]]
+
+
+def test_grafana_asks_for_metrics_that_are_there(exported):
+    asked = set(re.findall(r"headgate_[a-z0-9_]+", " ".join(expressions())))
+    assert {one.removesuffix("_bucket") for one in asked} - exported["serve"] - exported["proxy"] == set()
+    assert len(asked) > 10
+
+
+def test_grafana_groups_by_labels_that_its_metrics_have():
+    known = {
+        name: set(collector._labelnames)
+        for collector, names_ in Metrics(process=False).registry._collector_to_names.items()
+        if hasattr(collector, "_labelnames")
+        for name in names_
+    }
+    grouped = {(m, by) for by, m in re.findall(r"by \((\w+)\) \((?:rate\()?(headgate_\w+)", " ".join(expressions()))}
+    wrong = {(m, by) for m, by in grouped if by not in {*known.get(m, {by}), "instance", "le"}}
+    assert wrong == set()
+    assert {by for _, by in grouped} >= {"protocol", "cause", "status", "le"}
