@@ -1,12 +1,17 @@
 """Anomalies of series (device and metric): spikes, level shifts, stuck sensors; with a score and a sentence.
 
-Each series keeps its level, an exponential mean, and its spread, the exponential mean of the distance from the level,
-both of innovations cut at `CUT` sigmas, so that one outlier does not teach them anything. Sigma is 1.2533 spreads, as
-it is of a normal distribution. A sample is
+Each series keeps its level and its trend a sample (Holt's double exponential smoothing), and its spread, the
+exponential mean of the distance between a sample and the forecast, `level + trend`. All three learn from distances cut
+at `CUT` sigmas, so that one outlier teaches them little. Sigma is 1.2533 spreads, as it is of a normal
+distribution, and the least step between two values at least, so that the steps of a coarse sensor are no events. A
+sample is
 
-- a `spike` when it is `SPIKE` sigmas or more from the level, and the sample before it was not;
+- a `spike` when it is `SPIKE_SIGMAS` or more from its forecast, and the sample before it was not;
 - a `level_shift` when the sum of its distances beyond `SLACK` sigmas, cut at `CUT`, with those before it on the same
-  side, passes `SHIFT` (Page's CUSUM): the level is then learned anew from here;
+  side, passes `SHIFT` (Page's CUSUM): level and trend are then learned anew from here. The forecast of a smooth curve
+  errs smoothly, and a sine's amplitude is 1.2533 of these sigmas: less than `SLACK`, so slow movement, a day's
+  temperature for example, sums up to nothing whatever its period and height. A shift is abrupt: one smaller than some
+  seven sigmas, or spread over many samples, is followed as a trend;
 - `stuck` when it is the `STUCK`th of equal values in a row, of a series in which values usually differ.
 
 Samples of one series are judged in the order of their times, one rank after another, all series at once. Of a series
@@ -27,15 +32,16 @@ __all__ = ["LEVEL_SHIFT", "RANKS_MAX", "SERIES", "SPIKE", "STUCK", "detect"]
 SPIKE, LEVEL_SHIFT, STUCK = "spike", "level_shift", "stuck"
 RANKS_MAX = 512  # samples of one series in one batch that are looked at
 WARM_COUNT = 30  # samples from which on a series is judged
-WEIGHT = 0.03  # of the newest sample in level and spread, once warm
-SPIKE_SIGMAS, CUT, SLACK = 7.0, 4.0, 1.0
-SHIFT = 24.0
+WEIGHT = 0.03  # of the newest sample in the spread, once warm
+LEVEL_WEIGHT, TREND_WEIGHT = 0.1, 0.05  # of a forecast's error in the level, and of the level's step in the trend
+SPIKE_SIGMAS, CUT, SLACK = 7.0, 4.0, 1.5
+SHIFT = 12.0
 STUCK_COUNT = 20
 MOVES = 0.6  # of samples that differ from the one before, from which on a series can be stuck
 _SIGMA = 1.2533
 _FLOOR = 1e-3  # of the level: a spread is never thought smaller
 
-_FLOATS = ("level", "spread", "last", "above", "below", "moves")
+_FLOATS = ("level", "trend", "spread", "last", "least_step", "above", "below", "moves")
 _INTEGERS = ("seen", "run", "outside")
 SERIES = pa.schema(
     [("device", pa.string()), ("metric", pa.string())]
@@ -71,13 +77,16 @@ def detect(series: pa.Table, samples: pa.Table) -> tuple[pa.Table, pa.Table]:
 
 def _judge(arrays: Arrays, at: Indices, x: npt.NDArray[np.float64], rows: Indices, found: list[Any]) -> None:
     """Judge one sample each of some series, and learn from it."""
-    level, spread, last, above, below, moves = (arrays[name][at] for name in _FLOATS)
+    level, trend, spread, last, least_step, above, below, moves = (arrays[name][at] for name in _FLOATS)
     seen, run, outside = (arrays[name][at] for name in _INTEGERS)
     new = seen == 0
-    level = np.where(new, x, level)
+    forecast = np.where(new, x, level + trend)
     warm = seen >= WARM_COUNT
-    sigma = np.maximum(_SIGMA * spread, _FLOOR * np.maximum(np.abs(level), 1e-9))
-    z = (x - level) / sigma
+    moved = np.where(new, 0.0, np.abs(x - last))
+    least_step = np.where((moved > 0) & ((least_step == 0) | (moved < least_step)), moved, least_step)
+    sigma = np.maximum(_SIGMA * spread, _FLOOR * np.maximum(np.abs(forecast), 1e-9))
+    sigma = np.maximum(sigma, least_step)
+    z = (x - forecast) / sigma
     far = warm & (np.abs(z) >= SPIKE_SIGMAS)
     spike = far & (outside == 0)
     cut = np.clip(z, -CUT, CUT)
@@ -92,13 +101,17 @@ def _judge(arrays: Arrays, at: Indices, x: npt.NDArray[np.float64], rows: Indice
         (STUCK, stuck, run / 1.0),
     ):
         if mask.any():
-            found.append((kind, rows[mask], level[mask], score[mask], sigma[mask]))
-    weight = np.maximum(WEIGHT, 1.0 / (seen + 1.0))
-    step = np.where(warm, np.clip(x - level, -CUT * sigma, CUT * sigma), x - level)
+            found.append((kind, rows[mask], forecast[mask], score[mask], sigma[mask]))
+    error = np.where(warm, np.clip(x - forecast, -CUT * sigma, CUT * sigma), x - forecast)
+    share = 1.0 / (seen + 1.0)
     frozen = run > STUCK_COUNT // 2  # equal values teach no spread
-    arrays["spread"][at] = np.where(shift | frozen, spread, spread + weight * (np.abs(step) - spread))
-    arrays["level"][at] = np.where(shift, x, level + weight * step)
-    arrays["moves"][at] = np.where(new | frozen, moves, moves + weight * ((x != last) - moves))
+    taught = spread + np.maximum(WEIGHT, share) * (np.abs(error) - spread)
+    step = np.maximum(LEVEL_WEIGHT, share) * error
+    arrays["spread"][at] = np.where(shift | frozen, spread, taught)
+    arrays["level"][at] = np.where(shift, x, forecast + step)
+    arrays["trend"][at] = np.where(shift, 0.0, trend + TREND_WEIGHT * step)
+    arrays["least_step"][at] = least_step
+    arrays["moves"][at] = np.where(new | frozen, moves, moves + np.maximum(WEIGHT, share) * ((x != last) - moves))
     arrays["above"][at], arrays["below"][at] = np.where(shift, 0.0, above), np.where(shift, 0.0, below)
     arrays["seen"][at] = np.where(shift, WARM_COUNT // 2, seen + 1)
     arrays["run"][at], arrays["last"][at] = run, x
@@ -152,7 +165,10 @@ def _joined(series: pa.Table, samples: pa.Table, heads: Indices) -> tuple[Arrays
     arrays: Arrays = {}
     for field in SERIES:
         name = field.name
-        held = series[name].to_numpy(zero_copy_only=False)
+        if name in series.column_names:
+            held = series[name].to_numpy(zero_copy_only=False)
+        else:  # of a state written before there was such a column
+            held = np.zeros(series.num_rows, field.type.to_pandas_dtype())
         if name in ("device", "metric"):
             fresh = named[name].to_numpy(zero_copy_only=False)[new].astype(object)
             held = held.astype(object)

@@ -23,7 +23,7 @@ from spark.tables.reader import Tables
 from store.api.message import Message
 from tests.support.store.fake_store import Serving, serving
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_800)]
 
 T0 = 1_700_000_040_000
 MINUTE_MS = 60_000
@@ -132,7 +132,7 @@ def test_kill_minus_nine_neither_loses_nor_doubles(tmp_path):
         try:
             await_true(lambda: tables.progress().records == naive.stored, job)
             job.send_signal(signal.SIGTERM)
-            assert job.wait(60) == 0, (tmp_path / "job.log").read_text()
+            assert job.wait(300) == 0, (tmp_path / "job.log").read_text()
         finally:
             job.kill()
             job.wait()
