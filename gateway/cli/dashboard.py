@@ -11,7 +11,7 @@ import typer
 from gateway.cli.remote import ADMIN_PORT
 from gateway.cli.spark import OUTPUT, SparkFailed, pair
 
-__all__ = ["register"]
+__all__ = ["check_of", "register"]
 
 DASHBOARD_PORT = 8050
 
@@ -41,7 +41,7 @@ def register(app: typer.Typer, load: Callable[..., Any]) -> None:
         ] = None,
     ) -> None:
         """Show fleet, devices, data quality and SQL over the tables in a browser, until SIGTERM or SIGINT."""
-        check = None if config is None else _check_of(config, load)
+        check = None if config is None else check_of(config, load)
         try:
             from spark import errors  # noqa: PLC0415 - an extra, and slow to load
             from spark.dashboard import server  # noqa: PLC0415
@@ -62,11 +62,17 @@ def register(app: typer.Typer, load: Callable[..., Any]) -> None:
             raise SparkFailed(str(error)) from error
 
 
-def _check_of(config: Path, load: Callable[..., Any]) -> Callable[[str, bytes], bool]:
+def check_of(config: Path, load: Callable[..., Any]) -> Callable[[str, bytes], bool]:
+    """Returns the comparison with passwords of a configuration's users. Raises `SparkFailed` when there are none."""
     from gateway.security.passwords import hash_password, is_match  # noqa: PLC0415 - what only this needs
 
     users = load(config, None, None, None).auth.users
-    hashes = {name: user.password_hash.reveal() for name, user in users.items() if user.password_hash is not None}
+    hashes = {}
+    for name, user in users.items():
+        if user.password_hash is not None:
+            hashes[name] = user.password_hash.reveal()
+        elif user.password is not None:  # hashed here, so that all comparisons take the same time
+            hashes[name] = hash_password(user.password.reveal().encode())
     if not hashes:
         raise SparkFailed(f"{config} has no [auth.users] with a password: nobody could log in to the dashboard")
     nobodys = functools.partial(is_match, hash_password(secrets.token_hex(16).encode()))

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -53,26 +54,35 @@ class DashboardOptions(NamedTuple):
 
 
 def run(options: DashboardOptions, *, ready: Callable[[str], None]) -> None:
-    """Serve the dashboard until the process is stopped; `ready` gets its address. Raises `SparkError`, `OSError`."""
+    """Serve the dashboard until the process is stopped; `ready` gets its address. Raises `SparkError`."""
     if options.check is None and not is_loopback(options.host):
         raise BadOption(
             "host",
             f"cannot be {options.host} without users: everybody there could read the tables. Name the gateway's file "
             "with --config, whose [auth.users] log in, or listen on 127.0.0.1",
         )
-    sources = Sources(TelemetryTables(options.tables, options.storage_options), AdminApi(options.admin))
+    try:
+        tables = TelemetryTables(options.tables, options.storage_options)
+    except BadOption as error:
+        raise BadOption("tables", error.why) from error
+    sources = Sources(tables, AdminApi(options.admin))
     app = application(sources, check=options.check)
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    try:
+        listening = socket.create_server((options.host, options.port), family=family)
+    except OSError as error:
+        why = error.strerror or error
+        raise SparkError(f"the dashboard cannot listen on {options.host}:{options.port}: {why}; see --port") from error
     server = waitress.create_server(
         app.server,
-        host=options.host,
-        port=options.port,
+        sockets=[listening],
         threads=THREADS_COUNT,
         max_request_body_size=BODY_BYTES_MAX,
         ident="headgate",
     )
     shown = f"[{options.host}]" if ":" in options.host else options.host
-    ready(f"http://{shown}:{server.effective_port}/")
+    ready(f"http://{shown}:{listening.getsockname()[1]}/")
     server.run()
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import socket
 
 import httpx
 import pytest
@@ -17,7 +18,7 @@ from spark.dashboard.layout import words
 from spark.dashboard.layout.links import Where, device_link
 from spark.dashboard.pages.sources import Sources
 from spark.dashboard.queries.reading import TelemetryTables
-from spark.errors import BadOption
+from spark.errors import BadOption, SparkError
 from tests.support.spark.sample_tables import make_tables
 
 NOW_MS = 1_767_312_000_000 - 7_000
@@ -69,6 +70,13 @@ def test_off_loopback_nothing_is_served_without_users(tables):
     options = server.DashboardOptions(tables=tables.place.url, host="0.0.0.0", port=0)
     with pytest.raises(BadOption, match=r"without users.*\[auth\.users\]"):
         server.run(options, ready=pytest.fail)
+
+
+def test_a_port_that_is_taken_is_a_sentence(tables):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        options = server.DashboardOptions(tables=tables.place.url, port=taken.getsockname()[1])
+        with pytest.raises(SparkError, match=r"cannot listen on 127\.0\.0\.1:\d+: .* in use.*see --port"):
+            server.run(options, ready=pytest.fail)
 
 
 def test_csv_files_hold_what_pages_show(tables):
