@@ -2,8 +2,7 @@
 
 A POST, PUT or DELETE is answered when its message is durable, a GET when the gateway has looked. An answer that takes
 longer than `ack_delay_ms` is preceded by an empty acknowledgement and travels in a Confirmable message of its own
-(RFC 7252, 5.2.2). Observe is passed over: it is elective, and its absence from a response tells the client
-(RFC 7641, 3.1). Multicast is not joined.
+(RFC 7252, 5.2.2). Multicast is not joined.
 
 Peers are anonymous: there is no DTLS and no OSCORE yet. Whether such peers are let in is asked once, with the first
 datagrams, which wait for the answer.
@@ -14,7 +13,6 @@ requests that were refused before anything was done: to look at them again does 
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -25,6 +23,7 @@ from adapters.coap.heads import HEADS
 from adapters.coap.listings import Listings
 from adapters.coap.lookups import Lookups
 from adapters.coap.mapping import PROTOCOL, Plan, make_plan
+from adapters.coap.observe import Observers
 from adapters.coap.reads import Read, Reads
 from adapters.coap.registry import (
     ACK,
@@ -39,7 +38,7 @@ from adapters.coap.registry import (
     REQUEST_ENTITY_TOO_LARGE,
     RST,
 )
-from adapters.coap.request import Block, Request, read_request
+from adapters.coap.request import Block, read_request
 from adapters.coap.sender import Sender
 from adapters.coap.settings import CoapOptions
 from adapters.coap.wire import (
@@ -54,16 +53,15 @@ from gateway.port.adapter import (
     Authenticate,
     Call,
     Deliverable,
+    Deliveries,
     Effect,
     LastValue,
-    ListAddresses,
     Outcome,
     Peer,
     Publish,
     Random,
     Token,
 )
-from gateway.port.adapter import Request as GatewayRequest
 from store.api.message import Message
 
 __all__ = ["CoapEndpoint"]
@@ -94,6 +92,7 @@ class CoapEndpoint:
         self._sender = Sender(settings, random=random)
         self.uploads = Uploads(settings)
         self.reads = Reads(settings)
+        self.observers = Observers(settings, self.reads, self._sender, new_token=self._quick_token, random=random)
         self._listings = Listings()
         self._lookups = Lookups()
         self._plans: dict[bytes, Plan] = {}
@@ -203,7 +202,8 @@ class CoapEndpoint:
         if self._later:
             exchanges.remember(self._later, now_ms)
             self._later = []
-        effects += self._ask_for_list()
+        effects += self._listings.next()
+        effects += self.observers.take_effects()
         return effects
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
@@ -212,8 +212,9 @@ class CoapEndpoint:
             return self._complete_admission(outcome, now_ms)
         exchanges = self._publishing.pop(token, None)
         if exchanges is None:
-            self._complete_read(token, outcome, now_ms)
-            return self._ask_for_list()
+            if not self.observers.checked(token, outcome, now_ms):
+                self._complete_read(token, outcome, now_ms)
+            return (*self._listings.next(), *self.observers.take_effects())
         messages = self._lookups.answered(token, value=outcome.value, error=outcome.error, now_ms=now_ms)
         if messages is not None:
             token = self._token(now_ms)
@@ -246,8 +247,8 @@ class CoapEndpoint:
         return ()
 
     def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
-        """Nothing: there are no subscriptions without Observe."""
-        return 0
+        """Notifies observers."""
+        return self.observers.deliver(deliveries, now_ms) if isinstance(deliveries, Deliveries) else 0
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
         """Acknowledges what is not answered yet, sends again what was not acknowledged, forgets what is old."""
@@ -262,7 +263,8 @@ class CoapEndpoint:
         self.exchanges.expire(now_ms, at_least=DROPPED_PER_TICK_MAX)
         self.uploads.expire(now_ms)
         self.reads.snapshots.expire(now_ms)
-        return ()
+        self.observers.tick(now_ms)
+        return self.observers.take_effects()
 
     def deadline_ms(self) -> int | None:
         """The earliest of all that waits."""
@@ -275,6 +277,7 @@ class CoapEndpoint:
             self.exchanges.deadline_ms(),
             self.uploads.deadline_ms(),
             self.reads.snapshots.deadline_ms(),
+            self.observers.deadline_ms(),
         )
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
@@ -293,8 +296,7 @@ class CoapEndpoint:
             return effects
         self._parked += datagrams[: PARKED_DATAGRAMS_MAX - len(self._parked)]
         if self._admitting is None:
-            self._next_token += 1
-            self._admitting = Token(self._next_token)
+            self._admitting = self._quick_token()
             effects.append(Call(request=Authenticate(mechanism="anonymous"), token=self._admitting))
         return effects
 
@@ -323,7 +325,9 @@ class CoapEndpoint:
         confirmable = kind == CON
         if kind in {ACK, RST}:
             if code == EMPTY and len(data) == HEADER_BYTES:
-                self._sender.retransmitter.settle(peer, data[2] << 8 | data[3])
+                mid = data[2] << 8 | data[3]
+                self._sender.retransmitter.settle(peer, mid)
+                self.observers.settled(peer, mid, now_ms, reset=kind == RST)
             return 0
         exchange = Exchange(peer, data[2 : HEADER_BYTES + (data[0] & 15)], b"", now_ms, confirmable)
         try:
@@ -343,34 +347,23 @@ class CoapEndpoint:
             request = read_request(packet.options)
             if code != GET:
                 raise ProtocolError(METHOD_NOT_ALLOWED, "the methods are GET, POST, PUT and DELETE")
-            begun = self._begin_read(peer, request, now_ms)
+            begun = self.reads.begin(peer, request, now_ms)
+            if isinstance(begun, Answer):
+                self._sender.answer(exchange, begun, now_ms)
+                return 0
+            read, question = begun
+            self._listings.check_room(question, request)
         except (ProtocolError, Refusal) as error:
             self._sender.fail(exchange, error, now_ms)
             return 0
-        if isinstance(begun, Answer):
-            self._sender.answer(exchange, begun, now_ms)
-            return 0
-        read, question = begun
         token = self._token(now_ms)
         self._reading[token] = _Reading(exchange, read)
         self._outstanding += 1
         self.exchanges.open(exchange)
-        effects += self._ask(question, request, token)
+        self.observers.asked(exchange, read, now_ms)
+        effects += self.observers.take_effects()
+        effects += self._listings.ask(question, request, token)
         return 1
-
-    def _begin_read(self, peer: Peer, request: Request, now_ms: int) -> Answer | tuple[Read, GatewayRequest[Any]]:
-        """As `Reads.begin` does, unless too many lists are waited for; raises `ProtocolError` and `Refusal`."""
-        begun = self.reads.begin(peer, request, now_ms)
-        if not isinstance(begun, Answer) and isinstance(begun[1], ListAddresses):
-            self._listings.check_room(request)
-        return begun
-
-    def _ask(self, question: GatewayRequest[Any], request: Request, token: Token) -> Sequence[Effect]:
-        """Asks the gateway, or lets the request wait for its list."""
-        if isinstance(question, ListAddresses):
-            self._listings.add(request, question, token)
-            return ()
-        return (Call(request=question, token=token),)
 
     def _look_up(self, exchange: Exchange, message: Message, now_ms: int) -> Sequence[Effect]:
         """Lets a request wait until it is known whether its address has a value."""
@@ -381,11 +374,6 @@ class CoapEndpoint:
         self._outstanding += 1
         self._later.append(exchange)
         return () if asked is not None else (Call(request=LastValue(address=address), token=token),)
-
-    def _ask_for_list(self) -> Sequence[Effect]:
-        """Asks for the list of addresses that requests have waited for longest, unless one is on its way."""
-        due = self._listings.next()
-        return () if due is None else (Call(request=due[0], token=due[1]),)
 
     def _complete_read(self, token: Token, outcome: Outcome, now_ms: int) -> None:
         """Answers a GET, or all that wait for the same links."""
@@ -398,11 +386,15 @@ class CoapEndpoint:
                     raise outcome.error
                 if isinstance(value, list):
                     value = self.reads.links(reading.read, value)
-                answer = self.reads.finish(reading.read, value, now_ms)
+                max_age_s = self.observers.max_age_s(reading.exchange)
+                answer = self.reads.finish(reading.read, value, now_ms, max_age_s=max_age_s)
             except (ProtocolError, Refusal) as error:
+                self.observers.failed(reading.exchange)
                 self._sender.fail(reading.exchange, error, now_ms)
             else:
+                answer = self.observers.answered(reading.exchange, answer, now_ms)
                 self._sender.answer(reading.exchange, answer, now_ms)
+                self.observers.begun(reading.exchange, now_ms)
 
     def _read_publish(self, data: bytes, end: int, exchange: Exchange, now_ms: int) -> tuple[Plan, bytes] | None:
         """Returns what a POST or PUT publishes, read by way of its options; None for a block that is not the last.
@@ -441,7 +433,11 @@ class CoapEndpoint:
 
     def _token(self, now_ms: int) -> Token:
         """A new token; what waits for it is acknowledged if it takes too long."""
-        self._next_token += 1
-        token = Token(self._next_token)
+        token = self._quick_token()
         self._slow.append((now_ms + self._settings.ack_delay_ms, token))
         return token
+
+    def _quick_token(self) -> Token:
+        """A new token that no request waits for."""
+        self._next_token += 1
+        return Token(self._next_token)

@@ -13,7 +13,9 @@ class CoapFactory:
     """Makes the state machine of a socket (`gateway.port.adapter.AdapterFactory`)."""
 
     listeners = (
-        Listener(name="coap", port=5683, transport="udp", summary="CoAP: GET, POST, PUT and DELETE of /t/{address}"),
+        Listener(
+            name="coap", port=5683, transport="udp", summary="CoAP: GET, Observe, POST, PUT, DELETE of /t/{address}"
+        ),
     )
     options = CoapOptions
 

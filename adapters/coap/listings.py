@@ -5,11 +5,13 @@ that have come by then share the answer; a request that comes while its list is 
 that it never sees less than what was published before it.
 """
 
-from typing import NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from adapters.coap.request import Request
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import ListAddresses, Token
+from gateway.port.adapter import Call, Effect, ListAddresses, Token
+from gateway.port.adapter import Request as GatewayRequest
 
 __all__ = ["LISTS_WAITING_MAX", "Listings"]
 
@@ -32,24 +34,29 @@ class Listings:
         self._waiting: dict[_Links, _WaitingListings] = {}  # the one that waits longest first
         self._under_way: list[Token] = []  # the requests whose list the gateway has been asked for
 
-    def check_room(self, request: Request) -> None:
-        """Raises `Refusal` (OVERLOAD) where too many different lists are waited for already."""
+    def check_room(self, question: GatewayRequest[Any], request: Request) -> None:
+        """Raises `Refusal` (OVERLOAD) for a list where too many different lists are waited for already."""
+        if not isinstance(question, ListAddresses):
+            return
         if len(self._waiting) >= LISTS_WAITING_MAX and (request.path, request.query) not in self._waiting:
             raise Refusal(Cause.OVERLOAD, "too many lists at once")
 
-    def add(self, request: Request, question: ListAddresses, token: Token) -> None:
-        """Lets a request wait for its list."""
+    def ask(self, question: GatewayRequest[Any], request: Request, token: Token) -> Sequence[Effect]:
+        """Returns the call that asks the gateway; a request for a list waits for it instead."""
+        if not isinstance(question, ListAddresses):
+            return (Call(request=question, token=token),)
         self._waiting.setdefault((request.path, request.query), _WaitingListings(question, [])).tokens.append(token)
+        return ()
 
-    def next(self) -> tuple[ListAddresses, Token] | None:
-        """Returns the question to ask now, with the token to be told to `answered`.
+    def next(self) -> Sequence[Effect]:
+        """Returns the call for the list that requests have waited for longest, unless one is on its way.
 
-        Returns None while a list is on its way or none is due.
+        Its token is told to `answered`.
         """
         if self._under_way or not self._waiting:
-            return None
+            return ()
         question, self._under_way = self._waiting.pop(next(iter(self._waiting)))
-        return question, self._under_way[0]
+        return (Call(request=question, token=self._under_way[0]),)
 
     def answered(self, token: Token) -> list[Token]:
         """The requests that an answer is for: the one of that token, and with a list all that share it."""

@@ -78,15 +78,19 @@ class Reads:
         """The links that a request asks for: a `value` for `finish`, the same for all with its path and query."""
         return link_list(addresses, read_filter(read.request.query), root=read.target.root).encode()
 
-    def finish(self, read: Read, value: Message | bytes | None, now_ms: int) -> Answer:
-        """The response, once the gateway has answered. Raises `ProtocolError` (4.00, 4.04, 4.06)."""
+    def finish(self, read: Read, value: Message | bytes | None, now_ms: int, *, max_age_s: int | None = None) -> Answer:
+        """Returns the response, once the gateway has answered. Raises `ProtocolError` (4.00, 4.04, 4.06).
+
+        `max_age_s` takes the place of the setting where the peer is told of changes.
+        """
+        if max_age_s is None:
+            max_age_s = self._settings.max_age_s
         if isinstance(value, bytes):
-            options = _options(LINK_FORMAT, _etag(value), self._settings.max_age_s)
+            options = _options(LINK_FORMAT, _etag(value), max_age_s)
             return self._answer(read, value, options, now_ms)
         if value is None or value.expired(now_ms):
             raise ProtocolError(NOT_FOUND, "no message at this address")
         body, number = self._representation(value, read.request)
-        max_age_s = self._settings.max_age_s
         if value.expires_at_ms is not None:
             max_age_s = min(max_age_s, (value.expires_at_ms - now_ms) // 1000)
         options = _options(number, _etag(body, value.id, str(number)), max_age_s)

@@ -84,6 +84,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     content_format: int | None = None
     accept: int | None = None
     etags: tuple[bytes, ...] = ()
+    observe: int | None = None
     block1: Block | None = None
     block2: Block | None = None
     size1: int | None = None
@@ -120,6 +121,7 @@ def read_request(options: Sequence[Option]) -> Request:
         content_format=_uint(found, CONTENT_FORMAT),
         accept=_uint(found, ACCEPT),
         etags=tuple(found.get(ETAG, ())),
+        observe=_uint(found, OBSERVE),
         block1=Block.decode(block1[0], "Block1") if block1 is not None else None,
         block2=Block.decode(block2[0], "Block2") if block2 is not None else None,
         size1=_uint(found, SIZE1),

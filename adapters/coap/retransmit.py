@@ -31,6 +31,7 @@ class Retransmitter:
         self._pending_max = pending_max
         self._random = random
         self._pending: dict[tuple[Peer, int], _Pending] = {}
+        self.given_up: list[tuple[Peer, int]] = []  # by the last call of `again`
         self._due: list[tuple[int, Peer, int]] = []  # a heap; entries that no longer agree with _pending are stale
 
     def __len__(self) -> int:
@@ -62,6 +63,7 @@ class Retransmitter:
         After MAX_RETRANSMIT times and one more timeout a message is given up.
         """
         out: list[tuple[bytes, Peer]] = []
+        self.given_up = []
         while self._due and self._due[0][0] <= now_ms:
             due_ms, peer, mid = heappop(self._due)
             pending = self._pending.get((peer, mid))
@@ -69,6 +71,7 @@ class Retransmitter:
                 continue
             if pending.sent_again >= self._max_retransmit:
                 del self._pending[peer, mid]
+                self.given_up.append((peer, mid))
                 continue
             out.append((pending.datagram, peer))
             pending.sent_again += 1

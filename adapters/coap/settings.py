@@ -49,6 +49,21 @@ class CoapOptions(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, description="bytes held for bodies under way in blocks and their options, each direction")
     ] = 64 * MiB
 
+    observers_max: Annotated[
+        int, Meta(ge=0, le=1_000_000, description="observations of all peers; beyond, a GET is only answered; 0: none")
+    ] = 65_536
+    observers_peer_max: Annotated[int, Meta(ge=1, le=65_536, description="observations of one peer")] = 64
+    observe_confirm_every: Annotated[
+        int, Meta(ge=1, le=1_000, description="of so many notifications to an observer one is Confirmable")
+    ] = 16
+    observe_confirm_ms: Annotated[
+        int, Meta(ge=1_000, le=86_000_000, description="an observer not heard of for so long must acknowledge")
+    ] = 600_000
+    observe_check_ms: Annotated[
+        int,
+        Meta(ge=1_000, le=400_000, description="how often an observed address is read again: rights, losses, expiry"),
+    ] = 60_000
+
     device_level: Annotated[
         int,
         Meta(

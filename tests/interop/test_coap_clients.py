@@ -167,6 +167,52 @@ async def test_many_devices_at_once(tmp_path: Path) -> None:
     assert {dotted(answer.result()) for answer in answers} == {"2.01"}
 
 
+async def test_aiocoap_observes(tmp_path: Path) -> None:
+    async with serving(tmp_path) as uri:
+        context = await Context.create_client_context()
+        peer = Client(context, uri)
+        try:
+            await peer.ask(POST, "/t/plant/dev1/temp", b"0")
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                asked = context.request(Message(code=GET, uri=f"{uri}/t/plant/dev1/temp", observe=0))
+                first = await asked.response
+                assert (first.payload, first.opt.observe is not None) == (b"0", True)
+                heard = aiter(asked.observation)
+                for body in (b"1", b"2", LARGE, *[b"%d" % n for n in range(40)]):
+                    await peer.ask(POST, "/t/plant/dev1/temp", body)
+                    while (await anext(heard)).payload != body:
+                        pass
+                await peer.ask(DELETE, "/t/plant/dev1/temp")
+                while await anext(heard, None) is not None:  # until the 4.04 of an address without a value
+                    pass
+        finally:
+            await context.shutdown()
+
+
+@pytest.mark.skipif(LIBCOAP is None, reason="libcoap's coap-client is not installed")
+async def test_libcoap_observes(tmp_path: Path) -> None:
+    assert LIBCOAP is not None
+    async with serving(tmp_path) as uri:
+        context = await Context.create_client_context()
+        peer = Client(context, uri)
+        try:
+            await peer.ask(POST, "/t/plant/dev1/temp", b"<0>", content_format=0)
+            process = await asyncio.create_subprocess_exec(
+                LIBCOAP, "-s", "600", "-m", "get", f"{uri}/t/plant/dev1/temp", stdout=asyncio.subprocess.PIPE
+            )
+            assert process.stdout is not None
+            try:
+                async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                    for n in range(40):
+                        await process.stdout.readuntil(b"<%d>" % n)
+                        await peer.ask(POST, "/t/plant/dev1/temp", b"<%d>" % (n + 1), content_format=0)
+            finally:
+                process.kill()
+                await process.wait()
+        finally:
+            await context.shutdown()
+
+
 @pytest.mark.skipif(LIBCOAP is None, reason="libcoap's coap-client is not installed")
 async def test_libcoap_publishes_and_reads(tmp_path: Path) -> None:
     async def run(*arguments: str, all_output: bool = False) -> bytes:

@@ -8,8 +8,21 @@ from adapters.coap import FACTORY
 from adapters.coap.registry import ACK, CON, CONTENT_FORMAT, GET, POST, URI_PATH, URI_QUERY
 from adapters.coap.settings import CoapOptions
 from adapters.coap.wire import Packet, decode, encode, encode_uint
-from gateway.port.adapter import DONE, Authenticate, Call, Outcome, Principal, Publish
+from gateway.domain.batch import Batch
+from gateway.port.adapter import (
+    DONE,
+    Authenticate,
+    Call,
+    Deliveries,
+    Outcome,
+    Principal,
+    Publish,
+    Subscribe,
+    SubscriptionId,
+    Unsubscribe,
+)
 from store.api.message import Message
+from store.format.frame import LogOffset
 
 PEER = ("192.0.2.7", 40_000)
 OTHER = ("192.0.2.8", 40_000)
@@ -59,6 +72,7 @@ class Driver:
     listed: list[str] = field(default_factory=list)
     calls: list[Any] = field(default_factory=list)
     admit: bool = True
+    subscriptions: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.endpoint = FACTORY.bind(CoapOptions(**self.settings), random=Random(7))
@@ -79,6 +93,10 @@ class Driver:
             if isinstance(effect, Publish):
                 self.stored += effect.messages
                 self.endpoint.completed(effect.token, outcome or DONE, now_ms=self.now_ms)
+            elif isinstance(effect, Subscribe):
+                self.subscriptions[effect.sub] = effect.pattern
+            elif isinstance(effect, Unsubscribe):
+                del self.subscriptions[effect.sub]
             else:
                 assert isinstance(effect, Call)
                 self.calls.append(effect.request)
@@ -109,8 +127,20 @@ class Driver:
         self.now_ms += after_ms
         deadline = self.endpoint.deadline_ms()
         if deadline is not None and deadline <= self.now_ms:
-            assert self.endpoint.tick(now_ms=self.now_ms) == ()
+            self.complete(list(self.endpoint.tick(now_ms=self.now_ms)))
         return self.sent()
+
+    def deliver(self, *messages: Message, sub: int = 1) -> list[Packet]:
+        """Messages for a subscription; what is sent."""
+        count = len(messages)
+        batch = Batch(LogOffset(0), LogOffset(1), list(messages), list(range(count)), [1] * count)
+        subs = [(SubscriptionId(sub),)] * count
+        assert self.endpoint.deliver(Deliveries(batch, range(count), subs), now_ms=self.now_ms) == count
+        return self.sent()
+
+    def subscribed(self) -> list[str]:
+        """The addresses subscribed to now."""
+        return list(self.subscriptions.values())
 
 
 def is_ack(packet: Packet, code: str, mid: int = 1, token: bytes = b"tk") -> bool:

@@ -398,7 +398,9 @@ def test_a_critical_option_given_twice() -> None:
     assert is_ack(Driver().ask("t/a", options=(option,)), "2.01")
 
 
-@pytest.mark.parametrize("option", [(258, b"\x1a"), (OBSERVE, b""), (12, b"abc"), (65_000, b"x" * 300), (60, b"12345")])
+@pytest.mark.parametrize(
+    "option", [(258, b"\x1a"), (OBSERVE, b"abcd"), (12, b"abc"), (65_000, b"x" * 300), (60, b"12345")]
+)
 def test_an_elective_option_not_understood_is_passed_over(option: tuple[int, bytes]) -> None:
     driver = Driver(last=Message(address="a", id="1"))
     assert is_ack(driver.ask("t/a", options=(option,)), "2.01")

@@ -1,0 +1,85 @@
+"""One observer's entry, and the entries by endpoint and by address."""
+
+from dataclasses import dataclass, field
+
+from adapters.coap.answers import Answer
+from adapters.coap.exchanges import Exchange
+from adapters.coap.reads import Read
+from adapters.coap.registry import CONTENT, CONTENT_FORMAT
+from gateway.port.adapter import Peer, SubscriptionId, Token
+from store.api.message import Message
+
+__all__ = ["Observation", "Observed", "Watcher", "next_sequence"]
+
+RECENT_COUNT_MAX = 64  # notifications of one endpoint that a Reset is still matched with
+SEQUENCE_MASK = 0xFF_FFFF
+
+
+def next_sequence(last: int, now_ms: int) -> int:
+    """Returns the number of the next notification, of which the lower 24 bits are sent (RFC 7641, 4.4).
+
+    It is the clock in milliseconds, so it rises over restarts and where another process takes over, or one above `last`
+    where that is more: at most 2**23 notifications may be sent in 128 s, which the acknowledgements do not allow.
+    """
+    return max(now_ms, last + 1)
+
+
+@dataclass(slots=True, eq=False)
+class Observation:
+    """One observer: an endpoint and the token of its request."""
+
+    read: Read
+    token: bytes
+    sub: SubscriptionId
+    registering: Exchange | None  # the request that is not answered yet
+    confirmed_ms: int  # when the endpoint was last heard of
+    sequence: int = 0  # of the last notification, not cut to 24 bits
+    etag: bytes = b""  # of the last notification
+    content_format: tuple[bytes | None] | None = None  # of the first 2.05 response; None: there was none yet
+    outstanding: int | None = None  # the Message ID of the Confirmable notification in flight
+    unconfirmed_count: int = 0  # Non-confirmable notifications since the last acknowledgement
+    waiting: Message | None = None  # the newest message that came while no notification could be sent
+
+    @property
+    def peer(self) -> Peer:
+        """The observer's endpoint."""
+        return self.read.peer
+
+    def keeps_format(self, answer: Answer) -> bool:
+        """Returns whether a response has the Content-Format of the first one, as it must (RFC 7641, 4.2)."""
+        if answer.code != CONTENT:
+            return True
+        content_format = (dict(answer.options).get(CONTENT_FORMAT),)
+        if self.content_format is None:
+            self.content_format = content_format
+        return self.content_format == content_format
+
+
+@dataclass(slots=True, eq=False)
+class Observed:
+    """One observed address and its observers, in the order of their registration."""
+
+    sub: SubscriptionId
+    address: str
+    observations: dict[tuple[Peer, bytes], Observation] = field(default_factory=dict)  # by endpoint and token
+    version: int = 0  # counts the messages delivered
+    check: tuple[Token, int] | None = None  # the read under way, and the version at its start
+
+
+@dataclass(slots=True, eq=False)
+class Watcher:
+    """One endpoint that observes."""
+
+    next_mid: int
+    observations: dict[bytes, Observation] = field(default_factory=dict)  # by token
+    recent: dict[int, Observation] = field(default_factory=dict)  # by Message ID, the oldest first
+
+    def take_mid(self, observation: Observation) -> int:
+        """Returns the Message ID of a new notification."""
+        mid = self.next_mid
+        self.next_mid = mid + 1 & 0xFFFF
+        self.recent.pop(mid, None)
+        if len(self.recent) >= RECENT_COUNT_MAX:
+            del self.recent[next(iter(self.recent))]
+        self.recent[mid] = observation
+        return mid
