@@ -118,7 +118,13 @@ def read_struct(kind: type[S], raw: Any, path: str, mistakes: Mistakes) -> S | N
     for field in fields.values():
         if field.required and field.name not in values and field.name not in spoiled:
             mistakes.add(_join(path, field.encode_name), f"is missing{_hint(field)}")
-    return kind(**values) if len(mistakes.lines) == before else None
+    if len(mistakes.lines) > before:
+        return None
+    try:
+        return kind(**values)
+    except ValueError as error:  # of a check over several keys (`__post_init__`)
+        mistakes.add(path, str(error))
+        return None
 
 
 def unknown_key(key: str, path: str, names: Iterable[str]) -> str:

@@ -49,7 +49,8 @@ def telemetry(
         float, typer.Option("--late", help="Seconds after its end in which a settled window is corrected.", min=0)
     ] = 7 * 86_400.0,
     rules: Annotated[
-        Path | None, typer.Option("--rules", help="TOML with [[devices]] and [[decode]]; may be headgate.toml.")
+        Path | None,
+        typer.Option("--config", "--rules", help="A TOML file, such as headgate.toml: [[devices]], [[decode]]."),
     ] = None,
     starting_offsets: Annotated[
         str, typer.Option("--starting-offsets", help="earliest, latest, or JSON by queue; at the very first start.")

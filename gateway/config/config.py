@@ -34,6 +34,8 @@ from gateway.queues.shared_settings import SharedConfig
 from gateway.security.auth_mistakes import auth_mistakes
 from gateway.security.auth_settings import AuthConfig, TlsConfig, UserConfig
 from gateway.security.limits_settings import LimitsConfig
+from store.api.decoding import DecodeRule
+from store.api.devices import DeviceRule
 
 __all__ = [
     "ADAPTER_GROUP",
@@ -233,6 +235,8 @@ class Config(_Section, frozen=True, kw_only=True):
     auth: AuthConfig = AuthConfig()
     topics: TopicsConfig = TopicsConfig()
     routes: tuple[Route, ...] = ()
+    devices: tuple[DeviceRule, ...] = ()
+    decode: tuple[DecodeRule, ...] = ()
     kv: KvConfig = KvConfig()
     groups: GroupsConfig = GroupsConfig()
     shared_subscriptions: SharedConfig = SharedConfig()
@@ -253,9 +257,7 @@ def adapter_factories() -> dict[str, AdapterFactory]:
     for entry in sorted(importlib.metadata.entry_points(group=ADAPTER_GROUP), key=lambda entry: entry.name):
         where = f"the adapter {entry.name!r} ({entry.value})"
         if entry.name in found:
-            raise ConfigError(
-                f"{where} has the name of another one ({values[entry.name]}); remove one of their packages"
-            )
+            raise ConfigError(f"{where} has the name of another one ({values[entry.name]}); remove one package")
         try:
             factory = entry.load()
         except Exception as error:  # whatever a third party's package raises, it is named
@@ -331,9 +333,7 @@ def _read_listeners(
         for listener in factory.listeners:
             other, first = declared.setdefault(listener.name, (adapter, listener))
             if first is not listener:
-                what = (
-                    f"the adapters {other!r} and {adapter!r} have a listener of this name; remove one of their packages"
-                )
+                what = f"the adapters {other!r} and {adapter!r} have a listener of this name; remove one package"
                 mistakes.add(f"listeners.{listener.name}", what)
     tables = _named_tables(tables, "listeners", declared, mistakes)
     result: dict[str, ListenerConfig] = {}

@@ -85,9 +85,7 @@ def installed(monkeypatch, *entries: SimpleNamespace) -> str:
 def test_two_packages_with_an_adapter_of_one_name_are_refused(monkeypatch):
     factory = SimpleNamespace(listeners=(), options=Options, connect=None, bind=None)
     said = installed(monkeypatch, entry("line", factory, "one:FACTORY"), entry("line", factory, "two:FACTORY"))
-    assert said == (
-        "the adapter 'line' (two:FACTORY) has the name of another one (one:FACTORY); remove one of their packages"
-    )
+    assert said == ("the adapter 'line' (two:FACTORY) has the name of another one (one:FACTORY); remove one package")
 
 
 def test_an_entry_point_that_names_no_factory_is_refused(monkeypatch):
@@ -120,7 +118,7 @@ def test_two_adapters_with_a_listener_of_one_name_are_refused():
     with pytest.raises(ConfigError) as caught:
         load(None, {}, factories={**FACTORIES, "line": line})
     assert str(caught.value) == (
-        "listeners.mqtt: the adapters 'mqtt' and 'line' have a listener of this name; remove one of their packages"
+        "listeners.mqtt: the adapters 'mqtt' and 'line' have a listener of this name; remove one package"
     )
 
 
@@ -294,3 +292,19 @@ def test_listeners_of_different_transports_share_a_port():
 )
 def test_is_loopback(host, expected):
     assert is_loopback(host) is expected
+
+
+def test_rules_of_telemetry_are_checked_with_the_rest(tmp_path):
+    file = tmp_path / "headgate.toml"
+    file.write_text(
+        '[[devices]]\nfilter = "plant/#"\nlevel = 1\n'
+        '[[decode]]\nfilter = "plant/+/raw"\nformat = "cbor"\nmetrics = { temp = "a.b" }\nignore = ["x"]\n'
+    )
+    found = load(file, {}, factories=FACTORIES)
+    assert [(rule.filter, rule.level) for rule in found.devices] == [("plant/#", 1)]
+    assert [(rule.format, rule.metrics, rule.ignore) for rule in found.decode] == [("cbor", {"temp": "a.b"}, ("x",))]
+    file.write_text('[[devices]]\nsource = "template"\n[[decode]]\nformat = "cbr"\n')
+    with pytest.raises(ConfigError) as raised:
+        load(file, {}, factories=FACTORIES)
+    assert "devices[0]: template ''" in str(raised.value)
+    assert "decode[0].format: expected one of" in str(raised.value)
