@@ -13,7 +13,7 @@ __all__ = ["SERVER_PROPERTIES", "Limits", "Phase", "authentication", "mechanisms
 SERVER_PROPERTIES: Final[Table] = {
     "capabilities": {
         "publisher_confirms": True,
-        "exchange_exchange_bindings": False,
+        "exchange_exchange_bindings": True,
         "basic.nack": True,
         "consumer_cancel_notify": True,
         "connection.blocked": True,

@@ -18,6 +18,7 @@ from gateway.domain.errors import ProtocolError
 from gateway.port.adapter import Cancel, Consume, Outcome, Request
 from gateway.port.queues import (
     EXCHANGE_KINDS,
+    BindExchange,
     BindQueue,
     DeclareExchange,
     DeclareQueue,
@@ -26,6 +27,7 @@ from gateway.port.queues import (
     GetMessage,
     PurgeQueue,
     QueueInfo,
+    UnbindExchange,
     UnbindQueue,
 )
 
@@ -122,6 +124,26 @@ def _exchange_declare(channel: Channel, method: Any) -> None:
 def _exchange_delete(channel: Channel, method: Any) -> None:
     request = DeleteExchange(name=method.exchange, if_unused=method.if_unused)
     _ask(channel, method, request, Exchange.DeleteOk)
+
+
+def _exchange_bind(channel: Channel, method: Any) -> None:
+    request = BindExchange(
+        destination=method.destination,
+        source=method.source,
+        routing_key=method.routing_key,
+        arguments=method.arguments,
+    )
+    _ask(channel, method, request, Exchange.BindOk)
+
+
+def _exchange_unbind(channel: Channel, method: Any) -> None:
+    request = UnbindExchange(
+        destination=method.destination,
+        source=method.source,
+        routing_key=method.routing_key,
+        arguments=method.arguments,
+    )
+    _ask(channel, method, request, Exchange.UnbindOk)
 
 
 # ---- class queue
@@ -308,8 +330,8 @@ _METHODS: Final[dict[int, tuple[_Handler, bool]]] = {
     Methods.FlowOk.index: (_nothing, False),
     Exchange.Declare.index: (_exchange_declare, True),
     Exchange.Delete.index: (_exchange_delete, True),
-    Exchange.Bind.index: (_not_implemented, False),
-    Exchange.Unbind.index: (_not_implemented, False),
+    Exchange.Bind.index: (_exchange_bind, True),
+    Exchange.Unbind.index: (_exchange_unbind, True),
     Queue.Declare.index: (_queue_declare, True),
     Queue.Bind.index: (_queue_bind, True),
     Queue.Unbind.index: (_queue_unbind, True),

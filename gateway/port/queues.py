@@ -23,6 +23,7 @@ __all__ = [
     "ROOT",
     "TOPIC_EXCHANGE",
     "Arguments",
+    "BindExchange",
     "BindQueue",
     "ConsumerCancelled",
     "CountRoutes",
@@ -34,6 +35,7 @@ __all__ = [
     "Got",
     "PurgeQueue",
     "QueueInfo",
+    "UnbindExchange",
     "UnbindQueue",
     "address_of",
     "exchange_level",
@@ -91,7 +93,8 @@ class Got(msgspec.Struct, frozen=True, kw_only=True):
 class DeclareExchange(Request[None], frozen=True, kw_only=True):
     """Create an exchange, or agree with the one that exists.
 
-    `passive` only asks whether it exists. `kind` is "direct", "fanout", "topic" or "headers".
+    `passive` only asks whether it exists. `kind` is "direct", "fanout", "topic" or "headers". Only other exchanges
+    publish to an `internal` one. The argument "alternate-exchange" names the exchange for what no binding takes.
     """
 
     name: str
@@ -152,6 +155,24 @@ class UnbindQueue(Request[None], frozen=True, kw_only=True):
 
     queue: str
     exchange: str
+    routing_key: str = ""
+    arguments: Arguments = msgspec.field(default_factory=dict)
+
+
+class BindExchange(Request[None], frozen=True, kw_only=True):
+    """Route what is published to an exchange, and matches, through another exchange too from now on."""
+
+    destination: str
+    source: str
+    routing_key: str = ""
+    arguments: Arguments = msgspec.field(default_factory=dict)
+
+
+class UnbindExchange(Request[None], frozen=True, kw_only=True):
+    """End a binding between exchanges; one that does not exist is no error."""
+
+    destination: str
+    source: str
     routing_key: str = ""
     arguments: Arguments = msgspec.field(default_factory=dict)
 

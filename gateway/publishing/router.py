@@ -8,19 +8,23 @@ order, and one device's, for as long as the same queues are open. A topic can pr
 without a key; then a device's messages are in order for as long as it publishes in one zone, and no master there moves.
 """
 
-from collections.abc import Callable, Collection, Hashable, Sequence
-from typing import NamedTuple, TypeAlias
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from controller.api.client import ControllerClient, Group, Topic
 from gateway.domain.address import address_hash, check_address, hash64
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.filters import FilterTrie
+from gateway.port.queues import address_of, exchange_level, routing_of
+from gateway.publishing.exchange_graph import Edge, Node, Predicate, Walk, make_graph
 from gateway.publishing.topic_settings import is_async, is_compacted, prefers_zone
 from store.api.log import IndexKind
 from store.api.message import Message
 from store.format.frame import ROW_INDEX_ADDRESS, ROW_INDEX_KEY, ROW_TOMBSTONE
 
-__all__ = ["AMQP_TOPIC", "SPREAD", "Route", "Router", "TopicRule", "UnknownTopicError"]
+__all__ = ["AMQP_TOPIC", "SPREAD", "Route", "Router", "TopicRule", "UnknownTopicError", "check_binding_pattern"]
 
 ROUTES_MAX = 1 << 17  # addresses remembered; beyond, all are forgotten and learned again
 HASHES_MAX = 1 << 17
@@ -33,7 +37,7 @@ ROOT_TOPIC = "/"  # the topic of addresses whose first level is empty
 
 SPREAD = -1  # no store group has this number
 
-Predicate: TypeAlias = Callable[[Message], bool]
+_NO_ALTERNATES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class UnknownTopicError(Exception):
@@ -52,10 +56,11 @@ class TopicRule(NamedTuple):
 
 
 class _Binding(NamedTuple):
-    queue: int
+    target: int | str  # a named queue's number, or the name of an exchange
     group: int
     predicate: Predicate | None
     key: Hashable
+    exchange: str | None  # of which this is a binding; None: of none
 
 
 class Route(NamedTuple):
@@ -106,6 +111,10 @@ class Router:
         self._bindings: FilterTrie[_Binding] = FilterTrie()
         self._bound: dict[Hashable, tuple[str, _Binding]] = {}
         self._exchanges: frozenset[str] = frozenset()
+        self._internal: frozenset[str] = frozenset()
+        self._alternates = _NO_ALTERNATES
+        self._fallbacks: frozenset[str] = frozenset()  # the exchanges that are alternates
+        self._linked: Counter[str] = Counter()  # links by the exchange they lead to
         self.routes: dict[str, Route] = {}  # read by the ingest loop; filled by `resolve`
         self.hashes: dict[str, int] = {}  # of ordering keys; filled by `key_hash`
         self.groups: dict[int, int] = {}  # of every queue in a route: the store group that it lies in
@@ -146,17 +155,15 @@ class Router:
         topic = self._controller.topic(name)
         if topic is None:
             raise UnknownTopicError(name)
-        bindings = self._bindings.match(address)
         self.groups.update(zip(topic.queues, topic.groups, strict=True))
-        self.groups.update([(binding.queue, binding.group) for binding in bindings])
+        extra, asking = self._named(address)
         groups = {self.groups[queue] for queue in topic.open}
-        every = {b.queue: None for b in bindings if b.predicate is None}
         route = Route(
             topic=topic.name,  # one object for all of its addresses: ingest looks whether it is the same
             queues=topic.open,
             address_hash=address_hash(address),
-            extra=tuple(every),
-            asking=tuple((b.queue, b.predicate) for b in bindings if b.predicate is not None and b.queue not in every),
+            extra=extra,
+            asking=asking,
             row_flags=(flags := self._row_flags(topic)),
             empty_flags=flags | (ROW_TOMBSTONE if is_compacted(topic.config) else 0),
             relaxed=is_async(topic.config),
@@ -169,6 +176,39 @@ class Router:
                 self.routes.clear()
             self.routes[address] = route
         return route
+
+    def _named(self, address: str) -> tuple[tuple[int, ...], tuple[tuple[int, Predicate], ...]]:
+        """Returns the named queues that take every message of an address, and those that look at it first."""
+        bindings = self._bindings.match(address)
+        chained: Walk | None = None
+        if self._linked or self._alternates:
+            start, routing_key = routing_of(address)
+            found = {start: bindings}
+
+            def node_of(exchange: str) -> Node | None:
+                if exchange_level(exchange) not in self._exchanges:
+                    return None
+                if exchange not in found:
+                    found[exchange] = self._bindings.match(address_of(exchange, routing_key))
+                edges = [Edge(b.target, b.predicate) for b in found[exchange] if b.exchange == exchange]
+                return Node(edges, self._alternates.get(exchange))
+
+            chained = Walk(start, make_graph(start, node_of))
+            self._note_groups(b for some in found.values() for b in some)
+            bindings = [b for b in bindings if b.exchange is None]
+        self._note_groups(bindings)
+        every = {b.target: None for b in bindings if b.predicate is None and isinstance(b.target, int)}
+        if chained is not None:
+            every.update(dict.fromkeys(chained.certain))
+        asking = [
+            (b.target, b.predicate)
+            for b in bindings
+            if b.predicate is not None and isinstance(b.target, int) and b.target not in every
+        ]
+        return tuple(every), (*asking, *(() if chained is None else chained.asking))
+
+    def _note_groups(self, bindings: Iterable[_Binding]) -> None:
+        self.groups.update([(b.target, b.group) for b in bindings if isinstance(b.target, int)])
 
     def _near(self, topic: Topic) -> tuple[int, ...]:
         """Returns the queues for messages without a key: this zone's, where the topic prefers them and has some."""
@@ -206,47 +246,89 @@ class Router:
     def named_queues(self, message: Message) -> list[int]:
         """Returns the named queues a message would be put in. Raises as `resolve` does."""
         route = self.resolve(message.address)
-        return [*route.extra, *dict.fromkeys(queue for queue, wants in route.asking if wants(message))]
+        return list(route.named(message))
 
     def bind(
-        self, pattern: str, queue: int, predicate: Predicate | None = None, *, key: Hashable, group: int = 0
+        self,
+        pattern: str,
+        queue: int,
+        predicate: Predicate | None = None,
+        *,
+        key: Hashable,
+        group: int = 0,
+        exchange: str | None = None,
     ) -> None:
         """From now on put messages of matching addresses in a named queue of a group too; `key` is for `unbind`.
 
+        `exchange` is the one whose binding this is: it also takes what comes to that exchange from other exchanges.
         Raises `Refusal` (PRECONDITION) for a pattern that would be too dear to match.
         """
-        if pattern.split("/").count("#") > MANY_COUNT_MAX:
-            raise Refusal(Cause.PRECONDITION, f"a pattern has at most {MANY_COUNT_MAX} '#'")
-        self.unbind(key)
-        binding = _Binding(queue, group, predicate, key)
-        self._bound[key] = (pattern, binding)
+        self._bind(pattern, _Binding(queue, group, predicate, key, exchange))
+
+    def link(
+        self, pattern: str, target: str, predicate: Predicate | None = None, *, key: Hashable, exchange: str
+    ) -> None:
+        """From now on route messages of matching addresses of `exchange` through the exchange `target` too.
+
+        Raises as `bind` does.
+        """
+        self._bind(pattern, _Binding(target, 0, predicate, key, exchange))
+        self._linked[target] += 1
+        self.routes.clear()
+
+    def _bind(self, pattern: str, binding: _Binding) -> None:
+        check_binding_pattern(pattern)
+        self.unbind(binding.key)
+        self._bound[binding.key] = (pattern, binding)
         self._bindings.add(pattern, binding)
         self._forget(pattern)
 
     def unbind(self, key: Hashable) -> None:
-        """Ends a binding; an unknown key changes nothing."""
+        """Ends a binding or a link; an unknown key changes nothing."""
         found = self._bound.pop(key, None)
-        if found is not None:
-            self._bindings.discard(*found)
-            self._forget(found[0])
+        if found is None:
+            return
+        self._bindings.discard(*found)
+        target = found[1].target
+        if isinstance(target, str):
+            self._linked[target] -= 1
+            if not self._linked[target]:
+                del self._linked[target]
+            self.routes.clear()
+        self._forget(found[0])
 
     def _forget_all(self) -> None:
         self.routes.clear()
         self.groups.clear()
 
-    def set_exchanges(self, names: Collection[str]) -> None:
-        """The exchanges that exist; publishing to any other is refused."""
-        self._exchanges = frozenset(names)
+    def set_exchanges(
+        self, names: Collection[str], internal: Collection[str] = (), alternates: Mapping[str, str] = _NO_ALTERNATES
+    ) -> None:
+        """Sets the exchanges that exist, as address levels; publishing to any other, or to an internal one, is refused.
+
+        `alternates` are the names of the exchanges for what an exchange cannot route, by name.
+        """
+        self._exchanges, self._internal = frozenset(names), frozenset(internal)
+        if self._linked or self._alternates or alternates:
+            self.routes.clear()  # an exchange on the way of any address may be another one now
+        self._alternates, self._fallbacks = alternates, frozenset(alternates.values())
         for address in [address for address in self.routes if address.startswith(AMQP_TOPIC)]:
             del self.routes[address]
 
     def _forget(self, pattern: str) -> None:
         """Forgets the routes that a change of a binding may concern."""
         levels = pattern.split("/")
-        if "+" in levels or "#" in levels:
+        if "+" in levels or "#" in levels or self._reached_by_others(pattern):
             self.routes.clear()
         else:
             self.routes.pop(pattern, None)
+
+    def _reached_by_others(self, address: str) -> bool:
+        """Returns whether the exchange of an address also routes messages of other addresses."""
+        if not self._linked and not self._alternates:
+            return False
+        exchange = routing_of(address)[0]
+        return exchange in self._linked or exchange in self._fallbacks
 
     def _check_reserved(self, address: str) -> None:
         levels = address.split("/", 2)
@@ -254,6 +336,14 @@ class Router:
             raise Refusal(Cause.FORBIDDEN, f"{levels[0]!r} is not an address to publish to")
         if levels[1] not in self._exchanges:
             raise Refusal(Cause.NOT_FOUND, f"no exchange {levels[1]!r}")
+        if levels[1] in self._internal:
+            raise Refusal(Cause.FORBIDDEN, f"exchange {levels[1]!r} is internal: only other exchanges publish to it")
+
+
+def check_binding_pattern(pattern: str) -> None:
+    """Raises `Refusal` (PRECONDITION) for a pattern that would be too dear to match."""
+    if pattern.split("/").count("#") > MANY_COUNT_MAX:
+        raise Refusal(Cause.PRECONDITION, f"a pattern has at most {MANY_COUNT_MAX} '#'")
 
 
 def _zone_of(group: Group) -> str | None:

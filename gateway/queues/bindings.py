@@ -10,10 +10,11 @@ import msgspec
 
 from gateway.domain.address import from_routing_key
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.queues import ROOT, TOPIC_EXCHANGE, Arguments, address_of, exchange_level, text_of
+from gateway.port.queues import ROOT, TOPIC_EXCHANGE, Arguments, exchange_level, routing_of, text_of
 from store.api.message import Message
 
 __all__ = [
+    "ALTERNATE",
     "PREDECLARED",
     "Binding",
     "Exchange",
@@ -26,14 +27,32 @@ __all__ = [
     "patterns",
 ]
 
+ALTERNATE = "alternate-exchange"  # the argument of an exchange
+
+
+class Binding(msgspec.Struct, frozen=True, kw_only=True):
+    """One binding of a queue or of an exchange to `exchange`."""
+
+    exchange: str
+    routing_key: str
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    @property
+    def identity(self) -> tuple[str, str, bytes]:
+        """Equal for bindings that are the same binding (AMQP 0-9-1, queue.bind, "duplicates")."""
+        return self.exchange, self.routing_key, msgspec.msgpack.encode(self.arguments, order="deterministic")
+
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
-    """An exchange as it was declared."""
+    """An exchange as it was declared, with the bindings that lead to it from other exchanges."""
 
     name: str
     kind: str
     durable: bool = False
     auto_delete: bool = False
+    internal: bool = False
+    alternate: str | None = None  # the exchange for what no binding takes
+    bindings: tuple[Binding, ...] = ()
 
 
 PREDECLARED = {
@@ -47,19 +66,6 @@ PREDECLARED = {
         Exchange(name=TOPIC_EXCHANGE, kind="topic", durable=True),
     )
 }
-
-
-class Binding(msgspec.Struct, frozen=True, kw_only=True):
-    """One binding of a queue to an exchange."""
-
-    exchange: str
-    routing_key: str
-    arguments: dict[str, Any] = msgspec.field(default_factory=dict)
-
-    @property
-    def identity(self) -> tuple[str, str, bytes]:
-        """Equal for bindings that are the same binding (AMQP 0-9-1, queue.bind, "duplicates")."""
-        return self.exchange, self.routing_key, msgspec.msgpack.encode(self.arguments, order="deterministic")
 
 
 class QueueDefinition(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,9 +122,13 @@ def binding_predicate(exchange: Exchange, binding: Binding) -> Callable[[Message
         return header_predicate(binding.arguments)
     words = binding.routing_key.split(".")
     if exchange.kind == "topic" and words.count("*") == 1 and words.count("#") == len(words) - 1:
-        empty = address_of(exchange.name, "")
-        return lambda message: message.address != empty
+        return lambda message: not _is_keyless(message.address)
     return None
+
+
+def _is_keyless(address: str) -> bool:
+    """Returns whether an address has an empty routing key, on whatever exchange."""
+    return address.endswith("/") and not routing_of(address)[1]
 
 
 # ---- headers
@@ -174,8 +184,10 @@ def check_queue_arguments(arguments: Arguments) -> None:
 
 def check_exchange_arguments(arguments: Arguments) -> None:
     """Raises `Refusal` (PRECONDITION) for an argument whose meaning would not be kept."""
-    for name in arguments:
-        if name == "alternate-exchange" or name.startswith("x-"):
+    for name, value in arguments.items():
+        if name == ALTERNATE and not isinstance(value, str):
+            raise Refusal(Cause.PRECONDITION, f"{ALTERNATE} is the name of an exchange, not {value!r}")
+        if name.startswith("x-"):
             raise Refusal(Cause.PRECONDITION, f"the exchange argument {name!r} is not supported")
 
 

@@ -12,48 +12,42 @@ import base64
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-import msgspec
-
 from controller.api.client import ControllerError
 from gateway.domain.errors import Cause, Refusal
 from gateway.ownership.owners import Owned
 from gateway.port.queues import (
-    EXCHANGE_KINDS,
     BindQueue,
-    DeclareExchange,
     DeclareQueue,
-    DeleteExchange,
     DeleteQueue,
     UnbindQueue,
-    exchange_level,
 )
 from gateway.port.shared import SHARED_PREFIX
 from gateway.queues.bindings import (
     Binding,
-    Exchange,
     QueueDefinition,
-    check_exchange_arguments,
     check_queue_arguments,
-    header_predicate,
 )
 from gateway.queues.definitions import NOTHING, Changed
+from gateway.queues.exchange_registry import (
+    BINDINGS_COUNT_MAX,
+    RESERVED,
+    ExchangeRegistry,
+    check_binding,
+    check_same,
+)
 from gateway.queues.pump import Connection
-from gateway.queues.topology import ELSEWHERE, PREFIX, Queue, Topology, check_access, kept, no_queue
+from gateway.queues.topology import ELSEWHERE, PREFIX, Queue, check_access, kept, no_queue
 from store.base import logs
 from store.base.errors import StoreError
 
-__all__ = ["BINDINGS_COUNT_MAX", "EXCHANGES_COUNT_MAX", "QueueRegistry"]
+__all__ = ["QueueRegistry"]
 
-BINDINGS_COUNT_MAX = 10_000  # of one queue
-EXCHANGES_COUNT_MAX = 10_000
-
-_RESERVED = "amq."
-_RESERVED_QUEUES = (_RESERVED, SHARED_PREFIX)
+_RESERVED_QUEUES = (RESERVED, SHARED_PREFIX)
 
 log = logs.get(__name__)
 
 
-class QueueRegistry(Topology):
+class QueueRegistry(ExchangeRegistry):
     """Changes exchanges, queues and bindings.
 
     When something that should be gone could not be removed, `unfinished` is told, and `finish` is to be called again
@@ -78,71 +72,6 @@ class QueueRegistry(Topology):
         async with self._changing:
             for name in [name for names in self._owned.values() for name in names]:
                 await self._vanish(name, exchange=False)
-
-    # ---- exchanges
-
-    async def declare_exchange(self, _conn: Connection, request: DeclareExchange) -> None:
-        """See `DeclareExchange`. Raises `Refusal`."""
-        await self._change(lambda: self._declare_exchange(request))
-
-    async def _declare_exchange(self, request: DeclareExchange) -> None:
-        if not request.name:
-            raise Refusal(Cause.FORBIDDEN, "the default exchange cannot be declared")
-        await self._meet(request.name, exchange=True)
-        existing = self._exchanges.get(request.name)
-        if request.passive:
-            if existing is None:
-                raise Refusal(Cause.NOT_FOUND, f"no exchange {request.name!r}")
-            return
-        if existing is not None:
-            _check_same("exchange", request.name, existing, request, ("kind", "durable", "auto_delete"))
-            return
-        if request.name.startswith(_RESERVED):
-            raise Refusal(Cause.FORBIDDEN, f"exchange names that begin with {_RESERVED!r} are reserved")
-        if request.kind not in EXCHANGE_KINDS:
-            raise Refusal(Cause.PRECONDITION, f"exchanges are {', '.join(EXCHANGE_KINDS)}, not {request.kind!r}")
-        if request.internal:
-            raise Refusal(Cause.PRECONDITION, "internal exchanges are not supported")
-        check_exchange_arguments(request.arguments)
-        exchange_level(request.name)
-        if len(self._exchanges) >= EXCHANGES_COUNT_MAX:
-            raise Refusal(Cause.QUOTA, f"there are {EXCHANGES_COUNT_MAX} exchanges already")
-        exchange = Exchange(
-            name=request.name, kind=request.kind, durable=request.durable, auto_delete=request.auto_delete
-        )
-        self._revisions[exchange.name] = await self._definitions.put(exchange, 0, lasting=exchange.durable)
-        self._exchanges[exchange.name] = exchange
-        self._tell_exchanges()
-
-    async def delete_exchange(self, _conn: Connection, request: DeleteExchange) -> None:
-        """See `DeleteExchange`. Raises `Refusal`."""
-        await self._change(lambda: self._delete_exchange(request))
-
-    async def _delete_exchange(self, request: DeleteExchange) -> None:
-        if not request.name or request.name.startswith(_RESERVED):
-            raise Refusal(Cause.FORBIDDEN, f"exchange {request.name!r} cannot be deleted")
-        await self._meet(request.name, exchange=True)
-        exchange = self._exchanges.get(request.name)
-        if exchange is None:
-            return
-        bound = self._bound.get(request.name, {})
-        if request.if_unused and bound:
-            raise Refusal(Cause.PRECONDITION, f"exchange {request.name!r} is in use")
-        for name in dict.fromkeys(name for name, _ in bound):
-            queue = self.queues[name]
-            await self._change_bindings(
-                queue, tuple(b for b in queue.definition.bindings if b.exchange != request.name)
-            )
-        await self._drop_exchange(exchange)
-
-    async def _drop_exchange(self, exchange: Exchange) -> None:
-        revision = self._revisions.get(exchange.name, 0)
-        gone = await self._definitions.delete(exchange, revision, lasting=exchange.durable)
-        self._went(exchange.name, gone, exchange=True)
-        self._revisions.pop(exchange.name, None)
-        del self._exchanges[exchange.name]
-        self._bound.pop(exchange.name, None)
-        self._tell_exchanges()
 
     # ---- queues
 
@@ -299,14 +228,11 @@ class QueueRegistry(Topology):
         await self._meet(request.exchange, exchange=True)
         await self._meet(request.queue)
         queue = self.find(request.queue, conn)
-        exchange = self._exchanges.get(request.exchange)
-        if exchange is None:
-            raise Refusal(Cause.NOT_FOUND, f"no exchange {request.exchange!r}")
+        exchange = self._known_exchange(request.exchange)
         if not exchange.name:
             raise Refusal(Cause.FORBIDDEN, "every queue is bound to the default exchange, by its name alone")
         binding = Binding(exchange=exchange.name, routing_key=request.routing_key, arguments=dict(request.arguments))
-        if exchange.kind == "headers":
-            header_predicate(binding.arguments)
+        check_binding(exchange, binding)
         bindings = queue.definition.bindings
         if (queue.definition.name, binding.identity) in self._bound.get(exchange.name, {}):
             return
@@ -334,33 +260,6 @@ class QueueRegistry(Topology):
             await self._change_bindings(queue, kept)
             await self._drop_unbound([request.exchange])
 
-    async def _change_bindings(self, queue: Queue, bindings: tuple[Binding, ...]) -> None:
-        """Gives a queue other bindings: on disk before they count."""
-        definition = msgspec.structs.replace(queue.definition, bindings=bindings)
-        stored = definition
-        if not self._definitions.shared:
-            lasting = tuple(b for b in bindings if self._exchanges[b.exchange].durable)
-            stored = msgspec.structs.replace(definition, bindings=lasting)
-        queue.revision = await self._definitions.put(stored, queue.revision, lasting=queue.lasting)
-        self._rebind(queue, definition)
-
-    async def _drop_unbound(self, exchanges: Iterable[str]) -> None:
-        """Removes exchanges that lived for their bindings alone, now or when `finish` is called."""
-        for name in dict.fromkeys(exchanges):
-            self._idle.pop(name, None)
-            exchange = self._exchanges.get(name)
-            if exchange is not None and exchange.auto_delete and not self._bound.get(name):
-                try:
-                    await self._drop_exchange(exchange)
-                except Changed:
-                    await self._look_again(name, exchange=True)
-                except StoreError as error:
-                    log.warning(
-                        "an unused auto-delete exchange could not be deleted yet", exchange=name, error=str(error)
-                    )
-                    self._idle[name] = None
-                    self._unfinished()
-
 
 def _check_same_queue(queue: Queue, request: DeclareQueue) -> None:
     """Raises `Refusal` when a declaration differs from the queue that exists (AMQP 0-9-1, queues.declare), as RabbitMQ.
@@ -372,12 +271,4 @@ def _check_same_queue(queue: Queue, request: DeclareQueue) -> None:
         is_ = "exclusive" if queue.definition.exclusive else "not exclusive"
         raise Refusal(Cause.CONFLICT, f"queue {request.name!r} is {is_}, and was declared otherwise now")
     names = ("auto_delete", "arguments") if request.exclusive else ("durable", "auto_delete", "arguments")
-    _check_same("queue", request.name, queue.definition, request, names)
-
-
-def _check_same(what: str, name: str, existing: object, asked: object, fields: Iterable[str]) -> None:
-    """Raises `Refusal` (PRECONDITION) when a declaration differs from what exists (AMQP 0-9-1, queues.declare)."""
-    for field in fields:
-        is_, wanted = getattr(existing, field), getattr(asked, field)
-        if is_ != wanted:
-            raise Refusal(Cause.PRECONDITION, f"{what} {name!r} has {field} {is_!r}, not {wanted!r}")
+    check_same("queue", request.name, queue.definition, request, names)

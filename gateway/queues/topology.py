@@ -1,7 +1,7 @@
 """The exchanges, queues and bindings that are known here: loaded, followed where other proxies change them, routed."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -32,6 +32,7 @@ PREFIX = "queues/"  # of the names that are owned
 
 ELSEWHERE = -1  # no connection of this process
 _TRANSIENT = "amqp/transient"
+_LINK = "exchange"  # the router's keys of bindings between exchanges begin with it
 
 log = logs.get(__name__)
 
@@ -44,15 +45,27 @@ class QueueRouter(Protocol):
     """The interface to the router that named queues need."""
 
     def bind(
-        self, pattern: str, queue: int, predicate: Predicate | None = None, *, key: Hashable, group: int = 0
+        self,
+        pattern: str,
+        queue: int,
+        predicate: Predicate | None = None,
+        *,
+        key: Hashable,
+        group: int = 0,
+        exchange: str | None = None,
     ) -> None:
-        """From now on put messages of matching addresses in a queue, which lies in a store group."""
+        """From now on put messages of matching addresses, of an exchange, in a queue, which lies in a store group."""
+
+    def link(
+        self, pattern: str, target: str, predicate: Predicate | None = None, *, key: Hashable, exchange: str
+    ) -> None:
+        """From now on route messages of matching addresses of an exchange through the exchange `target` too."""
 
     def unbind(self, key: Hashable) -> None:
-        """Ends a binding."""
+        """Ends a binding or a link."""
 
-    def set_exchanges(self, names: Collection[str]) -> None:
-        """The exchanges that can be published to, as address levels."""
+    def set_exchanges(self, names: Collection[str], internal: Collection[str], alternates: Mapping[str, str]) -> None:
+        """Sets the exchanges there are, and which of them are internal, as address levels; alternates by name."""
 
     def named_queues(self, message: Message) -> list[int]:
         """The named queues a message would be put in."""
@@ -119,6 +132,7 @@ class Topology:
         self._revisions: dict[str, int] = {}  # of the definitions of exchanges
         self._gone: dict[tuple[str, bool], int] = {}  # when definitions were removed, newest last
         self._bound: dict[str, dict[tuple[str, Hashable], None]] = {}  # by exchange: (queue, binding's identity)
+        self._linked: dict[str, dict[tuple[str, Hashable], None]] = {}  # the same of exchanges bound to an exchange
         self.queues: dict[str, Queue] = {}
         self.by_number: dict[int, Queue] = {}
         self.shared_count = 0  # queues of shared subscriptions
@@ -144,9 +158,14 @@ class Topology:
         """Loads what there is, and only that."""
         async with self._changing:
             there: set[tuple[str, bool]] = set()
+            bound: list[Exchange] = []
             async for found in self._definitions.load():
                 there.add((found.name, found.exchange))
                 await self._learn(found)
+                if isinstance(found.definition, Exchange) and self._revisions.get(found.name) == found.revision:
+                    bound += [found.definition] if found.definition.bindings else []
+            for definition in bound:  # once all sources are known
+                self._set_exchange(definition)
             self._tell_exchanges()
             if self._definitions.shared:
                 known = [(name, True) for name in self._revisions] + [(name, False) for name in self.queues]
@@ -178,7 +197,7 @@ class Topology:
             return
         elif isinstance(definition, Exchange):
             self._revisions[name] = revision
-            self._exchanges[name] = definition
+            self._set_exchange(definition)
             self._tell_exchanges()
         else:
             kept = tuple(b for b in definition.bindings if b.exchange in self._exchanges)
@@ -196,9 +215,7 @@ class Topology:
         """Something was removed elsewhere."""
         if exchange:
             self._revisions.pop(name, None)
-            self._exchanges.pop(name, None)
-            self._bound.pop(name, None)
-            self._tell_exchanges()
+            self._forget_exchange(name)
         elif (queue := self.queues.get(name)) is not None:
             await self._remove(queue)
 
@@ -270,7 +287,58 @@ class Topology:
     # ---- what is known
 
     def _tell_exchanges(self) -> None:
-        self._router.set_exchanges([exchange_level(name) for name in self._exchanges])
+        every = self._exchanges.values()
+        self._router.set_exchanges(
+            [exchange_level(one.name) for one in every],
+            [exchange_level(one.name) for one in every if one.internal],
+            {one.name: one.alternate for one in every if one.alternate is not None},
+        )
+
+    def _set_exchange(self, exchange: Exchange) -> None:
+        """An exchange is there, or has other bindings; those of exchanges that are gone are left out."""
+        before = self._exchanges.get(exchange.name)
+        self._exchanges[exchange.name] = exchange
+        kept = tuple(b for b in exchange.bindings if b.exchange in self._exchanges)
+        self._exchanges[exchange.name] = msgspec.structs.replace(exchange, bindings=kept)
+        old = {} if before is None else {b.identity: b for b in before.bindings}
+        new = {b.identity: b for b in kept}
+        for identity, binding in old.items():
+            if identity not in new:
+                self._unlink(exchange.name, binding)
+        for identity, binding in new.items():
+            if identity not in old:
+                self._link(exchange.name, binding)
+
+    def _forget_exchange(self, name: str) -> None:
+        """An exchange is gone, and with it the bindings that lead to it and away from it."""
+        exchange = self._exchanges.pop(name, None)
+        for binding in () if exchange is None else exchange.bindings:
+            self._unlink(name, binding)
+        for target in dict.fromkeys(target for target, _ in self._linked.get(name, {})):
+            other = self._exchanges[target]
+            kept = tuple(b for b in other.bindings if b.exchange != name)
+            self._set_exchange(msgspec.structs.replace(other, bindings=kept))
+        self._bound.pop(name, None)
+        self._linked.pop(name, None)
+        self._tell_exchanges()
+
+    def _is_bound(self, name: str) -> bool:
+        """Returns whether anything is bound to an exchange."""
+        return bool(self._bound.get(name) or self._linked.get(name))
+
+    def _link(self, target: str, binding: Binding) -> None:
+        """Routes what a binding takes through the exchange `target`."""
+        exchange = self._exchanges[binding.exchange]
+        predicate = binding_predicate(exchange, binding)
+        for nth, pattern in enumerate(patterns(exchange, binding.routing_key)):
+            key = _LINK, target, binding.identity, nth
+            self._router.link(pattern, target, predicate, key=key, exchange=exchange.name)
+        self._linked.setdefault(exchange.name, {})[target, binding.identity] = None
+
+    def _unlink(self, target: str, binding: Binding) -> None:
+        for nth in range(2):
+            self._router.unbind((_LINK, target, binding.identity, nth))
+        self._linked.get(binding.exchange, {}).pop((target, binding.identity), None)
 
     def _add(self, definition: QueueDefinition, owner: int | None, revision: int) -> Queue:
         queue = Queue(definition, owner, self._new_pump(definition), revision)
@@ -316,7 +384,14 @@ class Topology:
         predicate = binding_predicate(exchange, binding)
         name, identity = queue.definition.name, binding.identity
         for nth, pattern in enumerate(patterns(exchange, binding.routing_key)):
-            self._router.bind(pattern, queue.number, predicate, key=(name, identity, nth), group=queue.definition.group)
+            self._router.bind(
+                pattern,
+                queue.number,
+                predicate,
+                key=(name, identity, nth),
+                group=queue.definition.group,
+                exchange=exchange.name,
+            )
         self._bound.setdefault(exchange.name, {})[name, identity] = None
 
     def _unroute(self, queue: Queue, binding: Binding) -> None:

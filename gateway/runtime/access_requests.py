@@ -28,6 +28,7 @@ from gateway.port.groups import (
 )
 from gateway.port.kv import CountKeys, GetKey, ListKeys, RemoveKey, StoreKey, TransactKeys, WatchKeys
 from gateway.port.queues import (
+    BindExchange,
     BindQueue,
     DeclareExchange,
     DeclareQueue,
@@ -35,10 +36,11 @@ from gateway.port.queues import (
     DeleteQueue,
     GetMessage,
     PurgeQueue,
+    UnbindExchange,
     UnbindQueue,
 )
 from gateway.port.shared import SHARED_PREFIX
-from gateway.queues.bindings import Exchange, patterns
+from gateway.queues.bindings import ALTERNATE, Exchange, patterns
 from store.api.kv_rules import end_of_prefix
 
 if TYPE_CHECKING:
@@ -46,8 +48,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "binds",
+    "binds_exchange",
     "check_consume",
     "counts_keys",
+    "declares_exchange",
     "declares_queue",
     "describes_group",
     "finds",
@@ -63,6 +67,7 @@ __all__ = [
     "reads_keys",
     "transacts",
     "unbinds",
+    "unbinds_exchange",
     "writes_key",
 ]
 
@@ -93,11 +98,30 @@ def finds(_hub: "Hub", permissions: Permissions, request: FindMessages) -> None:
         permissions.check("subscribe", request.address)
 
 
-def manages_exchange(_hub: "Hub", permissions: Permissions, request: DeclareExchange | DeleteExchange) -> None:
+def declares_exchange(_hub: "Hub", permissions: Permissions, request: DeclareExchange) -> None:
+    """Needs the right to manage the exchange; to lead what it cannot route to an alternate, as to bind that to it."""
+    _manages(permissions, exchange_address(request.name), passive=request.passive)
+    alternate = request.arguments.get(ALTERNATE)
+    if isinstance(alternate, str) and not request.passive:
+        permissions.check("manage", exchange_address(alternate))
+        for pattern in patterns(Exchange(name=request.name, kind="fanout"), ""):
+            permissions.check_all("subscribe", pattern)
+
+
+def manages_exchange(_hub: "Hub", permissions: Permissions, request: DeleteExchange) -> None:
     """Needs the right to manage the exchange."""
-    _manages(
-        permissions, exchange_address(request.name), passive=isinstance(request, DeclareExchange) and request.passive
-    )
+    permissions.check("manage", exchange_address(request.name))
+
+
+def binds_exchange(hub: "Hub", permissions: Permissions, request: BindExchange) -> None:
+    """Needs the right to manage the destination, and to read all that is bound to it: others read that there."""
+    permissions.check("manage", exchange_address(request.destination))
+    _check_bound(hub, permissions, request.source, request.routing_key)
+
+
+def unbinds_exchange(_hub: "Hub", permissions: Permissions, request: UnbindExchange) -> None:
+    """Needs the right to manage the destination."""
+    permissions.check("manage", exchange_address(request.destination))
 
 
 def declares_queue(_hub: "Hub", permissions: Permissions, request: DeclareQueue) -> None:
@@ -126,10 +150,15 @@ def unbinds(_hub: "Hub", permissions: Permissions, request: UnbindQueue) -> None
 def binds(hub: "Hub", permissions: Permissions, request: BindQueue) -> None:
     """Needs the right to manage the queue and to read all that is bound to it: whoever reads the queue reads that."""
     permissions.check("manage", queue_address(request.queue))
-    exchange = hub.queues.exchange(request.exchange)
+    _check_bound(hub, permissions, request.exchange, request.routing_key)
+
+
+def _check_bound(hub: "Hub", permissions: Permissions, name: str, routing_key: str) -> None:
+    """Checks the right to read all that a binding to an exchange takes."""
+    exchange = hub.queues.exchange(name)
     if exchange is None:  # or one that is not known here yet: then all that may be published to it
-        exchange = Exchange(name=request.exchange, kind="fanout")
-    for pattern in patterns(exchange, request.routing_key):
+        exchange = Exchange(name=name, kind="fanout")
+    for pattern in patterns(exchange, routing_key):
         permissions.check_all("subscribe", pattern)
 
 

@@ -66,6 +66,7 @@ from gateway.port.kv import (
     WatchKeys,
 )
 from gateway.port.queues import (
+    BindExchange,
     BindQueue,
     CountRoutes,
     DeclareExchange,
@@ -74,6 +75,7 @@ from gateway.port.queues import (
     DeleteQueue,
     GetMessage,
     PurgeQueue,
+    UnbindExchange,
     UnbindQueue,
 )
 from gateway.port.shared import JoinShared, LeaveShared
@@ -313,11 +315,13 @@ REQUESTS: Mapping[type[Request[Any]], Served] = dict(
         _served(Retained, _retained, rights.reads_filter),
         _served(FindMessages, _find_messages, rights.finds, on_grid=True),
         _served(ListAddresses, _list_addresses, rights.own, on_grid=True),  # it gets those that it may read
-        _served(DeclareExchange, _queues(lambda queues: queues.registry.declare_exchange), rights.manages_exchange),
+        _served(DeclareExchange, _queues(lambda queues: queues.registry.declare_exchange), rights.declares_exchange),
         _served(DeleteExchange, _queues(lambda queues: queues.registry.delete_exchange), rights.manages_exchange),
         _served(DeclareQueue, _queues(lambda queues: queues.declare), rights.declares_queue),
         _served(DeleteQueue, _queues(lambda queues: queues.registry.delete_queue), rights.manages_queue),
         _served(PurgeQueue, _queues(lambda queues: queues.purge), rights.manages_queue),
+        _served(BindExchange, _queues(lambda queues: queues.registry.bind_exchange), rights.binds_exchange),
+        _served(UnbindExchange, _queues(lambda queues: queues.registry.unbind_exchange), rights.unbinds_exchange),
         _served(BindQueue, _queues(lambda queues: queues.registry.bind), rights.binds),
         _served(UnbindQueue, _queues(lambda queues: queues.registry.unbind), rights.unbinds),
         _served(GetMessage, _queues(lambda queues: queues.get), rights.gets),

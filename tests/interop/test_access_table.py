@@ -167,8 +167,8 @@ def test_every_endpoint_of_http_is_in_the_table():
 AMQP: dict[str, Callable[[Any], Any] | None] = {
     "Exchange.Declare": lambda one: one.exchange_declare("closed-x", "topic", passive=True),
     "Exchange.Delete": lambda one: one.exchange_delete("closed-x"),
-    "Exchange.Bind": None,
-    "Exchange.Unbind": None,
+    "Exchange.Bind": lambda one: one.exchange_bind("closed-x", "amq.topic", "#"),
+    "Exchange.Unbind": lambda one: one.exchange_unbind("closed-x", "amq.topic", "#"),
     "Queue.Declare": lambda one: one.queue_declare("closed-q", passive=True),
     "Queue.Bind": lambda one: one.queue_bind("closed-q", "closed-x", "#"),
     "Queue.Unbind": lambda one: one.queue_unbind("closed-q", "closed-x", "#"),

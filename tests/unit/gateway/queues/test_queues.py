@@ -206,8 +206,8 @@ async def test_exchanges_that_exist_can_be_published_to_and_no_others(rig):
     await refused(Cause.FORBIDDEN, exchange(rig, "amq.mine", "direct"))
     await refused(Cause.FORBIDDEN, exchange(rig, "", "direct"))
     await refused(Cause.PRECONDITION, exchange(rig, "w", "x-delayed-message"))
-    await refused(Cause.PRECONDITION, exchange(rig, "w", "direct", internal=True))
-    await refused(Cause.PRECONDITION, exchange(rig, "w", "direct", arguments={"alternate-exchange": "v"}))
+    await refused(Cause.PRECONDITION, exchange(rig, "w", "direct", arguments={"alternate-exchange": 1}))
+    await refused(Cause.PRECONDITION, exchange(rig, "w", "direct", arguments={"x-delayed-type": "direct"}))
     await refused(Cause.PRECONDITION, exchange(rig, "per%cent", "direct"))
 
 

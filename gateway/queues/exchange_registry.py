@@ -1,0 +1,217 @@
+"""The exchanges and the bindings between them: declared, kept in the KV, and passed to the router.
+
+The definition of an exchange holds the bindings that lead to it, as a queue's does; the first binding that leads to a
+predeclared exchange stores a definition for it.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.queues import (
+    EXCHANGE_KINDS,
+    BindExchange,
+    DeclareExchange,
+    DeleteExchange,
+    UnbindExchange,
+    exchange_level,
+)
+from gateway.publishing.router import check_binding_pattern
+from gateway.queues.bindings import (
+    ALTERNATE,
+    Binding,
+    Exchange,
+    binding_predicate,
+    check_exchange_arguments,
+    patterns,
+)
+from gateway.queues.definitions import Changed
+from gateway.queues.pump import Connection
+from gateway.queues.topology import Queue, Topology
+from store.base import logs
+from store.base.errors import StoreError
+
+__all__ = ["BINDINGS_COUNT_MAX", "EXCHANGES_COUNT_MAX", "RESERVED", "ExchangeRegistry", "check_binding", "check_same"]
+
+BINDINGS_COUNT_MAX = 10_000  # of one queue, or of one exchange to others
+EXCHANGES_COUNT_MAX = 10_000
+RESERVED = "amq."  # names that begin so are the gateway's
+
+log = logs.get(__name__)
+
+
+class ExchangeRegistry(Topology):
+    """Changes exchanges, and the bindings of queues and exchanges to them."""
+
+    async def declare_exchange(self, _conn: Connection, request: DeclareExchange) -> None:
+        """See `DeclareExchange`. Raises `Refusal`."""
+        await self._change(lambda: self._declare_exchange(request))
+
+    async def _declare_exchange(self, request: DeclareExchange) -> None:
+        if not request.name:
+            raise Refusal(Cause.FORBIDDEN, "the default exchange cannot be declared")
+        await self._meet(request.name, exchange=True)
+        existing = self._exchanges.get(request.name)
+        if request.passive:
+            if existing is None:
+                raise Refusal(Cause.NOT_FOUND, f"no exchange {request.name!r}")
+            return
+        wanted = Exchange(
+            name=request.name,
+            kind=request.kind,
+            durable=request.durable,
+            auto_delete=request.auto_delete,
+            internal=request.internal,
+            alternate=request.arguments.get(ALTERNATE),
+        )
+        if existing is not None:
+            fields = ("kind", "durable", "auto_delete", "internal", "alternate")
+            check_same("exchange", request.name, existing, wanted, fields)
+            return
+        if request.name.startswith(RESERVED):
+            raise Refusal(Cause.FORBIDDEN, f"exchange names that begin with {RESERVED!r} are reserved")
+        if request.kind not in EXCHANGE_KINDS:
+            raise Refusal(Cause.PRECONDITION, f"exchanges are {', '.join(EXCHANGE_KINDS)}, not {request.kind!r}")
+        check_exchange_arguments(request.arguments)
+        exchange_level(request.name)
+        if len(self._exchanges) >= EXCHANGES_COUNT_MAX:
+            raise Refusal(Cause.QUOTA, f"there are {EXCHANGES_COUNT_MAX} exchanges already")
+        self._revisions[wanted.name] = await self._definitions.put(wanted, 0, lasting=wanted.durable)
+        self._set_exchange(wanted)
+        self._tell_exchanges()
+
+    async def delete_exchange(self, _conn: Connection, request: DeleteExchange) -> None:
+        """See `DeleteExchange`. Raises `Refusal`."""
+        await self._change(lambda: self._delete_exchange(request))
+
+    async def _delete_exchange(self, request: DeleteExchange) -> None:
+        if not request.name or request.name.startswith(RESERVED):
+            raise Refusal(Cause.FORBIDDEN, f"exchange {request.name!r} cannot be deleted")
+        await self._meet(request.name, exchange=True)
+        exchange = self._exchanges.get(request.name)
+        if exchange is None:
+            return
+        if request.if_unused and self._is_bound(request.name):
+            raise Refusal(Cause.PRECONDITION, f"exchange {request.name!r} is in use")
+        for name in dict.fromkeys(name for name, _ in self._bound.get(request.name, {})):
+            queue = self.queues[name]
+            await self._change_bindings(
+                queue, tuple(b for b in queue.definition.bindings if b.exchange != request.name)
+            )
+        for name in dict.fromkeys(name for name, _ in self._linked.get(request.name, {})):
+            if name != request.name:
+                target = self._exchanges[name]
+                await self._change_links(target, tuple(b for b in target.bindings if b.exchange != request.name))
+        await self._drop_exchange(exchange)
+
+    async def _drop_exchange(self, exchange: Exchange) -> None:
+        revision = self._revisions.get(exchange.name, 0)
+        gone = await self._definitions.delete(exchange, revision, lasting=exchange.durable)
+        self._went(exchange.name, gone, exchange=True)
+        self._revisions.pop(exchange.name, None)
+        sources = [binding.exchange for binding in self._exchanges[exchange.name].bindings]
+        self._forget_exchange(exchange.name)
+        await self._drop_unbound(sources)
+
+    async def _drop_unbound(self, exchanges: Iterable[str]) -> None:
+        """Removes exchanges that lived for their bindings alone, now or when `finish` is called."""
+        for name in dict.fromkeys(exchanges):
+            self._idle.pop(name, None)
+            exchange = self._exchanges.get(name)
+            if exchange is not None and exchange.auto_delete and not self._is_bound(name):
+                try:
+                    await self._drop_exchange(exchange)
+                except Changed:
+                    await self._look_again(name, exchange=True)
+                except StoreError as error:
+                    log.warning(
+                        "an unused auto-delete exchange could not be deleted yet", exchange=name, error=str(error)
+                    )
+                    self._idle[name] = None
+                    self._unfinished()
+
+    # ---- bindings
+
+    async def bind_exchange(self, _conn: Connection, request: BindExchange) -> None:
+        """See `BindExchange`. Raises `Refusal`."""
+        await self._change(lambda: self._bind_exchange(request))
+
+    async def _bind_exchange(self, request: BindExchange) -> None:
+        _refuse_default(request)
+        for name in (request.source, request.destination):
+            await self._meet(name, exchange=True)
+        source, target = self._known_exchange(request.source), self._known_exchange(request.destination)
+        binding = Binding(exchange=source.name, routing_key=request.routing_key, arguments=dict(request.arguments))
+        check_binding(source, binding)
+        if (target.name, binding.identity) in self._linked.get(source.name, {}):
+            return
+        if len(target.bindings) >= BINDINGS_COUNT_MAX:
+            raise Refusal(Cause.QUOTA, f"exchange {target.name!r} has {BINDINGS_COUNT_MAX} bindings to others already")
+        await self._change_links(target, (*target.bindings, binding))
+
+    async def unbind_exchange(self, _conn: Connection, request: UnbindExchange) -> None:
+        """See `UnbindExchange`. Raises `Refusal`."""
+        await self._change(lambda: self._unbind_exchange(request))
+
+    async def _unbind_exchange(self, request: UnbindExchange) -> None:
+        _refuse_default(request)
+        await self._meet(request.destination, exchange=True)
+        target = self._exchanges.get(request.destination)
+        if target is None:
+            return
+        gone = Binding(
+            exchange=request.source, routing_key=request.routing_key, arguments=dict(request.arguments)
+        ).identity
+        kept = tuple(b for b in target.bindings if b.identity != gone)
+        if len(kept) < len(target.bindings):
+            await self._change_links(target, kept)
+            await self._drop_unbound([request.source])
+
+    def _known_exchange(self, name: str) -> Exchange:
+        """Returns an exchange. Raises `Refusal` (NOT_FOUND)."""
+        exchange = self._exchanges.get(name)
+        if exchange is None:
+            raise Refusal(Cause.NOT_FOUND, f"no exchange {name!r}")
+        return exchange
+
+    async def _change_links(self, target: Exchange, bindings: tuple[Binding, ...]) -> None:
+        """Gives an exchange other bindings to exchanges: on disk before they count."""
+        changed = msgspec.structs.replace(target, bindings=bindings)
+        stored = msgspec.structs.replace(target, bindings=self._stored(bindings))
+        revision = self._revisions.get(target.name, 0)
+        self._revisions[target.name] = await self._definitions.put(stored, revision, lasting=target.durable)
+        self._set_exchange(changed)
+
+    async def _change_bindings(self, queue: Queue, bindings: tuple[Binding, ...]) -> None:
+        """Gives a queue other bindings: on disk before they count."""
+        definition = msgspec.structs.replace(queue.definition, bindings=bindings)
+        stored = msgspec.structs.replace(definition, bindings=self._stored(bindings))
+        queue.revision = await self._definitions.put(stored, queue.revision, lasting=queue.lasting)
+        self._rebind(queue, definition)
+
+    def _stored(self, bindings: tuple[Binding, ...]) -> tuple[Binding, ...]:
+        """Returns the bindings to store: several proxies share all; a gateway alone keeps those that outlive it."""
+        if self._definitions.shared:
+            return bindings
+        return tuple(b for b in bindings if self._exchanges[b.exchange].durable)
+
+
+def check_binding(exchange: Exchange, binding: Binding) -> None:
+    """Raises `Refusal` (PRECONDITION) for a binding that an exchange cannot have."""
+    binding_predicate(exchange, binding)
+    for pattern in patterns(exchange, binding.routing_key):
+        check_binding_pattern(pattern)
+
+
+def check_same(what: str, name: str, existing: object, asked: object, fields: Iterable[str]) -> None:
+    """Raises `Refusal` (PRECONDITION) when a declaration differs from what exists (AMQP 0-9-1, queues.declare)."""
+    for field in fields:
+        is_, wanted = getattr(existing, field), getattr(asked, field)
+        if is_ != wanted:
+            raise Refusal(Cause.PRECONDITION, f"{what} {name!r} has {field} {is_!r}, not {wanted!r}")
+
+
+def _refuse_default(request: BindExchange | UnbindExchange) -> None:
+    if not request.source or not request.destination:
+        raise Refusal(Cause.FORBIDDEN, "nothing but queues is bound to the default exchange, by their names alone")
