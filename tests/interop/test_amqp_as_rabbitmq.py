@@ -103,6 +103,91 @@ def test_what_may_be_done_to_exchanges(connect, what, code):
     assert code_of(connect(), what) == code
 
 
+def _exchange(channel: BlockingChannel, kind: str = "fanout", **options: Any) -> str:
+    name = fresh("x")
+    channel.exchange_declare(name, kind, **options)
+    return name
+
+
+@pytest.mark.parametrize(
+    ("what", "closes"),
+    [
+        (lambda c: c.exchange_bind(_exchange(c), "amq.fanout"), None),
+        (lambda c: c.exchange_bind("nowhere", "amq.fanout"), (404, 40, 30)),
+        (lambda c: c.exchange_bind("amq.fanout", "nowhere"), (404, 40, 30)),
+        (lambda c: c.exchange_bind("amq.fanout", ""), (403, 40, 30)),
+        (lambda c: c.exchange_bind("", "amq.fanout"), (403, 40, 30)),
+        (lambda c: c.exchange_unbind("amq.fanout", "amq.direct", "never"), None),
+        (lambda c: c.exchange_unbind("", "amq.direct"), (403, 40, 40)),
+        (lambda c: c.basic_publish(_exchange(c, internal=True), "", b""), (403, 60, 40)),
+        (lambda c: c.exchange_declare(_exchange(c, internal=True), "fanout"), (406, 40, 10)),
+        (lambda c: _exchange(c, arguments={"alternate-exchange": 1}), (406, 40, 10)),
+    ],
+)
+def test_mistakes_with_exchanges_are_told_with_class_and_method(connect, what, closes):
+    channel, told = connect().channel(), []
+    channel._impl.add_callback(lambda frame: told.append(frame.method), [pika.spec.Channel.Close])
+    channel.confirm_delivery()
+    with contextlib.suppress(pika.exceptions.ChannelClosedByBroker):
+        what(channel)
+    assert [(m.reply_code, m.class_id, m.method_id) for m in told] == ([] if closes is None else [closes])
+
+
+def test_a_message_through_a_cycle_of_exchanges_is_in_each_queue_once(connect):
+    channel = connect().channel()
+    first, second, third = (_exchange(channel, kind) for kind in ("topic", "fanout", "direct"))
+    for source, destination in ((first, second), (second, third), (third, first)):
+        channel.exchange_bind(destination, source, "k.1")
+    queues = [channel.queue_declare("", exclusive=True).method.queue for _ in range(2)]
+    for queue in queues:
+        channel.queue_bind(queue, second)
+        channel.queue_bind(queue, third, "k.1")
+    channel.confirm_delivery()
+    channel.basic_publish(first, "k.1", b"once", mandatory=True)
+    for queue in queues:
+        method, _, body = channel.basic_get(queue, auto_ack=True)
+        assert (method.exchange, method.routing_key, body, method.message_count) == (first, "k.1", b"once", 0)
+    with pytest.raises(pika.exceptions.UnroutableError):
+        channel.basic_publish(first, "k.2", b"", mandatory=True)
+    channel.exchange_unbind(second, first, "k.1")
+    with pytest.raises(pika.exceptions.UnroutableError):
+        channel.basic_publish(first, "k.1", b"", mandatory=True)
+
+
+def test_mandatory_messages_return_when_the_alternate_routes_nowhere_either(connect):
+    channel = connect().channel()
+    alternate = _exchange(channel)
+    exchange = _exchange(channel, "direct", arguments={"alternate-exchange": alternate})
+    channel.confirm_delivery()
+    with pytest.raises(pika.exceptions.UnroutableError):
+        channel.basic_publish(exchange, "k", b"", mandatory=True)
+    queue = channel.queue_declare("", exclusive=True).method.queue
+    channel.queue_bind(queue, alternate)
+    channel.basic_publish(exchange, "k", b"unrouted", mandatory=True)
+    method, _, body = channel.basic_get(queue, auto_ack=True)
+    assert (method.exchange, method.routing_key, body) == (exchange, "k", b"unrouted")
+
+
+def test_bindings_between_exchanges_survive_kill_9(new_gateway, connect):
+    gateway = new_gateway().start()
+    channel = connect(gateway).channel()
+    channel.exchange_declare("from", "topic", durable=True, arguments={"alternate-exchange": "amq.fanout"})
+    channel.exchange_declare("in", "fanout", durable=True, internal=True)
+    channel.exchange_bind("in", "from", "new.#")
+    channel.queue_declare("lasting", durable=True)
+    channel.queue_declare("rest", durable=True)
+    channel.queue_bind("lasting", "in")
+    channel.queue_bind("rest", "amq.fanout")
+    gateway.kill()
+    gateway.start()
+    channel = connect(gateway).channel()
+    channel.confirm_delivery()
+    for key, queue in (("new.one", "lasting"), ("old", "rest")):
+        channel.basic_publish("from", key, b"x", mandatory=True)
+        assert channel.basic_get(queue, auto_ack=True)[0].routing_key == key
+    assert code_of(connect(gateway), lambda c: (c.confirm_delivery(), c.basic_publish("in", "", b""))) == 403
+
+
 def test_an_exclusive_queue_is_declared_again_as_it_is(connect):
     owner, other, name = connect(), connect(), fresh("q")
     owner.channel().queue_declare(name, exclusive=True)

@@ -8,6 +8,7 @@ from pamqp.commands import Basic, Channel, Connection, Exchange, Queue
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Call, Cancel, Consume, ConsumerId, Leased, Ready, SettleLeased
 from gateway.port.queues import (
+    BindExchange,
     BindQueue,
     ConsumerCancelled,
     DeclareExchange,
@@ -18,6 +19,7 @@ from gateway.port.queues import (
     Got,
     PurgeQueue,
     QueueInfo,
+    UnbindExchange,
     UnbindQueue,
 )
 from store.api.message import Message
@@ -72,6 +74,18 @@ def ready(effects):
             Queue.DeclareOk,
         ),
         (
+            Exchange.Bind(destination="d", source="s", routing_key="k", arguments={"n": 1}),
+            BindExchange(destination="d", source="s", routing_key="k", arguments={"n": 1}),
+            None,
+            Exchange.BindOk,
+        ),
+        (
+            Exchange.Unbind(destination="d", source="s", routing_key="k", arguments={"n": 1}),
+            UnbindExchange(destination="d", source="s", routing_key="k", arguments={"n": 1}),
+            None,
+            Exchange.UnbindOk,
+        ),
+        (
             Queue.Bind(queue="q", exchange="x", routing_key="k", arguments={"x-match": "any", "n": 1, "t": True}),
             BindQueue(queue="q", exchange="x", routing_key="k", arguments={"x-match": "any", "n": 1, "t": True}),
             None,
@@ -110,6 +124,8 @@ def test_declarations_are_asked_and_answered(method, request_, answer, reply):
     "method",
     [
         Exchange.Declare(exchange="x", nowait=True),
+        Exchange.Bind(destination="x", source="y", nowait=True),
+        Exchange.Unbind(destination="x", source="y", nowait=True),
         Queue.Bind(queue="q", exchange="x", nowait=True),
         Queue.Purge(queue="q", nowait=True),
         Queue.Delete(queue="q", nowait=True),

@@ -10,12 +10,14 @@ from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.ownership.cluster_owners import ClusterOwners
 from gateway.port.queues import (
+    BindExchange,
     BindQueue,
     DeclareExchange,
     DeclareQueue,
     DeleteExchange,
     DeleteQueue,
     GetMessage,
+    UnbindExchange,
     UnbindQueue,
     address_of,
 )
@@ -333,3 +335,25 @@ async def test_a_proxy_that_was_cut_off_begins_anew(two):
     await one.owners.beat()
     await one.consume(conn, "q")
     assert (await other.declare(other.conn(), "q", passive=True)).consumers == 1
+
+
+@DURABLE
+async def test_bindings_between_exchanges_are_known_at_every_proxy(two, durable):
+    cluster, one, other = two
+    await one.declare(one.conn(), "q", durable=durable)
+    for name, internal in (("z", False), ("a", True)):
+        await one.ask(DeclareExchange(name=name, kind="fanout", durable=durable, internal=internal))
+    await one.ask(BindQueue(queue="q", exchange="a"))
+    await other.ask(BindExchange(destination="a", source="z"))
+    await until(lambda: one.routes("z", "k") and other.routes("z", "k"))
+    with pytest.raises(Refusal) as refused:
+        other.routes("a", "k")
+    assert refused.value.cause is Cause.FORBIDDEN
+    late = await cluster.proxy()
+    assert late.routes("z", "k") == one.routes("z", "k")
+    await late.ask(UnbindExchange(destination="a", source="z"))
+    await until(lambda: not one.routes("z", "k") and not other.routes("z", "k"))
+    await one.ask(BindExchange(destination="a", source="z"))
+    await until(lambda: late.routes("z", "k"))
+    await other.ask(DeleteExchange(name="a"))
+    await until(lambda: not one.routes("z", "k") and not late.routes("z", "k"))
