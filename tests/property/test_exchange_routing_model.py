@@ -23,7 +23,7 @@ steps = st.lists(st.tuples(st.booleans(), bindings), max_size=24)
 
 
 class World(NamedTuple):
-    """What is declared."""
+    """The exchanges, alternates and bindings that are declared."""
 
     kinds: dict[str, str]
     alternates: dict[str, str]
