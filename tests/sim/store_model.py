@@ -332,6 +332,6 @@ _RULES = {
     AddressesSeen: Model.see,
     LogTrimmed: Model.trim,
     TimerSet: Model.set_timer,
-    TimerCancelled: Model.timers.cancel,
+    TimerCancelled: Model.cancel_timer,
     TimersFired: Model.fire,
 }

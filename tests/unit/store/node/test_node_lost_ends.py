@@ -223,7 +223,7 @@ async def test_no_clean_election_gives_up_a_lost_end(tmp_path, controllers):
 async def test_a_replica_that_has_lost_its_end_does_not_lead_though_the_controllers_do_not_know(
     tmp_path, controllers, monkeypatch, caplog
 ):
-    said, silent = StoreNode._said, [True]
+    said, silent = StoreNode._heartbeats, [True]
 
     def nothing_said(self):
         return [msgspec.structs.replace(one, **dict.fromkeys(["cut_short", "damaged"], False)) for one in said(self)]
@@ -233,9 +233,9 @@ async def test_a_replica_that_has_lost_its_end_does_not_lead_though_the_controll
 
     async with StoreGroup(tmp_path, controllers) as group:
         end = await fill(group)
-        monkeypatch.setattr(StoreNode, "_said", told)
+        monkeypatch.setattr(StoreNode, "_heartbeats", told)
         epoch = await lose_the_ends(group, known=False)
-        await until(lambda: "this replica does not lead: its log has lost its end" in caplog.text, PATIENCE_S)
+        await until(lambda: "cannot become master: its log has lost its end" in caplog.text, PATIENCE_S)
         await until(lambda: group.group.master_epoch > epoch, PATIENCE_S)
         assert set(floors(group).values()) == {end}
         silent.clear()

@@ -221,6 +221,9 @@ async def test_two_replicas_with_different_damages_repair_each_other(tmp_path, c
         await fill(group)
         master = await restarted_master(group)
         replica = next(name for name in group.names if name != master)
+        await until(
+            lambda: group.nodes[replica].disk.store is not None, PATIENCE_S
+        )  # as a replica, no longer as master
         for name, places in ((master, [(1, 300), (2, 300)]), (replica, [(1, 1500), (3, 300)])):
             for segment, at in places:
                 flip(group, name, segment, at)
