@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from adapters.coap.registry import ACK, BLOCK1, BLOCK2, CON, GET, NON, POST, RST
+from adapters.coap.registry import ACK, BLOCK1, BLOCK2, CON, GET, NON, OBSERVE, POST, RST
 from adapters.coap.wire import Packet, decode, encode
 from store.api.message import Message
 from tests.support.coap.coap_driver import Driver, request
@@ -18,6 +18,8 @@ SEEDS = [
     request("t/a", content_format=65_011, payload=b'{"specversion":"1.0","id":"1","source":"s","type":"t","data":1}'),
     request("t/a", GET, options=((BLOCK2, b"\x10"), (17, b"\x32"), (4, b"etag"))),
     request(".well-known/core", GET, query=("href=/t/%41*", "rt=core")),
+    request("a", GET, options=((OBSERVE, b""),)),
+    request("a", GET, mid=2, options=((OBSERVE, b"\x01"),)),
     request("a", GET, query=("ct=application/cloudevents+json",)),
     encode(Packet(type=ACK, code=0, mid=1)),
     encode(Packet(type=CON, code=0, mid=1)),
@@ -27,6 +29,7 @@ LIMITS = {
     "dedup_total_max": 80,
     "peers_max": 3,
     "requests_outstanding_max": 5,
+    "observers_max": 2,
     "block_transfers_max": 3,
     "block_bytes_max": 4096,
     "max_body_bytes": 1500,
@@ -80,7 +83,7 @@ def test_datagrams_of_any_kind(make: Any, limits: dict[str, Any], seed: int) -> 
         check(driver, list(driver.endpoint.take_output()))
         if random.random() < 0.1:
             driver.now_ms += random.randrange(20_000)
-            assert driver.endpoint.tick(now_ms=driver.now_ms) == ()
+            waiting += driver.endpoint.tick(now_ms=driver.now_ms)
             check(driver, list(driver.endpoint.take_output()))
     driver.complete(waiting)
     check(driver, list(driver.endpoint.take_output()))
@@ -89,11 +92,13 @@ def test_datagrams_of_any_kind(make: Any, limits: dict[str, Any], seed: int) -> 
         deadline = driver.endpoint.deadline_ms()
         if deadline is None:
             break
-        driver.endpoint.tick(now_ms=deadline)
+        driver.now_ms = max(driver.now_ms, deadline)
+        driver.complete(list(driver.endpoint.tick(now_ms=driver.now_ms)))
     assert driver.endpoint.exchanges.by_peer == {}
     assert len(driver.endpoint.exchanges) == 0
     assert len(driver.endpoint.uploads) == len(driver.endpoint.reads.snapshots) == 0
     assert driver.endpoint.uploads._size_bytes == 0
+    assert len(driver.endpoint.observers) == len(driver.subscriptions) == 0
 
 
 @pytest.mark.parametrize("data", SEEDS)

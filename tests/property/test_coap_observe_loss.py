@@ -44,7 +44,8 @@ steps = st.one_of(
 @settings(max_examples=150, deadline=None)
 def test_an_observer_ends_with_the_last_value(script: list[tuple[str, int]], confirm_every: int, start_ms: int) -> None:
     # Ten times sent again, so that no script of losses is long enough to end the observation.
-    driver = Driver({"observe_confirm_every": confirm_every, "max_retransmit": 10}, now_ms=start_ms, last=value(0))
+    limits = {"observe_confirm_every": confirm_every, "observe_confirm_ms": 86_000_000, "max_retransmit": 10}
+    driver = Driver(limits, now_ms=start_ms, last=value(0))
     (answer,) = driver.exchange(request("t/a", GET, options=((OBSERVE, b""),)))
     observer = Observer(answer.payload, read_uint(options_of(answer)[OBSERVE]), driver.now_ms)
     flying: list[Packet] = []
