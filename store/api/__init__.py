@@ -15,6 +15,9 @@ says whether it is open, runs what may wait for a disk in threads, and waits for
 one whose reads a replica near by answers. `ClusterStore` (`store.cluster`) has the clients of all groups: a call that
 names a queue goes to the group of the queue; its keys, and where consumer groups are, are the home group's.
 
+A call over the network is a row of the table in `store.rpc.table`, from which the client's and the server's methods are
+made; where one does more, it is spelled by hand.
+
 A method of a subject does one thing. What many of them do is bound once, where it is hot: `append = store.log.append`.
 
 `handle` names a lease; `kv_rules` decides what a change of a key does, `kv_export` is a file of keys and values.

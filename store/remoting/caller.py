@@ -15,7 +15,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, TypeVar
 
 import msgspec
@@ -33,6 +32,7 @@ from store.base.errors import (
 )
 from store.rpc.arguments import Arguments, Cancel
 from store.rpc.calls import VALUE, Answer, encode
+from store.rpc.table import AGAIN, HELD, ONCE, SESSION, Mode
 from store.rpc.wire import BadAnswer, failure_of, revive
 
 __all__ = ["AGAIN", "HELD", "ONCE", "SESSION", "Caller", "Mode", "SessionLost", "nothing"]
@@ -54,16 +54,6 @@ class SessionLost(StoreError):
     retriable = True
 
 
-class Mode(Enum):
-    """The ways to treat a call whose connection breaks."""
-
-    AGAIN = "again"
-    ONCE = "once"
-    HELD = "held"
-    SESSION = "session"
-
-
-AGAIN, ONCE, HELD, SESSION = Mode.AGAIN, Mode.ONCE, Mode.HELD, Mode.SESSION
 _BOUND = frozenset({HELD, SESSION})
 
 

@@ -8,10 +8,10 @@ import msgspec
 
 from store.base.errors import StoreClosed, StoreUnreachable
 from store.format.frame import LogOffset
-from store.remoting.caller import Mode
 from store.remoting.connection import Connection
 from store.remoting.held import Held
 from store.rpc.arguments import Arguments
+from store.rpc.table import CALLS
 
 __all__ = ["Remote", "decoder"]
 
@@ -40,12 +40,11 @@ class Remote:
         method: str,
         arguments: Arguments,
         decode: Callable[[Any], T],
-        mode: Mode,
         *,
         orphaned: Callable[[T], None] | None = None,
     ) -> Coroutine[Any, Any, T]:
-        """See `Caller.call`."""
-        return self.connection.caller.call(method, arguments, decode, mode, orphaned=orphaned)
+        """See `Caller.call`; how it is retried is in the table of calls."""
+        return self.connection.caller.call(method, arguments, decode, CALLS[method].mode, orphaned=orphaned)
 
     def tell(self, method: str, arguments: Arguments) -> None:
         """See `Caller.tell`."""

@@ -10,28 +10,27 @@ between.)
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from store.api.keys import Changes, Delete, Entry, Namespace, Page, Put, Transacted
+from store.api.keys import Changes, Delete, KeyCalls, Put, Transacted
 from store.base.errors import AppendOutcomeUnknown, StoreError
-from store.remoting.caller import AGAIN, ONCE, SESSION, SessionLost, nothing
+from store.remoting.caller import SessionLost, nothing
 from store.remoting.core import Remote, decoder
+from store.remoting.stubs import stubs
 from store.rpc import arguments
+from store.rpc.table import CALLS
 
 __all__ = ["RemoteKeys"]
 
-_an_entry: Callable[[Any], Entry | None] = decoder(Entry | None)
 _an_int: Callable[[Any], int] = decoder(int)
 _a_bool: Callable[[Any], bool] = decoder(bool)
-_entries: Callable[[Any], list[Entry]] = decoder(list[Entry])
-_a_page: Callable[[Any], Page] = decoder(Page)
 _some_changes: Callable[[Any], Changes] = decoder(Changes)
 _a_transacted: Callable[[Any], Transacted] = decoder(Transacted)
-_namespaces: Callable[[Any], list[Namespace]] = decoder(list[Namespace])
 
 
 T = TypeVar("T")
 
 
-class RemoteKeys:
+@stubs
+class RemoteKeys(KeyCalls):
     """`KeyCalls` over the network."""
 
     def __init__(self, remote: Remote) -> None:
@@ -43,7 +42,7 @@ class RemoteKeys:
         give_up_s = self._remote.loop.time() + self._remote.budget_s
         while True:
             try:
-                return await self._remote.call(method, asked, decode, ONCE)
+                return await self._remote.call(method, asked, decode)
             except AppendOutcomeUnknown as error:
                 unknown = unknown or error
                 if not guarded or self._remote.loop.time() >= give_up_s:
@@ -52,10 +51,6 @@ class RemoteKeys:
                 if unknown is None:
                     raise
                 raise unknown from error
-
-    async def get(self, key: str, *, namespace: str = "") -> Entry | None:
-        """See `KeyCalls.get`."""
-        return await self._remote.call("kv_get", arguments.KvGet(key, namespace), _an_entry, AGAIN)
 
     async def put(
         self,
@@ -85,32 +80,9 @@ class RemoteKeys:
         done = await self._change("kv_transact", asked, _a_transacted, guarded=guarded)
         return done._replace(existed=tuple(done.existed))
 
-    async def prefix(self, prefix: str, *, after: str = "", limit: int = 1000, namespace: str = "") -> Sequence[Entry]:
-        """See `KeyCalls.prefix`."""
-        asked = arguments.KvPrefix(prefix, after, limit, namespace)
-        return await self._remote.call("kv_prefix", asked, _entries, AGAIN)
-
-    async def range(
-        self,
-        start: str = "",
-        end: str | None = None,
-        *,
-        namespace: str = "",
-        after: str | None = None,
-        limit: int = 1000,
-        at_revision: int | None = None,
-    ) -> Page:
-        """See `KeyCalls.range`. A state that was held is lost with the connection."""
-        asked = arguments.KvRange(start, end, namespace, after, limit, at_revision)
-        return await self._remote.call("kv_range", asked, _a_page, AGAIN)
-
-    async def count(self, start: str = "", end: str | None = None, *, namespace: str = "") -> int:
-        """See `KeyCalls.count`."""
-        return await self._remote.call("kv_count", arguments.KvCount(start, end, namespace), _an_int, AGAIN)
-
     async def hold(self) -> int:
         """See `KeyCalls.hold`."""
-        return await self._remote.call("kv_hold", arguments.Nothing(), _an_int, AGAIN, orphaned=self.release)
+        return await self._remote.call("kv_hold", arguments.Nothing(), _an_int, orphaned=self.release)
 
     def release(self, revision: int) -> None:
         """See `KeyCalls.release`."""
@@ -133,27 +105,20 @@ class RemoteKeys:
             await self._remote.connected()
             at = self._remote.confirmed + 1
         while True:
-            watching = connection.caller.begin("kv_watch", arguments.KvWatch(start, end, namespace, at), nothing, AGAIN)
+            begun = arguments.KvWatch(start, end, namespace, at)
+            watching = connection.caller.begin("kv_watch", begun, nothing, CALLS["kv_watch"].mode)
             try:
                 await watching.future
                 sessions = connection.sessions
                 asked = arguments.KvWatched(watching.number)
                 while connection.sessions == sessions:
-                    changes: Changes = await self._remote.call("kv_watched", asked, _some_changes, SESSION)
+                    changes: Changes = await self._remote.call("kv_watched", asked, _some_changes)
                     at = changes.next
                     yield changes
             except SessionLost:
                 continue  # on another connection, from where it was
             finally:
                 self._remote.tell("kv_unwatch", arguments.KvWatched(watching.number))
-
-    async def namespaces(self) -> Sequence[Namespace]:
-        """See `KeyCalls.namespaces`."""
-        return await self._remote.call("kv_namespaces", arguments.Nothing(), _namespaces, AGAIN)
-
-    async def limit(self, namespace: str, *, keys_max: int = 0, size_bytes_max: int = 0) -> None:
-        """See `KeyCalls.limit`."""
-        await self._remote.call("kv_limit", arguments.KvLimit(namespace, keys_max, size_bytes_max), nothing, AGAIN)
 
 
 def _guards(expected_revision: int | None) -> bool:

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from store.api.log import IndexKind, OnAppended, TailListener
+from store.api.log import LogCalls, OnAppended, TailListener
 from store.format.frame import Frame, LogOffset, Position, QueueNumber, UnplacedFrame
-from store.remoting.caller import AGAIN, nothing
 from store.remoting.core import Remote, decoder
+from store.remoting.stubs import stubs
 from store.rpc import arguments
 from store.rpc.frames import ScannedAnswer
 
@@ -14,12 +14,10 @@ __all__ = ["RemoteLog"]
 
 _a_scanned: Callable[[Any], ScannedAnswer] = decoder(ScannedAnswer)
 _a_record: Callable[[Any], bytes | None] = decoder(bytes | None)
-_a_position: Callable[[Any], Position | None] = decoder(Position | None)
-_strings: Callable[[Any], list[str]] = decoder(list[str])
-_positions: Callable[[Any], list[Position]] = decoder(list[Position])
 
 
-class RemoteLog:
+@stubs
+class RemoteLog(LogCalls):
     """`LogCalls` of one group over the network."""
 
     def __init__(self, remote: Remote) -> None:
@@ -48,7 +46,7 @@ class RemoteLog:
     ) -> tuple[Sequence[Frame], LogOffset]:
         """See `LogCalls.scan`."""
         asked = arguments.Scan(start.frame, start.row, None if queues is None else tuple(queues), max_bytes)
-        return await self._remote.call("scan", asked, self._scanned, AGAIN)
+        return await self._remote.call("scan", asked, self._scanned)
 
     def _scanned(self, body: Any) -> tuple[Sequence[Frame], LogOffset]:
         answer: ScannedAnswer = _a_scanned(body)
@@ -56,31 +54,4 @@ class RemoteLog:
 
     async def read(self, position: Position) -> bytes | None:
         """See `LogCalls.read`."""
-        return await self._remote.call("read", arguments.Read(*position), _a_record, AGAIN)
-
-    async def last(self, address_hash: int) -> Position | None:
-        """See `LogCalls.last`."""
-        return await self._remote.call("last", arguments.Last(address_hash), _a_position, AGAIN)
-
-    async def find(
-        self,
-        kind: IndexKind,
-        hash_: int,
-        *,
-        from_ms: int = 0,
-        until_ms: int = 1 << 63,
-        below: Position | None = None,
-        limit: int = 100,
-    ) -> Sequence[Position]:
-        """See `LogCalls.find`."""
-        asked = arguments.Find(int(kind), hash_, from_ms, until_ms, below, limit)
-        return await self._remote.call("find", asked, _positions, AGAIN)
-
-    async def addresses(self, prefix: str = "", *, after: str = "", limit: int = 1000) -> Sequence[str]:
-        """See `LogCalls.addresses`."""
-        asked = arguments.Addresses(prefix, after, limit)
-        return await self._remote.call("addresses", asked, _strings, AGAIN)
-
-    async def note_addresses(self, addresses: Sequence[str]) -> None:
-        """See `LogCalls.note_addresses`."""
-        await self._remote.call("note_addresses", arguments.NoteAddresses(tuple(addresses)), nothing, AGAIN)
+        return await self._remote.call("read", arguments.Read(*position), _a_record)

@@ -29,8 +29,8 @@ class NearStore(RemoteStore):
         super().__init__(group, resolve, **options)
         same = {name: options[name] for name in ("credentials", "cluster") if name in options}
         self._near = RemoteStore(group, near, budget_s=NEAR_BUDGET_S, reading=True, **same)
-        self.log = _NearLog(self._remote, self._near)
-        self.queues = _NearQueues(self._remote, self._near)
+        self.log = _NearLog(self._remote, self._near)  # type: ignore[abstract]
+        self.queues = _NearQueues(self._remote, self._near)  # type: ignore[abstract]
 
     async def _close(self) -> None:
         await self._near.close()
@@ -104,4 +104,4 @@ class _NearQueues(RemoteQueues):
                 return await self._near.queues.bounds(queue)
             except StoreError:
                 pass
-        return await super().bounds(queue)
+        return await super().bounds(queue)  # type: ignore[safe-super]  # it is made from the table

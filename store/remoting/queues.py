@@ -4,26 +4,27 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from store.api.queues import Bounds, Fetched, QueuesListener
+from store.api.queues import Fetched, QueueCalls, QueuesListener
 from store.base.errors import StoreError
 from store.format.frame import QueueNumber, QueueOffset
 from store.format.queue_config import QueueConfig
-from store.remoting.caller import AGAIN, SESSION, nothing
+from store.remoting.caller import nothing
 from store.remoting.core import Remote, decoder
+from store.remoting.stubs import stubs
 from store.rpc import arguments
 from store.rpc.frames import FetchedAnswer, fetched_of
+from store.rpc.table import CALLS
 
 __all__ = ["RemoteQueues"]
 
 CONFIGS_IN_CALL = 10_000
 
 _a_fetched: Callable[[Any], FetchedAnswer] = decoder(FetchedAnswer)
-_an_int: Callable[[Any], int] = decoder(int)
-_a_bounds: Callable[[Any], Bounds] = decoder(Bounds)
 _configs_of: Callable[[Any], list[QueueConfig | None]] = decoder(list[QueueConfig | None])
 
 
-class RemoteQueues:
+@stubs
+class RemoteQueues(QueueCalls):
     """`QueueCalls` of one group over the network."""
 
     def __init__(self, remote: Remote) -> None:
@@ -42,20 +43,16 @@ class RemoteQueues:
     ) -> Fetched:
         """See `QueueCalls.fetch`. What one call brings is limited to some MiB."""
         asked = arguments.Fetch(queue, offset, max_bytes, max_rows, max_wait_ms)
-        return await self._remote.call("fetch", asked, self._fetched, AGAIN)
+        return await self._remote.call("fetch", asked, self._fetched)
 
     def _fetched(self, body: Any) -> Fetched:
         return fetched_of(_a_fetched(body), self._remote.connection.frames)
-
-    async def bounds(self, queue: QueueNumber) -> Bounds:
-        """See `QueueCalls.bounds`."""
-        return await self._remote.call("bounds", arguments.OfQueue(queue), _a_bounds, AGAIN)
 
     async def configure(self, configs: Sequence[QueueConfig]) -> None:
         """See `QueueCalls.configure`. What the store knows already is not stored again."""
         for start in range(0, len(configs), CONFIGS_IN_CALL):
             some = tuple(configs[start : start + CONFIGS_IN_CALL])
-            await self._remote.call("configure_queues", arguments.ConfigureQueues(some), nothing, AGAIN)
+            await self._remote.call("configure_queues", arguments.ConfigureQueues(some), nothing)
             self._configs.update({QueueNumber(config.queue): config for config in some})
 
     def config(self, queue: QueueNumber) -> QueueConfig | None:
@@ -83,20 +80,15 @@ class RemoteQueues:
 
             try:
                 asked = self._remote.connection.caller.begin(
-                    "queue_configs", arguments.QueueConfigs(some), _configs_of, SESSION
+                    "queue_configs", arguments.QueueConfigs(some), _configs_of, CALLS["queue_configs"].mode
                 )
             except StoreError:
                 return
             asked.future.add_done_callback(learned)
 
-    async def offset_at_time(self, queue: QueueNumber, time_ms: int) -> QueueOffset:
-        """See `QueueCalls.offset_at_time`."""
-        asked = arguments.OffsetAtTime(queue, time_ms)
-        return QueueOffset(await self._remote.call("offset_at_time", asked, _an_int, AGAIN))
-
     async def delete(self, queue: QueueNumber) -> None:
         """See `QueueCalls.delete`."""
-        await self._remote.call("delete_queue", arguments.OfQueue(queue), nothing, AGAIN)
+        await self._remote.call("delete_queue", arguments.OfQueue(queue), nothing)
         self._remote.connection.forget(queue)
         self._configs.pop(queue, None)
 

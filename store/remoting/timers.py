@@ -1,23 +1,19 @@
 """The timers of a store group over the network."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
-from store.api.timers import TimerEntry, TimersHeld
+from store.api.timers import TimerCalls, TimersHeld
 from store.base.errors import FrameTooLarge, StoreUnreachable, TimersFull, TimerTooFar
-from store.remoting.caller import AGAIN, ONCE
-from store.remoting.core import Remote, decoder
-from store.rpc import arguments
+from store.remoting.core import Remote
+from store.remoting.stubs import stubs
 
 __all__ = ["RemoteTimers"]
 
 DAY_MS = 24 * 3600 * 1000
 
-_a_bool: Callable[[Any], bool] = decoder(bool)
-_timers: Callable[[Any], list[TimerEntry]] = decoder(list[TimerEntry])
 
-
-class RemoteTimers:
+@stubs
+class RemoteTimers(TimerCalls):
     """`TimerCalls` of one group over the network."""
 
     def __init__(self, remote: Remote, now_ms: Callable[[], int]) -> None:
@@ -42,11 +38,3 @@ class RemoteTimers:
     def held(self) -> TimersHeld:
         """See `TimerCalls.held`: as it was heard last."""
         return self._remote.connection.timers
-
-    async def cancel(self, timer: str) -> bool:
-        """See `TimerCalls.cancel`."""
-        return await self._remote.call("cancel_timer", arguments.CancelTimer(timer), _a_bool, ONCE)
-
-    async def entries(self, *, after: str = "", limit: int = 1000) -> Sequence[TimerEntry]:
-        """See `TimerCalls.entries`."""
-        return await self._remote.call("timers", arguments.Timers(after, limit), _timers, AGAIN)

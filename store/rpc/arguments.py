@@ -1,4 +1,4 @@
-"""The arguments of the methods of a session, by method (`store.rpc.calls`)."""
+"""The arguments of the calls of a session, each a struct that a row of `store.rpc.table` names."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -11,7 +11,7 @@ from store.format.policy import LeasePolicy
 from store.format.queue_config import QueueConfig
 from store.rpc.wire import Queue
 
-__all__ = ["ARGUMENTS", "Arguments", "operations_of", "packed_operations"]
+__all__ = ["Arguments", "operations_of", "packed_operations"]
 
 ITEMS_COUNT_MAX = 1 << 20  # queues, addresses, handles, ranges named in one call
 OPERATIONS_COUNT_MAX = 1 << 16  # of one transaction; the store has a lower limit of its own
@@ -106,7 +106,7 @@ class Find(Arguments):
     """See `LogCalls.find`."""
 
     kind: int
-    hash: Annotated[int, Meta(ge=0)]
+    hash_: Annotated[int, Meta(ge=0)]
     from_ms: int
     until_ms: int
     below: tuple[Integer, Integer] | None
@@ -349,59 +349,6 @@ class OfQueueGroup(Arguments):
 
     queue: Queue
     group: str
-
-
-ARGUMENTS: dict[str, type[Arguments]] = {
-    "hello": Hello,
-    "ping": Ping,
-    "cancel": Cancel,
-    "scan": Scan,
-    "fetch": Fetch,
-    "read": Read,
-    "bounds": OfQueue,
-    "configure_queues": ConfigureQueues,
-    "queue_configs": QueueConfigs,
-    "offset_at_time": OffsetAtTime,
-    "last": Last,
-    "find": Find,
-    "addresses": Addresses,
-    "note_addresses": NoteAddresses,
-    "kv_get": KvGet,
-    "kv_put": KvPut,
-    "kv_delete": KvDelete,
-    "kv_transact": KvTransact,
-    "kv_prefix": KvPrefix,
-    "kv_range": KvRange,
-    "kv_count": KvCount,
-    "kv_hold": Nothing,
-    "kv_release": KvRelease,
-    "kv_watch": KvWatch,
-    "kv_watched": KvWatched,
-    "kv_unwatch": KvWatched,
-    "kv_namespaces": Nothing,
-    "kv_limit": KvLimit,
-    "commit_offsets": CommitOffsets,
-    "offsets": OfGroup,
-    "delete_group": OfGroup,
-    "cancel_timer": CancelTimer,
-    "timers": Timers,
-    "take": Take,
-    "settle": Settle,
-    "forward": Forward,
-    "reject": Reject,
-    "requeue": Requeue,
-    "extend": Extend,
-    "release": Release,
-    "settle_handles": SettleHandles,
-    "requeue_handles": RequeueHandles,
-    "extend_handles": ExtendHandles,
-    "set_lease_policy": SetLeasePolicy,
-    "lease_policy": OfQueueGroup,
-    "waiting": OfQueueGroup,
-    "first_waiting": OfQueueGroup,
-    "purge": OfQueueGroup,
-    "delete_queue": OfQueue,
-}
 
 
 def packed_operations(operations: Sequence[Put | Delete]) -> tuple[_Operation, ...]:

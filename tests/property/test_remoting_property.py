@@ -16,8 +16,8 @@ from store.base import errors
 from store.base.errors import CorruptFrame, StoreError
 from store.format.frame import FRAME_ZSTD, ROW, Frame, LogOffset, QueueNumber, QueueOffset, UnplacedFrame
 from store.rpc import arguments, calls, frames, wire
-from store.rpc.arguments import ARGUMENTS
 from store.rpc.calls import Admission, Answer, Answers, Greeting, News
+from store.rpc.table import CALLS
 
 u32 = st.integers(0, (1 << 32) - 1)
 u63 = st.integers(0, (1 << 63) - 1)
@@ -76,7 +76,7 @@ def test_calls_come_back(many):
     found = calls.decode_calls(message)
     assert [(one.number, one.method) for one in found] == [(number, method) for number, (method, _) in many]
     for one, (_, (method, expected)) in zip(found, many, strict=True):
-        assert msgspec.msgpack.decode(one.arguments, type=ARGUMENTS[method]) == expected
+        assert msgspec.msgpack.decode(one.arguments, type=CALLS[method].request) == expected
 
 
 @given(

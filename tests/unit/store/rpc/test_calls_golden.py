@@ -9,7 +9,7 @@ import inspect
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import pytest
@@ -31,10 +31,12 @@ from store.remoting.keys import RemoteKeys
 from store.remoting.leases import RemoteLeases
 from store.remoting.log import RemoteLog
 from store.remoting.queues import RemoteQueues
+from store.remoting.stubs import stubs
 from store.remoting.timers import RemoteTimers
 from store.rpc import arguments
 from store.rpc.calls import Admission, encode
 from store.rpc.frames import FramesKept
+from store.rpc.table import AGAIN, Row, Shape
 from store.serving.methods import METHODS
 from store.serving.session import Session, Terms
 from tests.support.store.store_kit import frame
@@ -294,3 +296,30 @@ async def test_every_call_has_the_bytes_that_it_always_had():
 async def test_every_call_is_here():
     asked = {line.split()[1] for line in await all_lines() if line.startswith("  request ")}
     assert asked == METHODS.keys()
+
+
+def test_a_method_without_a_row_stops_the_import():
+    class NewCalls(Protocol):
+        async def ask(self, queue: int) -> int: ...
+
+    with pytest.raises(AssertionError, match=r"NewCalls\.ask needs a row"):
+
+        @stubs
+        class _Remote(NewCalls):
+            pass
+
+
+def test_a_struct_whose_fields_are_not_the_parameters_is_refused():
+    with pytest.raises(AssertionError, match="the fields are the parameters"):
+        Shape(Row("kv_get", arguments.KvDelete, KeyCalls.get, AGAIN))
+    with pytest.raises(AssertionError, match="the first fields are"):
+        Shape(Row("kv_get", arguments.OfGroup, KeyCalls.get, AGAIN))
+
+
+@pytest.mark.parametrize(
+    ("given", "named"), [((), {}), (("k", "n"), {}), (("k",), {"key": "k"}), (("k",), {"unknown": 1})]
+)
+async def test_a_wrong_call_of_a_stub_raises_as_a_method_does(given, named):
+    keys: Any = RemoteKeys(SimpleNamespace(call=lambda *_: pytest.fail("it was called")))  # type: ignore[abstract,arg-type]
+    with pytest.raises(TypeError):
+        await keys.get(*given, **named)
