@@ -83,8 +83,8 @@ class Outgoing:
         if not frame.receipts and not frame.singles:
             return
         group = frame.group
-        self.under_way += 1
         if frame.stored:
+            self.under_way += 1
             self._soon(partial(self._done, frame, Appended(origin_of(group), duplicate=True)))
             return
         producer = Producer(frame.once | ONCE_PRODUCER) if frame.once else self._producers.get(group)
@@ -104,14 +104,22 @@ class Outgoing:
         frame.began_s = self._clock()
         store = self._store.logs.get(group)
         if store is None:
+            self.under_way += 1
             self._soon(partial(self._done, frame, StoreUnreachable(f"store group {group} is not known here")))
             return
         store.log.append(unplaced, partial(self._done, frame))
+        self.under_way += 1
 
     def _done(self, frame: Building, result: Appended | StoreError) -> None:
         """A frame has ended. A store that refuses one says so ahead of those it is still writing; we do not."""
-        frame.result = result
         self.under_way -= 1
+        try:
+            self._answer_frame(frame, result)
+        finally:
+            self._drained()  # what waits for the frame's end goes on
+
+    def _answer_frame(self, frame: Building, result: Appended | StoreError) -> None:
+        frame.result = result
         self._metrics.append_seconds.observe(self._clock() - frame.began_s)
         failed = isinstance(result, StoreError)
         if failed and not frame.once:
@@ -130,7 +138,6 @@ class Outgoing:
         frame.receipts.clear()  # they name the frame: nobody is to look for such rings
         if frame.named and isinstance(result, Appended):
             self._appended_to(tuple(frame.named))
-        self._drained()
 
     def _answer_singles(self, frame: Building, result: Appended | StoreError) -> None:
         """Answers those who have published one message each, and what they have published behind it."""

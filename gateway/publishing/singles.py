@@ -44,6 +44,7 @@ class Singles:
         self._message_bytes_max = message_bytes_max
         self._waiting: list[WaitingSingle] = []
         self.size_bytes = 0  # of the reads that brought them
+        self._urgent = False  # some of them need not wait for a sync
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -51,14 +52,25 @@ class Singles:
     def add(self, singles: Sequence[WaitingSingle]) -> None:
         """Keeps messages for the next frame."""
         self._waiting += singles
-        self.size_bytes += sum([size_bytes for _, _, size_bytes in singles])
+        routes = self._router.routes
+        for _, single, size_bytes in singles:
+            self.size_bytes += size_bytes
+            route = routes.get(single.message.address)
+            if route is None or route.relaxed:  # which is answered before the sync of the frame under way
+                self._urgent = True
 
     def gather(self) -> bool:
         """Returns whether the next frame may wait for more of them: for the end of one that is under way.
 
         A commit of few messages costs as much as one of many, and would wait for that frame's sync anyway.
         """
-        return self._gathers and self._outgoing.under_way > 0 and len(self._waiting) < GATHERED_MAX
+        return (
+            self._gathers
+            and self._outgoing.under_way > 0
+            and not self._urgent
+            and len(self._waiting) < GATHERED_MAX
+            and self.size_bytes < FRAME_PAYLOAD_BYTES
+        )
 
     def enter(self) -> list[tuple[SinglePublisher, Publish, int]]:
         """Adds the messages to the frames being built; returns what is not plain, to go the way of all.
@@ -68,6 +80,7 @@ class Singles:
         router = self._router
         routes, hashes, groups, pack = router.routes, router.hashes, router.groups, ROW.pack
         singles, self._waiting = self._waiting, []
+        self.size_bytes, self._urgent = 0, False
         away, size_max, alone = bool(self._outgoing.refusing), self._message_bytes_max, self._outgoing.alone
         others: list[tuple[SinglePublisher, Publish, int]] = []
         frame, into = NOWHERE, SPREAD
@@ -109,5 +122,4 @@ class Singles:
             expected.append(waiting)
         frame.pos = pos
         frame.count(protocol, topic, counted)
-        self.size_bytes = 0
         return others

@@ -61,8 +61,8 @@ class Turn:
         for connection, data in others:
             try:
                 connection.receive(data)
-            except Exception:  # our own bug, whatever it is, must not reach other connections
-                log.exception("a connection cannot be served", protocol=connection.protocol, endpoint=connection.id)
+            except Exception:  # noqa: BLE001 - our own bug, whatever it is, must not reach other connections
+                _give_up(connection)
 
     def _publish(self, singles: Singles, reads: Sequence[Read]) -> list[Read]:
         """Publishes the reads that are one plain message each; returns the others."""
@@ -79,12 +79,19 @@ class Turn:
                 others.append(read)
                 continue
             connection, size_bytes = read[0], len(read[1])
+            permissions = connection.principal.permissions
+            denials: dict[int, Refusal] = {}
+            if permissions.access is not None:
+                try:
+                    denials = permissions.refused((single.message,))
+                except Exception:  # noqa: BLE001 - our own bug: nobody knows whether it may
+                    _give_up(connection)
+                    continue
             connection.flow.bytes_in += size_bytes
             connection.outstanding_count = 1
             connection.outstanding_bytes += size_bytes
             connection.alone = single
-            permissions = connection.principal.permissions
-            if permissions.access is not None and (denials := permissions.refused((single.message,))):
+            if denials:
                 denied.append((connection, single, size_bytes, denials))
             else:
                 waiting.append((connection, single, size_bytes))
@@ -93,10 +100,10 @@ class Turn:
             ingest.publish_singles(waiting)
         for connection, single, size_bytes, denials in denied:
             ingest.publish(connection, connection.publish_of(single), size_bytes, denials)
-            connection.flush()
+            connection.guard(connection.flush)
         if self._hub.crowded:
             for connection, _, _ in waiting:
-                connection.flush()
+                connection.guard(connection.flush)
         return others
 
     def acknowledged(self, waiting: Sequence[WaitingSingle]) -> None:
@@ -108,7 +115,7 @@ class Turn:
                 or transport is None
                 or connection.gone
                 or not connection.writable
-                or (not connection.in_turns and transport.is_closing())
+                or transport.is_closing()
             ):
                 connection.ended_by_adapter(single, DONE, size_bytes)
                 continue
@@ -119,4 +126,10 @@ class Turn:
             connection.flow.bytes_out += len(acknowledgement)
             transport.write(acknowledgement)
             if not connection.reading or connection.ended or connection.unanswered is not None:
-                connection.settled()
+                connection.guard(connection.settled)
+
+
+def _give_up(connection: "Connection") -> None:
+    """Ends a connection that our own bug has reached, and no other."""
+    log.exception("a connection cannot be served", protocol=connection.protocol, endpoint=connection.id)
+    connection.close("internal error")

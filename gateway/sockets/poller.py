@@ -36,7 +36,7 @@ class Ready(Protocol):
 class Poller:
     """The sockets of one event loop. Lives as long as that.
 
-    `received` takes the reads of a turn: of each the `together` of its socket, and the bytes.
+    `received` takes the reads of a turn: of each the `together` of its socket, which can `abort`, and the bytes.
     """
 
     def __init__(
@@ -94,5 +94,7 @@ class Poller:
     def _hand_over(self, reads: Sequence[tuple[Any, bytes]]) -> None:
         try:
             self._received(reads)
-        except Exception:  # as above
+        except Exception:  # as above; nobody knows who was served, and a stream may have no hole
             log.exception("the reads of a turn cannot be served")
+            for protocol, _ in reads:
+                protocol.abort()

@@ -41,7 +41,8 @@ class SocketTransport(asyncio.Transport):
         self._sock = sock
         self._number = sock.fileno()
         self._protocol = protocol
-        self.together: asyncio.Protocol | None = protocol if together else None
+        self._together = protocol if together else None
+        self.together = self._together  # None while it is not read
         self._kept: list[bytes] = []  # written, and not taken by the kernel yet
         self._kept_bytes = 0
         self._high_bytes = WRITE_BUFFER_BYTES
@@ -98,12 +99,14 @@ class SocketTransport(asyncio.Transport):
     def pause_reading(self) -> None:
         """Reads no more for now."""
         self._reading = False
+        self.together = None
         self._look()
 
     def resume_reading(self) -> None:
         """Reads on, where it is not closed."""
         if not self._closing:
             self._reading = True
+            self.together = self._together
             self._look()
 
     def _look(self) -> None:
@@ -205,6 +208,7 @@ class SocketTransport(asyncio.Transport):
             return
         self._closing = True
         self._reading = False
+        self.together = None
         if self._kept:
             self._look()
         else:
@@ -238,7 +242,7 @@ class SocketTransport(asyncio.Transport):
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Gives what comes to another protocol."""
         self._protocol = cast(asyncio.Protocol, protocol)
-        self.together = None
+        self._together = self.together = None
 
 
 def _name(ask: Any) -> Any:

@@ -411,3 +411,26 @@ async def test_a_long_turn_is_cut_into_frames(rig, body, count):
     assert all(publisher.answers == [(b"ack", 10)] for publisher in publishers)
     assert len(rig.log.bodies) == count
     assert rig.rested()
+
+
+async def test_a_single_that_needs_no_sync_waits_for_no_frame(rig, controller):
+    await controller.do(CreateTopic(name="fast", config={"flush": "async"}))
+    rig.know("fast/1")
+    rig.single(Publisher(), message())
+    rig.turn()
+    rig.single(Publisher(), message(address="fast/1"))
+    rig.turn()
+    assert [frame.flags for frame, _ in rig.log.waiting] == [0, FRAME_ASYNC]
+
+
+async def test_large_singles_wait_for_no_frame(rig):
+    for _ in range(FRAME_PAYLOAD_BYTES // 10 // 10):
+        rig.single(Publisher(), message())
+        rig.turn()
+        if len(rig.log.waiting) > 1:
+            break
+    sizes = [frame.row_count for frame, _ in rig.log.waiting]
+    assert sizes == [1, GATHERED_MAX]
+    rig.ingest.publish_singles([(Publisher(), Single(message(), b"ack"), FRAME_PAYLOAD_BYTES)])
+    rig.turn()
+    assert len(rig.log.waiting) == 3

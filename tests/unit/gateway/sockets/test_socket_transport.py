@@ -424,3 +424,55 @@ async def test_a_family_of_addresses_that_the_kernel_is_without_is_passed_over(m
     with pytest.raises(OSError, match="not supported"):
         await server.listen("localhost", 0, backlog=10, shared=False)
     server._poller.close()
+
+
+class Abortable(Peer):
+    def abort(self):
+        self.transport.abort()
+
+
+async def test_reads_that_cannot_be_handed_over_end_their_connections(monkeypatch):
+    monkeypatch.setattr(poller, "log", SimpleNamespace(exception=lambda *_: None))
+    peers = []
+
+    def failing(_reads):
+        raise KeyError("a bug of ours")
+
+    sockets = Poller(asyncio.get_running_loop(), failing)
+    server = PlainListener(lambda: peers.append(Abortable()) or peers[-1], sockets, together=True)
+    await server.listen("127.0.0.1", 0, backlog=10, shared=False)
+    with socket.create_connection(server.sockets[0].getsockname()) as sock:
+        sock.sendall(b"x")
+        await until(lambda: bool(peers) and peers[0].heard == ["made", "lost"])
+    server.close()
+    sockets.close()
+
+
+async def test_a_socket_that_is_paused_in_its_turn_is_not_read_in_it():
+    peers, read = [], []
+
+    def pausing(reads):
+        read.extend(reads)
+        for peer in peers:
+            peer.transport.pause_reading()
+
+    sockets = Poller(asyncio.get_running_loop(), pausing)
+    server = PlainListener(lambda: peers.append(Abortable()) or peers[-1], sockets, together=True)
+    await server.listen("127.0.0.1", 0, backlog=10, shared=False)
+    address = server.sockets[0].getsockname()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        socket.create_connection(address) as first,
+        socket.create_connection(address) as second,
+    ):
+        patch.setattr(poller, "TOGETHER_BYTES", 1)
+        await until(lambda: len(peers) == 2)
+        first.sendall(b"x")
+        second.sendall(b"y")
+        await until(lambda: bool(read))
+        assert len(read) == 1
+        for peer in peers:
+            peer.transport.resume_reading()
+        await until(lambda: len(read) == 2)
+    server.close()
+    sockets.close()
