@@ -55,13 +55,20 @@ def test_what_one_publishes_all_read(devices):
             assert (dotted(packet.code), packet.payload) == ("2.05", b"%d" % number)
 
 
-def test_nobody_observes_and_all_are_told_so(devices):
-    """An answer without the option says that it is not observed (RFC 7641, 3.1)."""
-    devices[0].ask("t/observed/here", payload=b"value")
-    for device in devices:
+def test_what_one_publishes_all_observers_hear_at_whichever_worker(devices):
+    publisher, *observers = devices
+    publisher.ask("t/observed/here", payload=b"value")
+    for device in observers:
         packet = device.ask("t/observed/here", GET, options=((OBSERVE, b""),))
         assert (dotted(packet.code), packet.payload) == ("2.05", b"value")
-        assert OBSERVE not in [number for number, _ in packet.options]
+        assert OBSERVE in [number for number, _ in packet.options]
+    assert dotted(publisher.ask("t/observed/here", PUT, payload=b"another").code) == "2.04"
+    for device in observers:
+        packet = device.heard()
+        while packet.payload == b"value":  # on its way when it began to observe
+            packet = device.heard()
+        assert (dotted(packet.code), packet.payload) == ("2.05", b"another")
+        assert OBSERVE in [number for number, _ in packet.options]
 
 
 def test_a_message_that_comes_twice_is_stored_once(gateway, devices):

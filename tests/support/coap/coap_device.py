@@ -52,6 +52,21 @@ class Device:
             return packet
         raise AssertionError(f"no answer to {self.last!r}")
 
+    def heard(self):
+        """Returns the next message with the token of the last request: a notification (RFC 7641)."""
+        token = self._mid.to_bytes(4, "big")
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            try:
+                packet = decode(self._socket.recv(2_000))
+            except TimeoutError:
+                continue
+            if packet.type == CON:
+                self._socket.send(encode(Packet(type=ACK, code=EMPTY, mid=packet.mid)))
+            if packet.token == token and packet.code != EMPTY:
+                return packet
+        raise AssertionError(f"nothing was heard of {self.last!r}")
+
     def put(self, path, body, number):
         """The response to one block of a body."""
         at = number * BLOCK_BYTES
