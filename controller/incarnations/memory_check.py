@@ -13,11 +13,14 @@ A memory is a directory with its incarnation. Three are in doubt:
 - One that went back without that being visible, such as a volume that was reset to a snapshot. Others remember its
   term and what it has acknowledged. They are asked once after every start, before it votes, and a leader's heartbeats
   tell it later. It becomes another incarnation too.
+
+A memory of before the cluster was recovered from another controller counts nowhere any more. No leader tells it, as
+nobody leads it: so it asks the others as long as it hears of no leader.
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, Protocol
 
@@ -195,6 +198,8 @@ class MemoryCheck:
                     pause_s = ASK_S if self._doubt in {MemoryDoubt.STARTED, MemoryDoubt.COPIED} else LOOK_S
                 elif self._doubt is MemoryDoubt.WAITS:
                     await self._settle()
+                elif self._driver.status.leader is None:
+                    await self._look_for_recovery()
                 else:
                     self._say("")
             except RaftError as error:
@@ -258,7 +263,7 @@ class MemoryCheck:
         found = await self._ask(others)
         there = [one for one in found.values() if isinstance(one, Acquaintance)]
         lacks = next((text for one in there if (text := self._lacks(one))), None)
-        if any(one.generation > self._home.state.generation for one in there):
+        if self._is_outdated(there):
             self._say(words.RECOVERED)
         elif lacks is not None:
             await self.went_back(lacks)
@@ -276,6 +281,24 @@ class MemoryCheck:
             self._say("")
         else:
             self._say(words.COPIED)
+
+    async def _look_for_recovery(self) -> None:
+        """Asks the others whether the cluster goes on without this controller; then it does not vote any more.
+
+        Whoever could have said so at the start was perhaps down, or too busy to answer in time.
+        """
+        found = await self._ask(self._voters())
+        if self._is_outdated([one for one in found.values() if isinstance(one, Acquaintance)]):
+            self._doubt = MemoryDoubt.STARTED
+            self._driver.prove(proven=False)
+            self._say(words.RECOVERED)
+        else:
+            self._say("")
+
+    def _is_outdated(self, others: Sequence[Acquaintance]) -> bool:
+        """Returns whether another controller knows of a recovery that what is applied here does not."""
+        generation = self._home.state.generation
+        return self._home.applied > 0 and any(one.generation > generation for one in others)
 
     def _voters(self) -> dict[int, str]:
         status = self._driver.status

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from controller.api.client import ControllerError, GroupConfig, Member, MetadataForgotten, Replica
 from controller.api.commands import AddGroup, CreateTopic, RaiseQueues, RegisterReplica
+from controller.incarnations import words
 from controller.incarnations.recovery import RECOVERED_INDEXES, Survivor
 from controller.metadata.growth import check_growth
 from controller.metadata.state import QUEUE_NUMBER_MAX, RECOVERED_EPOCHS, RECOVERED_QUEUES, MetadataState
@@ -57,6 +58,27 @@ async def test_one_goes_on_alone_and_gives_nothing_again(tmp_path):
         group = alone.group(0)
         assert (group.master, group.sync_set, group.master_epoch) == (None, (), epoch + RECOVERED_EPOCHS)
         assert [one.id for one in alone.members()] == [2]
+
+
+async def test_one_that_heard_nobody_at_its_start_says_later_that_the_cluster_was_recovered_without_it(tmp_path):
+    """It asked once, and had no answer in time: as when the one that goes on is down then, or busy."""
+    three = Controllers(tmp_path, limits=ONE_QUEUE)
+    async with three:
+        await three.leader()
+        await until(lambda: all(len(node.members()) == 3 for node in three.nodes.values()))
+        await three.stop()
+        survivor = survivor_of(three, 2)
+        survivor.recover(three.addresses[2], "c2")
+        survivor.close()
+        await three.start(3)
+        left = three.nodes[3]
+        await until(lambda: left.driver._raft._node.proven)
+        await three.start(2)
+        await until(lambda: left.memory.reasons == (words.RECOVERED,))
+        assert not left.driver._raft._node.proven
+        assert not left.has_leader
+        assert three.nodes[2].leading is not None
+        assert three.nodes[2].memory.reasons == ()
 
 
 def test_what_is_no_controllers_directory_is_refused(tmp_path):
