@@ -219,6 +219,13 @@ SERVERS: Mapping[str, ServerSpec] = {
             launch=_python_peer("http_server", "http"),
         ),
         ServerSpec(
+            name="uvicorn",
+            keeps={"http": NOTHING},
+            missing=_needs_package("uvicorn"),
+            version=lambda: f"{version('uvicorn')} (httptools {version('httptools')})",
+            launch=_python_peer("uvicorn_app", "http"),
+        ),
+        ServerSpec(
             name="store",
             keeps={"store": ON_DISK},
             missing=lambda: None,

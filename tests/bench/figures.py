@@ -4,10 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tests.bench.load.amqp_channels import AmqpChannels
 from tests.bench.load.amqp_consume import AmqpConsume
 from tests.bench.load.amqp_publish import AmqpPublish
 from tests.bench.load.base import Load
+from tests.bench.load.coap_devices import CoapDevices
 from tests.bench.load.coap_post import CoapPost
+from tests.bench.load.http_devices import HttpDevices
 from tests.bench.load.http_post import HttpPost
 from tests.bench.load.in_process import SparkRead, StoreAppend
 from tests.bench.load.mqtt_catch_up import MqttCatchUp
@@ -194,6 +197,14 @@ FIGURES: Mapping[str, Figure] = {
             count=100_000,
         ),
         Figure(
+            name="amqp-channels",
+            title="AMQP confirmed publish, 500 channels with one message under way each",
+            protocol="amqp",
+            unit="messages/s",
+            load=AmqpChannels(),
+            servers=("headgate", "rabbitmq"),
+        ),
+        Figure(
             name="coap-post",
             title="CoAP confirmable POST",
             protocol="coap",
@@ -207,6 +218,14 @@ FIGURES: Mapping[str, Figure] = {
             protocol="coap",
             unit="answers/s",
             load=CoapPost(method="put"),
+            servers=("headgate", "aiocoap", "libcoap"),
+        ),
+        Figure(
+            name="coap-devices",
+            title="CoAP confirmable PUT, 1,000 endpoints with one request under way each",
+            protocol="coap",
+            unit="answers/s",
+            load=CoapDevices(),
             servers=("headgate", "aiocoap", "libcoap"),
         ),
         Figure(
@@ -224,6 +243,14 @@ FIGURES: Mapping[str, Figure] = {
             unit="events/s",
             load=HttpPost(version=1, mode="batch"),
             servers=("headgate", "bare-http"),
+        ),
+        Figure(
+            name="http1-devices",
+            title="HTTP/1.1 POST, 500 connections with one CloudEvent under way each",
+            protocol="http",
+            unit="events/s",
+            load=HttpDevices(),
+            servers=("headgate", "uvicorn", "bare-http"),
         ),
         Figure(
             name="http2-event",

@@ -5,7 +5,7 @@ import struct
 
 from tests.bench.load.base import SILENCE_S, LoadError, Silence
 
-__all__ = ["ACK", "NACK", "Confirms", "Session", "message", "short"]
+__all__ = ["ACK", "NACK", "ChannelAcks", "Confirms", "Session", "message", "short"]
 
 METHOD, HEADER, BODY = 1, 2, 3
 CHANNEL = 1
@@ -43,13 +43,13 @@ def method(name: tuple[int, int], arguments: bytes = b"", channel: int = CHANNEL
     return frame(METHOD, struct.pack("!HH", *name) + arguments, channel)
 
 
-def message(exchange: str, routing_key: str, body: bytes) -> bytes:
+def message(exchange: str, routing_key: str, body: bytes, channel: int = CHANNEL) -> bytes:
     """A whole basic.publish of a persistent message: method, header with content type and delivery mode, body."""
     properties = struct.pack("!H", 0x9000) + short("application/json") + bytes([PERSISTENT])
     return (
-        method(PUBLISH, b"\0\0" + short(exchange) + short(routing_key) + b"\0")
-        + frame(HEADER, struct.pack("!HHQ", 60, 0, len(body)) + properties)
-        + frame(BODY, body)
+        method(PUBLISH, b"\0\0" + short(exchange) + short(routing_key) + b"\0", channel)
+        + frame(HEADER, struct.pack("!HHQ", 60, 0, len(body)) + properties, channel)
+        + frame(BODY, body, channel)
     )
 
 
@@ -193,3 +193,34 @@ class Confirms:
             self._beyond.discard(self._floor)
         if name == NACK:
             self.nacked += self.answered - before
+
+
+class ChannelAcks:
+    """Reads the confirms of a connection's channels, each of which has one publish under way."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._rest = b""
+
+    def read(self) -> list[int]:
+        """Returns the channels whose publish is confirmed. Raises `LoadError`, also for anything else than an ack."""
+        data = self._rest + receive(self.session.socket)
+        at, end, channels = 0, len(data), []
+        while end - at >= METHOD_FRAME_MIN:
+            _, channel, size, class_id, method_id = FRAME_AND_NAME(data, at)
+            if end - at < size + 8:
+                break
+            if (class_id, method_id) != ACK:
+                raise LoadError(f"method {class_id}.{method_id} came where a confirm was awaited")
+            channels.append(channel)
+            at += size + 8
+        self._rest = data[at:]
+        return channels
+
+
+def receive(connection: socket.socket) -> bytes:
+    """Returns what came. Raises `LoadError` when the server has closed."""
+    data = connection.recv(1 << 16)
+    if not data:
+        raise LoadError("closed by the server")
+    return data

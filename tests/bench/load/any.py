@@ -2,9 +2,12 @@
 
 from typing import TypeAlias
 
+from tests.bench.load.amqp_channels import AmqpChannels
 from tests.bench.load.amqp_consume import AmqpConsume
 from tests.bench.load.amqp_publish import AmqpPublish
+from tests.bench.load.coap_devices import CoapDevices
 from tests.bench.load.coap_post import CoapPost
+from tests.bench.load.http_devices import HttpDevices
 from tests.bench.load.http_post import HttpPost
 from tests.bench.load.in_process import SparkRead, StoreAppend
 from tests.bench.load.mqtt_catch_up import MqttCatchUp
@@ -16,9 +19,12 @@ from tests.bench.load.mqtt_publish import MqttFanout, MqttPublish
 __all__ = ["AnyLoad"]
 
 AnyLoad: TypeAlias = (
-    AmqpConsume
+    AmqpChannels
+    | AmqpConsume
     | AmqpPublish
+    | CoapDevices
     | CoapPost
+    | HttpDevices
     | HttpPost
     | MqttCatchUp
     | MqttConnect

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from tests.bench.load.base import Count, Load, LoadError, Measured, json_payload, together
 
-__all__ = ["CoapPost"]
+__all__ = ["CODES", "IDENTIFIERS", "CoapPost"]
 
 POST, PUT = 2, 3
 URI_PATH, CONTENT_FORMAT = 11, 12
@@ -49,7 +49,7 @@ class CoapPost(Load, frozen=True, kw_only=True, tag="coap"):
 
     def _exchange(self, device: int, total: int) -> Counter[str]:
         """One endpoint's requests; the response codes of those answered."""
-        tail = self._tail(device)
+        tail = self.tail(device)
         start = bytes([0x44, CODES[self.method]])  # version 1, confirmable, a token of four bytes
         sent = answered = lost = 0
         codes: Counter[int] = Counter()
@@ -70,7 +70,7 @@ class CoapPost(Load, frozen=True, kw_only=True, tag="coap"):
                     codes[response[1]] += 1
         return Counter({f"{code >> 5}.{code & 31:02d}": count for code, count in codes.items()})
 
-    def _tail(self, device: int) -> bytes:
+    def tail(self, device: int) -> bytes:
         """Everything behind the token: /t/telemetry/dev0001/temp, JSON, the payload."""
         options, last = b"", 0
         for segment in (b"t", b"telemetry", b"dev%04d" % device, b"temp"):

@@ -3,6 +3,7 @@
 import random
 import socket
 import struct
+import threading
 from itertools import pairwise
 
 import h2.config
@@ -10,11 +11,14 @@ import h2.connection
 import h2.events
 import pytest
 
-from tests.bench.load.amqp_wire import ACK, BODY, HEADER, NACK, Confirms, Session, frame, method, short
+from tests.bench.load import one_each as one_each_module
+from tests.bench.load.amqp_wire import ACK, BODY, HEADER, NACK, ChannelAcks, Confirms, Session, frame, method, short
 from tests.bench.load.base import LoadError, json_payload
+from tests.bench.load.coap_devices import CoapDevices
 from tests.bench.load.http_wire import Http1, Http2, Post
 from tests.bench.load.mqtt_publish import MqttPublish
 from tests.bench.load.mqtt_wire import PINGRESP, PublishCounter, publish, topic
+from tests.bench.load.one_each import one_each
 
 
 def pieces(data, chance):
@@ -120,3 +124,59 @@ def test_http2_says_when_the_server_gives_up():
     server.close_connection()
     with pytest.raises(LoadError):
         wire.feed(server.data_to_send())
+
+
+def test_channels_are_confirmed_however_the_acks_are_cut():
+    stream = b"".join(method(ACK, struct.pack("!QB", tag, 0), channel) for tag in range(1, 5) for channel in (3, 1, 2))
+    for seed in range(20):
+        session, (ours, theirs) = Session.__new__(Session), socket.socketpair()
+        session.socket, found = theirs, []
+        acks = ChannelAcks(session)
+        with ours, theirs:
+            for piece in pieces(stream, random.Random(seed)):
+                ours.sendall(piece)
+                found += acks.read()
+        assert found == [3, 1, 2] * 4
+
+
+def test_an_endpoint_asks_again_only_when_its_own_request_is_answered():
+    _, first, answered = CoapDevices()._peer(None, 7)
+    token = first[4:8]
+    assert answered(b"\x60\x00" + first[2:4]) == b""  # an empty acknowledgement
+    assert answered(b"\x64\x44" + first[2:4] + b"late") == b""
+    following = answered(b"\x64\x44" + first[2:4] + token)
+    assert following[:2] == first[:2]
+    assert following[2:8] != first[2:8]
+    assert following[8:] == first[8:]
+    with pytest.raises(LoadError):
+        answered(b"\x64\xa3" + following[2:8])
+
+
+def test_each_peer_has_one_request_under_way_and_lost_ones_are_sent_again(monkeypatch):
+    monkeypatch.setattr(one_each_module, "AGAIN_S", 0.02)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    asked: list[bytes] = []
+    answered = [0]
+
+    def following(data):
+        if int(data) < len(answered) - 1:  # answered twice, as it was sent twice
+            return b""
+        answered.append(int(data))
+        return b"%d" % len(answered[1:])
+
+    def answer():
+        while (data := ours.recv(64)) != b"end":
+            asked.append(data)
+            if len(asked) > 1:  # the first is lost
+                ours.send(data)
+
+    with ours, theirs:
+        answering = threading.Thread(target=answer)
+        answering.start()
+        found = one_each([(theirs, b"0", following)], duration_s=0.3, pid=0, again=True)
+        theirs.setblocking(True)
+        theirs.send(b"end")
+        answering.join()
+    assert found.also["sent_again"] >= 1
+    assert asked[:2] == [b"0", b"0"]
+    assert list(dict.fromkeys(map(int, asked))) == list(range(found.done + 1))
