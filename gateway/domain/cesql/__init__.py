@@ -1,0 +1,41 @@
+"""Filters over the attributes of events: CESQL 1.0, and the dialects of the CloudEvents Subscriptions API.
+
+    logic      = comparison { ( AND | OR | XOR ) comparison }              from the left, all three of one rank
+    comparison = sum { ( = | != | <> | < | <= | > | >= ) sum }
+    sum        = product { ( + | - ) product }
+    product    = test { ( * | / | % ) test }
+    test       = unary { [NOT] LIKE text | [NOT] IN ( logic {, logic} ) }
+    unary      = ( NOT | - ) unary | EXISTS name | atom
+    atom       = whole number | 'text' | "text" | TRUE | FALSE | name | function ( [logic {, logic}] ) | ( logic )
+
+An event is a mapping of attribute names to texts, whole numbers and booleans, which are the three types of the
+language; a value that an operator does not take is cast. An expression always has a value. Where something fails, such
+as a cast, a division by zero or a name that the event does not have, the operator around it has the zero value of its
+type and the error is returned beside it; an event passes a filter only if the answer is true and there is no error
+(CESQL 1.0, 1.2 and 3.3). AND and OR do not evaluate what cannot change their answer.
+
+The cost of one event is bounded by `EXPRESSION_CHARS_MAX`, `NODES_MAX`, `DEPTH_MAX`, and for LIKE by the limits of
+`gateway.domain.sql92`. Delivery to webhooks imports this room; it imports messages' errors and the patterns of SQL92.
+"""
+
+from gateway.domain.cesql.dialects import FILTERS_MAX, EventFilter, FilterError, compile_filters
+from gateway.domain.cesql.expression import EXPRESSION_CHARS_MAX, Expression, compile_expression
+from gateway.domain.cesql.lexer import NODES_MAX, CesqlSyntaxError
+from gateway.domain.cesql.parser import DEPTH_MAX
+from gateway.domain.cesql.values import ErrorKind, Event, Value
+
+__all__ = [
+    "DEPTH_MAX",
+    "EXPRESSION_CHARS_MAX",
+    "FILTERS_MAX",
+    "NODES_MAX",
+    "CesqlSyntaxError",
+    "ErrorKind",
+    "Event",
+    "EventFilter",
+    "Expression",
+    "FilterError",
+    "Value",
+    "compile_expression",
+    "compile_filters",
+]

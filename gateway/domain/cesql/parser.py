@@ -1,0 +1,224 @@
+"""Tokens to one closure over an event, by recursive descent over the grammar of `gateway.domain.cesql`."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, NamedTuple, NoReturn
+
+from gateway.domain.cesql import evaluate
+from gateway.domain.cesql.functions import find_function
+from gateway.domain.cesql.lexer import NODES_MAX, CesqlSyntaxError, Token, tokens
+from gateway.domain.cesql.values import INTEGER_MAX, INTEGER_MIN, Eval, Value, ValueType
+from gateway.domain.sql92 import PATTERN_CHARS_MAX
+
+__all__ = ["DEPTH_MAX", "Node", "Parser"]
+
+DEPTH_MAX: Final = 24  # of parentheses, functions, NOT and minus signs within each other
+_DIGITS_MAX: Final = 64  # of a literal: more are never an integer of 32 bits
+_EQUALITIES: Final = {"=": True, "!=": False, "<>": False}
+
+
+class Node(NamedTuple):
+    """A part of an expression: the type of its value, its closure, and its place in the text."""
+
+    kind: ValueType
+    eval: Eval
+    at: int
+
+
+class Parser:
+    """Recursive descent; each method leaves the parser behind what it has read."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._tokens = tokens(text)
+        self._next = 0
+        self._depth = 0
+        self._nodes = 0
+        self.missing = ""  # a function that is called and that there is not
+
+    def whole(self) -> Node:
+        """Returns the expression. Raises `CesqlSyntaxError`."""
+        node = self._logic()
+        if self._peek.kind != "end":
+            self._fail(self._peek.at, f"{self._shown(self._peek)} is not expected here")
+        return node
+
+    # ---- tokens
+
+    @property
+    def _peek(self) -> Token:
+        return self._tokens[self._next]
+
+    def _take(self, *kinds: str) -> Token | None:
+        token = self._tokens[self._next]
+        if token.kind not in kinds:
+            return None
+        self._next += 1
+        if token.kind not in {"(", ")", ","}:
+            self._nodes += 1
+            if self._nodes > NODES_MAX:
+                self._fail(token.at, f"an expression has at most {NODES_MAX} operands and operators")
+        return token
+
+    def _expect(self, kind: str) -> Token:
+        token = self._take(kind)
+        if token is None:
+            self._fail(self._peek.at, f"{kind} is expected here, not {self._shown(self._peek)}")
+        return token
+
+    def _fail(self, at: int, why: str) -> NoReturn:
+        raise CesqlSyntaxError(self._text, at, why)
+
+    @staticmethod
+    def _shown(token: Token) -> str:
+        return "the end" if token.kind == "end" else f"{str(token.value)[:64]!r}"
+
+    def _deeper(self, at: int, part: Callable[[], Node]) -> Node:
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            self._fail(at, f"an expression is at most {DEPTH_MAX} levels deep")
+        node = part()
+        self._depth -= 1
+        return node
+
+    # ---- operators, from the loosest to the tightest
+
+    def _logic(self) -> Node:
+        return self._chain(self._comparison, evaluate.LOGIC, ValueType.BOOLEAN, evaluate.logic)
+
+    def _comparison(self) -> Node:
+        node, links = self._sum(), 0
+        while (sign := self._take(*_EQUALITIES, *evaluate.ORDER)) is not None:
+            right = self._sum()
+            if sign.kind in _EQUALITIES:
+                compared = evaluate.equality(node.eval, right.eval, same=_EQUALITIES[sign.kind])
+            else:
+                compared = evaluate.order(sign.kind, *(_as(ValueType.INTEGER, one) for one in (node, right)))
+            node = Node(ValueType.BOOLEAN, compared, sign.at)
+            links = self._linked(links, sign.at)
+        return node
+
+    def _sum(self) -> Node:
+        return self._chain(self._product, ("+", "-"), ValueType.INTEGER, evaluate.arithmetic)
+
+    def _product(self) -> Node:
+        return self._chain(self._test, ("*", "/", "%"), ValueType.INTEGER, evaluate.arithmetic)
+
+    def _chain(
+        self,
+        part: Callable[[], Node],
+        signs: Collection[str],
+        kind: ValueType,
+        join: Callable[[Eval, Sequence[tuple[str, Eval]]], Eval],
+    ) -> Node:
+        """Operators of one rank, which take and give values of one type."""
+        first = part()
+        if self._peek.kind not in signs:
+            return first
+        steps: list[tuple[str, Eval]] = []
+        while (sign := self._take(*signs)) is not None:
+            steps.append((sign.kind, _as(kind, part())))
+        return Node(kind, join(_as(kind, first), steps), first.at)
+
+    def _test(self) -> Node:
+        node, links = self._unary(), 0
+        while self._peek.kind in {"NOT", "LIKE", "IN"}:
+            same = self._take("NOT") is None
+            word = self._take("LIKE", "IN")
+            if word is None:
+                self._fail(self._peek.at, "NOT is followed by LIKE or IN here")
+            test = self._like(node, same) if word.kind == "LIKE" else self._in(node, same)
+            node = Node(ValueType.BOOLEAN, test, word.at)
+            links = self._linked(links, word.at)
+        return node
+
+    def _linked(self, links: int, at: int) -> int:
+        """Counts tests that follow each other, each of which is asked within the next."""
+        if links >= DEPTH_MAX:
+            self._fail(at, f"at most {DEPTH_MAX} comparisons follow each other; join them by AND")
+        return links + 1
+
+    def _like(self, node: Node, same: bool) -> Eval:
+        pattern = self._expect("text")
+        if len(pattern.value) > PATTERN_CHARS_MAX:
+            self._fail(pattern.at, f"a pattern has at most {PATTERN_CHARS_MAX} characters")
+        return evaluate.like(_as(ValueType.STRING, node), pattern.value, same=same)
+
+    def _in(self, node: Node, same: bool) -> Eval:
+        at = self._expect("(").at
+        members = self._deeper_list(at)
+        if not members:
+            self._fail(at, "IN is followed by at least one value")
+        return evaluate.one_of(node.eval, [one.eval for one in members], same=same)
+
+    def _deeper_list(self, at: int) -> list[Node]:
+        """Reads expressions divided by commas, up to the closing parenthesis."""
+        if self._take(")") is not None:
+            return []
+        found = [self._deeper(at, self._logic)]
+        while self._take(",") is not None:
+            found.append(self._deeper(at, self._logic))
+        self._expect(")")
+        return found
+
+    # ---- operands
+
+    def _unary(self) -> Node:
+        if (word := self._take("NOT")) is not None:
+            inner = self._deeper(word.at, self._unary)
+            return Node(ValueType.BOOLEAN, evaluate.negated(_as(ValueType.BOOLEAN, inner)), word.at)
+        if (sign := self._take("-", "+")) is not None:
+            if self._peek.kind == "number" and self._peek.at == sign.at + 1:
+                return self._number(sign.kind)
+            if sign.kind == "+":
+                self._fail(sign.at, "a plus sign stands in front of a number, or between two values")
+            inner = self._deeper(sign.at, self._unary)
+            return Node(ValueType.INTEGER, evaluate.minus(_as(ValueType.INTEGER, inner)), sign.at)
+        if (word := self._take("EXISTS")) is not None:
+            return Node(ValueType.BOOLEAN, evaluate.presence(self._expect("name").value), word.at)
+        return self._atom()
+
+    def _atom(self) -> Node:
+        if self._peek.kind == "number":
+            return self._number("")
+        token = self._take("text", "TRUE", "FALSE", "name", "function", "(")
+        if token is None:
+            self._fail(self._peek.at, f"a value is expected here, not {self._shown(self._peek)}")
+        if token.kind == "(":
+            inner = self._deeper(token.at, self._logic)
+            self._expect(")")
+            return inner
+        if token.kind == "name":
+            return Node(ValueType.ANY, evaluate.attribute(token.value), token.at)
+        if token.kind == "function":
+            return self._function(token)
+        if token.kind == "text":
+            return _constant(ValueType.STRING, token.value, token.at)
+        return _constant(ValueType.BOOLEAN, token.kind == "TRUE", token.at)
+
+    def _number(self, sign: str) -> Node:
+        token = self._expect("number")
+        value = int(f"{sign}{token.value[:_DIGITS_MAX]}")
+        if len(token.value) > _DIGITS_MAX or not INTEGER_MIN <= value <= INTEGER_MAX:
+            self._fail(token.at, f"{token.value[:64]} is no integer of 32 bits")
+        return _constant(ValueType.INTEGER, value, token.at)
+
+    def _function(self, name: Token) -> Node:
+        self._expect("(")
+        given = self._deeper_list(name.at)
+        function = find_function(name.value, len(given))
+        if function is None:
+            self.missing = self.missing or f"{name.value} of {len(given)} arguments"
+            return Node(ValueType.ANY, evaluate.missing_function(name.value, len(given)), name.at)
+        kinds = list(function.takes)
+        if function.rest is not None:
+            kinds += [function.rest] * (len(given) - len(kinds))
+        arguments = [_as(kind, node) for kind, node in zip(kinds, given, strict=True)]
+        return Node(function.gives, evaluate.call(function, arguments, name.at), name.at)
+
+
+def _as(kind: ValueType, node: Node) -> Eval:
+    return evaluate.cast(kind, node.eval, node.kind)
+
+
+def _constant(kind: ValueType, value: Value, at: int) -> Node:
+    return Node(kind, lambda _: value, at)
