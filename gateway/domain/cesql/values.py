@@ -25,7 +25,7 @@ Event: TypeAlias = Mapping[str, Value]  # the attributes of an event, by name
 Eval: TypeAlias = Callable[[Event], Value]
 
 INTEGER_MIN: Final = -(1 << 31)
-INTEGER_MAX: Final = (1 << 31) - 1
+INTEGER_MAX: Final = (1 << 31) - 1  # of the type Integer
 _INTEGER: Final = re.compile("[+-]?[0-9]{1,64}")
 
 
