@@ -17,6 +17,8 @@ from adapters.amqp.wire import (
     SYNTAX_ERROR,
     Reader,
     Table,
+    Timestamp,
+    field_spans,
     read_octet,
     read_short_string,
     read_table,
@@ -24,7 +26,7 @@ from adapters.amqp.wire import (
     write_table,
 )
 from gateway.domain.errors import ProtocolError, Refusal
-from gateway.port.queues import routing_of, text_of
+from gateway.port.queues import DEATHS, EXPIRATION, PROPERTIES, PROPERTIES_BEFORE, routing_of, text_of
 from store.api.message import REPLY_QUEUE, Message
 
 __all__ = ["NATIVE", "SHORT_BYTES_MAX", "Template", "layout", "properties_of", "read_properties"]
@@ -32,6 +34,8 @@ __all__ = ["NATIVE", "SHORT_BYTES_MAX", "Template", "layout", "properties_of", "
 NATIVE: Final = "amqp"
 NUMBER_MAX: Final = 1 << 53  # of milliseconds that a peer may name: 285,000 years
 SHORT_BYTES_MAX: Final = 255  # of a short string
+X_DEATH: Final = "x-death"
+_EXPIRATION, _HEADERS = 1 << 8, 1 << 13  # flags
 _TIMESTAMP_MAX: Final = 253_402_300_799  # the year 9999: clients make dates of timestamps
 _SIGNED_MAX: Final = (1 << 63) - 1  # of the integers we write
 _DIGITS = re.compile("[0-9]{1,16}", re.ASCII)
@@ -171,10 +175,14 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
     native: dict[str, Any] = {"properties": raw}
     if get("reply_to"):
         native[REPLY_QUEUE] = get("reply_to")
+    if expiration is not None:
+        native[EXPIRATION] = expiration
     said, event = _NOTHING_SAID, None
     others: dict[str, str] = {}
     headers = get("headers")
     if headers:
+        if isinstance(deaths := headers.get(X_DEATH), list):
+            native[DEATHS] = deaths
         mapped, event, others = _sort_headers(headers)
         said = _Mapped.of(mapped) if mapped else said
         if mapped or event:
@@ -299,10 +307,16 @@ def _failed(why: str) -> ProtocolError:
 def properties_of(message: Message, *, now_ms: int) -> bytes:
     """The property flags and fields of a message: those it came with, or those its fields make."""
     native = message.native
-    if native is not None and (own := native.get(NATIVE)) is not None:
-        raw: bytes = own["properties"]
-        return raw
+    own = None if native is None else native.get(NATIVE)
+    if own is not None:
+        raw: bytes = own[PROPERTIES]
+        if raw:
+            return raw
+        if before := own.get(PROPERTIES_BEFORE):
+            return _dead(before, own)
     headers = _headers_of(message, now_ms)
+    if own is not None and DEATHS in own:
+        headers[X_DEATH] = _deaths(own)
     expires = message.expires_at_ms
     expiration = None if expires is None else str(max(0, expires - now_ms))
     flags1, first = _texts(headers, ((15, message.content_type), (14, message.content_encoding)))
@@ -312,6 +326,35 @@ def properties_of(message: Message, *, now_ms: int) -> bytes:
     mode = b"\x01" if message.qos == 0 else b"\x02"
     timestamp = min(max(0, message.time_ms // 1000), _TIMESTAMP_MAX).to_bytes(8, "big")
     return b"".join((flags.to_bytes(2, "big"), first, write_table(headers), mode, second, timestamp, third))
+
+
+def _dead(raw: bytes, own: Mapping[str, Any]) -> bytes:
+    """Returns the properties of a dead letter: as they were, without `expiration`, and with the headers of its deaths.
+
+    Fields are copied as the bytes they are, so that types stay as they were.
+    """
+    parts: list[bytes] = []
+    flags = int.from_bytes(raw[:2], "big")
+    first: dict[str, str] = own.get("first_death") or {}
+    added: Table = {f"x-first-death-{name}": text for name, text in first.items()}
+    added[X_DEATH] = _deaths(own)
+    fields, at = {name: b"" for name, _ in _FIELDS.values()}, 2
+    kept: list[bytes] = []
+    for name, reader in layout(flags):
+        start, (_, at) = at, reader(raw, at)
+        fields[name] = raw[start:at]
+        if name == "headers":
+            kept = [raw[a:b] for a, b in field_spans(raw, start) if read_short_string(raw, a)[0] not in added]
+    table = b"".join((write_table(added)[4:], *kept))
+    fields["headers"] = len(table).to_bytes(4, "big") + table
+    fields["expiration"] = b""
+    parts = [fields[name] for name, _ in _FIELDS.values()]
+    return b"".join(((flags & ~_EXPIRATION | _HEADERS).to_bytes(2, "big"), *parts))
+
+
+def _deaths(own: Mapping[str, Any]) -> list[Any]:
+    """Returns the value of the header `x-death`."""
+    return [{**one, "time": Timestamp(max(0, one["time"]))} for one in own[DEATHS]]
 
 
 def _texts(headers: Table, texts: Sequence[tuple[int, str | None]]) -> tuple[int, bytes]:

@@ -41,6 +41,7 @@ __all__ = [
     "UNEXPECTED_FRAME",
     "Reader",
     "Table",
+    "Timestamp",
     "field_spans",
     "method_frame",
     "read_method",
@@ -262,25 +263,40 @@ def short_string(text: str) -> bytes:
     return bytes((len(raw),)) + raw
 
 
+class Timestamp(int):
+    """Seconds since 1970 that are written as a timestamp."""
+
+
 def write_table(table: Table) -> bytes:
-    """A field table of texts, bytes, integers, booleans and tables, in order; names are at most 255 bytes."""
+    """A field table, of values as `_value` takes, in order; names are at most 255 bytes."""
     parts: list[bytes] = []
     for name, value in table.items():
         raw = name.encode()
-        parts += (len(raw).to_bytes(1, "big"), raw)
-        if isinstance(value, str):
-            raw = value.encode()
-            parts += (b"S", _U32.pack(len(raw)), raw)
-        elif isinstance(value, bytes):
-            parts += (b"x", _U32.pack(len(value)), value)
-        elif isinstance(value, dict):
-            parts += (b"F", write_table(value))
-        elif isinstance(value, bool):
-            parts.append(b"t\x01" if value else b"t\x00")
-        else:
-            parts += (b"l", value.to_bytes(8, "big", signed=True))
+        parts += (len(raw).to_bytes(1, "big"), raw, _value(value))
     packed = b"".join(parts)
     return _U32.pack(len(packed)) + packed
+
+
+def _value(value: object) -> bytes:
+    """A field's type and value: a text, bytes, an integer, a timestamp, a boolean, a table or an array of these."""
+    match value:
+        case str():
+            raw = value.encode()
+            return b"S" + _U32.pack(len(raw)) + raw
+        case bytes():
+            return b"x" + _U32.pack(len(value)) + value
+        case dict():
+            return b"F" + write_table(value)
+        case list():
+            packed = b"".join([_value(one) for one in value])
+            return b"A" + _U32.pack(len(packed)) + packed
+        case bool():
+            return b"t\x01" if value else b"t\x00"
+        case Timestamp():
+            return b"T" + value.to_bytes(8, "big")
+        case int():
+            return b"l" + value.to_bytes(8, "big", signed=True)
+    raise TypeError(f"no field of a table holds {type(value).__name__}")
 
 
 def _pack(method: type[Frame], values: tuple[Any, ...]) -> Iterator[bytes]:

@@ -19,7 +19,11 @@ from gateway.port.adapter import ConsumerCancelled, Leased, Request
 from store.api.message import Message
 
 __all__ = [
+    "DEATHS",
     "EXCHANGE_KINDS",
+    "EXPIRATION",
+    "PROPERTIES",
+    "PROPERTIES_BEFORE",
     "ROOT",
     "TOPIC_EXCHANGE",
     "Arguments",
@@ -46,6 +50,12 @@ __all__ = [
 TOPIC_EXCHANGE = "amq.topic"
 EXCHANGE_KINDS = ("direct", "fanout", "topic", "headers")
 ROOT = "$amqp"  # the first level of the addresses of exchanges
+
+# Keys in `Message.native["amqp"]`.
+PROPERTIES = "properties"  # the bytes that a message is delivered with by AMQP; empty: they have to be made
+PROPERTIES_BEFORE = "alive"  # of a dead letter: the bytes it was published with, empty for another protocol's
+DEATHS = "deaths"  # what `x-death` says, as plain values
+EXPIRATION = "expiration"  # the text of the property
 _OUTSIDE_NAMES = re.compile("[%\x00-\x1f\x7f]")
 
 Arguments: TypeAlias = Mapping[

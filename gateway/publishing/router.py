@@ -139,8 +139,8 @@ class Router:
         found = [pattern for pattern, name in zip(self._rule_patterns, self._rule_topics, strict=True) if name == topic]
         return [*found, "/#" if topic == ROOT_TOPIC else f"{topic}/#"]
 
-    def resolve(self, address: str) -> Route:
-        """Returns the route of an address.
+    def resolve(self, address: str, *, inside: bool = False) -> Route:
+        """Returns the route of an address; `inside`, of what the gateway itself publishes to an internal exchange.
 
         Raises `Refusal` for an address that nothing may be published to, `UnknownTopicError` where a topic would have
         to be created first.
@@ -149,8 +149,7 @@ class Router:
         if route is not None:
             return route
         check_address(address)
-        if address.startswith("$"):
-            self._check_reserved(address)
+        internal = address.startswith("$") and self._check_reserved(address, inside=inside)
         name = self.topic_of(address)
         topic = self._controller.topic(name)
         if topic is None:
@@ -171,7 +170,7 @@ class Router:
             near=self._near(topic),
         )
         self.met(address)
-        if len(address) <= REMEMBERED_LENGTH_MAX:
+        if len(address) <= REMEMBERED_LENGTH_MAX and not internal:
             if len(self.routes) >= ROUTES_MAX:
                 self.routes.clear()
             self.routes[address] = route
@@ -330,14 +329,17 @@ class Router:
         exchange = routing_of(address)[0]
         return exchange in self._linked or exchange in self._fallbacks
 
-    def _check_reserved(self, address: str) -> None:
+    def _check_reserved(self, address: str, *, inside: bool) -> bool:
+        """Returns whether only the gateway itself publishes to an address. Raises `Refusal`."""
         levels = address.split("/", 2)
         if levels[0] != AMQP_TOPIC or len(levels) < 3:
             raise Refusal(Cause.FORBIDDEN, f"{levels[0]!r} is not an address to publish to")
         if levels[1] not in self._exchanges:
             raise Refusal(Cause.NOT_FOUND, f"no exchange {levels[1]!r}")
-        if levels[1] in self._internal:
+        internal = levels[1] in self._internal
+        if internal and not inside:
             raise Refusal(Cause.FORBIDDEN, f"exchange {levels[1]!r} is internal: only other exchanges publish to it")
+        return internal
 
 
 def check_binding_pattern(pattern: str) -> None:

@@ -21,9 +21,7 @@ __all__ = [
     "QueueDefinition",
     "binding_predicate",
     "check_exchange_arguments",
-    "check_queue_arguments",
     "header_predicate",
-    "message_ttl_ms",
     "patterns",
 ]
 
@@ -156,31 +154,6 @@ def header_predicate(arguments: Mapping[str, Any]) -> Callable[[Message], bool]:
 
 # ---- arguments
 
-_HARMLESS = frozenset(
-    {
-        "x-queue-master-locator",
-        "x-queue-leader-locator",
-        "x-quorum-initial-group-size",
-        "x-queue-mode",
-        "x-queue-version",
-    }
-)
-
-
-def check_queue_arguments(arguments: Arguments) -> None:
-    """Raises `Refusal` (PRECONDITION) for an argument whose meaning would not be kept."""
-    for name, value in arguments.items():
-        if name == "x-queue-type":
-            if value not in ("classic", "quorum"):
-                raise Refusal(
-                    Cause.PRECONDITION, f"x-queue-type {value!r} is not supported; 'classic' and 'quorum' are"
-                )
-        elif name == "x-message-ttl":
-            if type(value) is not int or value < 0:
-                raise Refusal(Cause.PRECONDITION, "x-message-ttl is a number of milliseconds, 0 or more")
-        elif name.startswith("x-") and name not in _HARMLESS:
-            raise Refusal(Cause.PRECONDITION, f"the queue argument {name!r} is not supported")
-
 
 def check_exchange_arguments(arguments: Arguments) -> None:
     """Raises `Refusal` (PRECONDITION) for an argument whose meaning would not be kept."""
@@ -189,9 +162,3 @@ def check_exchange_arguments(arguments: Arguments) -> None:
             raise Refusal(Cause.PRECONDITION, f"{ALTERNATE} is the name of an exchange, not {value!r}")
         if name.startswith("x-"):
             raise Refusal(Cause.PRECONDITION, f"the exchange argument {name!r} is not supported")
-
-
-def message_ttl_ms(definition: QueueDefinition) -> int | None:
-    """Returns how long a message may wait in a queue, by the queue's own declaration."""
-    ttl: int | None = definition.arguments.get("x-message-ttl")
-    return ttl

@@ -32,7 +32,15 @@ from gateway.queues.topology import Queue, Topology
 from store.base import logs
 from store.base.errors import StoreError
 
-__all__ = ["BINDINGS_COUNT_MAX", "EXCHANGES_COUNT_MAX", "RESERVED", "ExchangeRegistry", "check_binding", "check_same"]
+__all__ = [
+    "BINDINGS_COUNT_MAX",
+    "EXCHANGES_COUNT_MAX",
+    "RESERVED",
+    "ExchangeRegistry",
+    "check_binding",
+    "check_equal",
+    "check_same",
+]
 
 BINDINGS_COUNT_MAX = 10_000  # of one queue, or of one exchange to others
 EXCHANGES_COUNT_MAX = 10_000
@@ -207,9 +215,23 @@ def check_binding(exchange: Exchange, binding: Binding) -> None:
 def check_same(what: str, name: str, existing: object, asked: object, fields: Iterable[str]) -> None:
     """Raises `Refusal` (PRECONDITION) when a declaration differs from what exists (AMQP 0-9-1, queues.declare)."""
     for field in fields:
-        is_, wanted = getattr(existing, field), getattr(asked, field)
-        if is_ != wanted:
-            raise Refusal(Cause.PRECONDITION, f"{what} {name!r} has {field} {is_!r}, not {wanted!r}")
+        argument = {"kind": "type", "alternate": ALTERNATE}.get(field, field)
+        check_equal(what, name, argument, getattr(existing, field), getattr(asked, field))
+
+
+def check_equal(what: str, name: str, argument: str, current: object, received: object) -> None:
+    """Raises `Refusal` (PRECONDITION) unless two values of an argument are the same; the text is RabbitMQ's."""
+    if current != received or isinstance(current, bool) != isinstance(received, bool):
+        texts = ["none" if value is None else f"'{_text(value)}'" for value in (received, current)]
+        raise Refusal(
+            Cause.PRECONDITION,
+            f"inequivalent arg '{argument}' for {what} '{name}' in vhost '/': received {texts[0]} but current is "
+            f"{texts[1]}",
+        )
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _refuse_default(request: BindExchange | UnbindExchange) -> None:

@@ -7,28 +7,25 @@ limit gets whole batches.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from itertools import groupby
+from collections.abc import Callable
 from typing import Protocol
-
-import msgspec
-import numpy as np
 
 from gateway.domain.access import OPEN, Access, Permissions
 from gateway.domain.address import queue_address
 from gateway.port.adapter import ConsumerId, Leased
 from gateway.port.queues import ConsumerCancelled
+from gateway.queues.head import BATCH_COUNT_MAX, QueueHead
+from gateway.queues.reading import Bury
+from gateway.queues.rules import QueueRules
 from store.api.client import StoreClient
 from store.api.leases import Lease
-from store.api.message import Message, decode
+from store.api.message import Message
 from store.base import logs
-from store.base.errors import CorruptFrame, OffsetOutOfRange, StoreError
-from store.format.frame import ROW_EXTRA, Frame, Position, QueueNumber, QueueOffset
+from store.base.errors import StoreError
+from store.format.frame import QueueNumber
 
-__all__ = ["BATCH_COUNT_MAX", "Connection", "Consumer", "Pump", "take_live"]
+__all__ = ["Connection", "Consumer", "Pump"]
 
-BATCH_COUNT_MAX = 256  # messages leased and offered to one consumer at once
-PEEK_BYTES = 1 << 20  # of messages looked at, at once, for whether they have expired
 RETRY_S = 1.0  # after the store has failed
 SHARE_COUNT_MIN = 16  # messages offered at once where there are very many consumers, if so many wait
 YIELD_S = 0.003  # what consumers at other proxies are left to be first, where ours have just been
@@ -150,6 +147,8 @@ class Consumer:
 class Pump:
     """Delivers one queue. Its task lives while there are consumers; `failed` is told if it dies of a bug of ours.
 
+    `bury` takes what is not to be delivered, and `taken` is told that the head of the queue is another one.
+
     `elsewhere` says how many consumers the queue has at other proxies that are to have their fair share. What waits is
     divided by all of them; where there is less than one message for each, who has had its turn waits a moment.
     """
@@ -159,8 +158,10 @@ class Pump:
         store: StoreClient,
         number: QueueNumber,
         *,
-        ttl_ms: int | None,
+        rules: Callable[[], QueueRules],
         now_ms: Callable[[], int],
+        bury: Bury,
+        taken: Callable[[], None],
         failed: Callable[[BaseException], None],
         elsewhere: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -169,8 +170,10 @@ class Pump:
         self._elsewhere = elsewhere
         self._ahead = 0  # messages our consumers have got since they last let others be first, while there were few
         self._plenty = False  # since it woke there was a message for everybody
-        self._ttl_ms = ttl_ms
+        self.head = QueueHead(store, number, rules=rules, now_ms=now_ms, bury=bury, woken=self.wake)
         self._now_ms = now_ms
+        self._hungry_since_ms: int | None = None  # since then a consumer has room, and nothing waits
+        self._taken = taken
         self._failed = failed
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -194,45 +197,20 @@ class Pump:
         """Something may be there to deliver."""
         self._wake.set()
 
-    async def waiting(self, owner: int) -> int:
-        """Returns how many messages wait, after `drop_expired`."""
-        await self.drop_expired(owner)
-        return await self._store.leases.waiting(self._number)
+    @property
+    def hungry(self) -> bool:
+        """Returns whether a consumer takes what comes: it meets what has expired itself."""
+        return any(not consumer.idle for consumer in self.consumers)
 
-    async def drop_expired(self, owner: int) -> None:
-        """Settles the messages at the head of the queue that have expired; `owner` leases them meanwhile.
-
-        Those behind one that has not expired stay until they are at the head, as in RabbitMQ: with a time to live of
-        the queue's own there are none. What has not expired is not leased, so that consumers keep its order. Damage is
-        left to whoever reads the queue. Raises `StoreError`.
-        """
-        store, number, count = self._store, self._number, 1  # mostly the first one says that there is nothing to do
-        while (first := await store.leases.first_waiting(number)) is not None:
-            try:
-                fetched = await store.queues.fetch(number, first, max_bytes=PEEK_BYTES, max_rows=count)
-            except (OffsetOutOfRange, CorruptFrame):
-                return
-            found = [(frame, row) for frame, rows in zip(fetched.frames, fetched.rows, strict=True) for row in rows]
-            peeked = [Lease(QueueOffset(fetched.offset + n), 0, *place) for n, place in enumerate(found)]
-            expired = len(peeked)
-            _, live, _ = read(peeked, now_ms=self._now_ms(), ttl_ms=self._ttl_ms)
-            if live:
-                expired = live[0].offset - fetched.offset
-            if not expired or not await self._settle_expired(owner, expired) or live:
-                return
-            count = BATCH_COUNT_MAX
-
-    async def _settle_expired(self, owner: int, count: int) -> bool:
-        """Leases `count` messages and settles what has expired of them; returns whether that was all."""
-        store, number = self._store, self._number
-        leases = await store.leases.take(number, owner, max_count=count)
-        _, live, dead = read(leases, now_ms=self._now_ms(), ttl_ms=self._ttl_ms)
-        if live:  # others have taken some of what was at the head
-            store.leases.requeue(number, owner, [lease.offset for lease in live], delivered=False)
-            self.wake()
-        if dead:
-            await store.leases.settle(number, owner, dead)
-        return bool(dead) and not live
+    async def get(self, owner: int) -> tuple[Message, Lease] | None:
+        """Leases the first message that has not expired; removes those before it. Raises `StoreError`."""
+        await self.head.trim(owner)
+        while leases := await self._store.leases.take(self._number, owner, max_count=1):
+            found = self.head.read(leases)
+            if found.messages:
+                return found.messages[0], found.live[0]
+            await self.head.discard(owner, found)
+        return None
 
     async def stop(self) -> None:
         """Ends the task. Its queue is gone, or the process ends."""
@@ -274,6 +252,8 @@ class Pump:
             # so that there is not a call for every message.
             share = max(1, -(-waiting // among), min(among // 16, SHARE_COUNT_MIN))
             self._plenty = self._plenty or waiting >= among
+        if not ready:
+            self._hungry_since_ms = None
         found = False
         for consumer in ready:
             if consumer.gone or consumer.idle:
@@ -281,6 +261,8 @@ class Pump:
             if not await self._serve(consumer, share):
                 break
             found = True
+        if ready and not found and self._hungry_since_ms is None:
+            self._hungry_since_ms = self._now_ms()
         return found
 
     async def _serve(self, consumer: Consumer, share: int) -> bool:
@@ -292,80 +274,20 @@ class Pump:
         if consumer.gone or conn.gone or not consumer.allowed:
             store.leases.requeue(self._number, conn.id, [lease.offset for lease in leases], delivered=False)
             return True
-        messages, live, dead = read(leases, now_ms=self._now_ms(), ttl_ms=self._ttl_ms)
-        taken, offsets = 0, [lease.offset for lease in live]
-        if messages:
-            counts = [lease.deliveries for lease in live]
-            taken = conn.deliver(Leased(consumer.id, messages, offsets, counts, self._number))
-            consumer.took(taken, len(messages))
-            if taken < len(messages):
+        found = self.head.read(leases, self._hungry_since_ms)
+        taken, offsets = 0, [lease.offset for lease in found.live]
+        if found.messages:
+            counts = [lease.deliveries for lease in found.live]
+            taken = conn.deliver(Leased(consumer.id, found.messages, offsets, counts, self._number))
+            consumer.took(taken, len(offsets))
+            if taken < len(offsets):
                 store.leases.requeue(self._number, conn.id, offsets[taken:], delivered=False)
         self._ahead += taken
+        self._taken()
         if taken and not consumer.gone:
             self.consumers.remove(consumer)
             self.consumers.append(consumer)
-        done = dead + offsets[:taken] if consumer.settle_on_delivery else dead
-        if done:
-            await store.leases.settle(self._number, conn.id, done)
+        if consumer.settle_on_delivery and taken:
+            await store.leases.settle(self._number, conn.id, offsets[:taken])
+        await self.head.discard(conn.id, found)
         return True
-
-
-async def take_live(
-    store: StoreClient, number: QueueNumber, owner: int, *, now_ms: Callable[[], int], ttl_ms: int | None
-) -> tuple[Message, Lease] | None:
-    """Leases the first message of a queue that has not expired; those before it are settled."""
-    while leases := await store.leases.take(number, owner, max_count=1):
-        messages, live, dead = read(leases, now_ms=now_ms(), ttl_ms=ttl_ms)
-        if messages:
-            return messages[0], live[0]
-        await store.leases.settle(number, owner, dead)
-    return None
-
-
-def read(
-    leases: Sequence[Lease], *, now_ms: int, ttl_ms: int | None
-) -> tuple[list[Message], list[Lease], list[QueueOffset]]:
-    """The messages of leases with their ids filled in, their leases, and the offsets of what is not to be delivered.
-
-    That is what has expired, and what is no message: a fault of ours that must not stop the queue, so it is logged.
-    """
-    messages: list[Message] = []
-    live: list[Lease] = []
-    dead: list[QueueOffset] = []
-    for _, group in groupby(leases, key=lambda lease: id(lease.frame)):
-        of_frame = list(group)
-        frame = of_frame[0].frame
-        outlived = ttl_ms is not None and frame.header.stored_at_ms + ttl_ms <= now_ms
-        for lease, (start, end, row) in zip(of_frame, _places(frame, [lease.row for lease in of_frame]), strict=True):
-            try:
-                message = decode(frame.plain[start:end])
-            except msgspec.DecodeError as error:
-                log.error(
-                    "a queue holds a record that is not a message",
-                    position=str(Position(frame.start, row)),
-                    error=str(error),
-                )
-                dead.append(lease.offset)
-                continue
-            if outlived or message.expired(now_ms):
-                dead.append(lease.offset)
-                continue
-            if not message.id:
-                message = msgspec.structs.replace(message, id=str(Position(frame.start, row)))
-            messages.append(message)
-            live.append(lease)
-    return messages, live, dead
-
-
-def _places(frame: Frame, rows: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Returns where records are in `frame.plain`, and their row in their topic's queue, which a position names."""
-    table = frame.rows
-    positions = table["pos"]
-    picked = positions[np.asarray(rows)].astype(np.int64)
-    starts = picked + frame.payload_start
-    ends = starts + table["len"][np.asarray(rows)]
-    first_rows = np.flatnonzero(table["flags"] & ROW_EXTRA == 0)
-    found = np.searchsorted(positions[first_rows], picked)  # records lie in the order of their first rows
-    original = first_rows[np.minimum(found, len(first_rows) - 1)] if len(first_rows) else np.asarray(rows)
-    same = positions[original] == picked
-    return list(zip(starts.tolist(), ends.tolist(), np.where(same, original, rows).tolist(), strict=True))

@@ -26,14 +26,17 @@ from gateway.port.queues import (
     PurgeQueue,
     QueueInfo,
 )
-from gateway.publishing.router import UnknownTopicError
-from gateway.queues.bindings import Exchange, QueueDefinition, message_ttl_ms
+from gateway.publishing.router import Router, UnknownTopicError
+from gateway.queues.bindings import Exchange, QueueDefinition
 from gateway.queues.consumer_counts import PREFIX as COUNTED
 from gateway.queues.consumer_counts import ConsumerCounts, LocalConsumerCounts, SharedConsumerCounts
-from gateway.queues.pump import Connection, Consumer, Pump, take_live
+from gateway.queues.dead_letters import DeadLetters
+from gateway.queues.keeper import Keeper
+from gateway.queues.pump import Connection, Consumer, Pump
 from gateway.queues.shared_counts import SharedCounts
 from gateway.queues.shared_registry import SharedRegistry
-from gateway.queues.topology import PREFIX, Queue, QueueRouter
+from gateway.queues.topology import PREFIX, Queue
+from gateway.queues.upkeep import Upkeep
 from store.api.client import StoreClient
 from store.base import logs
 from store.base.errors import StoreError
@@ -64,9 +67,10 @@ class NamedQueues:
         self,
         store: StoreClient,
         controller: ControllerClient,
-        router: QueueRouter,
+        router: Router,
         *,
         instance: str = "0",
+        creates_topics: bool = True,
         random: Random | None = None,
         owners: Owners | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -89,6 +93,17 @@ class NamedQueues:
             dropped=self._cancel_all,
             unfinished=self._finish_later,
         )
+        by_number = self._registry.by_number
+        letters = DeadLetters(
+            store,
+            controller,
+            router,
+            queue_of=by_number.get,
+            appended=self.appended,
+            now_ms=now_ms,
+            creates_topics=creates_topics,
+        )
+        self.keeper = Keeper(store, owners, by_number, letters, Upkeep(now_ms))
         owners.serve(PREFIX, self)
         owners.serve(COUNTED, self)
         self._finishing = False
@@ -232,19 +247,27 @@ class NamedQueues:
         if queue is None or effect.number not in (0, queue.number):
             return
         done: list[QueueOffset] = []
+        rejected: list[QueueOffset] = []
         for disposition in effect.dispositions:
             if disposition.outcome == "requeue":
                 self._store.leases.requeue(queue.number, conn.id, disposition.offsets)
-                queue.pump.wake()
-            else:  # "ack", and "reject": there is no dead-letter exchange that could want it
+                self._changed(queue)
+            elif disposition.outcome == "reject" and queue.rules.dead_letter_exchange is not None:
+                rejected += disposition.offsets
+            else:
                 done += disposition.offsets
-        if done:
-            await self._settle(queue, conn, done)
+        try:
+            if rejected:
+                await self.keeper.reject(queue, conn.id, rejected)
+        finally:
+            if done:
+                await self._settle(queue, conn, done)
 
     async def connection_lost(self, conn: Connection) -> None:
         """A connection has ended: what it held is there for others again, what was its own is gone."""
         ended = list(self._consumers.pop(conn.id, {}).values())
         unused = [c.queue for c in ended if self._remove(c)]
+        await self.keeper.finished(conn.id)
         self.appended(self._store.leases.release(conn.id))
         counted = [c.queue for c in ended if not c.shared]
         if counted:
@@ -270,14 +293,19 @@ class NamedQueues:
         by_number = self._registry.by_number
         for number in queue_numbers:
             if (queue := by_number.get(number)) is not None:
-                queue.pump.wake()
+                self._changed(queue)
+
+    def _changed(self, queue: Queue) -> None:
+        """Something has come to a queue."""
+        queue.pump.wake()
+        self.keeper.changed(queue.number)
 
     # ---- requests
 
     async def declare(self, conn: Connection, request: DeclareQueue) -> QueueInfo:
         """See `DeclareQueue`. Raises `Refusal`, `StoreError`."""
         queue = await self._registry.declare_queue(conn, request)
-        waiting = await queue.pump.waiting(conn.id)
+        waiting = await queue.pump.head.waiting(conn.id)
         name = queue.definition.name
         consumers = len(queue.pump.consumers) + await self._counts.elsewhere(name)
         return QueueInfo(name=name, messages=waiting, consumers=consumers)
@@ -285,7 +313,7 @@ class NamedQueues:
     async def purge(self, conn: Connection, request: PurgeQueue) -> int:
         """See `PurgeQueue`. Raises `Refusal`, `StoreError`."""
         queue = await self._registry.look_up(request.name, conn)
-        await queue.pump.drop_expired(conn.id)
+        await queue.pump.head.trim(conn.id)
         return await self._store.leases.purge(queue.number)
 
     async def get(self, conn: Connection, request: GetMessage) -> Got | None:
@@ -293,8 +321,8 @@ class NamedQueues:
         queue = await self._registry.look_up(request.queue, conn)
         if any(c.exclusive for c in queue.pump.consumers):
             raise Refusal(Cause.FORBIDDEN, f"queue {request.queue!r} has an exclusive consumer")
-        ttl_ms = message_ttl_ms(queue.definition)
-        found = await take_live(self._store, queue.number, conn.id, now_ms=self._now_ms, ttl_ms=ttl_ms)
+        found = await queue.pump.get(conn.id)
+        self.keeper.changed(queue.number)
         if found is None:
             return None
         message, lease = found
@@ -304,7 +332,7 @@ class NamedQueues:
         if request.settle:
             await self._settle(queue, conn, [lease.offset])
         leased = Leased(ConsumerId(0), [message], [lease.offset], [lease.deliveries], queue.number)
-        return Got(leased=leased, remaining=await queue.pump.waiting(conn.id))
+        return Got(leased=leased, remaining=await queue.pump.head.waiting(conn.id))
 
     async def _settle(self, queue: Queue, conn: Connection, offsets: list[QueueOffset]) -> None:
         """Settles messages; what cannot be is there for others again. Raises `StoreError`."""
@@ -330,8 +358,10 @@ class NamedQueues:
         return Pump(
             self._store,
             QueueNumber(definition.number),
-            ttl_ms=message_ttl_ms(definition),
+            rules=lambda: self.keeper.rules(definition.number),
             now_ms=self._now_ms,
+            bury=lambda owner, letters, reason: self.keeper.bury(definition.number, owner, letters, reason),
+            taken=lambda: self.keeper.changed(definition.number),
             failed=lambda error: self._pump_failed(definition.name, error),
             elsewhere=partial(self._shares.elsewhere, definition.name) if definition.pattern else lambda: 0,
         )

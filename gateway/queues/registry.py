@@ -25,7 +25,6 @@ from gateway.port.shared import SHARED_PREFIX
 from gateway.queues.bindings import (
     Binding,
     QueueDefinition,
-    check_queue_arguments,
 )
 from gateway.queues.definitions import NOTHING, Changed
 from gateway.queues.exchange_registry import (
@@ -33,9 +32,11 @@ from gateway.queues.exchange_registry import (
     RESERVED,
     ExchangeRegistry,
     check_binding,
+    check_equal,
     check_same,
 )
 from gateway.queues.pump import Connection
+from gateway.queues.rules import COMPARED, check_queue_arguments
 from gateway.queues.topology import ELSEWHERE, PREFIX, Queue, check_access, kept, no_queue
 from store.base import logs
 from store.base.errors import StoreError
@@ -153,7 +154,7 @@ class QueueRegistry(ExchangeRegistry):
         check_access(conn, queue)
         if request.if_unused and (queue.pump.consumers or await self._counts.elsewhere(request.name)):
             raise Refusal(Cause.PRECONDITION, f"queue {request.name!r} is in use")
-        waiting = await queue.pump.waiting(conn.id)
+        waiting = await queue.pump.head.waiting(conn.id)
         if request.if_empty and waiting:
             raise Refusal(Cause.PRECONDITION, f"queue {request.name!r} is not empty")
         await self._drop(queue)
@@ -270,5 +271,7 @@ def _check_same_queue(queue: Queue, request: DeclareQueue) -> None:
     if queue.definition.exclusive != request.exclusive:
         is_ = "exclusive" if queue.definition.exclusive else "not exclusive"
         raise Refusal(Cause.CONFLICT, f"queue {request.name!r} is {is_}, and was declared otherwise now")
-    names = ("auto_delete", "arguments") if request.exclusive else ("durable", "auto_delete", "arguments")
+    names = ("auto_delete",) if request.exclusive else ("durable", "auto_delete")
     check_same("queue", request.name, queue.definition, request, names)
+    for name in COMPARED:
+        check_equal("queue", request.name, name, queue.definition.arguments.get(name), request.arguments.get(name))

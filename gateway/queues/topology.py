@@ -16,6 +16,7 @@ from gateway.queues.consumer_counts import ConsumerCounts
 from gateway.queues.definitions import Changed, Definitions, LocalDefinitions, SharedDefinitions, StoredDefinition
 from gateway.queues.pump import Connection, Pump
 from gateway.queues.queue_garbage import QueueGarbage
+from gateway.queues.rules import QueueRules, rules_of
 from store.api.client import StoreClient
 from store.api.message import Message
 from store.base import logs
@@ -74,12 +75,13 @@ class QueueRouter(Protocol):
 class Queue:
     """A queue that exists."""
 
-    __slots__ = ("definition", "members", "number", "owned", "owner", "pump", "revision")
+    __slots__ = ("definition", "members", "number", "owned", "owner", "pump", "revision", "rules")
 
     def __init__(self, definition: QueueDefinition, owner: int | None, pump: Pump, revision: int) -> None:
         self.definition = definition
         self.number = QueueNumber(definition.number)
         self.owner = owner  # the connection that alone may use it
+        self.rules: QueueRules = rules_of(definition.arguments)
         self.pump = pump
         self.revision = revision  # of its definition, of what several proxies share
         self.owned: Owned | None = None  # its name, while this process keeps it

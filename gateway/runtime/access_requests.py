@@ -28,6 +28,7 @@ from gateway.port.groups import (
 )
 from gateway.port.kv import CountKeys, GetKey, ListKeys, RemoveKey, StoreKey, TransactKeys, WatchKeys
 from gateway.port.queues import (
+    TOPIC_EXCHANGE,
     BindExchange,
     BindQueue,
     DeclareExchange,
@@ -38,9 +39,11 @@ from gateway.port.queues import (
     PurgeQueue,
     UnbindExchange,
     UnbindQueue,
+    address_of,
 )
 from gateway.port.shared import SHARED_PREFIX
 from gateway.queues.bindings import ALTERNATE, Exchange, patterns
+from gateway.queues.rules import DEAD_LETTER_EXCHANGE, DEAD_LETTER_KEY
 from store.api.kv_rules import end_of_prefix
 
 if TYPE_CHECKING:
@@ -125,8 +128,17 @@ def unbinds_exchange(_hub: "Hub", permissions: Permissions, request: UnbindExcha
 
 
 def declares_queue(_hub: "Hub", permissions: Permissions, request: DeclareQueue) -> None:
-    """Needs the right to manage the queue."""
+    """Needs the right to manage the queue; for dead letters, to read it and to publish wherever they may go."""
     _manages(permissions, queue_address(request.name), passive=request.passive)
+    exchange, key = request.arguments.get(DEAD_LETTER_EXCHANGE), request.arguments.get(DEAD_LETTER_KEY)
+    if isinstance(exchange, str) and not request.passive:
+        permissions.check("subscribe", queue_address(request.name))
+        if isinstance(key, str):
+            permissions.check("publish", address_of(exchange, key))
+        else:
+            kind = "topic" if exchange == TOPIC_EXCHANGE else "fanout"
+            for pattern in patterns(Exchange(name=exchange, kind=kind), "#"):
+                permissions.check_all("publish", pattern)
 
 
 def _manages(permissions: Permissions, address: str, *, passive: bool) -> None:

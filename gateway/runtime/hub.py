@@ -153,7 +153,9 @@ class Hub:
         )
         controller.watch(self.fanout.changed)
         controller.watch(self._topics_may_have_changed)
-        self.queues = NamedQueues(store, controller, self.router, owners=self.owners)
+        self.queues = NamedQueues(
+            store, controller, self.router, creates_topics=config.topics.auto_create, owners=self.owners
+        )
         self.keys = KeyValues(store, config.kv)
         self.turn = Turn(self)
         self.ingest = Ingest(
@@ -199,6 +201,7 @@ class Hub:
         if not self.owners.alone:
             self.spawn(self.pauses.run())
         self.spawn(self.queues.follow())
+        self.spawn(self.queues.keeper.run())
         self.spawn(self.queues.follow_members())
         self.spawn(self._every(SWEEP_SHARED_INTERVAL_MS, self.shared.sweep))
         self.spawn(self._every(SAMPLE_INTERVAL_MS, self.sys_topics.sample))

@@ -1,6 +1,7 @@
 """AMQP laws: routing keys and addresses, any chunking of the bytes, tables and messages there and back."""
 
 import struct
+from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from gateway.domain.filters import matches
 from gateway.port.adapter import Call, Principal, Publish
 from gateway.port.queues import address_of, routing_of
 from gateway.queues.bindings import PREDECLARED, Binding, Exchange, binding_predicate, patterns
+from gateway.queues.deaths import dead_letter
 from store.api.message import Message
 from store.api.message import decode as decode_message
 from store.api.message import encode as encode_message
@@ -57,6 +59,39 @@ def test_a_topic_binding_matches_what_amqp_says(binding, key, name):
 def test_a_direct_binding_matches_its_key_alone(name, binding, key):
     (pattern,) = patterns(Exchange(name=name, kind="direct"), binding)
     assert matches(pattern, address_of(name, key)) == (binding == key)
+
+
+# ---- dead letters
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            "expiration": st.none() | st.just("5"),
+            "headers": st.none() | st.dictionaries(NAME, SHORT | st.integers(-9, 9)),
+        }
+        | {name: st.none() | SHORT for name in ("content_type", "correlation_id", "message_id", "app_id", "reply_to")},
+    ),
+    st.lists(st.sampled_from("abc"), min_size=1, max_size=5),
+)
+def test_a_dead_letter_keeps_its_properties_and_gains_its_account(fields, queues):
+    raw = header.ContentHeader(properties=Basic.Properties(**fields)).marshal()[12:]
+    message = Message("$amqp//k", native={"amqp": {"properties": raw}})
+    for queue in queues:
+        message = dead_letter(message, queue=queue, reason="expired", exchange="", routing_key=None, now_ms=NOW_MS)
+    left = properties_of(decode_message(encode_message(message)), now_ms=NOW_MS)
+    found = Basic.Properties()
+    found.unmarshal(int.from_bytes(left[:2], "big"), left[2:])
+    headers = dict(found.headers)
+    deaths = headers.pop("x-death")
+    assert {death["queue"]: death["count"] for death in deaths} == Counter(queues)
+    assert deaths[0]["queue"] == queues[-1]
+    assert headers.pop("x-first-death-queue") == queues[0]
+    kept = {name: text for name, text in headers.items() if not name.startswith("x-first-death-")}
+    assert kept == (fields["headers"] or {})
+    for name in ("content_type", "correlation_id", "message_id", "app_id", "reply_to"):
+        assert (getattr(found, name) or None) == (fields[name] or None)  # pamqp leaves empty texts out
+    assert found.expiration is None
 
 
 # ---- chunks

@@ -128,6 +128,24 @@ def test_a_part_of_what_a_range_holds_is_not_counted():
         assert not may(CountKeys(start="a/", end=end, namespace="n"), "subscribe:$kv/n/a/#")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "publish"),
+    [
+        ({"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "w"}, "$amqp//w"),
+        ({"x-dead-letter-exchange": "amq.topic", "x-dead-letter-routing-key": "a.b"}, "a/b"),
+        ({"x-dead-letter-exchange": "x"}, "$amqp/x/#"),
+    ],
+)
+def test_a_queue_with_dead_letters_needs_what_moving_them_by_hand_needs(arguments, publish):
+    request = DeclareQueue(name="q", arguments=arguments)
+    needed = ("manage:$queue/q", "subscribe:$queue/q", f"publish:{publish}")
+    assert may(request, *needed)
+    for missing in needed:
+        assert not may(request, *[one for one in needed if one != missing])
+    assert not may(request, *needed[:2], "publish:$amqp/x/+", "publish:a")
+    assert may(DeclareQueue(name="q", arguments=arguments, passive=True), "subscribe:$queue/q")
+
+
 def test_a_compare_reads_and_an_operation_writes():
     both = TransactKeys(compares={"a": 1}, operations=[Put("b", b"")], namespace="n")
     assert not may(both, "publish:$kv/n/b")

@@ -1,0 +1,222 @@
+"""Moving messages from their queue to its dead-letter exchange.
+
+A dead letter is published to the exchange as any message is: it has an address, it is stored in the topic of that, and
+in every queue that the exchange routes it to. One frame of the source's store group holds it and the settlement of its
+source, so a crash leaves it in one of the two places and never in both. What belongs into other store groups is stored
+there first: a crash in between may double it there, and loses nothing.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from controller.api.client import ControllerClient, ControllerError
+from controller.api.commands import CreateTopic
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.queues import DEATHS
+from gateway.publishing.placing import Parts
+from gateway.publishing.publishing import FRAME_PAYLOAD_BYTES, FRAME_ROWS
+from gateway.publishing.router import Route, Router, UnknownTopicError
+from gateway.queues.deaths import Reason, dead_letter, is_cycle
+from gateway.queues.reading import Letter, read
+from gateway.queues.rules import NO_RULES
+from gateway.queues.topology import Queue
+from store.api.client import StoreClient
+from store.api.leases import Lease
+from store.api.log import Appended
+from store.api.message import Message
+from store.base import logs
+from store.base.errors import CorruptFrame, LeaseLost, OffsetOutOfRange, StoreError, StoreOverloaded
+from store.format.frame import QueueNumber, QueueOffset, UnplacedFrame
+from store.format.ranges import ranges_of
+
+__all__ = ["DeadLetters"]
+
+READ_BYTES: Final = 1 << 20  # of rejected messages read at once
+
+log = logs.get(__name__)
+
+
+class DeadLetters:
+    """Moves messages that leave their queues. `queue_of` finds a queue by number, `appended` is told who got something.
+
+    `creates_topics`: a topic that is missing is made, as publishing makes it.
+    """
+
+    def __init__(
+        self,
+        store: StoreClient,
+        controller: ControllerClient,
+        router: Router,
+        *,
+        queue_of: Callable[[int], Queue | None],
+        appended: Callable[[Iterable[int]], None],
+        now_ms: Callable[[], int],
+        creates_topics: bool,
+    ) -> None:
+        self._store = store
+        self._controller = controller
+        self._router = router
+        self._queue_of = queue_of
+        self._appended = appended
+        self._now_ms = now_ms
+        self._creates_topics = creates_topics
+        self._moving: dict[int, set[asyncio.Future[None]]] = {}  # by owner
+
+    async def reject(self, queue: Queue, owner: int, offsets: Sequence[QueueOffset]) -> None:
+        """Moves messages that their owner has rejected, or settles them. Raises `StoreError`: they are lent again."""
+        if queue.rules.dead_letter_exchange is None:
+            await self._store.leases.settle(queue.number, owner, offsets)
+            return
+        with self._held(queue, owner, offsets):
+            letters = await self._read(queue.number, offsets)
+            known = {letter.offset for letter in letters}
+            await self._move(queue, owner, letters, Reason.REJECTED)
+            if lost := [offset for offset in offsets if offset not in known]:  # damaged, or gone with old records
+                await self._store.leases.settle(queue.number, owner, lost)
+
+    async def bury(self, queue: Queue, owner: int, letters: Sequence[Letter], reason: str) -> None:
+        """Moves messages that an owner holds, or settles them. Raises `StoreError`: they are lent again."""
+        offsets = [letter.offset for letter in letters]
+        if queue.rules.dead_letter_exchange is None:
+            await self._store.leases.settle(queue.number, owner, offsets)
+            return
+        with self._held(queue, owner, offsets):
+            await self._move(queue, owner, letters, reason)
+
+    async def finished(self, owner: int) -> None:
+        """Waits until nothing is being moved that an owner holds: given back before that, it would not be moved."""
+        while moving := self._moving.get(owner):
+            await asyncio.wait(moving)
+
+    @contextmanager
+    def _held(self, queue: Queue, owner: int, offsets: Sequence[QueueOffset]) -> Iterator[None]:
+        """Notes that something is being moved; gives back what could not be."""
+        done = asyncio.get_running_loop().create_future()
+        self._moving.setdefault(owner, set()).add(done)
+        try:
+            yield
+        except BaseException as error:
+            self._store.leases.requeue(queue.number, owner, offsets, delivered=False)
+            if not isinstance(error, LeaseLost):  # lent to somebody else meanwhile, who has to see to it
+                raise
+        finally:
+            done.set_result(None)
+            self._moving[owner].discard(done)
+            if not self._moving[owner]:
+                del self._moving[owner]
+
+    async def _read(self, number: QueueNumber, offsets: Sequence[QueueOffset]) -> list[Letter]:
+        """Returns the messages of some offsets, without those that cannot be read. Raises `StoreError`."""
+        letters: list[Letter] = []
+        for start, end in ranges_of(offsets):
+            at = start
+            while at < end:
+                try:
+                    fetched = await self._store.queues.fetch(
+                        number, QueueOffset(at), max_bytes=READ_BYTES, max_rows=end - at
+                    )
+                except OffsetOutOfRange as gone:
+                    at = max(gone.first, at + 1)
+                    continue
+                except CorruptFrame as damaged:
+                    at = damaged.next or end
+                    continue
+                places = [
+                    (frame, row) for frame, rows in zip(fetched.frames, fetched.rows, strict=True) for row in rows
+                ]
+                found = [Lease(QueueOffset(fetched.offset + n), 0, *place) for n, place in enumerate(places)]
+                some = read(found, now_ms=0, rules=NO_RULES)
+                letters += [Letter(lease.offset, one) for lease, one in zip(some.live, some.messages, strict=True)]
+                at = fetched.next if places else end
+        return letters
+
+    # ---- moving
+
+    async def _move(self, queue: Queue, owner: int, letters: Sequence[Letter], reason: str) -> None:
+        """Publishes messages to the dead-letter exchange, and settles them. Raises `StoreError`."""
+        parts, offsets = Parts(self._router, queue.definition.group), list[QueueOffset]()
+        dropped: Counter[str] = Counter()
+        for letter in letters:
+            why = await self._add(parts, queue, letter.message, reason)
+            if why is not None:
+                dropped[why] += 1
+            offsets.append(letter.offset)
+            if parts.size_bytes >= FRAME_PAYLOAD_BYTES or parts.rows_count >= FRAME_ROWS:
+                await self._store_all(parts, queue, owner, offsets)
+                parts, offsets = Parts(self._router, queue.definition.group), []
+        if offsets:
+            await self._store_all(parts, queue, owner, offsets)
+        for why, count in dropped.items():
+            log.warning("dead letters are dropped", queue=queue.definition.name, count=count, why=why)
+
+    async def _add(self, parts: Parts, queue: Queue, message: Message, reason: str) -> str | None:
+        """Adds the dead letter of a message; returns why there is none, as RabbitMQ has none then. As `_route`."""
+        rules, name = queue.rules, queue.definition.name
+        assert rules.dead_letter_exchange is not None
+        try:
+            letter = dead_letter(
+                message,
+                queue=name,
+                reason=reason,
+                exchange=rules.dead_letter_exchange,
+                routing_key=rules.dead_letter_key,
+                now_ms=self._now_ms(),
+            )
+            route = await self._route(letter.address)
+        except Refusal as refusal:
+            return refusal.detail
+        targets = list(route.named(letter))
+        if reason != Reason.REJECTED and targets:
+            deaths = letter.native["amqp"][DEATHS] if letter.native else []
+            kept = [number for number in targets if not self._has_died_in(number, deaths)]
+            if not kept:
+                return "they went in a circle of queues without being rejected"
+            targets = kept
+        parts.add(letter, route, targets)
+        return None
+
+    def _has_died_in(self, number: int, deaths: Sequence[dict[str, Any]]) -> bool:
+        queue = self._queue_of(number)
+        return queue is not None and is_cycle(queue.definition.name, deaths)
+
+    async def _route(self, address: str) -> Route:
+        """Returns the route of a dead letter; makes its topic. Raises `Refusal`, and `StoreError` to try again."""
+        while True:
+            try:
+                return self._router.resolve(address, inside=True)
+            except UnknownTopicError as unknown:
+                if not self._creates_topics:
+                    raise Refusal(Cause.NOT_FOUND, f"there is no topic {unknown.topic!r}") from unknown
+                try:
+                    await self._controller.do(CreateTopic(name=unknown.topic))
+                except ControllerError as error:
+                    raise StoreOverloaded(f"the topic {unknown.topic!r} cannot be made: {error}") from error
+
+    async def _store_all(self, parts: Parts, queue: Queue, owner: int, offsets: Sequence[QueueOffset]) -> None:
+        """Stores dead letters: first what other groups take, then the rest with the settlement of all."""
+        rows, payload = parts.take_here()
+        elsewhere = parts.elsewhere()
+        if elsewhere:
+            await asyncio.gather(*(self._append(*part) for part in elsewhere))
+        if rows:
+            await self._store.leases.forward(queue.number, owner, offsets, rows, payload)
+        else:
+            await self._store.leases.settle(queue.number, owner, offsets)
+        self._appended(parts.named)
+
+    async def _append(self, rows: bytes, payload: bytes) -> None:
+        appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Appended | StoreError) -> None:
+            if appended.done():
+                return
+            if isinstance(outcome, StoreError):
+                appended.set_exception(outcome)
+            else:
+                appended.set_result(None)
+
+        self._store.log.append(UnplacedFrame.build(rows, payload), done)
+        await appended

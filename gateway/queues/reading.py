@@ -1,0 +1,95 @@
+"""Reading what a queue has lent: the messages to deliver, and those that are not to be."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import groupby
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+
+from gateway.port.queues import EXPIRATION
+from gateway.queues.rules import QueueRules
+from store.api.leases import Lease
+from store.api.message import Message, decode
+from store.base import logs
+from store.format.frame import ROW_EXTRA, Frame, Position, QueueOffset
+
+__all__ = ["Bury", "Found", "Letter", "read"]
+
+log = logs.get(__name__)
+
+
+class Letter(NamedTuple):
+    """A message that leaves its queue without having been consumed."""
+
+    offset: QueueOffset
+    message: Message
+
+
+# Moves what an owner holds to where dead letters go, or settles it, for a reason; raises `StoreError`.
+Bury: TypeAlias = Callable[[int, Sequence[Letter], str], Awaitable[None]]
+
+
+class Found(NamedTuple):
+    """The contents of leases: messages with their ids filled in and their leases, and what is not to be delivered."""
+
+    messages: list[Message]
+    live: list[Lease]
+    expired: list[Letter]
+    broken: list[QueueOffset]  # no messages: a fault of ours that must not stop the queue
+
+
+def read(leases: Sequence[Lease], *, now_ms: int, rules: QueueRules, hungry_since_ms: int | None = None) -> Found:
+    """Returns what leases stand for.
+
+    What was stored while a consumer was waiting, since `hungry_since_ms`, has not waited in the queue. It does not
+    expire by the queue's time to live, nor by one that AMQP says: 0 means "at once or never" there.
+    """
+    found = Found([], [], [], [])
+    ttl_ms = rules.message_ttl_ms
+    for _, group in groupby(leases, key=lambda lease: id(lease.frame)):
+        of_frame = list(group)
+        frame = of_frame[0].frame
+        stored_at_ms = frame.header.stored_at_ms
+        at_once = hungry_since_ms is not None and stored_at_ms >= hungry_since_ms
+        outlived = ttl_ms is not None and stored_at_ms + ttl_ms <= now_ms
+        for lease, (start, end, row) in zip(of_frame, _places(frame, [lease.row for lease in of_frame]), strict=True):
+            try:
+                message = decode(frame.plain[start:end])
+            except msgspec.DecodeError as error:
+                log.error(
+                    "a queue holds a record that is not a message",
+                    position=str(Position(frame.start, row)),
+                    error=str(error),
+                )
+                found.broken.append(lease.offset)
+                continue
+            if not message.id:
+                message = msgspec.structs.replace(message, id=str(Position(frame.start, row)))
+            if outlived or message.expired(now_ms):
+                excused = at_once and not lease.deliveries and (outlived or _is_amqp(message))
+                if not excused:
+                    found.expired.append(Letter(lease.offset, message))
+                    continue
+            found.messages.append(message)
+            found.live.append(lease)
+    return found
+
+
+def _is_amqp(message: Message) -> bool:
+    """Returns whether a message has a time to live that AMQP's `expiration` has given it."""
+    return EXPIRATION in ((message.native or {}).get("amqp") or {})
+
+
+def _places(frame: Frame, rows: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Returns where records are in `frame.plain`, and their row in their topic's queue, which a position names."""
+    table = frame.rows
+    positions = table["pos"]
+    picked = positions[np.asarray(rows)].astype(np.int64)
+    starts = picked + frame.payload_start
+    ends = starts + table["len"][np.asarray(rows)]
+    first_rows = np.flatnonzero(table["flags"] & ROW_EXTRA == 0)
+    found = np.searchsorted(positions[first_rows], picked)  # records lie in the order of their first rows
+    original = first_rows[np.minimum(found, len(first_rows) - 1)] if len(first_rows) else np.asarray(rows)
+    same = positions[original] == picked
+    return list(zip(starts.tolist(), ends.tolist(), np.where(same, original, rows).tolist(), strict=True))

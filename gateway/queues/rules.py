@@ -1,0 +1,109 @@
+"""The rules of a queue: what its arguments say of messages that leave it by themselves, and of its consumers."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.queues import Arguments, exchange_level
+
+__all__ = [
+    "COMPARED",
+    "DEAD_LETTER_EXCHANGE",
+    "DEAD_LETTER_KEY",
+    "NO_RULES",
+    "TIME_MS_MAX",
+    "QueueRules",
+    "check_queue_arguments",
+    "rules_of",
+]
+
+DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
+DEAD_LETTER_KEY: Final = "x-dead-letter-routing-key"
+MESSAGE_TTL: Final = "x-message-ttl"
+TIME_MS_MAX: Final = (1 << 32) - 1  # that a queue or a message may be given to live, as in RabbitMQ
+_COUNT_MAX: Final = (1 << 63) - 1
+
+_HARMLESS: Final = frozenset(
+    {
+        "x-queue-master-locator",
+        "x-queue-leader-locator",
+        "x-quorum-initial-group-size",
+        "x-queue-mode",
+        "x-queue-version",
+        "x-dead-letter-strategy",
+    }
+)
+
+
+class QueueRules(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules of one queue; None: there is no such limit."""
+
+    message_ttl_ms: int | None = None
+    dead_letter_exchange: str | None = None
+    dead_letter_key: str | None = None  # None: the key that the message had
+
+    @property
+    def watched(self) -> bool:
+        """Returns whether messages leave the queue without anybody asking for them."""
+        return self.message_ttl_ms is not None or self.dead_letter_exchange is not None
+
+
+NO_RULES: Final = QueueRules()
+
+
+def _number(most: int, least: int = 0) -> Callable[[str, object], None]:
+    def check(name: str, value: object) -> None:
+        if type(value) is not int or not least <= value <= most:
+            raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': {value!r} is not a number from {least} to {most}")
+
+    return check
+
+
+def _text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': {value!r} is not a text")
+
+
+def _exchange(name: str, value: object) -> None:
+    _text(name, value)
+    exchange_level(str(value))
+
+
+def _queue_type(name: str, value: object) -> None:
+    if value not in ("classic", "quorum"):
+        raise Refusal(
+            Cause.PRECONDITION, f"invalid arg '{name}': {value!r} is not supported; 'classic' and 'quorum' are"
+        )
+
+
+_CHECKS: Final[Mapping[str, Callable[[str, object], None]]] = {
+    "x-queue-type": _queue_type,
+    MESSAGE_TTL: _number(TIME_MS_MAX),
+    DEAD_LETTER_EXCHANGE: _exchange,
+    DEAD_LETTER_KEY: _text,
+}
+COMPARED: Final = tuple(_CHECKS)  # the arguments that declarations of one queue have to agree in
+
+
+def check_queue_arguments(arguments: Arguments) -> None:
+    """Raises `Refusal` (PRECONDITION) for an argument whose meaning would not be kept."""
+    for name, value in arguments.items():
+        check = _CHECKS.get(name)
+        if check is not None:
+            check(name, value)
+        elif name.startswith("x-") and name not in _HARMLESS:
+            raise Refusal(Cause.PRECONDITION, f"the queue argument {name!r} is not supported")
+    if DEAD_LETTER_KEY in arguments and DEAD_LETTER_EXCHANGE not in arguments:
+        raise Refusal(Cause.PRECONDITION, f"invalid arg '{DEAD_LETTER_KEY}': there is no '{DEAD_LETTER_EXCHANGE}'")
+
+
+def rules_of(arguments: Mapping[str, Any]) -> QueueRules:
+    """Returns the rules that arguments say, which `check_queue_arguments` has let pass."""
+    said = arguments.get
+    return QueueRules(
+        message_ttl_ms=said(MESSAGE_TTL),
+        dead_letter_exchange=said(DEAD_LETTER_EXCHANGE),
+        dead_letter_key=said(DEAD_LETTER_KEY),
+    )

@@ -1,0 +1,95 @@
+"""The upkeep of queues whose messages leave by themselves: when each is looked at next, and one task that looks.
+
+A queue is looked at when something has changed at its head, and when the message there expires. Each of several proxies
+looks after all queues by what it knows of them; leases see to it that a message is moved by one. What a proxy that is
+gone knew is made good by a look at every such queue once in a while.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from heapq import heappop, heappush
+from typing import Final
+
+from store.base import logs
+from store.base.errors import StoreError
+
+__all__ = ["OWNER", "Upkeep"]
+
+OWNER: Final = 0  # of what is leased meanwhile: no connection has this number
+LOOKS_COUNT_MAX: Final = 32  # at once
+AGAIN_MS: Final = 20  # between two looks at a queue that changes all the time
+RETRY_MS: Final = 1_000  # after the store has failed
+SWEEP_MS: Final = 60_000  # between two looks at a queue of which nothing is heard
+IDLE_MS: Final = 3_600_000
+
+log = logs.get(__name__)
+
+
+class Upkeep:
+    """Looks at queues, by number, when they are due."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._due: dict[int, int] = {}  # by queue: its one valid entry in the heap
+        self._heap: list[tuple[int, int]] = []
+        self._looked: dict[int, int] = {}  # when, of queues looked at within AGAIN_MS
+        self._sweep_ms = 0
+        self._wake = asyncio.Event()
+
+    def changed(self, number: int) -> None:
+        """Something has come to a queue, or has left it: look soon."""
+        now_ms = self._now_ms()
+        self._schedule(number, max(now_ms, self._looked.get(number, 0) + AGAIN_MS))
+
+    def _schedule(self, number: int, due_ms: int) -> None:
+        if self._due.get(number, due_ms + 1) > due_ms:
+            self._due[number] = due_ms
+            heappush(self._heap, (due_ms, number))
+            self._wake.set()
+
+    async def run(self, look: Callable[[int], Awaitable[int | None]], every: Callable[[], Iterable[int]]) -> None:
+        """Looks, for ever.
+
+        `look` returns when to look again, None if nothing is to be expected; `every` gives the queues to be swept.
+        """
+        while True:
+            self._wake.clear()
+            now_ms = self._now_ms()
+            if now_ms >= self._sweep_ms:
+                self._sweep_ms = now_ms + SWEEP_MS
+                for number in every():
+                    self._schedule(number, now_ms)
+            due = self._take(now_ms)
+            if due:
+                await asyncio.gather(*(self._look_at(look, number) for number in due))
+                continue
+            following = min(self._heap[0][0], self._sweep_ms) if self._heap else self._sweep_ms
+            try:
+                async with asyncio.timeout(min(following - now_ms, IDLE_MS) / 1_000):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    def _take(self, now_ms: int) -> list[int]:
+        """Takes queues that are due."""
+        due: list[int] = []
+        while self._heap and self._heap[0][0] <= now_ms and len(due) < LOOKS_COUNT_MAX:
+            at_ms, number = heappop(self._heap)
+            if self._due.get(number) == at_ms:
+                del self._due[number]
+                due.append(number)
+        self._looked = {number: at_ms for number, at_ms in self._looked.items() if at_ms + AGAIN_MS > now_ms}
+        return due
+
+    async def _look_at(self, look: Callable[[int], Awaitable[int | None]], number: int) -> None:
+        self._looked[number] = self._now_ms()
+        try:
+            due_ms = await look(number)
+        except StoreError as error:
+            log.warning("a queue cannot be looked after", queue=number, error=str(error), retry_s=RETRY_MS / 1_000)
+            due_ms = self._now_ms() + RETRY_MS
+        except Exception:  # our own bug: it concerns one queue, and the others go on
+            log.exception("looking after a queue has failed", queue=number)
+            due_ms = self._now_ms() + SWEEP_MS
+        if due_ms is not None:
+            self._schedule(number, max(due_ms, self._looked[number] + 1))

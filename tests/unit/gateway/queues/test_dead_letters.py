@@ -1,0 +1,239 @@
+"""Dead letters: the account they carry, the frame they are stored in, and what happens when the store refuses."""
+
+from types import SimpleNamespace
+
+import pytest
+from pamqp.commands import Basic
+
+from adapters.amqp.properties import properties_of
+from controller.api.commands import CreateTopic
+from controller.node.local import LocalController
+from gateway.port.queues import BindQueue, DeclareExchange
+from gateway.queues.dead_letters import DeadLetters
+from gateway.queues.deaths import DEATHS_COUNT_MAX, dead_letter, is_cycle, known_deaths
+from gateway.queues.reading import Letter
+from store.api.log import Appended
+from store.api.message import Message
+from store.base.errors import LeaseLost, StoreOverloaded
+from store.format.frame import ROW, Position
+from store.format.records import LEASES_QUEUE
+from store.local.local import LocalStore
+from tests.support.gateway.queues_rig import Rig
+
+pytestmark = pytest.mark.anyio
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+async def rig(tmp_path):
+    store = await LocalStore.open(tmp_path / "store")
+    controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
+    await controller.do(CreateTopic(name="$amqp", queues=2))
+    rig = Rig(store, controller)
+    await rig.queues.load()
+    yield rig
+    await rig.queues.close()
+    await controller.close()
+    await store.close()
+
+
+async def source(rig, name="q", **arguments):
+    await rig.declare(rig.conn(), "dead")
+    said = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    said |= {f"x-{name.replace('_', '-')}": value for name, value in arguments.items()}
+    await rig.declare(rig.conn(), name, arguments=said)
+
+
+async def waiting(rig, queue):
+    return (await rig.declare(rig.conn(), queue, passive=True)).messages
+
+
+def died(message, reason="expired", queue="q", **options):
+    options = {"exchange": "", "routing_key": None, "now_ms": NOW_MS, **options}
+    return dead_letter(message, queue=queue, reason=reason, **options)
+
+
+# ---- the account
+
+
+@pytest.mark.parametrize(
+    ("queue", "deaths", "circle"),
+    [
+        ("q", [], False),
+        ("q", [("other", "expired")], False),
+        ("q", [("q", "expired")], True),
+        ("q", [("q", "rejected")], False),
+        ("q", [("other", "expired"), ("q", "maxlen")], True),
+        ("q", [("other", "rejected"), ("q", "expired")], False),
+        ("q", [("other", "expired"), ("q", "expired"), ("other", "rejected")], True),
+    ],
+)
+def test_a_circle_is_one_that_nobody_has_rejected_in(queue, deaths, circle):
+    account = [{"queue": name, "reason": reason} for name, reason in deaths]
+    assert is_cycle(queue, account) is circle
+
+
+def test_an_account_has_a_limit_and_forgets_the_oldest():
+    message = Message("$amqp//k")
+    for n in range(DEATHS_COUNT_MAX + 5):
+        message = died(message, queue=f"q{n}")
+    account = known_deaths(message.native["amqp"]["deaths"])
+    assert [one["queue"] for one in account] == [f"q{n}" for n in range(DEATHS_COUNT_MAX + 4, 4, -1)]
+    assert dict(message.properties)["x-first-death-queue"] == "q0"
+
+
+def test_a_dead_letter_expires_no_more_and_is_not_retained():
+    message = Message("a/b", b"x", expires_at_ms=5, deliver_at_ms=4, retain=True, key="k", properties=(("p", "1"),))
+    letter = died(message, exchange="dlx")
+    assert (letter.address, letter.body, letter.key) == ("$amqp/dlx/a/b", b"x", "k")
+    assert (letter.expires_at_ms, letter.deliver_at_ms, letter.retain) == (None, None, False)
+    assert letter.properties[0] == ("p", "1")
+
+
+def test_what_came_by_another_protocol_has_the_headers_too():
+    letter = died(Message("a/b", properties=(("p", "1"),), protocol="mqtt"), routing_key="k")
+    headers = _headers(letter)
+    (death,) = headers["x-death"]
+    assert death == {
+        "count": 1,
+        "reason": "expired",
+        "queue": "q",
+        "time": NOW_MS // 1000,
+        "exchange": "amq.topic",
+        "routing-keys": ["a.b"],
+    }
+    assert (headers["x-first-death-exchange"], headers["p"]) == ("amq.topic", "1")
+
+
+def _headers(message):
+    raw = properties_of(message, now_ms=NOW_MS)
+    properties = Basic.Properties()
+    properties.unmarshal(int.from_bytes(raw[:2], "big"), raw[2:])
+    assert properties.expiration is None
+    headers = dict(properties.headers)
+    for death in headers["x-death"]:
+        death["time"] = int(death["time"].timestamp())
+    return headers
+
+
+# ---- moving
+
+
+async def test_a_dead_letter_and_the_settlement_of_its_source_are_one_frame(rig):
+    await source(rig)
+    conn = rig.conn()
+    await rig.publish("", "q", b"1", b"2")
+    await rig.consume(conn, "q")
+    await conn.has(2)
+    before = rig.store.log.confirmed
+    await rig.settle(conn, "q", "reject", *[offset for _, offset, _ in conn.taken])
+    frames, _ = await rig.store.log.scan(Position(before, 0), None, max_bytes=1 << 20)
+    (frame,) = [frame for frame in frames if frame.start >= before]
+    queues = [int(queue) for queue in frame.rows["queue"]]
+    dead = rig.queues.registry.queues["dead"].number
+    assert (queues.count(dead), queues.count(LEASES_QUEUE)) == (2, 1)
+    assert await waiting(rig, "dead") == 2
+
+
+@pytest.mark.parametrize("error", [StoreOverloaded("no room"), LeaseLost("lent to somebody else")])
+async def test_what_the_store_refuses_to_move_is_lent_again(rig, monkeypatch, error):
+    await source(rig)
+    conn = rig.conn()
+    await rig.publish("", "q", b"1")
+    await rig.consume(conn, "q")
+    await conn.has(1)
+
+    async def refuse(*_args, **_options):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.store.leases, "forward", refuse)
+        if isinstance(error, LeaseLost):
+            await rig.settle(conn, "q", "reject", 0)
+        else:
+            with pytest.raises(StoreOverloaded):
+                await rig.settle(conn, "q", "reject", 0)
+    assert await waiting(rig, "dead") == 0
+    rig.queues.wake()
+    assert await conn.has(2) == [b"1", b"1"]
+
+
+async def test_a_missing_topic_is_made_for_dead_letters(rig):
+    await rig.declare(rig.conn(), "q", arguments={"x-dead-letter-exchange": "amq.topic"})
+    dead = await rig.declare(rig.conn(), "dead")
+    await rig.request(rig.conn(), BindQueue(queue=dead.name, exchange="amq.topic", routing_key="fresh.#"))
+    await rig.request(rig.conn(), DeclareExchange(name="in", kind="fanout"))
+    await rig.request(rig.conn(), BindQueue(queue="q", exchange="in"))
+    conn = rig.conn()
+    await rig.publish("in", "fresh.a", b"1")
+    await rig.consume(conn, "q")
+    await conn.has(1)
+    await rig.settle(conn, "q", "reject", 0)
+    assert rig.controller.topic("fresh") is not None
+    assert await waiting(rig, "dead") == 1
+
+
+async def test_the_keeper_moves_what_has_expired_and_says_when_to_look_again(rig):
+    await source(rig, message_ttl=50)
+    rig.now_ms = NOW_MS
+    await rig.publish("", "q", b"1", expires_at_ms=NOW_MS + 10)
+    number = rig.queues.registry.queues["q"].number
+    stored_at = (await rig.store.queues.fetch(number, 0, max_bytes=9)).frames[0].header.stored_at_ms
+    rig.now_ms = 0
+    assert await rig.queues.keeper.look_after(number) == min(NOW_MS + 10, stored_at + 50)
+    rig.now_ms = stored_at + 50
+    assert await rig.queues.keeper.look_after(number) is None
+    assert (await waiting(rig, "q"), await waiting(rig, "dead")) == (0, 1)
+
+
+class Elsewhere:
+    """A store whose queue of dead letters lies in another group than the source."""
+
+    def __init__(self, fails):
+        self.calls = []
+        self.fails = fails
+        self.log = SimpleNamespace(append=self.append)
+        self.leases = SimpleNamespace(settle=self.settle, forward=self.forward, requeue=self.requeue)
+
+    def append(self, frame, done):
+        self.calls.append(("append", [row[0] for row in ROW.iter_unpack(frame.rows)]))
+        done(StoreOverloaded("no room") if self.fails else Appended(0))
+
+    async def settle(self, queue, owner, offsets):
+        self.calls.append(("settle", list(offsets)))
+
+    async def forward(self, queue, owner, offsets, rows, payload):
+        self.calls.append(("forward", [row[0] for row in ROW.iter_unpack(rows)]))
+
+    def requeue(self, queue, owner, offsets, *, delivered):
+        self.calls.append(("requeue", list(offsets)))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_another_group_has_its_dead_letter_before_the_source_is_settled(rig, fails):
+    await source(rig)
+    queues = rig.queues.registry
+    dead, one = queues.queues["dead"], queues.queues["q"]
+    store = Elsewhere(fails)
+    letters = DeadLetters(
+        store,
+        rig.controller,
+        rig.router,
+        queue_of=queues.by_number.get,
+        appended=lambda _numbers: None,
+        now_ms=lambda: NOW_MS,
+        creates_topics=True,
+    )
+    topic = rig.router.resolve("$amqp//dead").queues
+    rig.router.groups[dead.number] = 1
+    letter = Letter(0, Message("$amqp//q", b"1"))
+    if fails:
+        with pytest.raises(StoreOverloaded):
+            await letters.bury(one, 1, [letter], "expired")
+        assert store.calls == [("append", [dead.number]), ("requeue", [0])]
+    else:
+        await letters.bury(one, 1, [letter], "expired")
+        (append, forward) = store.calls
+        assert append == ("append", [dead.number])
+        assert (forward[0], set(forward[1]) <= set(topic)) == ("forward", True)
