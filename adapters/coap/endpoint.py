@@ -4,8 +4,7 @@ A POST, PUT or DELETE is answered when its message is durable, a GET when the ga
 longer than `ack_delay_ms` is preceded by an empty acknowledgement and travels in a Confirmable message of its own
 (RFC 7252, 5.2.2). Multicast is not joined.
 
-Peers are anonymous: there is no DTLS and no OSCORE yet. Whether such peers are let in is asked once, with the first
-datagrams, which wait for the answer.
+Peers are anonymous: there is no DTLS and no OSCORE yet.
 
 Published messages, and blocks of them, are remembered for EXCHANGE_LIFETIME. Not so a GET that has been answered, and
 requests that were refused before anything was done: to look at them again does no harm (RFC 7252, 4.5).
@@ -16,18 +15,18 @@ from collections.abc import Sequence
 
 import msgspec
 
+from adapters.coap.admission import Admission
 from adapters.coap.answers import Answer, busy, refused
-from adapters.coap.blocks import Uploads
 from adapters.coap.exchanges import DROPPED_PER_TICK_MAX, Conversation, Exchange, Exchanges
 from adapters.coap.heads import HEADS
 from adapters.coap.listings import Listings
-from adapters.coap.lookups import Lookups
-from adapters.coap.mapping import PROTOCOL, Plan, make_plan
+from adapters.coap.lookups import Lookups, Settlement
+from adapters.coap.mapping import PROTOCOL
 from adapters.coap.observe import Observers
+from adapters.coap.plans import Plans
 from adapters.coap.reads import Read, Reads
 from adapters.coap.registry import (
     ACK,
-    BLOCK1,
     CON,
     CONTINUE,
     DELETE,
@@ -35,22 +34,19 @@ from adapters.coap.registry import (
     GET,
     METHOD_NOT_ALLOWED,
     POST,
-    REQUEST_ENTITY_TOO_LARGE,
+    PRECONDITION_FAILED,
     RST,
 )
-from adapters.coap.request import Block, read_request
+from adapters.coap.request import Condition, read_request
 from adapters.coap.sender import Sender
 from adapters.coap.settings import CoapOptions
 from adapters.coap.wire import (
     HEADER_BYTES,
     MessageFormatError,
     decode,
-    encode_options,
-    read_options,
 )
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.port.adapter import (
-    Authenticate,
     Call,
     Deliverable,
     Deliveries,
@@ -65,10 +61,6 @@ from gateway.port.adapter import (
 from store.api.message import Message
 
 __all__ = ["CoapEndpoint"]
-
-PARKED_DATAGRAMS_MAX = 256  # waiting to hear whether peers are let in; what is dropped then, peers send again
-PLANS_MAX = 16_384  # option lists remembered with what they mean
-PLAN_KEY_BYTES_MAX = 256  # of such a list; what is longer is read each time
 
 
 class _Reading(msgspec.Struct, frozen=True):
@@ -90,18 +82,16 @@ class CoapEndpoint:
             peers_max=settings.peers_max,
         )
         self._sender = Sender(settings, random=random)
-        self.uploads = Uploads(settings)
         self.reads = Reads(settings)
         self.observers = Observers(settings, self.reads, self._sender, new_token=self._quick_token, random=random)
         self._listings = Listings()
         self._lookups = Lookups()
-        self._plans: dict[bytes, Plan] = {}
+        self.plans = Plans(settings)
+        self.uploads = self.plans.uploads
         self._next_token = 0
-        self._admitting: Token | None = None  # under way
-        self._admitted = False
-        self._turned_away: Refusal | None = None  # what every request is answered with
-        self._parked: list[tuple[bytes, Peer]] = []
+        self._admission = Admission()
         self._publishing: dict[Token, list[Exchange]] = {}
+        self._conditional: dict[Token, str] = {}  # those of `_publishing` behind which requests for an address wait
         self._reading: dict[Token, _Reading] = {}
         self._outstanding = 0  # requests in _publishing and _reading, <= requests_outstanding_max
         self._slow: deque[tuple[int, Token]] = deque()  # when to acknowledge what is not answered by then
@@ -118,9 +108,9 @@ class CoapEndpoint:
         here; read by way of its `Request` it would cost 11. The options of a device's telemetry do not change, so they
         are looked up as bytes: bytes that were once read as options up to a 0xFF always have the payload marker there.
         """
-        if not self._admitted:
+        if not self._admission.granted:
             return self._admit(datagrams, now_ms)
-        settings, exchanges, plans = self._settings, self.exchanges, self._plans
+        settings, exchanges, plans = self._settings, self.exchanges, self.plans.known
         exchanges.expire(now_ms, at_least=2 * len(datagrams))
         room = min(exchanges.room(now_ms), settings.requests_outstanding_max - self._outstanding)
         by_peer, peer_max, peers_max = exchanges.by_peer, exchanges.peer_max, exchanges.peers_max
@@ -158,11 +148,13 @@ class CoapEndpoint:
             body = data[marker + 1 :] if marker >= 0 else b""
             try:
                 if plan is None or len(body) > body_max or (marker >= 0 and not body):
-                    found = self._read_publish(data, end, exchange, now_ms)
+                    found = self.plans.read(data, end, exchange, now_ms)
                     if found is None:
+                        self._ask_for_more(exchange, now_ms)
                         continue
                     plan, body = found
                 if data[1] == DELETE:
+                    exchange.silence = plan.silence
                     message = plan.deletion(confirmable=confirmable, host=peer[0], now_ms=now_ms)
                 elif plan.plain:
                     message = Message(
@@ -179,6 +171,7 @@ class CoapEndpoint:
                         plan.content_type,
                     )
                 else:
+                    exchange.silence = plan.silence
                     message = plan.message(body, confirmable=confirmable, host=peer[0], now_ms=now_ms)
             except (ProtocolError, Refusal) as error:
                 self._sender.fail(exchange, error, now_ms)
@@ -187,8 +180,10 @@ class CoapEndpoint:
                 conversation = by_peer[peer] = Conversation(peer)
             exchange.peer = conversation.peer
             conversation.by_mid[mid] = exchange
-            if (data[1] != POST or lookups.waiting) and lookups.must_wait(exchange, message.address, now_ms):
-                effects += self._look_up(exchange, message, now_ms)
+            if (data[1] != POST or lookups.waiting or plan.condition) and lookups.must_wait(
+                exchange, message.address, plan.condition, now_ms
+            ):
+                effects += self._look_up(exchange, message, plan.condition, now_ms)
                 room -= 1
                 continue
             messages.append(message)
@@ -208,30 +203,40 @@ class CoapEndpoint:
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
         """Answers what was stored, or refused, or reads; lets peers in."""
-        if token == self._admitting:
+        if token == self._admission.token:
             return self._complete_admission(outcome, now_ms)
         exchanges = self._publishing.pop(token, None)
         if exchanges is None:
             if not self.observers.checked(token, outcome, now_ms):
                 self._complete_read(token, outcome, now_ms)
             return (*self._listings.next(), *self.observers.take_effects())
-        messages = self._lookups.answered(token, value=outcome.value, error=outcome.error, now_ms=now_ms)
-        if messages is not None:
-            token = self._token(now_ms)
-            self._publishing[token] = exchanges
-            return (Publish(messages, token),)
+        settlement = self._lookups.answered(
+            token,
+            value=outcome.value,
+            error=outcome.error,
+            etags=lambda: self.reads.etags(outcome.value, now_ms),
+            now_ms=now_ms,
+        )
+        if settlement is not None:
+            return self._settle(settlement, outcome.error, now_ms)
         self._outstanding -= len(exchanges)
+        self._answer_published(exchanges, outcome, now_ms)
+        address = self._conditional.pop(token, None)
+        return () if address is None else self._ask_for_those_behind(address, now_ms)
+
+    def _answer_published(self, exchanges: Sequence[Exchange], outcome: Outcome, now_ms: int) -> None:
+        """Answers the requests of one `Publish`."""
         body_max = self._settings.max_body_bytes
         if outcome.error is not None:
             answer = refused(outcome.error, max_body_bytes=body_max)
             for exchange in exchanges:
                 self._sender.answer(exchange, answer, now_ms)
-            return ()
+            return
         output, refusals = self._sender.output, outcome.refused
         mask_high, mask_low = self._sender.mask
         for index, exchange in enumerate(exchanges):
             tag = exchange.tag
-            if exchange.acked or (refusals and index in refusals):
+            if exchange.acked or exchange.silence or (refusals and index in refusals):
                 refusal = refusals.get(index)
                 self._sender.answer(
                     exchange,
@@ -244,7 +249,6 @@ class CoapEndpoint:
             else:
                 own_mid = bytes((tag[0] ^ mask_high, tag[1] ^ mask_low))
                 output.append((exchange.head + own_mid + tag[2:] + exchange.tail, exchange.peer))
-        return ()
 
     def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
         """Notifies observers."""
@@ -288,27 +292,19 @@ class CoapEndpoint:
     # ---- admission
 
     def _admit(self, datagrams: Sequence[tuple[bytes, Peer]], now_ms: int) -> Sequence[Effect]:
-        """Asks whether anonymous peers are let in; until it is known, datagrams are parked."""
+        """Parks datagrams until it is known whether peers are let in; answers them where they are not."""
+        if self._admission.refusal is None:
+            return self._admission.ask(datagrams, self._quick_token())
         effects: list[Effect] = []
-        if self._turned_away is not None:
-            for data, peer in datagrams:
-                self._receive_other(data, peer, now_ms, effects, full=False)
-            return effects
-        self._parked += datagrams[: PARKED_DATAGRAMS_MAX - len(self._parked)]
-        if self._admitting is None:
-            self._admitting = self._quick_token()
-            effects.append(Call(request=Authenticate(mechanism="anonymous"), token=self._admitting))
+        for data, peer in datagrams:
+            self._receive_other(data, peer, now_ms, effects, full=False)
         return effects
 
     def _complete_admission(self, outcome: Outcome, now_ms: int) -> Sequence[Effect]:
         """A refusal for good is kept; one that may pass answers what is parked, and the next datagrams ask again."""
-        self._admitting = None
-        self._admitted = outcome.error is None
-        self._turned_away = outcome.error
-        parked, self._parked = self._parked, []
-        effects = self.receive(parked, now_ms=now_ms)
+        effects = self.receive(self._admission.answered(outcome), now_ms=now_ms)
         if outcome.error is not None and outcome.error.retriable:
-            self._turned_away = None
+            self._admission.refusal = None
         return effects
 
     # ---- requests off the hot path
@@ -334,8 +330,8 @@ class CoapEndpoint:
             packet = decode(data)
             if code == EMPTY or code >> 5:
                 raise MessageFormatError("not a request")
-            if self._turned_away is not None:
-                raise self._turned_away
+            if self._admission.refusal is not None:
+                raise self._admission.refusal
             known = self.exchanges.find(peer, exchange.tag, now_ms)
             if known is not None:
                 if known.response:
@@ -365,15 +361,43 @@ class CoapEndpoint:
         effects += self._listings.ask(question, request, token)
         return 1
 
-    def _look_up(self, exchange: Exchange, message: Message, now_ms: int) -> Sequence[Effect]:
-        """Lets a request wait until it is known whether its address has a value."""
-        address = message.address
-        asked = self._lookups.waiting.get(address)
-        token = self._token(now_ms) if asked is None else asked
-        self._publishing[token] = self._lookups.add(token, exchange, message)
+    def _look_up(
+        self, exchange: Exchange, message: Message, condition: Condition | None, now_ms: int
+    ) -> Sequence[Effect]:
+        """Lets a request wait until it is known what the last value of its address is."""
         self._outstanding += 1
         self._later.append(exchange)
-        return () if asked is not None else (Call(request=LastValue(address=address), token=token),)
+        token = self._token(now_ms)
+        if self._lookups.add(exchange, message, condition, token):
+            self._publishing[token] = [exchange]
+            return (Call(request=LastValue(address=message.address), token=token),)
+        together = self._publishing.get(self._lookups.waiting[message.address])
+        if together is not None:
+            together.append(exchange)
+        return ()
+
+    def _settle(self, settlement: Settlement, error: Refusal | None, now_ms: int) -> Sequence[Effect]:
+        """Publishes what waited for the last value of an address, and answers what is not done."""
+        self._outstanding -= len(settlement.failed)
+        answer = Answer(PRECONDITION_FAILED) if error is None else refused(error, max_body_bytes=0)
+        for exchange in settlement.failed:
+            self._sender.answer(exchange, answer, now_ms)
+        if not settlement.messages:
+            return ()
+        token = self._token(now_ms)
+        self._publishing[token] = settlement.exchanges
+        if settlement.address in self._lookups.waiting:
+            self._conditional[token] = settlement.address
+        return (Publish(settlement.messages, token),)
+
+    def _ask_for_those_behind(self, address: str, now_ms: int) -> Sequence[Effect]:
+        """Asks for the last value again, for the requests that came while the one before them was being stored."""
+        token = self._token(now_ms)
+        behind = self._lookups.stored(address, token)
+        if not behind:
+            return ()
+        self._publishing[token] = behind
+        return (Call(request=LastValue(address=address), token=token),)
 
     def _complete_read(self, token: Token, outcome: Outcome, now_ms: int) -> None:
         """Answers a GET, or all that wait for the same links."""
@@ -396,38 +420,11 @@ class CoapEndpoint:
                 self._sender.answer(reading.exchange, answer, now_ms)
                 self.observers.begun(reading.exchange, now_ms)
 
-    def _read_publish(self, data: bytes, end: int, exchange: Exchange, now_ms: int) -> tuple[Plan, bytes] | None:
-        """Returns what a POST or PUT publishes, read by way of its options; None for a block that is not the last.
-
-        Raises `ProtocolError` and, for blocks, `Refusal` (OVERLOAD).
-        """
-        if len(data) < end:
-            raise MessageFormatError("the token is cut short")
-        options, stop = read_options(data, end)
-        request = read_request(options)
-        plan = make_plan(request, self._settings)
-        body = data[stop + 1 :]
-        block = request.block1
-        if block is None:
-            if len(body) > self._settings.max_body_bytes:
-                raise ProtocolError(
-                    REQUEST_ENTITY_TOO_LARGE, f"a body is at most {self._settings.max_body_bytes} bytes"
-                )
-            if plan.lasting and stop - end <= PLAN_KEY_BYTES_MAX:
-                if len(self._plans) >= PLANS_MAX:
-                    self._plans.clear()
-                self._plans[data[end:stop]] = plan
-            return plan, body
-        whole = self.uploads.add(exchange.peer, request, body, now_ms)
-        if block.number == 0:  # where smaller blocks may be asked for (RFC 7959, 2.5)
-            block = block._replace(exponent=min(block.exponent, Block.of_size(self._settings.block_size).exponent))
-        exchange.tail = encode_options([(BLOCK1, block.encode())])
-        if whole is not None:
-            return plan, whole
+    def _ask_for_more(self, exchange: Exchange, now_ms: int) -> None:
+        """Answers a block that is not the last."""
         self.exchanges.open(exchange)
         self._later.append(exchange)
         self._sender.answer(exchange, Answer(CONTINUE), now_ms)
-        return None
 
     # ---- responses
 

@@ -30,6 +30,7 @@ class Exchange(msgspec.Struct, gc=False):
     acked: bool = False  # an empty acknowledgement was sent: the response travels in a message of its own
     response: bytes = b""  # what a repeated request is answered with
     tail: bytes = b""  # options of its response when all is well
+    silence: int = 0  # No-Response: bit n - 1 is set where responses of class n are not wanted
 
     @property
     def mid(self) -> int:

@@ -21,7 +21,7 @@ import msgspec
 from adapters.cloudevents import STRUCTURED_JSON, from_structured, parse_ms
 from adapters.coap.formats import JSON, media_type
 from adapters.coap.registry import BAD_REQUEST, METHOD_NOT_ALLOWED, UNSUPPORTED_CONTENT_FORMAT
-from adapters.coap.request import Request, resolve
+from adapters.coap.request import Condition, Request, resolve
 from adapters.coap.settings import CoapOptions
 from gateway.domain.address import check_address, level_of
 from gateway.domain.errors import ProtocolError, Refusal
@@ -57,6 +57,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     plain: bool = False  # nothing but address, device and content type
     lasting: bool = False  # the same options may well come again
     event: bool = False  # the body is a CloudEvent in structured JSON
+    condition: Condition | None = None
+    silence: int = 0  # as `Request` has it
 
     def message(self, body: bytes, *, confirmable: bool, host: str, now_ms: int) -> Message:
         """The message of one request. Raises `Refusal` (MALFORMED) when it should be a CloudEvent and is none."""
@@ -130,9 +132,11 @@ def make_plan(request: Request, settings: CoapOptions) -> Plan:
         expiry_ms=None if expiry_s is None else expiry_s * 1000,
         delay_ms=None if delay_s is None else delay_s * 1000,
         fields=fields,
-        plain=not fields and not event and qos is expiry_s is delay_s is None,
+        plain=not (fields or event or request.silence) and qos is expiry_s is delay_s is None,
         lasting=lasting,
         event=event,
+        condition=request.condition,
+        silence=request.silence,
     )
 
 

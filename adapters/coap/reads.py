@@ -19,6 +19,7 @@ from adapters.coap.registry import (
     MAX_AGE,
     NOT_ACCEPTABLE,
     NOT_FOUND,
+    PRECONDITION_FAILED,
     SIZE2,
     VALID,
 )
@@ -89,12 +90,25 @@ class Reads:
             options = _options(LINK_FORMAT, _etag(value), max_age_s)
             return self._answer(read, value, options, now_ms)
         if value is None or value.expired(now_ms):
+            if read.request.condition is not None and read.request.condition.etags is not None:
+                raise ProtocolError(PRECONDITION_FAILED, "there is no last value")
             raise ProtocolError(NOT_FOUND, "no message at this address")
+        condition = read.request.condition
+        if condition is not None and not condition.holds(self.etags(value, now_ms)):
+            raise ProtocolError(PRECONDITION_FAILED, "the last value is another one")
         body, number = self._representation(value, read.request)
         if value.expires_at_ms is not None:
             max_age_s = min(max_age_s, (value.expires_at_ms - now_ms) // 1000)
         options = _options(number, _etag(body, value.id, str(number)), max_age_s)
         return self._answer(read, body, options, now_ms)
+
+    def etags(self, message: Message | None, now_ms: int) -> frozenset[bytes]:
+        """The ETags of a last value in each Content-Format it is given in; none where there is no value."""
+        if message is None or message.expired(now_ms):
+            return frozenset()
+        formats = (None, self._settings.cloudevents_format)
+        both = [self._representation(message, Request(accept=one)) for one in formats]
+        return frozenset([_etag(body, message.id, str(number)) for body, number in both])
 
     def _representation(self, message: Message, request: Request) -> tuple[bytes, int | None]:
         """The body and Content-Format that a request will take; raises `ProtocolError` (4.06)."""

@@ -31,7 +31,7 @@ INTERNAL_SERVER_ERROR = int(Code.INTERNAL_SERVER_ERROR)
 SERVICE_UNAVAILABLE, GATEWAY_TIMEOUT = int(Code.SERVICE_UNAVAILABLE), int(Code.GATEWAY_TIMEOUT)
 PROXYING_NOT_SUPPORTED = int(Code.PROXYING_NOT_SUPPORTED)
 
-# Option numbers (RFC 7252, 12.2; RFC 7959; RFC 9175 for Request-Tag)
+# Option numbers (RFC 7252, 12.2; RFC 7959; RFC 9175 for Request-Tag; RFC 7967 for No-Response)
 IF_MATCH, IF_NONE_MATCH = int(OptionNumber.IF_MATCH), int(OptionNumber.IF_NONE_MATCH)
 URI_HOST, URI_PORT = int(OptionNumber.URI_HOST), int(OptionNumber.URI_PORT)
 URI_PATH, URI_QUERY = int(OptionNumber.URI_PATH), int(OptionNumber.URI_QUERY)
@@ -41,6 +41,7 @@ BLOCK1, BLOCK2 = int(OptionNumber.BLOCK1), int(OptionNumber.BLOCK2)
 SIZE1, SIZE2 = int(OptionNumber.SIZE1), int(OptionNumber.SIZE2)
 PROXY_URI, PROXY_SCHEME = int(OptionNumber.PROXY_URI), int(OptionNumber.PROXY_SCHEME)
 REQUEST_TAG = int(OptionNumber.REQUEST_TAG)
+NO_RESPONSE = int(OptionNumber.NO_RESPONSE)
 
 
 class OptionRule(NamedTuple):
@@ -69,8 +70,9 @@ OPTIONS: dict[int, OptionRule] = {
     PROXY_SCHEME: OptionRule(1, 255),
     SIZE1: OptionRule(0, 4),
     REQUEST_TAG: OptionRule(0, 8, True),
+    NO_RESPONSE: OptionRule(0, 1),
 }
-"""The options this endpoint recognises (RFC 7252, table 4; RFC 7959, table 1; RFC 9175, table 2)."""
+"""The options this endpoint recognises (RFC 7252, table 4; RFC 7959, table 1; RFC 9175, table 2; RFC 7967, table 1)."""
 
 
 def is_critical(number: int) -> bool:

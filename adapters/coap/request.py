@@ -1,6 +1,6 @@
 """The options of a request, each held to its rule (RFC 7252, 5.4; RFC 7959, 2)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -15,6 +15,7 @@ from adapters.coap.registry import (
     ETAG,
     IF_MATCH,
     IF_NONE_MATCH,
+    NO_RESPONSE,
     NOT_FOUND,
     OBSERVE,
     OPTIONS,
@@ -31,7 +32,7 @@ from adapters.coap.wire import Option, encode_uint, read_uint
 from gateway.domain.address import escape_level
 from gateway.domain.errors import ProtocolError
 
-__all__ = ["Block", "Request", "Target", "read_request", "resolve"]
+__all__ = ["Block", "Condition", "Request", "Target", "read_request", "resolve"]
 
 SIZE_EXPONENT_RESERVED = 7
 WELL_KNOWN, CORE = ".well-known", "core"
@@ -76,6 +77,19 @@ class Block(NamedTuple):
         return cls(word >> 4, bool(word & 8), word & 7)
 
 
+class Condition(NamedTuple):
+    """If-Match and If-None-Match of one request (RFC 7252, 5.10.8)."""
+
+    etags: tuple[bytes, ...] | None = None  # If-Match: one of these, b"" for any representation; None: not given
+    absent: bool = False  # If-None-Match: there is no representation
+
+    def holds(self, etags: Collection[bytes]) -> bool:
+        """Returns whether the request is to be done, given the ETags of what is there; none where nothing is."""
+        if self.absent and etags:
+            return False
+        return self.etags is None or bool(etags and (b"" in self.etags or not set(etags).isdisjoint(self.etags)))
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The options of one request."""
 
@@ -88,6 +102,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     block1: Block | None = None
     block2: Block | None = None
     size1: int | None = None
+    condition: Condition | None = None
+    silence: int = 0  # No-Response: bit n - 1 is set where responses of class n are not wanted (RFC 7967, 2.1)
     key: tuple[Option, ...] = ()  # names the transfer that a block of it belongs to
 
 
@@ -95,8 +111,7 @@ def read_request(options: Sequence[Option]) -> Request:
     """Checks the options of a request and reads them.
 
     Raises `ProtocolError`: 4.02 for a critical option that is unknown, repeated against its rule, of a wrong length or
-    not UTF-8; 5.05 for a proxy's options. Conditional requests are not offered, so If-Match and If-None-Match count as
-    unknown: a last value can change between the look and the append. Elective options are passed over instead.
+    not UTF-8; 5.05 for a proxy's options. Elective options are passed over instead.
     """
     found: dict[int, list[bytes]] = {}
     for number, value in options:
@@ -112,8 +127,6 @@ def read_request(options: Sequence[Option]) -> Request:
             raise ProtocolError(BAD_OPTION, f"option {number} is repeated")
     if PROXY_URI in found or PROXY_SCHEME in found:
         raise ProtocolError(PROXYING_NOT_SUPPORTED, "this server is not a proxy")
-    if IF_MATCH in found or IF_NONE_MATCH in found:
-        raise ProtocolError(BAD_OPTION, "conditional requests are not supported")
     block1, block2 = found.get(BLOCK1), found.get(BLOCK2)
     return Request(
         path=_texts(found, URI_PATH),
@@ -125,8 +138,17 @@ def read_request(options: Sequence[Option]) -> Request:
         block1=Block.decode(block1[0], "Block1") if block1 is not None else None,
         block2=Block.decode(block2[0], "Block2") if block2 is not None else None,
         size1=_uint(found, SIZE1),
+        condition=_condition(found),
+        silence=_uint(found, NO_RESPONSE) or 0,
         key=tuple(option for option in options if option[0] not in _NOT_IN_KEY),
     )
+
+
+def _condition(found: dict[int, list[bytes]]) -> Condition | None:
+    etags = found.get(IF_MATCH)
+    if etags is None and IF_NONE_MATCH not in found:
+        return None
+    return Condition(None if etags is None else tuple(etags), IF_NONE_MATCH in found)
 
 
 def _texts(found: dict[int, list[bytes]], number: int) -> tuple[str, ...]:

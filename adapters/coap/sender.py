@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from adapters.coap.answers import Answer, refused, wrong
 from adapters.coap.exchanges import Exchange
-from adapters.coap.registry import ACK, BAD_OPTION, CON, EMPTY, NON, RST
+from adapters.coap.registry import ACK, BAD_OPTION, CON, CONTINUE, EMPTY, NON, RST
 from adapters.coap.retransmit import Retransmitter
 from adapters.coap.settings import CoapOptions
 from adapters.coap.wire import MessageFormatError, encode_options
@@ -54,7 +54,14 @@ class Sender:
             self.answer(exchange, wrong(error, max_body_bytes=self.max_body_bytes), now_ms)
 
     def answer(self, exchange: Exchange, answer: Answer, now_ms: int) -> None:
-        """Sends a response: in the acknowledgement if that is still to be sent, else in a message of its own."""
+        """Sends a response: in the acknowledgement if that is still to be sent, else in a message of its own.
+
+        A response of a class that the client does not want is left out (RFC 7967), but for 2.31, which asks for more.
+        """
+        if exchange.silence >> (answer.code >> 5) - 1 & 1 and answer.code != CONTINUE:
+            if exchange.confirmable and not exchange.acked:
+                self.acknowledge(exchange)
+            return
         body = encode_options(answer.options) if answer.options else exchange.tail
         if answer.payload:
             body += b"\xff" + answer.payload

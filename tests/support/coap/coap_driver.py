@@ -92,7 +92,7 @@ class Driver:
         for effect in effects:
             if isinstance(effect, Publish):
                 self.stored += effect.messages
-                self.endpoint.completed(effect.token, outcome or DONE, now_ms=self.now_ms)
+                self.complete(list(self.endpoint.completed(effect.token, outcome or DONE, now_ms=self.now_ms)))
             elif isinstance(effect, Subscribe):
                 self.subscriptions[effect.sub] = effect.pattern
             elif isinstance(effect, Unsubscribe):

@@ -373,8 +373,8 @@ def test_other_methods(code: int) -> None:
     "option",
     [
         (9, b""),  # OSCORE
-        (1, b""),  # If-Match
-        (5, b""),  # If-None-Match
+        (1, b"123456789"),  # If-Match
+        (5, b"x"),  # If-None-Match
         (65_001, b"x"),
         (URI_PORT, b"abc"),  # too long
         (URI_HOST, b""),  # too short
@@ -399,7 +399,7 @@ def test_a_critical_option_given_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [(258, b"\x1a"), (OBSERVE, b"abcd"), (12, b"abc"), (65_000, b"x" * 300), (60, b"12345")]
+    "option", [(258, b"\x1a\x1a"), (OBSERVE, b"abcd"), (12, b"abc"), (65_000, b"x" * 300), (60, b"12345")]
 )
 def test_an_elective_option_not_understood_is_passed_over(option: tuple[int, bytes]) -> None:
     driver = Driver(last=Message(address="a", id="1"))
@@ -524,20 +524,20 @@ def test_separate_responses_beyond_their_limit_are_not_confirmable() -> None:
 
 
 def test_remembered_options_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adapters.coap.endpoint.PLANS_MAX", 4)
+    monkeypatch.setattr("adapters.coap.plans.PLANS_MAX", 4)
     driver = Driver()
     for n in range(20):
         driver.ask(f"t/a/{n}", mid=n)
-        assert len(driver.endpoint._plans) <= 4
+        assert len(driver.endpoint.plans.known) <= 4
     assert [message.address for message in driver.stored] == [f"a/{n}" for n in range(20)]
 
 
 def test_long_options_are_not_remembered() -> None:
     driver = Driver()
     driver.ask("t/a", query=("n=" + "x" * 150, "n=" + "x" * 150))
-    assert driver.endpoint._plans == {}
+    assert driver.endpoint.plans.known == {}
     driver.ask("t/a", query=("n=" + "x" * 200,), mid=2)
-    assert len(driver.endpoint._plans) == 1
+    assert len(driver.endpoint.plans.known) == 1
     assert [len(message.properties) for message in driver.stored] == [2, 1]
 
 
@@ -545,7 +545,7 @@ def test_fleeting_options_are_not_remembered() -> None:
     driver = Driver()
     for item in ("id=1", "time=1", "corr=aaaa"):
         driver.ask("t/a", query=(item,), mid=hash(item) & 0xFFFF)
-    assert driver.endpoint._plans == {}
+    assert driver.endpoint.plans.known == {}
 
 
 # ---- the factory

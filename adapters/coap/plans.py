@@ -1,0 +1,52 @@
+"""The reading of a POST, PUT or DELETE: its options once for all that have the same, its body out of blocks."""
+
+from adapters.coap.blocks import Uploads
+from adapters.coap.exchanges import Exchange
+from adapters.coap.mapping import Plan, make_plan
+from adapters.coap.registry import BLOCK1, REQUEST_ENTITY_TOO_LARGE
+from adapters.coap.request import Block, read_request
+from adapters.coap.settings import CoapOptions
+from adapters.coap.wire import MessageFormatError, encode_options, read_options
+from gateway.domain.errors import ProtocolError
+
+__all__ = ["Plans"]
+
+PLANS_MAX = 16_384  # option lists remembered with what they mean
+PLAN_KEY_BYTES_MAX = 256  # of such a list; what is longer is read each time
+
+
+class Plans:
+    """The plans of one socket. `known` has those that may well come again, by their options as bytes."""
+
+    def __init__(self, settings: CoapOptions) -> None:
+        self._settings = settings
+        self.uploads = Uploads(settings)
+        self.known: dict[bytes, Plan] = {}
+
+    def read(self, data: bytes, end: int, exchange: Exchange, now_ms: int) -> tuple[Plan, bytes] | None:
+        """Returns what a datagram publishes whose token ends at `end`; None for a block that is not the last.
+
+        Raises `ProtocolError` and, for blocks, `Refusal` (OVERLOAD).
+        """
+        if len(data) < end:
+            raise MessageFormatError("the token is cut short")
+        options, stop = read_options(data, end)
+        request = read_request(options)
+        plan = make_plan(request, self._settings)
+        body = data[stop + 1 :]
+        block = request.block1
+        if block is None:
+            if len(body) > self._settings.max_body_bytes:
+                raise ProtocolError(
+                    REQUEST_ENTITY_TOO_LARGE, f"a body is at most {self._settings.max_body_bytes} bytes"
+                )
+            if plan.lasting and stop - end <= PLAN_KEY_BYTES_MAX:
+                if len(self.known) >= PLANS_MAX:
+                    self.known.clear()
+                self.known[data[end:stop]] = plan
+            return plan, body
+        whole = self.uploads.add(exchange.peer, request, body, now_ms)
+        if block.number == 0:  # where smaller blocks may be asked for (RFC 7959, 2.5)
+            block = block._replace(exponent=min(block.exponent, Block.of_size(self._settings.block_size).exponent))
+        exchange.tail = encode_options([(BLOCK1, block.encode())])
+        return None if whole is None else (plan, whole)

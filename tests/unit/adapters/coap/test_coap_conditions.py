@@ -1,0 +1,133 @@
+"""If-Match and If-None-Match (RFC 7252, 5.10.8), and No-Response (RFC 7967)."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from adapters.coap.registry import DELETE, EMPTY, ETAG, GET, IF_MATCH, IF_NONE_MATCH, NO_RESPONSE, NON, POST, PUT
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import DONE, Call, Outcome, Publish
+from store.api.message import Message
+from tests.support.coap.coap_driver import Driver, dotted, is_ack, options_of, request
+
+ABSENT = (IF_NONE_MATCH, b"")
+PRESENT = (IF_MATCH, b"")
+OTHER_ETAG = (IF_MATCH, b"other")
+
+
+def with_value(**fields: Any) -> Driver:
+    return Driver(last=Message(address="a/b", body=b"1", id="id-1", **fields))
+
+
+def etag_of(driver: Driver, **parts: Any) -> tuple[int, bytes]:
+    return IF_MATCH, options_of(driver.get("t/a/b", mid=900, **parts))[ETAG]
+
+
+@pytest.mark.parametrize("method", [POST, PUT, DELETE])
+def test_if_none_match_holds_where_nothing_is(method: int) -> None:
+    driver = Driver()
+    assert driver.ask("t/a/b", method, options=(ABSENT,)).code >> 5 == 2
+    assert len(driver.stored) == 1
+
+
+@pytest.mark.parametrize("method", [POST, PUT, DELETE])
+@pytest.mark.parametrize("option", [ABSENT, OTHER_ETAG])
+def test_a_condition_that_does_not_hold_stores_nothing(method: int, option: tuple[int, bytes]) -> None:
+    driver = with_value()
+    assert is_ack(driver.ask("t/a/b", method, options=(option,)), "4.12")
+    assert driver.stored == []
+
+
+@pytest.mark.parametrize("option", [PRESENT, OTHER_ETAG])
+def test_if_match_fails_where_nothing_is(option: tuple[int, bytes]) -> None:
+    driver = Driver()
+    assert is_ack(driver.ask("t/a/b", PUT, options=(option,)), "4.12")
+    assert driver.stored == []
+
+
+def test_a_value_whose_time_is_over_is_none() -> None:
+    assert is_ack(with_value(expires_at_ms=1).ask("t/a/b", PUT, options=(PRESENT,)), "4.12")
+
+
+def test_if_match_holds_for_any_of_its_etags_in_whatever_format_they_were_given() -> None:
+    driver = with_value()
+    for mid, etag in enumerate((PRESENT, etag_of(driver), etag_of(driver, query=("ct=application/cloudevents+json",)))):
+        assert is_ack(driver.ask("t/a/b", PUT, mid=mid, options=(OTHER_ETAG, etag)), "2.04", mid)
+    assert len(driver.stored) == 3
+
+
+def test_a_condition_is_checked_again_for_the_same_options() -> None:
+    driver = Driver()
+    assert is_ack(driver.ask("t/a/b", PUT, options=(ABSENT,)), "2.01")
+    driver.last = msgspec.structs.replace(driver.stored[-1], id="id-1")
+    assert is_ack(driver.ask("t/a/b", PUT, mid=2, options=(ABSENT,)), "4.12", 2)
+
+
+def test_of_two_requests_that_create_together_one_does() -> None:
+    driver = Driver()
+    requests = [request("t/a/b", PUT, mid=mid, options=(ABSENT,)) for mid in (1, 2)]
+    assert sorted([dotted(packet.code) for packet in driver.exchange(*requests)]) == ["2.01", "4.12"]
+    assert len(driver.stored) == 1
+
+
+def test_a_request_behind_one_that_is_being_stored_waits_for_it() -> None:
+    driver = Driver()
+    (asked,) = driver.receive(request("t/a/b", PUT, mid=1, options=(ABSENT,)))
+    (publish,) = driver.endpoint.completed(asked.token, Outcome(), now_ms=driver.now_ms)
+    assert isinstance(publish, Publish)
+    assert driver.receive(request("t/a/b", PUT, mid=2, options=(ABSENT,)), request("t/a/b", POST, mid=3)) == []
+    (again,) = driver.endpoint.completed(publish.token, DONE, now_ms=driver.now_ms)
+    assert isinstance(again, Call)
+    stored = msgspec.structs.replace(publish.messages[0], id="id-1")
+    (rest,) = driver.endpoint.completed(again.token, Outcome(value=stored), now_ms=driver.now_ms)
+    assert isinstance(rest, Publish)
+    assert len(rest.messages) == 1
+    assert driver.endpoint.completed(rest.token, DONE, now_ms=driver.now_ms) == ()
+    assert [(packet.mid, dotted(packet.code)) for packet in driver.sent()] == [(1, "2.01"), (2, "4.12"), (3, "2.01")]
+    driver.last = stored
+    assert is_ack(driver.ask("t/a/b", PUT, mid=4), "2.04", 4)
+
+
+def test_no_condition_holds_where_the_gateway_cannot_say() -> None:
+    driver = Driver()
+    refusal = Outcome(error=Refusal(Cause.FORBIDDEN, "not yours"))
+    assert is_ack(driver.ask("t/a/b", PUT, options=(ABSENT,), outcome=refusal), "4.03")
+    assert driver.stored == []
+
+
+def test_a_get_with_a_condition() -> None:
+    driver = with_value()
+    assert is_ack(driver.get("t/a/b", options=(etag_of(driver),)), "2.05")
+    assert is_ack(driver.get("t/a/b", mid=2, options=(OTHER_ETAG,)), "4.12", 2)
+    assert is_ack(driver.get("t/a/b", mid=3, options=(ABSENT,)), "4.12", 3)
+    driver.last = None
+    assert is_ack(driver.get("t/a/b", mid=4, options=(PRESENT,)), "4.12", 4)
+    assert is_ack(driver.get("t/a/b", mid=5, options=(ABSENT,)), "4.04", 5)
+
+
+# ---- No-Response
+
+
+@pytest.mark.parametrize("method", [POST, PUT, DELETE])
+def test_a_response_that_is_not_wanted_is_an_empty_acknowledgement(method: int) -> None:
+    driver = Driver()
+    options = ((NO_RESPONSE, b"\x02"),)
+    answer = driver.ask("t/a/b", method, options=options)
+    assert (answer.code, answer.mid, answer.token) == (EMPTY, 1, b"")
+    assert driver.exchange(request("t/a/b", method, options=options)) == [answer]
+    assert len(driver.stored) == 1
+    assert driver.exchange(request("t/a/b", method, mid=2, type=NON, options=options)) == []
+    assert len(driver.stored) == 2
+
+
+@pytest.mark.parametrize(("wanted", "silence"), [("", b""), ("4.03", b"\x02"), ("4.03", b"\x10"), (None, b"\x1a")])
+def test_only_the_classes_that_are_not_wanted_are_left_out(wanted: str | None, silence: bytes) -> None:
+    driver = Driver()
+    refusal = Outcome(error=Refusal(Cause.FORBIDDEN, "not yours"))
+    answer = driver.ask("t/a/b", outcome=refusal, options=((NO_RESPONSE, silence),))
+    assert answer.code == EMPTY if wanted is None else dotted(answer.code) == (wanted or "4.03")
+
+
+def test_a_get_is_answered_whatever_it_wants() -> None:
+    assert is_ack(with_value().ask("t/a/b", GET, options=((NO_RESPONSE, b"\x1a"),)), "2.05")
