@@ -15,7 +15,7 @@ from adapters.coap.wire import Option
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.adapter import Peer
 
-__all__ = ["SILENCE_SPARED_MS", "Snapshot", "Snapshots", "Uploads"]
+__all__ = ["SILENCE_SPARED_MS", "BlockTransfers", "Snapshot", "Snapshots", "Uploads"]
 
 SILENCE_SPARED_MS = 4_000  # a peer that lost a datagram has sent it again by then (RFC 7252, 4.8: at most 3 s)
 OPTION_BYTES = 128  # what an option of a transfer's name costs besides its value
@@ -91,6 +91,11 @@ class _Transfers(Generic[B]):
         if not of_peer:
             del self._of_peer[peer]
 
+    def drop_all(self, peer: Peer) -> None:
+        """Forgets all transfers of a peer."""
+        for key in list(self._of_peer.get(peer, ())):
+            self.drop(peer, key)
+
     def expire(self, now_ms: int) -> None:
         """Forgets what has been silent for too long."""
         while self._transfers:
@@ -133,7 +138,7 @@ class Uploads(_Transfers[bytearray]):
         """
         block = request.block1
         assert block is not None
-        if (block.more and len(payload) != block.size) or len(payload) > block.size:
+        if not block.fits(len(payload)):
             self.drop(peer, request.key)
             raise ProtocolError(BAD_REQUEST, f"Block1: {len(payload)} bytes in a block of {block.size}")
         limit = self._settings.max_body_bytes
@@ -171,3 +176,26 @@ class Snapshot:
 
 class Snapshots(_Transfers[Snapshot]):
     """Bodies that peers read in Block2. What finds no room is read anew for each block: its ETag tells changes."""
+
+
+class BlockTransfers:
+    """The transfers of a socket, or of all connections of a process, in both directions."""
+
+    def __init__(self, settings: CoapOptions) -> None:
+        self.uploads = Uploads(settings)
+        self.snapshots = Snapshots(settings)
+
+    def drop_all(self, peer: Peer) -> None:
+        """Forgets all transfers of a peer, which is gone."""
+        self.uploads.drop_all(peer)
+        self.snapshots.drop_all(peer)
+
+    def expire(self, now_ms: int) -> None:
+        """Forgets what has been silent for too long."""
+        self.uploads.expire(now_ms)
+        self.snapshots.expire(now_ms)
+
+    def deadline_ms(self) -> int | None:
+        """Returns when `expire` is due."""
+        deadlines = (self.uploads.deadline_ms(), self.snapshots.deadline_ms())
+        return min([deadline for deadline in deadlines if deadline is not None], default=None)

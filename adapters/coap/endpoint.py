@@ -17,6 +17,7 @@ import msgspec
 
 from adapters.coap.admission import Admission
 from adapters.coap.answers import Answer, busy, refused
+from adapters.coap.blocks import BlockTransfers
 from adapters.coap.exchanges import DROPPED_PER_TICK_MAX, Conversation, Exchange, Exchanges
 from adapters.coap.heads import HEADS
 from adapters.coap.listings import Listings
@@ -73,8 +74,12 @@ class _Reading(msgspec.Struct, frozen=True):
 class CoapEndpoint:
     """The `DatagramAdapter` of CoAP."""
 
-    def __init__(self, settings: CoapOptions, *, random: Random) -> None:
+    def __init__(
+        self, settings: CoapOptions, *, random: Random, transfers: BlockTransfers | None = None, reliable: bool = False
+    ) -> None:
+        """With `reliable`, `transfers` is what all endpoints share, and the transport loses and repeats nothing."""
         self._settings = settings
+        self._reliable = reliable
         self.exchanges = Exchanges(
             lifetime_ms=settings.exchange_lifetime_ms,
             total_max=settings.dedup_total_max,
@@ -82,14 +87,21 @@ class CoapEndpoint:
             peers_max=settings.peers_max,
         )
         self._sender = Sender(settings, random=random)
-        self.reads = Reads(settings)
-        self.observers = Observers(settings, self.reads, self._sender, new_token=self._quick_token, random=random)
+        self.transfers = transfers or BlockTransfers(settings)
+        self.reads = Reads(settings, self.transfers.snapshots)
+        self.observers = Observers(
+            settings,
+            self.reads,
+            self._sender,
+            new_token=self._quick_token,
+            random=random,
+            reliable=reliable,
+        )
         self._listings = Listings()
         self._lookups = Lookups()
-        self.plans = Plans(settings)
-        self.uploads = self.plans.uploads
+        self.plans = Plans(settings, self.transfers.uploads, reliable=reliable)
         self._next_token = 0
-        self._admission = Admission()
+        self.admission = Admission()
         self._publishing: dict[Token, list[Exchange]] = {}
         self._conditional: dict[Token, str] = {}  # those of `_publishing` behind which requests for an address wait
         self._reading: dict[Token, _Reading] = {}
@@ -108,7 +120,7 @@ class CoapEndpoint:
         here; read by way of its `Request` it would cost 11. The options of a device's telemetry do not change, so they
         are looked up as bytes: bytes that were once read as options up to a 0xFF always have the payload marker there.
         """
-        if not self._admission.granted:
+        if not self.admission.granted:
             return self._admit(datagrams, now_ms)
         settings, exchanges, plans = self._settings, self.exchanges, self.plans.known
         exchanges.expire(now_ms, at_least=2 * len(datagrams))
@@ -203,7 +215,7 @@ class CoapEndpoint:
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
         """Answers what was stored, or refused, or reads; lets peers in."""
-        if token == self._admission.token:
+        if token == self.admission.token:
             return self._complete_admission(outcome, now_ms)
         exchanges = self._publishing.pop(token, None)
         if exchanges is None:
@@ -265,8 +277,7 @@ class CoapEndpoint:
                     self._sender.acknowledge(exchange)
         self._sender.output += self._sender.retransmitter.again(now_ms)
         self.exchanges.expire(now_ms, at_least=DROPPED_PER_TICK_MAX)
-        self.uploads.expire(now_ms)
-        self.reads.snapshots.expire(now_ms)
+        self.transfers.expire(now_ms)
         self.observers.tick(now_ms)
         return self.observers.take_effects()
 
@@ -279,8 +290,7 @@ class CoapEndpoint:
             slow[0][0] if slow else None,
             self._sender.retransmitter.deadline_ms(),
             self.exchanges.deadline_ms(),
-            self.uploads.deadline_ms(),
-            self.reads.snapshots.deadline_ms(),
+            self.transfers.deadline_ms(),
             self.observers.deadline_ms(),
         )
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
@@ -293,8 +303,8 @@ class CoapEndpoint:
 
     def _admit(self, datagrams: Sequence[tuple[bytes, Peer]], now_ms: int) -> Sequence[Effect]:
         """Parks datagrams until it is known whether peers are let in; answers them where they are not."""
-        if self._admission.refusal is None:
-            return self._admission.ask(datagrams, self._quick_token())
+        if self.admission.refusal is None:
+            return self.admission.ask(datagrams, self._quick_token())
         effects: list[Effect] = []
         for data, peer in datagrams:
             self._receive_other(data, peer, now_ms, effects, full=False)
@@ -302,9 +312,9 @@ class CoapEndpoint:
 
     def _complete_admission(self, outcome: Outcome, now_ms: int) -> Sequence[Effect]:
         """A refusal for good is kept; one that may pass answers what is parked, and the next datagrams ask again."""
-        effects = self.receive(self._admission.answered(outcome), now_ms=now_ms)
+        effects = self.receive(self.admission.answered(outcome), now_ms=now_ms)
         if outcome.error is not None and outcome.error.retriable:
-            self._admission.refusal = None
+            self.admission.refusal = None
         return effects
 
     # ---- requests off the hot path
@@ -330,8 +340,8 @@ class CoapEndpoint:
             packet = decode(data)
             if code == EMPTY or code >> 5:
                 raise MessageFormatError("not a request")
-            if self._admission.refusal is not None:
-                raise self._admission.refusal
+            if self.admission.refusal is not None:
+                raise self.admission.refusal
             known = self.exchanges.find(peer, exchange.tag, now_ms)
             if known is not None:
                 if known.response:
@@ -340,7 +350,7 @@ class CoapEndpoint:
             if full or not self.exchanges.has_room_for(peer):
                 self._sender.answer(exchange, busy("too many requests"), now_ms)
                 return 0
-            request = read_request(packet.options)
+            request = read_request(packet.options, reliable=self._reliable)
             if code != GET:
                 raise ProtocolError(METHOD_NOT_ALLOWED, "the methods are GET, POST, PUT and DELETE")
             begun = self.reads.begin(peer, request, now_ms)

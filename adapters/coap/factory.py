@@ -1,27 +1,39 @@
 """The factory that the entry point `coap` names."""
 
-from typing import Any
-
 from adapters.coap.endpoint import CoapEndpoint
 from adapters.coap.settings import CoapOptions
+from adapters.coap.stream import CoapConnection, StreamsContext
 from gateway.port.adapter import Adapter, ConnectionInfo, DatagramAdapter, Listener, Random
 
 __all__ = ["FACTORY", "CoapFactory"]
 
 
 class CoapFactory:
-    """Makes the state machine of a socket (`gateway.port.adapter.AdapterFactory`)."""
+    """Makes the state machines of sockets and connections (`gateway.port.adapter.AdapterFactory`)."""
 
     listeners = (
         Listener(
             name="coap", port=5683, transport="udp", summary="CoAP: GET, Observe, POST, PUT, DELETE of /t/{address}"
         ),
+        Listener(
+            name="coap-tcp",
+            port=5683,
+            transport="tcp",
+            tls_port=5684,
+            alpn=("coap",),
+            summary="CoAP over TCP (RFC 8323), the same",
+        ),
     )
     options = CoapOptions
 
-    def connect(self, info: ConnectionInfo, options: Any, *, random: Random) -> Adapter:
-        """CoAP over TCP (RFC 8323) is not spoken here: raises NotImplementedError."""
-        raise NotImplementedError("CoAP has no stream listener")
+    def __init__(self) -> None:
+        self._streams: StreamsContext | None = None  # of the options used last, which are one object
+
+    def connect(self, info: ConnectionInfo, options: CoapOptions, *, random: Random) -> Adapter:
+        """The state machine of a new connection."""
+        if self._streams is None or self._streams.settings is not options:
+            self._streams = StreamsContext(options)
+        return CoapConnection(info, self._streams, random=random)
 
     def bind(self, options: CoapOptions, *, random: Random) -> DatagramAdapter:
         """The state machine of a new socket."""

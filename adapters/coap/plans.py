@@ -18,9 +18,10 @@ PLAN_KEY_BYTES_MAX = 256  # of such a list; what is longer is read each time
 class Plans:
     """The plans of one socket. `known` has those that may well come again, by their options as bytes."""
 
-    def __init__(self, settings: CoapOptions) -> None:
+    def __init__(self, settings: CoapOptions, uploads: Uploads, *, reliable: bool) -> None:
         self._settings = settings
-        self.uploads = Uploads(settings)
+        self._reliable = reliable
+        self._uploads = uploads
         self.known: dict[bytes, Plan] = {}
 
     def read(self, data: bytes, end: int, exchange: Exchange, now_ms: int) -> tuple[Plan, bytes] | None:
@@ -31,7 +32,7 @@ class Plans:
         if len(data) < end:
             raise MessageFormatError("the token is cut short")
         options, stop = read_options(data, end)
-        request = read_request(options)
+        request = read_request(options, reliable=self._reliable)
         plan = make_plan(request, self._settings)
         body = data[stop + 1 :]
         block = request.block1
@@ -45,8 +46,8 @@ class Plans:
                     self.known.clear()
                 self.known[data[end:stop]] = plan
             return plan, body
-        whole = self.uploads.add(exchange.peer, request, body, now_ms)
-        if block.number == 0:  # where smaller blocks may be asked for (RFC 7959, 2.5)
+        whole = self._uploads.add(exchange.peer, request, body, now_ms)
+        if block.number == 0 and not block.bert:  # where smaller blocks may be asked for (RFC 7959, 2.5)
             block = block._replace(exponent=min(block.exponent, Block.of_size(self._settings.block_size).exponent))
         exchange.tail = encode_options([(BLOCK1, block.encode())])
         return None if whole is None else (plan, whole)

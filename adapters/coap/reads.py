@@ -49,9 +49,9 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
 class Reads:
     """The answers to GET requests. `begin` asks, `finish` makes the response of what it was told."""
 
-    def __init__(self, settings: CoapOptions) -> None:
+    def __init__(self, settings: CoapOptions, snapshots: Snapshots) -> None:
         self._settings = settings
-        self.snapshots = Snapshots(settings)
+        self.snapshots = snapshots
 
     def begin(self, peer: Peer, request: Request, now_ms: int) -> Answer | tuple[Read, GatewayRequest[Any]]:
         """A later block of what is at hand, or what to ask the gateway. Raises `ProtocolError` (4.00, 4.02, 4.04)."""

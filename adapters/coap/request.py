@@ -34,7 +34,7 @@ from gateway.domain.errors import ProtocolError
 
 __all__ = ["Block", "Condition", "Request", "Target", "read_request", "resolve"]
 
-SIZE_EXPONENT_RESERVED = 7
+SIZE_EXPONENT_BERT = 7
 WELL_KNOWN, CORE = ".well-known", "core"
 ROOTS = ("t", "ps")  # what addresses stand below; "ps" as the CoAP publish-subscribe draft has it
 
@@ -43,7 +43,10 @@ _NOT_IN_KEY = frozenset({BLOCK1, BLOCK2, SIZE1, SIZE2, OBSERVE, ETAG})
 
 
 class Block(NamedTuple):
-    """A Block1 or Block2 option: NUM 4-20 bits, M 1 bit, SZX 3 bits; a block is 2 ** (SZX + 4) bytes."""
+    """A Block1 or Block2 option: NUM 4-20 bits, M 1 bit, SZX 3 bits; a block is 2 ** (SZX + 4) bytes.
+
+    Over TCP an SZX of 7 is a row of blocks of 1024 bytes in one message (RFC 8323, 6: BERT).
+    """
 
     number: int
     more: bool
@@ -52,7 +55,18 @@ class Block(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes of a block."""
-        return 16 << self.exponent
+        return 16 << min(self.exponent, SIZE_EXPONENT_BERT - 1)
+
+    @property
+    def bert(self) -> bool:
+        """Returns whether a message holds several blocks."""
+        return self.exponent == SIZE_EXPONENT_BERT
+
+    def fits(self, length: int) -> bool:
+        """Returns whether a payload of `length` bytes can be this block."""
+        if self.bert:
+            return not self.more or (length > 0 and length % self.size == 0)
+        return length == self.size if self.more else length <= self.size
 
     @property
     def offset(self) -> int:
@@ -69,10 +83,10 @@ class Block(NamedTuple):
         return cls(0, False, size.bit_length() - 5)
 
     @classmethod
-    def decode(cls, value: bytes, name: str) -> "Block":
-        """Reads an option's value; raises `ProtocolError` (4.00) for the reserved size (RFC 7959, 2.2)."""
+    def decode(cls, value: bytes, name: str, *, bert: bool = False) -> "Block":
+        """Reads an option's value; raises `ProtocolError` (4.00) for the size reserved to TCP (RFC 7959, 2.2)."""
         word = read_uint(value)
-        if word & 7 == SIZE_EXPONENT_RESERVED:
+        if word & 7 == SIZE_EXPONENT_BERT and not bert:
             raise ProtocolError(BAD_REQUEST, f"{name}: the block size 7 is reserved")
         return cls(word >> 4, bool(word & 8), word & 7)
 
@@ -107,8 +121,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     key: tuple[Option, ...] = ()  # names the transfer that a block of it belongs to
 
 
-def read_request(options: Sequence[Option]) -> Request:
-    """Checks the options of a request and reads them.
+def read_request(options: Sequence[Option], *, reliable: bool = False) -> Request:
+    """Checks the options of a request and reads them; `reliable` transports have larger blocks.
 
     Raises `ProtocolError`: 4.02 for a critical option that is unknown, repeated against its rule, of a wrong length or
     not UTF-8; 5.05 for a proxy's options. Elective options are passed over instead.
@@ -135,8 +149,8 @@ def read_request(options: Sequence[Option]) -> Request:
         accept=_uint(found, ACCEPT),
         etags=tuple(found.get(ETAG, ())),
         observe=_uint(found, OBSERVE),
-        block1=Block.decode(block1[0], "Block1") if block1 is not None else None,
-        block2=Block.decode(block2[0], "Block2") if block2 is not None else None,
+        block1=Block.decode(block1[0], "Block1", bert=reliable) if block1 is not None else None,
+        block2=Block.decode(block2[0], "Block2", bert=reliable) if block2 is not None else None,
         size1=_uint(found, SIZE1),
         condition=_condition(found),
         silence=_uint(found, NO_RESPONSE) or 0,

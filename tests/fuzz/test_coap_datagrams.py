@@ -96,8 +96,8 @@ def test_datagrams_of_any_kind(make: Any, limits: dict[str, Any], seed: int) -> 
         driver.complete(list(driver.endpoint.tick(now_ms=driver.now_ms)))
     assert driver.endpoint.exchanges.by_peer == {}
     assert len(driver.endpoint.exchanges) == 0
-    assert len(driver.endpoint.uploads) == len(driver.endpoint.reads.snapshots) == 0
-    assert driver.endpoint.uploads._size_bytes == 0
+    assert len(driver.endpoint.transfers.uploads) == len(driver.endpoint.transfers.snapshots) == 0
+    assert driver.endpoint.transfers.uploads._size_bytes == 0
     assert len(driver.endpoint.observers) == len(driver.subscriptions) == 0
 
 

@@ -21,6 +21,7 @@ from gateway.process.backend import local_backend
 pytestmark = pytest.mark.anyio
 
 ANSWER_TIMEOUT_S = 60
+SCHEMES = {"coap": "coap", "coap-tcp": "coap+tcp"}  # by listener
 LARGE = bytes(range(256)) * 200  # fifty blocks of 1024
 
 # Debian's package has the program once for each TLS library.
@@ -28,11 +29,11 @@ LIBCOAP = next(filter(None, map(shutil.which, ("coap-client", "coap-client-notls
 
 
 @asynccontextmanager
-async def serving(data_dir: Path) -> AsyncIterator[str]:
+async def serving(data_dir: Path, scheme: str = "coap") -> AsyncIterator[str]:
     """A gateway that speaks CoAP alone; its URI."""
     overrides = {
         "store": {"data_dir": str(data_dir)},
-        "listeners": {"coap": {"port": 0}},
+        "listeners": {"coap": {"port": 0}, "coap-tcp": {"port": 0}},
         "rpc": {"enabled": False},
         "admin": {"port": 0},
     }
@@ -40,9 +41,9 @@ async def serving(data_dir: Path) -> AsyncIterator[str]:
     async with local_backend(config) as backend, asyncio.TaskGroup() as tasks:
         gateway = Gateway(config, backend, tasks)
         await gateway.start()
-        port = next(listening.port for listening in gateway.listening if listening.name == "coap")
+        ports = {SCHEMES.get(listening.name): listening.port for listening in gateway.listening}
         try:
-            yield f"coap://127.0.0.1:{port}"
+            yield f"{scheme}://127.0.0.1:{ports[scheme]}"
         finally:
             await gateway.stop()
             await gateway.stop_admin()
@@ -73,8 +74,8 @@ class Client:
 
 
 @asynccontextmanager
-async def client(data_dir: Path) -> AsyncIterator[Client]:
-    async with serving(data_dir) as uri:
+async def client(data_dir: Path, scheme: str = "coap") -> AsyncIterator[Client]:
+    async with serving(data_dir, scheme) as uri:
         context = await Context.create_client_context()
         try:
             yield Client(context, uri)
@@ -86,8 +87,9 @@ def dotted(message: Message) -> str:
     return message.code.dotted
 
 
-async def test_aiocoap_publishes_and_reads(tmp_path: Path) -> None:
-    async with client(tmp_path) as peer:
+@pytest.mark.parametrize("scheme", SCHEMES.values())
+async def test_aiocoap_publishes_and_reads(tmp_path: Path, scheme: str) -> None:
+    async with client(tmp_path, scheme) as peer:
         assert dotted(await peer.ask(GET, "/t/plant/dev1/temp")) == "4.04"
         assert dotted(await peer.ask(POST, "/t/plant/dev1/temp", b'{"t":1}', content_format=50)) == "2.01"
         assert dotted(await peer.ask(PUT, "/ps/plant/dev1/temp", b'{"t":2}', content_format=50)) == "2.04"
@@ -100,8 +102,9 @@ async def test_aiocoap_publishes_and_reads(tmp_path: Path) -> None:
         assert (await peer.ask(GET, "/t/plant/dev1/temp", reliable=False)).payload == b"3"
 
 
-async def test_aiocoap_transfers_blocks_both_ways(tmp_path: Path) -> None:
-    async with client(tmp_path) as peer:
+@pytest.mark.parametrize("scheme", SCHEMES.values())
+async def test_aiocoap_transfers_blocks_both_ways(tmp_path: Path, scheme: str) -> None:
+    async with client(tmp_path, scheme) as peer:
         assert dotted(await peer.ask(POST, "/t/plant/dev1/large", LARGE)) == "2.01"
         assert (await peer.ask(GET, "/t/plant/dev1/large")).payload == LARGE
         assert dotted(await peer.ask(POST, "/t/plant/dev1/large", bytes(1024 * 1024 + 1))) == "4.13"
@@ -128,7 +131,6 @@ async def test_aiocoap_is_refused_in_the_protocols_words(tmp_path: Path) -> None
         assert dotted(await peer.ask(POST, "/t/", b"x")) == "4.00"
         event = await peer.ask(POST, "/t/plant/e?ct=application/cloudevents%2Bjson", b"{}", content_format=60)
         assert dotted(event) == "4.15"
-        assert dotted(await peer.ask(PUT, "/t/plant/dev1", b"x", if_none_match=True)) == "4.02"
         await peer.ask(POST, "/t/plant/dev1/temp", b"1", content_format=0)
         assert dotted(await peer.ask(GET, "/t/plant/dev1/temp", accept=60)) == "4.06"
 
@@ -143,8 +145,9 @@ async def test_aiocoap_discovers(tmp_path: Path) -> None:
         assert below.payload == b'</t/plant/dev1/temp>;rt="core.ps.data"'
 
 
-async def test_aiocoap_creates_changes_and_deletes(tmp_path: Path) -> None:
-    async with client(tmp_path) as peer:
+@pytest.mark.parametrize("scheme", SCHEMES.values())
+async def test_aiocoap_creates_changes_and_deletes(tmp_path: Path, scheme: str) -> None:
+    async with client(tmp_path, scheme) as peer:
         assert dotted(await peer.ask(PUT, "/t/plant/dev1/state", b"1")) == "2.01"
         assert dotted(await peer.ask(PUT, "/t/plant/dev1/state", b"2")) == "2.04"
         assert dotted(await peer.ask(DELETE, "/t/plant/dev1/state")) == "2.02"
@@ -161,14 +164,27 @@ async def test_aiocoap_names_segments_as_it_likes(tmp_path: Path) -> None:
             assert (await peer.ask(GET, path)).payload == b"%d" % number
 
 
-async def test_many_devices_at_once(tmp_path: Path) -> None:
-    async with client(tmp_path) as peer, asyncio.TaskGroup() as tasks:
+async def test_aiocoap_makes_requests_conditional(tmp_path: Path) -> None:
+    async with client(tmp_path) as peer:
+        path = "/t/plant/dev1/mode"
+        assert dotted(await peer.ask(PUT, path, b"1", if_none_match=True)) == "2.01"
+        assert dotted(await peer.ask(PUT, path, b"2", if_none_match=True)) == "4.12"
+        etag = (await peer.ask(GET, path)).opt.etag
+        assert dotted(await peer.ask(PUT, path, b"3", if_match=[etag])) == "2.04"
+        assert dotted(await peer.ask(PUT, path, b"4", if_match=[etag])) == "4.12"
+        assert (await peer.ask(GET, path)).payload == b"3"
+
+
+@pytest.mark.parametrize("scheme", SCHEMES.values())
+async def test_many_devices_at_once(tmp_path: Path, scheme: str) -> None:
+    async with client(tmp_path, scheme) as peer, asyncio.TaskGroup() as tasks:
         answers = [tasks.create_task(peer.ask(POST, f"/t/plant/dev{n}/temp", b"%d" % n)) for n in range(200)]
     assert {dotted(answer.result()) for answer in answers} == {"2.01"}
 
 
-async def test_aiocoap_observes(tmp_path: Path) -> None:
-    async with serving(tmp_path) as uri:
+@pytest.mark.parametrize("scheme", SCHEMES.values())
+async def test_aiocoap_observes(tmp_path: Path, scheme: str) -> None:
+    async with serving(tmp_path, scheme) as uri:
         context = await Context.create_client_context()
         peer = Client(context, uri)
         try:
@@ -189,10 +205,11 @@ async def test_aiocoap_observes(tmp_path: Path) -> None:
             await context.shutdown()
 
 
+@pytest.mark.parametrize("scheme", SCHEMES.values())
 @pytest.mark.skipif(LIBCOAP is None, reason="libcoap's coap-client is not installed")
-async def test_libcoap_observes(tmp_path: Path) -> None:
+async def test_libcoap_observes(tmp_path: Path, scheme: str) -> None:
     assert LIBCOAP is not None
-    async with serving(tmp_path) as uri:
+    async with serving(tmp_path, scheme) as uri:
         context = await Context.create_client_context()
         peer = Client(context, uri)
         try:
@@ -213,8 +230,9 @@ async def test_libcoap_observes(tmp_path: Path) -> None:
             await context.shutdown()
 
 
+@pytest.mark.parametrize("scheme", SCHEMES.values())
 @pytest.mark.skipif(LIBCOAP is None, reason="libcoap's coap-client is not installed")
-async def test_libcoap_publishes_and_reads(tmp_path: Path) -> None:
+async def test_libcoap_publishes_and_reads(tmp_path: Path, scheme: str) -> None:
     async def run(*arguments: str, all_output: bool = False) -> bytes:
         errors = asyncio.subprocess.STDOUT if all_output else None
         pipe = asyncio.subprocess.PIPE
@@ -225,7 +243,7 @@ async def test_libcoap_publishes_and_reads(tmp_path: Path) -> None:
 
     body = tmp_path / "body"
     body.write_bytes(LARGE)
-    async with serving(tmp_path / "data") as uri:
+    async with serving(tmp_path / "data", scheme) as uri:
         await run("-m", "post", "-t", "50", "-e", '{"t":1}', f"{uri}/t/plant/dev1/temp")
         assert (await run("-m", "get", f"{uri}/t/plant/dev1/temp")).strip() == b'{"t":1}'
         await run("-m", "put", "-b", "1024", "-f", str(body), f"{uri}/t/plant/dev1/large")

@@ -25,7 +25,7 @@ def test_block1(body: bytes, exponent: int, repeats: list[int]) -> None:
         answers = driver.exchange(*[data] * repeats[n % len(repeats)])
         assert {dotted(answer.code) for answer in answers} == {"2.31" if n < count - 1 else "2.01"}
     assert [message.body for message in driver.stored] == [body]
-    assert len(driver.endpoint.uploads) == 0
+    assert len(driver.endpoint.transfers.uploads) == 0
 
 
 @given(BODIES, st.sampled_from([16, 64, 1024]), st.lists(st.integers(0, 6), min_size=1, max_size=5))

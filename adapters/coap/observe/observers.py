@@ -9,6 +9,8 @@ Every `observe_check_ms` the last value of each observed address is read again. 
 that have none any more or that may not be read any more. An observer whose last notification was not acknowledged,
 or that was not heard of for `observe_confirm_ms`, is then sent the value in a Confirmable message: a lost notification
 is made good, and an endpoint that is gone is found.
+
+Over a reliable transport nothing is Confirmable, and each message is a notification (RFC 8323, 7).
 """
 
 from collections import deque
@@ -51,9 +53,17 @@ class Observers:
     """All observations of one socket. `take_effects` has what they ask of the gateway; datagrams go to the sender."""
 
     def __init__(
-        self, settings: CoapOptions, reads: Reads, sender: Sender, *, new_token: Callable[[], Token], random: Random
+        self,
+        settings: CoapOptions,
+        reads: Reads,
+        sender: Sender,
+        *,
+        new_token: Callable[[], Token],
+        random: Random,
+        reliable: bool = False,
     ) -> None:
         self._settings = settings
+        self._reliable = reliable
         self._reads = reads
         self._sender = sender
         self._new_token = new_token
@@ -329,8 +339,8 @@ class Observers:
         return answer._replace(options=(*answer.options, (OBSERVE, number)))
 
     def _send(self, observation: Observation, answer: Answer, now_ms: int, *, confirmable: bool) -> None:
-        """Sends one notification; Non-confirmable where too many Confirmable ones are in flight."""
-        confirmable = confirmable and not self._retransmitter.full
+        """Sends one notification; Non-confirmable where too many Confirmable ones are in flight, or none are needed."""
+        confirmable = confirmable and not (self._reliable or self._retransmitter.full)
         token, peer = observation.token, observation.peer
         mid = self._watchers[peer].take_mid(observation)
         kind = CON if confirmable else NON
@@ -339,6 +349,8 @@ class Observers:
         if confirmable:
             self._retransmitter.add(peer, mid, datagram, now_ms)
             observation.outstanding = mid
+        elif self._reliable:
+            observation.confirmed_ms = now_ms
         else:
             observation.unconfirmed_count += 1
         self._sender.output.append((datagram, peer))

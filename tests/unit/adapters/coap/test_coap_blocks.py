@@ -138,7 +138,7 @@ def test_too_large_a_body_in_blocks() -> None:
     assert options_of(answer)[SIZE1] == encode_uint(2_000)
     (answer,) = driver.exchange(upload(0, True, BODY[:1024], mid=5, options=((SIZE1, encode_uint(2_560)),)))
     assert is_ack(answer, "4.13", mid=5)
-    assert len(driver.endpoint.uploads) == 0
+    assert len(driver.endpoint.transfers.uploads) == 0
 
 
 def test_limits_of_transfers() -> None:
@@ -160,7 +160,7 @@ def test_transfers_that_others_began_and_left_give_way() -> None:
     driver.now_ms += SILENCE_SPARED_MS
     (answer,) = driver.exchange(upload(0, True, BODY[:1024], mid=1))
     assert is_ack(answer, "2.31", mid=1)
-    assert len(driver.endpoint.uploads) == 1_024
+    assert len(driver.endpoint.transfers.uploads) == 1_024
     (answer,) = driver.exchange(upload(1, False, BODY[1024:2048], mid=2))
     assert is_ack(answer, "2.01", mid=2)
 
@@ -194,7 +194,7 @@ def test_the_options_that_name_a_transfer_count() -> None:
     query = tuple("q" for _ in range(1_000))
     (answer,) = driver.exchange(upload(0, True, BODY[:16], exponent=0, query=query))
     assert is_ack(answer, "5.03", mid=0)
-    assert len(driver.endpoint.uploads) == 0
+    assert len(driver.endpoint.transfers.uploads) == 0
 
 
 def test_the_limit_of_bytes_in_blocks() -> None:
@@ -204,7 +204,7 @@ def test_the_limit_of_bytes_in_blocks() -> None:
     (answer,) = driver.exchange(upload(2, True, BODY[:1024]))
     assert is_ack(answer, "5.03", mid=2)
     assert options_of(answer)[MAX_AGE] == b"\x02"
-    assert len(driver.endpoint.uploads) == 0
+    assert len(driver.endpoint.transfers.uploads) == 0
 
 
 def test_a_silent_transfer_is_forgotten() -> None:
@@ -213,7 +213,7 @@ def test_a_silent_transfer_is_forgotten() -> None:
     driver.tick(247_000)
     (answer,) = driver.exchange(upload(1, False, BODY[1024:]))
     assert is_ack(answer, "4.00", mid=1) or is_ack(answer, "4.08", mid=1)
-    assert len(driver.endpoint.uploads) == 0
+    assert len(driver.endpoint.transfers.uploads) == 0
 
 
 def test_a_refused_body_is_refused_with_its_last_block() -> None:
@@ -261,7 +261,7 @@ def test_a_large_value_is_read_in_blocks() -> None:
     assert first.payload + rest[0].payload + rest[1].payload == BODY
     assert len({options_of(packet)[ETAG] for packet in (first, *rest)}) == 1
     assert len(driver.calls) == 1
-    assert len(driver.endpoint.reads.snapshots) == 0
+    assert len(driver.endpoint.transfers.snapshots) == 0
 
 
 def test_smaller_blocks_from_the_second_one_on() -> None:
@@ -287,7 +287,7 @@ def test_a_small_value_asked_for_in_blocks() -> None:
     driver = Driver(last=Message(address="a", body=b"small", id="1"))
     packet = read(driver, 0, 6)
     assert (block2(packet), packet.payload) == (Block(0, False, 6), b"small")
-    assert len(driver.endpoint.reads.snapshots) == 0
+    assert len(driver.endpoint.transfers.snapshots) == 0
 
 
 def test_without_room_each_block_is_read_anew() -> None:
@@ -308,9 +308,9 @@ def test_a_block_behind_the_end() -> None:
 def test_snapshots_are_forgotten() -> None:
     driver = Driver(last=Message(address="a", body=BODY, id="1"))
     driver.exchange(request("t/a", GET))
-    assert len(driver.endpoint.reads.snapshots) == 1
+    assert len(driver.endpoint.transfers.snapshots) == 1
     driver.tick(247_000)
-    assert len(driver.endpoint.reads.snapshots) == 0
+    assert len(driver.endpoint.transfers.snapshots) == 0
 
 
 def test_a_long_list_of_links_in_blocks() -> None:

@@ -26,7 +26,7 @@ from adapters.coap.registry import (
 from adapters.coap.settings import CoapOptions
 from adapters.coap.wire import Packet, decode, encode
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import DONE, Call, LastValue, Outcome, Principal, Publish
+from gateway.port.adapter import DONE, Call, ConnectionInfo, LastValue, Outcome, Principal, Publish
 from store.api.message import Message
 from tests.support.coap.coap_driver import OTHER, PEER, Driver, dotted, is_ack, options_of, request
 
@@ -552,14 +552,17 @@ def test_fleeting_options_are_not_remembered() -> None:
 
 
 def test_the_factory() -> None:
-    (listener,) = FACTORY.listeners
-    assert (listener.name, listener.port, listener.transport) == ("coap", 5683, "udp")
+    assert [(one.name, one.port, one.transport, one.tls_port) for one in FACTORY.listeners] == [
+        ("coap", 5683, "udp", None),
+        ("coap-tcp", 5683, "tcp", 5684),
+    ]
     assert FACTORY.options is CoapOptions
     endpoint = FACTORY.bind(CoapOptions(), random=Random(1))
     assert endpoint.deadline_ms() is None
     assert endpoint.take_output() == []
-    with pytest.raises(NotImplementedError):
-        FACTORY.connect(None, CoapOptions(), random=Random(1))  # type: ignore[arg-type]
+    info, options = ConnectionInfo(peer=PEER, local=PEER), CoapOptions()
+    connections = [FACTORY.connect(info, options, random=Random(1)) for _ in range(2)]
+    assert connections[0] is not connections[1]
 
 
 def test_an_unknown_token_is_passed_over() -> None:

@@ -1,0 +1,349 @@
+"""One connection of CoAP over TCP or TLS (RFC 8323), without the socket.
+
+Each request is handed to an endpoint of CoAP over UDP as a Confirmable message, so all methods, blocks and observations
+are the same. The endpoint forgets each Message ID at once, for TCP repeats nothing, and never sends a Confirmable one.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from adapters.coap.blocks import BlockTransfers
+from adapters.coap.endpoint import CoapEndpoint
+from adapters.coap.registry import ACK, CON, EMPTY, RST
+from adapters.coap.settings import CoapOptions
+from adapters.coap.stream.frames import FrameError, Head, encode_frame, read_head
+from adapters.coap.stream.signals import (
+    ABORT,
+    CSM,
+    CUSTODY,
+    PING,
+    PONG,
+    RELEASE,
+    Capabilities,
+    SignalError,
+    abort,
+    csm,
+    pong,
+)
+from adapters.coap.wire import HEADER_BYTES, MessageFormatError, Option, read_options
+from gateway.port.adapter import Close, ConnectionInfo, Deliverable, Effect, Outcome, Peer, Random, Settled, Token
+
+__all__ = ["CoapConnection", "StreamsContext"]
+
+OPTION_BYTES_MAX = 16_384  # of a message's token and options, besides its body
+OVERHEAD_BYTES = 128  # of a response, besides its block
+FREE_BYTES = 65_536  # a frame that needs no credit: about a read
+FRAME_TIME_MS = 30_000  # that a longer frame may take, and
+FRAME_BYTES_PER_MS = 64  # of its bytes within each ms more
+CSM_TIME_MS = 10_000  # until the peer's first message
+PING_WAIT_MS = 93_000  # for the answer to a Ping, as long as over UDP (MAX_TRANSMIT_WAIT)
+REQUESTS_MAX = 1_024  # of one connection, taken in and not answered yet
+OUTPUT_BYTES_MAX = 262_144  # of a connection whose peer does not read: no notifications are made beyond
+NEVER_MS = 1 << 62
+
+
+class StreamsContext:
+    """What all connections of a process share: transfers in blocks, and the bytes of large frames that arrive."""
+
+    def __init__(self, settings: CoapOptions) -> None:
+        self.settings = settings
+        self.transfers = _SharedTransfers(settings)
+        self.arriving_bytes = 0  # reserved, <= settings.block_bytes_max
+
+
+class _SharedTransfers(BlockTransfers):
+    """Transfers that no connection has to be woken for: their bytes are bounded, and go with the connection."""
+
+    def deadline_ms(self) -> None:
+        """None: what has been silent for too long is forgotten with the next input of any connection."""
+
+
+class CoapConnection:
+    """The `Adapter` of CoAP over TCP."""
+
+    def __init__(self, info: ConnectionInfo, context: StreamsContext, *, random: Random) -> None:
+        self._peer: Peer = info.peer
+        self._context = context
+        self._random = random
+        self._endpoint: CoapEndpoint | None = None  # from the peer's CSM on
+        self._capabilities = Capabilities()
+        self._message_bytes_max = context.settings.max_body_bytes + OPTION_BYTES_MAX
+        self._input = bytearray()
+        self._reserved_bytes = 0  # of the frame that arrives
+        self._frame_until_ms = NEVER_MS  # when it should be whole
+        self._output = bytearray(csm(self._message_bytes_max))
+        self._pings: deque[bytes] = deque()  # tokens of Pings that wait for custody
+        self._outstanding = 0  # requests not answered yet
+        self._next_mid = 0
+        self._heard_ms: int | None = None  # when the peer sent something last, or the connection was first looked at
+        self._pinged = False
+        self._starved = False  # fewer deliveries were taken than offered
+        self._releasing = False  # the peer sends no more requests
+        self._closed = False
+        self._effects: list[Effect] = []
+
+    # ---- the port
+
+    @property
+    def wants_data(self) -> bool:
+        """Returns False while enough requests are under way, or it is not known whether the peer is let in."""
+        return not self._closed and self._outstanding < REQUESTS_MAX and not self._waits_for_admission
+
+    @property
+    def _waits_for_admission(self) -> bool:
+        return self._endpoint is not None and self._endpoint.admission.token is not None
+
+    def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
+        """Frames, cut anywhere."""
+        if self._closed:
+            return ()
+        self._heard_ms, self._pinged = now_ms, False
+        self._input += data
+        self._context.transfers.expire(now_ms)
+        return self._turn(now_ms)
+
+    def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
+        """Takes the outcome of an effect; frames that had to wait for it are read on."""
+        assert self._endpoint is not None
+        self._effects += self._endpoint.completed(token, outcome, now_ms=now_ms)
+        self._collect()
+        return self._turn(now_ms)
+
+    def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
+        """Notifies observers, unless too much waits for the peer to read it."""
+        if self._endpoint is None or self._closed:
+            return 0
+        if len(self._output) > OUTPUT_BYTES_MAX:
+            self._starved = True
+            return 0
+        taken = self._endpoint.deliver(deliveries, now_ms=now_ms)
+        self._collect()
+        return taken
+
+    def tick(self, *, now_ms: int) -> Sequence[Effect]:
+        """Runs what is due of the endpoint; looks whether the peer is there, and whether its frame comes."""
+        if self._closed:
+            return ()
+        if self._heard_ms is None:
+            self._heard_ms = now_ms
+        if self._starved and len(self._output) <= OUTPUT_BYTES_MAX:
+            self._starved = False
+            self._effects.append(Settled())
+        if self._endpoint is not None:
+            self._effects += self._endpoint.tick(now_ms=now_ms)
+            self._collect()
+        if now_ms >= self._frame_until_ms:
+            self._abort(SignalError("the message takes too long to arrive"))
+        elif now_ms >= self._silent_until_ms(self._heard_ms):
+            self._find_silence()
+        return self._turn(now_ms)
+
+    def deadline_ms(self) -> int | None:
+        """The earliest of all that waits."""
+        if self._closed:
+            return None
+        if self._heard_ms is None or (self._starved and len(self._output) <= OUTPUT_BYTES_MAX):
+            return 0
+        deadline = min(self._frame_until_ms, self._silent_until_ms(self._heard_ms))
+        inner = None if self._endpoint is None else self._endpoint.deadline_ms()
+        return deadline if inner is None else min(deadline, inner)
+
+    def superseded(self, *, now_ms: int) -> Sequence[Effect]:
+        """Connections of CoAP have no sessions."""
+        return ()
+
+    def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
+        """Releases the connection (RFC 8323, 5.5)."""
+        if self._closed:
+            return ()
+        self._output += encode_frame(RELEASE)
+        self._close("")
+        return self._take_effects()
+
+    def lost(self, *, now_ms: int) -> Sequence[Effect]:
+        """Gives back what the connection held."""
+        self._closed = True
+        self._release_frame()
+        self._context.transfers.drop_all(self._peer)
+        return ()
+
+    def take_output(self) -> bytes:
+        """The bytes to write to the peer now."""
+        output, self._output = bytes(self._output), bytearray()
+        return output
+
+    # ---- input
+
+    def _turn(self, now_ms: int) -> Sequence[Effect]:
+        """Reads the frames that are there and may be read; returns all effects since the last turn."""
+        try:
+            self._read(now_ms)
+        except FrameError as error:
+            self._abort(SignalError(str(error)))
+        except SignalError as error:
+            self._abort(error)
+        if self._pings and not self._outstanding:
+            for token in self._pings:
+                self._output += pong(token, custody=True)
+            self._pings.clear()
+        if self._releasing and not self._outstanding:
+            self._close("")
+        return self._take_effects()
+
+    def _read(self, now_ms: int) -> None:
+        """Takes the frames in the input, as long as requests may be taken. Raises `FrameError` and `SignalError`."""
+        data = self._input
+        at = 0
+        requests: list[tuple[bytes, Peer]] = []
+        try:
+            while self.wants_data and not self._releasing:
+                head = read_head(data, at)
+                if head is None:
+                    break
+                if head.end > self._message_bytes_max:
+                    raise FrameError(f"a message is at most {self._message_bytes_max} bytes")
+                if len(data) - at < head.end:
+                    self._reserve(head.end, now_ms)
+                    break
+                self._release_frame()
+                if head.code >> 5 == 0 and head.code != EMPTY and self._endpoint is not None:
+                    requests.append((self._datagram(head, at), self._peer))
+                    self._outstanding += 1
+                    if not self._endpoint.admission.granted:
+                        self._ask(requests, now_ms)
+                        requests = []
+                else:
+                    self._ask(requests, now_ms)
+                    requests = []
+                    self._take_other(head, at)
+                at += head.end
+        finally:
+            self._ask(requests, now_ms)
+            del data[:at]
+
+    def _datagram(self, head: Head, at: int) -> bytes:
+        """The Confirmable message that a request is handed on in."""
+        self._next_mid = self._next_mid + 1 & 0xFFFF
+        token_bytes = head.options_at - head.token_at
+        first = bytes((0x40 | CON << 4 | token_bytes, head.code, self._next_mid >> 8, self._next_mid & 0xFF))
+        return first + self._input[at + head.token_at : at + head.end]
+
+    def _ask(self, requests: list[tuple[bytes, Peer]], now_ms: int) -> None:
+        """Hands requests to the endpoint."""
+        if requests and self._endpoint is not None:
+            self._effects += self._endpoint.receive(requests, now_ms=now_ms)
+            self._collect()
+
+    def _take_other(self, head: Head, at: int) -> None:
+        """Takes a frame that is no request: a signal; all others are passed over (RFC 8323, 3.4 and 5)."""
+        if head.code == CSM:
+            self._capabilities = self._capabilities.updated(self._signal_options(head, at))
+            if self._endpoint is None:
+                self._endpoint = self._new_endpoint()
+            return
+        if self._endpoint is None:
+            raise SignalError("the first message must be a CSM")
+        if head.code >> 5 != 7:
+            return
+        options = self._signal_options(head, at)
+        if head.code == PING:
+            token = bytes(self._input[at + head.token_at : at + head.options_at])
+            if any(number == CUSTODY for number, _ in options):
+                self._pings.append(token)
+                if len(self._pings) > REQUESTS_MAX:
+                    raise SignalError("too many Pings")
+            else:
+                self._output += pong(token, custody=False)
+        elif head.code == RELEASE:
+            self._releasing = True
+        elif head.code == ABORT:
+            self._close("the peer has aborted")
+        elif head.code != PONG:
+            raise SignalError("the signaling code is not understood")
+
+    def _signal_options(self, head: Head, at: int) -> Sequence[Option]:
+        """Reads the options of a signaling message."""
+        try:
+            return read_options(bytes(self._input[at + head.options_at : at + head.end]), 0)[0]
+        except MessageFormatError as error:
+            raise SignalError(error.detail) from error
+
+    def _new_endpoint(self) -> CoapEndpoint:
+        """The endpoint, whose blocks are as large as the peer can take."""
+        settings = self._context.settings
+        room = max(16, self._capabilities.message_bytes_max - OVERHEAD_BYTES)
+        changed = msgspec.structs.replace(
+            settings,
+            block_size=min(settings.block_size, 1 << room.bit_length() - 1),
+            exchange_lifetime_ms=0,
+            ack_delay_ms=NEVER_MS,
+        )
+        return CoapEndpoint(changed, random=self._random, transfers=self._context.transfers, reliable=True)
+
+    # ---- limits
+
+    def _reserve(self, size_bytes: int, now_ms: int) -> None:
+        """Counts the bytes of a large frame before they come. Raises `SignalError` where there is no room for them."""
+        if size_bytes <= FREE_BYTES or self._reserved_bytes:
+            return
+        context = self._context
+        if context.arriving_bytes + size_bytes > max(context.settings.block_bytes_max, self._message_bytes_max):
+            raise SignalError("too many large messages arrive at once: connect again later")
+        context.arriving_bytes += size_bytes
+        self._reserved_bytes = size_bytes
+        self._frame_until_ms = now_ms + FRAME_TIME_MS + size_bytes // FRAME_BYTES_PER_MS
+
+    def _release_frame(self) -> None:
+        """The frame is whole, or given up."""
+        self._context.arriving_bytes -= self._reserved_bytes
+        self._reserved_bytes = 0
+        self._frame_until_ms = NEVER_MS
+
+    def _silent_until_ms(self, heard_ms: int) -> int:
+        """Returns when a peer that has sent nothing since is asked, or given up."""
+        if self._endpoint is None:
+            return heard_ms + CSM_TIME_MS
+        return heard_ms + self._context.settings.observe_confirm_ms + self._pinged * PING_WAIT_MS
+
+    def _find_silence(self) -> None:
+        if self._endpoint is None:
+            self._abort(SignalError("no CSM came in time"))
+        elif self._pinged:
+            self._close("the peer is silent")
+        else:
+            self._pinged = True
+            self._output += encode_frame(PING)
+
+    # ---- output
+
+    def _collect(self) -> None:
+        """Turns what the endpoint sends into frames."""
+        assert self._endpoint is not None
+        for data, _ in self._endpoint.take_output():
+            kind, code = data[0] >> 4 & 3, data[1]
+            token_end = HEADER_BYTES + (data[0] & 15)
+            if kind == RST:
+                self._outstanding -= 1
+                self._abort(SignalError("the message is malformed"))
+                return
+            if kind == ACK:
+                self._outstanding -= 1
+            if code != EMPTY:
+                self._output += encode_frame(code, data[HEADER_BYTES:token_end], data[token_end:])
+
+    def _abort(self, error: SignalError) -> None:
+        if not self._closed:
+            self._output += abort(error)
+            self._close(str(error))
+
+    def _close(self, reason: str) -> None:
+        if not self._closed:
+            self._closed = True
+            self._release_frame()
+            self._effects.append(Close(reason=reason))
+
+    def _take_effects(self) -> Sequence[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
