@@ -22,7 +22,7 @@ from gateway.process.supervisor import READY_POLL_S, Supervisor
 __all__ = ["LocalCluster", "Node", "Plan", "nodes"]
 
 LOOPBACK = "127.0.0.1"
-PROXY_LISTENERS = ("mqtt", "coap", "http", "amqp")
+PROXY_LISTENERS = ("mqtt", "mqtt-ws", "coap", "coap-tcp", "http", "amqp")
 PROXY_STEP = 100
 STOP_S = 20.0  # from SIGTERM to SIGKILL
 TROUBLE_BYTES_MAX = 4096  # of what a process says of itself

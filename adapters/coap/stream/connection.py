@@ -45,7 +45,7 @@ NEVER_MS = 1 << 62
 
 
 class StreamsContext:
-    """What all connections of a process share: transfers in blocks, and the bytes of large frames that arrive."""
+    """The state that all connections of a process share: transfers in blocks, and the bytes of large frames."""
 
     def __init__(self, settings: CoapOptions) -> None:
         self.settings = settings
