@@ -11,10 +11,10 @@ from adapters.http.handlers.key_streams import KeyStreams
 from adapters.http.handlers.messages import name_device
 from adapters.http.handlers.once import repeated
 from adapters.http.handlers.origin import check_host, check_origin, shared, with_preflight
+from adapters.http.handlers.repeats import Repeats
 from adapters.http.handlers.routes import resolve
 from adapters.http.handlers.sse import OPENING, EventStream, EventStreams
-from adapters.http.handlers.waiting import Part, Pending, PendingQuestion, Requests
-from adapters.http.wire.guard import PREFACE
+from adapters.http.handlers.waiting import Part, Pending, PendingQuestion, Requests, may_begin
 from adapters.http.wire.h1 import Http1
 from adapters.http.wire.h2 import Http2
 from adapters.http.wire.options import HttpOptions
@@ -22,6 +22,7 @@ from adapters.http.wire.receive_budget import CROWDED, ConnectionBudget, Receive
 from adapters.http.wire.request import HttpError, Request
 from adapters.http.wire.response import Response, problem, refused
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone, Transport, Upgrade
+from adapters.http.wire.versions import choose
 from gateway.domain.errors import Refusal
 from gateway.domain.idempotency import IdempotencyKey, KeyRepeated
 from gateway.port.adapter import (
@@ -40,11 +41,11 @@ from gateway.port.adapter import (
     Unsubscribe,
 )
 from gateway.port.adapter import Request as GatewayRequest
+from gateway.port.single import Single
 from store.api.message import Message
 
 __all__ = ["HttpConnection"]
 
-ASKED_MAX: Final = 16  # questions at a time: an answer may be as large as a message
 SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: h2c\r\n\r\n"
 
 
@@ -66,7 +67,7 @@ class HttpConnection:
         self._opening = b""  # the first bytes, until they tell the version
         self._upgraded = b""  # written before what the transport has to say
         self._now_ms = 0
-        self._active_ms: int | None = None  # when something last happened
+        self.active_ms: int | None = None  # when something last happened
         self._closed = False
         self._tokens = 0
         self._subs = 0
@@ -74,6 +75,7 @@ class HttpConnection:
         self._identities = Identities()
         self._asking: dict[Token, Credentials] = {}
         self._requests = Requests()
+        self.repeats = Repeats(options)
         self._published: dict[Token, tuple[list[Part], IdempotencyKey | None]] = {}
         self._asked: dict[Token, PendingQuestion] = {}
         self._who: Principal | None = None  # who has sent the request that is handled, and all that is collected
@@ -98,12 +100,34 @@ class HttpConnection:
         transport = self._transport
         if transport is None:
             self._opening += given
-            transport = self._choose()
-            if transport is None:
+            chosen = choose(self._opening, self._info.alpn, self._options)
+            if chosen is None:
                 return ()
+            transport = self._use(chosen)
             given, self._opening = self._opening, b""
+        begins = isinstance(transport, Http1) and transport.quiet
         self._take(transport.receive(given, now_ms=now_ms))
-        return self._end_turn()
+        effects = self._end_turn()
+        if begins and len(effects) == 1 and isinstance(effects[0], Publish) and isinstance(transport, Http1):
+            self.repeats.learn(given, effects[0], *self._published[effects[0].token], transport)
+        return effects
+
+    @staticmethod
+    def singles(reads: Sequence[tuple["HttpConnection", bytes]], now_ms: int) -> Sequence[Single | None]:
+        """Returns the message of each read that is a request like one before it on its connection."""
+        found = [one.repeats.single(data, now_ms) for one, data in reads]
+        for (one, _), single in zip(reads, found, strict=True):
+            if single is not None:
+                one.active_ms = now_ms
+        return found
+
+    def publish_of(self, single: Single) -> Publish:
+        """Returns what `receive` would have asked the gateway for."""
+        if self._transport is None:
+            return Publish((single.message,), self._token(), who=single.who)  # nobody hears its outcome
+        (effect,) = self.receive(single.read, now_ms=self.active_ms or 0)  # when it was read
+        assert isinstance(effect, Publish)
+        return effect
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
         """Messages are durable, a question is answered, or a sender is known: or refused. Or a stream begins."""
@@ -131,7 +155,7 @@ class HttpConnection:
         assert isinstance(deliveries, Deliveries)
         if self._streams is None or self._closed:
             return len(deliveries.picks)
-        self._now_ms = self._active_ms = now_ms
+        self._now_ms = self.active_ms = now_ms
         taken = self._streams.deliver(deliveries, now_ms=now_ms)
         self._blocked = self._blocked or taken < len(deliveries.picks)
         return taken
@@ -139,8 +163,8 @@ class HttpConnection:
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
         """Heartbeats, and the end of what takes too long."""
         self._now_ms = now_ms
-        if self._active_ms is None:
-            self._active_ms = now_ms
+        if self.active_ms is None:
+            self.active_ms = now_ms
         transport, streams, keys = self._transport, self._streams, self._keys
         if transport is not None and streams is not None and keys is not None:
             streams.beat(self._options.sse_heartbeat_s * 1000, now_ms=now_ms)
@@ -148,7 +172,7 @@ class HttpConnection:
             self._end_streams(self._identities.expired(now_ms))
             self._take(transport.tick(now_ms=now_ms))
             self._advance()
-        if not self._busy and now_ms - self._active_ms >= self._options.idle_timeout_s * 1000:
+        if not self._busy and now_ms - self.active_ms >= self._options.idle_timeout_s * 1000:
             self._say_goodbye()
         return self._end_turn()
 
@@ -156,15 +180,13 @@ class HttpConnection:
         """The earliest thing that `tick` would do."""
         if self._closed:
             return None
-        if self._active_ms is None:
+        if self.active_ms is None:
             return 0  # the clock is not known before the first call that brings it
         if (turn := self._requests.turn) and self._may_begin(turn[0]):
             return 0  # there was no room for its answer
-        times = [] if (at := self._identities.deadline_ms()) is None else [at]
-        if not self._busy:
-            times.append(self._active_ms + self._options.idle_timeout_s * 1000)
-        if self._transport is not None and (at := self._transport.deadline_ms()) is not None:
-            times.append(at)
+        times = [] if self._busy else [self.active_ms + self._options.idle_timeout_s * 1000]
+        ends_ms = self._identities.deadline_ms(), None if self._transport is None else self._transport.deadline_ms()
+        times += [at_ms for at_ms in ends_ms if at_ms is not None]
         quiet = [streams.quietest_ms() for streams in (self._streams, self._keys) if streams is not None]
         times += [since_ms + self._options.sse_heartbeat_s * 1000 for since_ms in quiet if since_ms is not None]
         return min(times, default=None)
@@ -188,6 +210,7 @@ class HttpConnection:
         if self._transport is not None:
             self._transport.let_go()
         self._transport = self._streams = self._keys = None
+        self.repeats.forget()
         self._share.holds(0, known=True)
         return ()
 
@@ -204,7 +227,7 @@ class HttpConnection:
         return self._transport is not None and self._transport.busy
 
     def _begin_turn(self, now_ms: int) -> None:
-        self._now_ms = self._active_ms = now_ms
+        self._now_ms = self.active_ms = now_ms
 
     def _end_turn(self) -> Sequence[Effect]:
         """Ends this turn: publishes, keeps to the share of bytes that may be held, and returns the effects."""
@@ -241,18 +264,9 @@ class HttpConnection:
 
     # ---- versions
 
-    def _choose(self) -> Transport | None:
-        """HTTP/2 by ALPN or by its preface, else HTTP/1.1; None while the first bytes could be either."""
-        alpn, opening = self._info.alpn, self._opening
-        if alpn is None and len(opening) < len(PREFACE) and PREFACE.startswith(opening):
-            return None
-        if alpn == "h2" or (alpn is None and opening.startswith(PREFACE)):
-            http2 = Http2(self._options)
-            http2.open()
-            return self._use(http2)
-        return self._use(Http1(self._options))
-
     def _use(self, transport: Transport) -> Transport:
+        if self._transport is not None:
+            self.repeats.forget()
         self._transport = transport
         self._streams = EventStreams(transport)
         self._keys = KeyStreams(transport, call=self._call, begin=self._begin_events, respond=self._respond)
@@ -304,8 +318,7 @@ class HttpConnection:
         self._requests.append(Pending(exchange, request, found, credentials))
 
     def _gone(self, exchange: Exchange) -> None:
-        stream = self._streams.remove(exchange) if self._streams is not None else None
-        if stream is not None:
+        if self._streams is not None and (stream := self._streams.remove(exchange)) is not None:
             self._effects += [Unsubscribe(sub=sub) for sub in stream.subs]
             self._resume()
         if self._keys is not None:
@@ -340,20 +353,9 @@ class HttpConnection:
                 self._asking[self._call(authentication(credentials))] = credentials
 
     def _may_begin(self, pending: Pending) -> bool:
-        """Returns whether a request has room for its answer and nothing to wait for before it (RFC 9112, 9.3.2)."""
-        transport = self._transport
-        if transport is None:
-            return True
-        if pending.request.safe and (transport.full or len(self._asked) >= ASKED_MAX):
-            return False
-        if not transport.ordered:
-            return True
-        if self._requests.asking:
-            return False
-        if pending.request.safe:
-            changing = any(not asked.request.safe for asked in self._asked.values())
-            return not (changing or self._published or self._messages)
-        return not self._asked
+        """Returns whether a request has room for its answer and nothing to wait for before it."""
+        publishing = bool(self._published or self._messages)
+        return may_begin(pending, self._transport, self._requests, self._asked.values(), publishing=publishing)
 
     def _identified(self, credentials: Credentials, outcome: Outcome) -> None:
         waiting = self._requests.answered(credentials)
@@ -369,15 +371,13 @@ class HttpConnection:
         if self._who is not principal:
             self._publish()
             self._who = principal
-        context = Context(options=self._options, principal=principal, now_ms=self._now_ms, below=found.below)
         try:
-            action = found.handler(request, context)
+            action = found.handler(request, Context(self._options, principal, self._now_ms, found.below))
         except (HttpError, Refusal) as error:
             self._respond(exchange, request, refused(error))
             return
         if principal.anonymous and isinstance(action, Store):
-            host = str(self._info.peer[0]) if self._info.peer else ""
-            host = host if credentials is None else credentials.address or host
+            host = (credentials and credentials.address) or str(self._info.peer[0] if self._info.peer else "")
             action = action._replace(messages=[name_device(one, self._options, host) for one in action.messages])
         if request.method == "HEAD" and isinstance(action, Stream | Watch):
             action = Respond(msgspec.structs.replace(OPENING, body=b""))

@@ -5,17 +5,24 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from gateway.port.adapter import Publish
+from gateway.port.adapter import Principal, Publish
 from store.api.message import Message
+from store.format.frame import Position
 
 __all__ = ["Single", "SingleAdapter", "Singles"]
 
 
 class Single(msgspec.Struct, frozen=True, gc=False):
-    """The one message that a read held, and nothing else, with the bytes that acknowledge it."""
+    """The one message that a read held, and nothing else, with the bytes that acknowledge it.
+
+    Where these bytes say the place of the message, `answer` makes them of this, the place, and ms since 1970.
+    """
 
     message: Message
     acknowledgement: bytes
+    who: Principal | None = None  # publishes; None: whom the connection has named last
+    answer: Callable[["Single", Position, int], bytes] | None = None
+    read: bytes = b""  # as it came, for adapters that read it again where the message goes the way of all
 
 
 # Of reads of different connections, each with its adapter, and the time in ms since 1970: the message of each read that

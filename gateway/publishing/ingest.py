@@ -36,7 +36,7 @@ from gateway.publishing.singles import Singles
 from gateway.publishing.topic_shares import creator_of
 from store.api.client import StoreClient
 from store.api.message import Message, encode
-from store.format.frame import ROW, ROW_EXTRA
+from store.format.frame import ROW, ROW_EXTRA, Position
 from store.format.records import TIMERS_QUEUE
 
 __all__ = ["Ingest", "Publisher", "refusal_of"]
@@ -63,7 +63,8 @@ class Ingest:
     `soon` runs a callable in the next turn of the event loop; `clock` counts seconds. `create_topic` is told the name
     of a topic that is missing and whose it will be; while it works, what is published waits behind it, so that order
     holds; `resume` says that it has ended. `new_producer` gives a number that no other producer has. `appended_to` is
-    told which named queues got something, `drained` that fewer bytes are held, `acknowledged` which singles are stored.
+    told which named queues got something, `drained` that fewer bytes are held, `acknowledged` which singles are stored,
+    row by row from a position on.
     `gathers`: few single messages wait for a frame under way, which costs no time where the store is in this process.
     """
 
@@ -80,7 +81,7 @@ class Ingest:
         create_topic: Callable[[str, str], None],
         appended_to: Callable[[Sequence[int]], None],
         drained: Callable[[], None],
-        acknowledged: Callable[[Sequence[WaitingSingle]], None],
+        acknowledged: Callable[[Sequence[WaitingSingle], Position], None],
         compress_bytes_min: int = 0,
         gathers: bool = False,
     ) -> None:

@@ -21,7 +21,7 @@ from gateway.publishing.router import Router
 from store.api.client import StoreClient
 from store.api.log import Appended
 from store.base.errors import StoreError, StoreUnreachable
-from store.format.frame import FRAME_ASYNC, FRAME_GUARDED, ONCE_PRODUCER, UnplacedFrame, origin_of
+from store.format.frame import FRAME_ASYNC, FRAME_GUARDED, ONCE_PRODUCER, Position, UnplacedFrame, origin_of
 
 __all__ = ["Outgoing"]
 
@@ -40,7 +40,7 @@ class Outgoing:
         clock: Callable[[], float],
         appended_to: Callable[[Sequence[int]], None],
         drained: Callable[[], None],
-        acknowledged: Callable[[Sequence[WaitingSingle]], None],
+        acknowledged: Callable[[Sequence[WaitingSingle], Position], None],
         compress_bytes_min: int = 0,
     ) -> None:
         self.refusing = RefusingGroups(store)
@@ -145,7 +145,7 @@ class Outgoing:
         if isinstance(result, Appended):
             for (protocol, topic), count in frame.topics.items():
                 self._metrics.messages_in(protocol, topic, "stored").inc(count)
-            self._acknowledged(frame.singles)
+            self._acknowledged(frame.singles, Position(result.frame, 0))
         else:
             error = refusal_of(result)
             for (protocol, topic), count in frame.topics.items():

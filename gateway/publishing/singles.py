@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from gateway.domain.address import hash64
 from gateway.port.adapter import Publish
 from gateway.publishing.outgoing import Outgoing
 from gateway.publishing.publishing import (
@@ -109,13 +110,16 @@ class Singles:
                 if pos >= FRAME_PAYLOAD_BYTES or len(rows) >= FRAME_ROWS:
                     self._outgoing.append(self._building.pop(into))
                 frame, into = self._building.get(group) or self._building.setdefault(group, Building(group)), group
+                assert len(frame.rows) == len(frame.singles)  # so that the place of each is known
                 rows, records, expected, pos = frame.rows, frame.records, frame.singles, frame.pos
             if route.topic is not topic or publisher.protocol is not protocol:
                 frame.count(protocol, topic, counted)
                 topic, protocol, counted = route.topic, publisher.protocol, 0
                 frame.sync = frame.sync or not route.relaxed
             flags = route.row_flags if message.body else route.empty_flags
-            rows.append(pack(queue, pos, size, flags, key_hash, route.address_hash, 0, message.time_ms))
+            id_ = message.id
+            id_hash = hash64(id_) if id_ else 0
+            rows.append(pack(queue, pos, size, flags, key_hash, route.address_hash, id_hash, message.time_ms))
             records.append(record)
             pos += size
             counted += 1

@@ -151,8 +151,7 @@ class Connection(asyncio.Protocol, Endpoint):
         if self.pace is not None:
             self.pace.read(len(data), now_ms=now_ms())
         try:
-            if isinstance(self.alone, Single):  # what is read now may be answered at once, and comes behind it
-                self.alone = self.publish_of(self.alone)
+            self._tell_of_alone()  # what is read now may be answered at once, and comes behind it
             effects = self.adapter.receive(data, now_ms=now_ms())
             if self.early_bytes or not effects:
                 self._count_early(0 if effects else len(data))
@@ -163,6 +162,11 @@ class Connection(asyncio.Protocol, Endpoint):
         if began_s and thread_time() - began_s >= LONG_READ_S and self._pause is None and not self.gone:
             self._pause = self.hub.later(0, self._rested)  # else the loop reads on, 32 times, before it looks at others
         self.flush()
+
+    def _tell_of_alone(self) -> None:
+        """Tells the adapter of the single message under way, whose outcome it then answers."""
+        if isinstance(self.alone, Single):
+            self.alone = self.publish_of(self.alone)
 
     def _count_early(self, size_bytes: int) -> None:
         """Counts what a peer that has not proven anything has sent without anything coming of it; 0: something did."""
@@ -335,12 +339,14 @@ class Connection(asyncio.Protocol, Endpoint):
     def shut_down(self) -> None:
         """The gateway is going down."""
         if not self.gone:
+            self.guard(self._tell_of_alone)
             self.guard(lambda: self.act(self.adapter.shutdown(now_ms=now_ms())))
             self.flush()
 
     def dismiss(self) -> None:
         """Whoever this is would not be let in any more."""
         if not self.gone:
+            self.guard(self._tell_of_alone)
             self.guard(lambda: self.act(self.adapter.shutdown(now_ms=now_ms(), dismissed=True)))
             self.flush()
 
@@ -354,6 +360,7 @@ class Connection(asyncio.Protocol, Endpoint):
             self.guard(lambda: self.act(self.adapter.receive(b"", now_ms=now_ms())))
         deadline, now = self.adapter.deadline_ms(), now_ms()
         if deadline is not None and deadline <= now:
+            self.guard(self._tell_of_alone)
             self.guard(lambda: self.act(self.adapter.tick(now_ms=now)))
         self.flush()
 

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from gateway.domain.errors import Refusal
-from gateway.port.adapter import DONE, Publish
+from gateway.port.adapter import DONE, Outcome, Publish
 from gateway.port.single import Single, Singles
 from gateway.publishing.publishing import WaitingSingle
 from store.base import logs
 from store.base.clock import now_ms
+from store.format.frame import Position
 
 if TYPE_CHECKING:
     from gateway.runtime.connection import Connection
@@ -79,7 +80,7 @@ class Turn:
                 others.append(read)
                 continue
             connection, size_bytes = read[0], len(read[1])
-            permissions = connection.principal.permissions
+            permissions = (single.who or connection.principal).permissions
             denials: dict[int, Refusal] = {}
             if permissions.access is not None:
                 try:
@@ -106,9 +107,11 @@ class Turn:
                 connection.guard(connection.flush)
         return others
 
-    def acknowledged(self, waiting: Sequence[WaitingSingle]) -> None:
-        """Writes the acknowledgements of single messages that are stored."""
-        for connection, single, size_bytes in cast("Sequence[tuple[Connection, Single, int]]", waiting):
+    def acknowledged(self, waiting: Sequence[WaitingSingle], first: Position) -> None:
+        """Writes the acknowledgements of single messages that are stored, row by row from a place on."""
+        at_ms, frame = now_ms(), first.frame
+        singles = cast("Sequence[tuple[Connection, Single, int]]", waiting)
+        for row, (connection, single, size_bytes) in enumerate(singles, first.row):
             transport = connection.transport
             if (
                 type(connection.alone) is Publish  # the adapter knows of it, and says what is to be said
@@ -117,9 +120,12 @@ class Turn:
                 or not connection.writable
                 or transport.is_closing()
             ):
-                connection.ended_by_adapter(single, DONE, size_bytes)
+                outcome = DONE if single.answer is None else Outcome(first=Position(frame, row))
+                connection.ended_by_adapter(single, outcome, size_bytes)
                 continue
             acknowledgement = single.acknowledgement
+            if single.answer is not None:
+                acknowledgement = single.answer(single, Position(frame, row), at_ms)
             connection.alone = None
             connection.outstanding_count -= 1
             connection.outstanding_bytes -= size_bytes

@@ -20,7 +20,7 @@ from store.format.frame import Position
 __all__ = ["Action", "Ask", "Context", "Handler", "Respond", "Store", "Stored", "Stream", "Watch"]
 
 
-class Context(msgspec.Struct, frozen=True, kw_only=True):
+class Context(msgspec.Struct, frozen=True):
     """The values that a handler has besides the request."""
 
     options: HttpOptions

@@ -1,17 +1,19 @@
 """The requests of a connection that wait, and for what."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final, NamedTuple
 
 from adapters.http.handlers.actions import Stored
 from adapters.http.handlers.credentials import Credentials
 from adapters.http.handlers.routes import RouteMatch
 from adapters.http.wire.request import Request
 from adapters.http.wire.response import Response
-from adapters.http.wire.transport import Exchange
+from adapters.http.wire.transport import Exchange, Transport
 
-__all__ = ["Part", "Pending", "PendingQuestion", "Requests"]
+__all__ = ["Part", "Pending", "PendingQuestion", "Requests", "may_begin"]
+
+ASKED_MAX: Final = 16  # questions at a time: an answer may be as large as a message
 
 
 class Pending(NamedTuple):
@@ -98,6 +100,31 @@ class Requests:
             waiting.extend(kept)
         self.body_bytes = 0
         return dropped
+
+
+def may_begin(
+    pending: Pending,
+    transport: Transport | None,
+    requests: Requests,
+    asked: Collection[PendingQuestion],
+    *,
+    publishing: bool,
+) -> bool:
+    """Returns whether a request has room for its answer and nothing to wait for before it (RFC 9112, 9.3.2).
+
+    `asked` are the questions under way, `publishing` says that messages are.
+    """
+    if transport is None:
+        return True
+    if pending.request.safe and (transport.full or len(asked) >= ASKED_MAX):
+        return False
+    if not transport.ordered:
+        return True
+    if requests.asking:
+        return False
+    if pending.request.safe:
+        return not (publishing or any(not one.request.safe for one in asked))
+    return not asked
 
 
 def _body_bytes(requests: Sequence[Pending]) -> int:

@@ -109,6 +109,11 @@ class Http1:
         return bool(self._slots) or self._started_ms is not None or self._lingering_until_ms is not None
 
     @property
+    def quiet(self) -> bool:
+        """Returns whether the next byte begins a request, and nothing waits to be answered or written."""
+        return not (self._slots or self._ended or self._out or self._starved) and self._started_ms is None
+
+    @property
     def finished(self) -> bool:
         """Returns whether the last response is written."""
         return self._ended and not self._slots and self._lingering_until_ms is None

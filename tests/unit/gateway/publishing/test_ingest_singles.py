@@ -73,7 +73,7 @@ class Publisher:
         self.answers.append((token if error is None else error.cause, size_bytes))
 
 
-def acknowledged(singles):
+def acknowledged(singles, _first):
     for publisher, single, size_bytes in singles:
         publisher.answers.append((single.acknowledgement, size_bytes))
 

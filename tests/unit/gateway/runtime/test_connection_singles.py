@@ -17,6 +17,7 @@ from gateway.runtime.connection import Connection
 from gateway.runtime.hub import ListenerContext
 from gateway.security.limits import Pace
 from gateway.security.limits_settings import LimitsConfig
+from store.format.frame import LogOffset, Position
 
 pytestmark = pytest.mark.anyio
 
@@ -101,7 +102,7 @@ class Peer:
 
     def acknowledge(self):
         """The single message is stored."""
-        self.hub.turn.acknowledged([self.hub.singles.pop()])
+        self.hub.turn.acknowledged([self.hub.singles.pop()], Position(LogOffset(7), 0))
 
     def fail(self, cause):
         _, single, size_bytes = self.hub.singles.pop()

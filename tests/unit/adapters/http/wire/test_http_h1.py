@@ -3,7 +3,7 @@
 import pytest
 
 from adapters.http import HttpOptions
-from adapters.http.connection import ASKED_MAX
+from adapters.http.handlers.waiting import ASKED_MAX
 from adapters.http.wire.h1 import LINGER_MS
 from gateway.port.adapter import Call, LastValue, Publish
 from tests.support.http.http_driver import Gateway, Http1Client, parse_responses, request
