@@ -3,6 +3,7 @@
 from typing import NoReturn
 
 from adapters.http.connection import HttpConnection
+from adapters.http.handlers.sinks import event_attributes, sink_request
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.receive_budget import ReceiveBudget
 from gateway.port.adapter import ConnectionInfo, Listener, Random
@@ -11,7 +12,7 @@ __all__ = ["FACTORY", "HttpConnection", "HttpFactory", "HttpOptions"]
 
 
 class HttpFactory:
-    """The entry point of HTTP (`gateway.port.adapter.AdapterFactory`)."""
+    """The entry point of HTTP (`gateway.port.adapter.AdapterFactory`, `gateway.port.push.SinkFactory`)."""
 
     listeners = (
         Listener(
@@ -24,6 +25,8 @@ class HttpFactory:
         ),
     )
     options = HttpOptions
+    event_attributes = staticmethod(event_attributes)
+    sink_request = staticmethod(sink_request)
 
     def __init__(self) -> None:
         self._arriving = ReceiveBudget()

@@ -30,6 +30,7 @@ from gateway.groups.settings import GroupsConfig
 from gateway.kv.settings import KvConfig
 from gateway.port.adapter import AdapterFactory, Listener
 from gateway.publishing.topic_settings import TopicSettings
+from gateway.push.settings import SubscriptionsConfig, subscription_mistakes
 from gateway.queues.shared_settings import SharedConfig
 from gateway.security.auth_mistakes import auth_mistakes
 from gateway.security.auth_settings import AuthConfig, TlsConfig, UserConfig
@@ -240,6 +241,7 @@ class Config(_Section, frozen=True, kw_only=True):
     kv: KvConfig = KvConfig()
     groups: GroupsConfig = GroupsConfig()
     shared_subscriptions: SharedConfig = SharedConfig()
+    subscriptions: SubscriptionsConfig = SubscriptionsConfig()
     access: AccessConfig = AccessConfig()
     bridges: Mapping[str, BridgeConfig] = msgspec.field(default_factory=dict)
     admin: AdminConfig = AdminConfig()
@@ -396,12 +398,9 @@ def _finish(base: Config, listeners: dict[str, ListenerConfig], options: dict[st
     """Completes a configuration; checks what no single key shows: pairs, ports that collide, invalid filters."""
     tls = base.tls
     access = access_mistakes(base.access, {one.adapter for one in listeners.values()})
-    others = [
-        *cluster_mistakes(base.cluster),
-        *bridge_mistakes(base.bridges),
-        *forwarding_mistakes(base.forwarding),
-    ]
-    for key, mistake in [*auth_mistakes(base.auth, tls), *access, *others]:
+    others = [*bridge_mistakes(base.bridges), *forwarding_mistakes(base.forwarding)]
+    more = [*cluster_mistakes(base.cluster), *subscription_mistakes(base.subscriptions)]
+    for key, mistake in [*auth_mistakes(base.auth, tls), *access, *others, *more]:
         mistakes.add(key, mistake)
     for key, address in (("controller", base.controller.advertise), ("rpc", base.rpc.advertise)):
         try:

@@ -2,7 +2,8 @@
 
 Everything is an address, so that one language of filters covers all: messages are at their addresses (those for AMQP
 exchanges at `$amqp/{exchange}/{routing key}`), named queues at `$queue/{name}`, exchanges at `$exchange/{name}`, keys
-at `$kv/{namespace}/{key}`, consumer groups at `$group/{name}`. A leading wildcard does not match a `$`.
+at `$kv/{namespace}/{key}`, consumer groups at `$group/{name}`,
+subscriptions with sinks at `$subscription/{owner}/{id}`. A leading wildcard does not match a `$`.
 
 A deny wins over every allow; within one effect, order does not matter; where no rule speaks, the default counts. What
 rules say for one client is put together once (`Rules.access`), and is None where nothing restricts it.

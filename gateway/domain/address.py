@@ -7,6 +7,7 @@ inverse over all texts.
 
 import re
 from hashlib import blake2b
+from urllib.parse import quote
 
 from gateway.domain.errors import Cause, Refusal
 
@@ -24,6 +25,7 @@ __all__ = [
     "key_address",
     "level_of",
     "queue_address",
+    "subscription_address",
     "to_routing_key",
     "unescape_level",
 ]
@@ -119,6 +121,14 @@ def key_address(namespace: str, key: str) -> str:
 def group_address(name: str) -> str:
     """Returns the address of a group in access rules: "subscribe" reads by it, "manage" resets and deletes it."""
     return f"$group/{name}"
+
+
+def subscription_address(owner: str, id_: str) -> str:
+    """Returns the address of a subscription with a sink in access rules: "subscribe" sees it, "manage" changes it.
+
+    Those of clients without a name are below `$subscription/-/`.
+    """
+    return f"$subscription/{quote(owner, safe='') or '-'}/{id_}"
 
 
 def from_routing_key(key: str) -> str:

@@ -20,6 +20,7 @@ from gateway.config.nodes import node_credentials
 from gateway.ops.metrics import Metrics
 from gateway.ops.status import Listening, Status, TopicStatus
 from gateway.port.adapter import AdapterFactory
+from gateway.port.push import SinkFactory
 from gateway.process.backend import Backend, cluster_backend, local_backend
 from gateway.process.roles import check_proxy, check_serve
 from gateway.publishing import topic_settings
@@ -121,6 +122,9 @@ class Gateway:
             self.hub.spawn(self._tls.follow())
         if config.bridges:
             self._bridges = self._start_bridges(factories)
+        codec = next((one for one in factories.values() if isinstance(one, SinkFactory)), None)
+        if codec is not None:
+            self.hub.push.start(codec, self.metrics.registry)
         self._open = True
 
     def _start_bridges(self, factories: Mapping[str, AdapterFactory]) -> "Bridges":
@@ -200,6 +204,7 @@ class Gateway:
         self.hub.finds.stop()
         if self._bridges is not None:
             await self._bridges.stop()
+        await self.hub.push.stop()
         for connection in list(self.hub.connections.values()):
             connection.shut_down()
         grace_s = self.config.gateway.shutdown_grace_s

@@ -38,6 +38,7 @@ from gateway.publishing.router import AMQP_TOPIC, Router, TopicRule
 from gateway.publishing.timer_secrets import TimerSecrets
 from gateway.publishing.topic_settings import TopicSettings
 from gateway.publishing.topic_shares import UsedShares
+from gateway.push.push import Push
 from gateway.queues.queues import NamedQueues
 from gateway.queues.shared_subscriptions import SWEEP_SHARED_INTERVAL_MS, SharedSubscriptions
 from gateway.runtime.access_requests import check_consume
@@ -185,6 +186,7 @@ class Hub:
             spawn=self.spawn,
         )
         self.sessions.ended = self.shared.ended
+        self.push = Push(self, config.subscriptions)
         self.sys_topics = SysTopics(self, node=config.cluster.node, now_ms=now_ms)
 
     async def start(self) -> None:

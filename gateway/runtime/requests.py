@@ -65,6 +65,14 @@ from gateway.port.kv import (
     UnwatchKeys,
     WatchKeys,
 )
+from gateway.port.push import (
+    CreateSubscription,
+    DeleteSubscription,
+    GetSubscription,
+    ListSubscriptions,
+    PauseSubscription,
+    UpdateSubscription,
+)
 from gateway.port.queues import (
     BindExchange,
     BindQueue,
@@ -83,6 +91,7 @@ from gateway.port.tickets import timer_of
 from gateway.publishing.delayed import cancel_timer
 from gateway.publishing.ingest import refusal_of
 from gateway.publishing.retained import retained_page
+from gateway.push.registry import PushRegistry
 from gateway.queues.queues import NamedQueues
 from gateway.runtime import access_requests as rights
 from gateway.runtime.endpoint import Endpoint
@@ -275,6 +284,10 @@ def _groups(method: Callable[[ConsumerGroups, GroupClient, R], Awaitable[T]]) ->
     return lambda asked, request: asked.hub.groups.answer(method, GroupClient(asked.endpoint, asked.who), request)
 
 
+def _push(method: Callable[[PushRegistry, Principal, R], Awaitable[T]]) -> Callable[[Asked, R], Awaitable[T]]:
+    return lambda asked, request: method(asked.hub.push.registry, asked.who, request)
+
+
 def _queues(
     method: Callable[[NamedQueues], Callable[[Endpoint, R], Awaitable[T]]],
 ) -> Callable[[Asked, R], Awaitable[T]]:
@@ -346,6 +359,13 @@ REQUESTS: Mapping[type[Request[Any]], Served] = dict(
         _served(DescribeGroup, _groups(ConsumerGroups.describe), rights.describes_group),
         _served(ResetGroup, _groups(ConsumerGroups.reset), rights.manages_group),
         _served(DeleteGroup, _groups(ConsumerGroups.delete), rights.manages_group),
+        # A subscription's address has the name of its owner: its rights are checked once it is found.
+        _served(CreateSubscription, _push(PushRegistry.create), rights.own),
+        _served(GetSubscription, _push(PushRegistry.get), rights.own),
+        _served(ListSubscriptions, _push(PushRegistry.list), rights.own, on_grid=True),
+        _served(UpdateSubscription, _push(PushRegistry.update), rights.own),
+        _served(PauseSubscription, _push(PushRegistry.pause), rights.own),
+        _served(DeleteSubscription, _push(PushRegistry.delete), rights.own),
     ]
 )
 

@@ -64,6 +64,12 @@ class AccessControl:
         self._permissions.add(permissions)
         return permissions
 
+    def permissions_of(self, identity: Identity) -> Permissions:
+        """The permissions of somebody who was let in before, and may be gone; they change as those of others do."""
+        permissions = Permissions(identity, self._access(identity), self._on_denied)
+        self._permissions.add(permissions)
+        return permissions
+
     def stranger(self, protocol: str) -> Principal:
         """Returns the principal of a connection that has not authenticated yet."""
         found = self._strangers.get(protocol)

@@ -39,7 +39,7 @@ SHARE = 30  # topics that one user may make
 DENIED, ADMINISTRATIVE = 0x87, 0x98
 PASSWORD = b"a secret"
 T = TypeVar("T")
-ALL = ["#", "$queue/#", "$exchange/#", "$amqp/#", "$kv/#", "$group/#"]
+ALL = ["#", "$queue/#", "$exchange/#", "$amqp/#", "$kv/#", "$group/#", "$subscription/#"]
 OPEN = ["open/#", "own/${client_id}/#", "$queue/open/#", "$kv/default/open/#"]
 RULES = [
     {"effect": "allow", "users": ["admin"], "filters": ALL},

@@ -28,7 +28,7 @@ from test_rights_side_channels import ruled
 
 from adapters.amqp.methods import _METHODS
 from adapters.coap.request import ROOTS
-from adapters.http.handlers import groups, routes
+from adapters.http.handlers import groups, routes, subscriptions
 from adapters.mqtt.codec import packets
 from adapters.mqtt.session import session
 from controller.node.service import ControllerService
@@ -75,6 +75,7 @@ _SEARCHES = [
         "&wait=0.05",
     )
 ]
+_SUBSCRIPTION = {"sink": "https://sink.example.com/", "protocol": "HTTP"}
 HTTP: dict[str, Http] = {
     "POST /events": http(403, 403, ("/events", {"headers": {**EVENT, "ce-subject": SECRET}, "content": b"x"})),
     "GET /topics": http(
@@ -107,6 +108,20 @@ HTTP: dict[str, Http] = {
     "POST /kv-holds": http(201, 201, "/kv-holds"),  # tells how much is written in all
     "DELETE /kv-holds": http(404, 404, "/kv-holds?revision=1"),
     "GET /groups": http(200, 200, "/groups", "/groups?limit=1"),
+    "GET /subscriptions": http(200, 200, "/subscriptions", "/subscriptions?limit=1"),
+    "POST /subscriptions": http(
+        403,
+        403,
+        ("/subscriptions", {"json": _SUBSCRIPTION}),
+        ("/subscriptions", {"json": {**_SUBSCRIPTION, "config": {"addresses": ["closed/#"]}}}),
+    ),
+    "GET /subscriptions/*": http(404, 404, "/subscriptions/0123"),
+    "PUT /subscriptions/*": http(
+        404, 404, ("/subscriptions/0123", {"json": {**_SUBSCRIPTION, "config": {"addresses": ["mine/#"]}}})
+    ),
+    "DELETE /subscriptions/*": http(404, 404, "/subscriptions/0123"),
+    "POST /subscriptions/*/pause": http(404, 404, "/subscriptions/0123/pause"),
+    "POST /subscriptions/*/resume": http(404, 404, "/subscriptions/0123/resume"),
     "GET /topics/*": http(403, 403, f"/topics/{_HIDDEN}", "/topics/closed/%23", "/topics/closed/%2B?limit=1"),
     "POST /topics/*": http(
         403,
@@ -149,12 +164,9 @@ def http_endpoints() -> set[str]:
     """Every method and path that is served, `*` for what a path names."""
     found = {f"{method} {path}" for path, methods in routes.EXACT.items() for method in methods}
     found |= {f"{method} {root}*" for root, methods in routes.BELOW.items() for method in methods}
-    for below, table in (("", groups._GROUP), ("/members/*", groups._MEMBERS)):
-        found |= {
-            f"{method} {routes.GROUPS}*{below}{rest and f'/{rest}'}"
-            for rest, methods in table.items()
-            for method in methods
-        }
+    tables = (("/groups/*", groups._GROUP), ("/groups/*/members/*", groups._MEMBERS))
+    for below, table in (*tables, ("/subscriptions/*", subscriptions._ONE)):
+        found |= {f"{method} {below}{rest and f'/{rest}'}" for rest, methods in table.items() for method in methods}
     return found
 
 
@@ -284,7 +296,7 @@ def test_every_remote_call_page_and_effect_is_in_the_table():
     assert {one.__name__ for one in typing.get_args(port.Effect)} == EFFECTS.keys()
     # Retained messages are told of by no answer of their own: who subscribes gets them one by one.
     searching = {kind.__name__ for kind, served in REQUESTS.items() if served.on_grid}
-    assert searching == {"FindMessages", "LastValues", "ListAddresses", "ListGroups", "ListKeys"}
+    assert searching == {"FindMessages", "LastValues", "ListAddresses", "ListGroups", "ListKeys", "ListSubscriptions"}
 
 
 # ---- the answers, before there is anything hidden and after
@@ -312,6 +324,7 @@ def hide(served: Served) -> None:
         assert admin.post(f"/topics/{SECRET}", params={"delay": "3600"}, content=b"x").is_success
         for key in (SECRET, "b", "closed/a", "minf"):
             assert admin.put(f"/kv/{key}", content=b"x").is_success
+        assert admin.post("/subscriptions", json=_SUBSCRIPTION).is_success
         assert admin.post("/groups/secret/members", json={"topic": "closed"}).is_success
     channel = amqp(served, "admin").channel()
     channel.exchange_declare("closed-x", "topic", durable=True)

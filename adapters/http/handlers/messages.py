@@ -39,7 +39,15 @@ from gateway.domain.errors import Refusal
 from gateway.port.adapter import Principal
 from store.api.message import Message
 
-__all__ = ["event_response", "idempotency_key", "message_response", "name_device", "read_events", "read_message"]
+__all__ = [
+    "attribute_headers",
+    "event_response",
+    "idempotency_key",
+    "message_response",
+    "name_device",
+    "read_events",
+    "read_message",
+]
 
 PROTOCOL: Final = "http"
 SECONDS_MAX: Final = 10**9  # of a time to live or a delay: some thirty years
@@ -285,14 +293,7 @@ def message_response(message: Message, options: HttpOptions, *headers: tuple[byt
     attributes = placed(message)
     if attributes is None:
         attributes = wrap(message)
-    out = [*headers, *_INERT]
-    if message.content_type is not None and _visible(message.content_type):
-        out.append((b"content-type", message.content_type.encode()))
-    if message.content_encoding is not None and _TOKEN.fullmatch(message.content_encoding) is not None:
-        out.append((b"content-encoding", message.content_encoding.encode()))
-    out += [(b"ce-" + name.encode(), _encode_value(text)) for name, text in attributes.items()]
-    if message.traceparent is not None and _visible(message.traceparent):
-        out.append((b"traceparent", message.traceparent.encode()))
+    out = [*headers, *_INERT, *attribute_headers(message, attributes)]
     if message.reply_to is not None:
         out.append((b"x-reply-to", _encode_value(message.reply_to)))
     if message.correlation is not None and "correlationid" not in attributes:
@@ -302,6 +303,21 @@ def message_response(message: Message, options: HttpOptions, *headers: tuple[byt
         if name.lower() in wanted and not is_name(name):
             out.append((name.lower().encode(), clean(text).strip().encode("utf-8", "replace")))
     return Response(status=200, headers=out, body=message.body)
+
+
+def attribute_headers(message: Message, attributes: Mapping[str, str] | None = None) -> list[tuple[bytes, bytes]]:
+    """Returns the headers of a message as an event in binary mode; `attributes` are its own where they are known."""
+    if attributes is None:
+        attributes = placed(message) or wrap(message)
+    out: list[tuple[bytes, bytes]] = []
+    if message.content_type is not None and _visible(message.content_type):
+        out.append((b"content-type", message.content_type.encode()))
+    if message.content_encoding is not None and _TOKEN.fullmatch(message.content_encoding) is not None:
+        out.append((b"content-encoding", message.content_encoding.encode()))
+    out += [(b"ce-" + name.encode(), _encode_value(text)) for name, text in attributes.items()]
+    if message.traceparent is not None and _visible(message.traceparent):
+        out.append((b"traceparent", message.traceparent.encode()))
+    return out
 
 
 def event_response(message: Message, *headers: tuple[bytes, bytes]) -> Response:

@@ -13,10 +13,11 @@ Handlers raise `Refusal` and `HttpError` for what they refuse.
     GET     /messages?key=      200 a batch of stored events, newest first, by one of key, address and id; `wait=`
     /kv and below               keys and values: `adapters.http.handlers.keys`
     /groups and below           consumers that read a topic together: `adapters.http.handlers.groups`
+    /subscriptions and below    events that are delivered to sinks: `adapters.http.handlers.subscriptions`
     OPTIONS anywhere            204 with Allow
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
@@ -24,7 +25,7 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from adapters.cloudevents import STRUCTURED_JSON, AttributeRefusal, BatchRefusal
-from adapters.http.handlers import groups, keys
+from adapters.http.handlers import groups, keys, subscriptions
 from adapters.http.handlers.actions import Action, Ask, Context, Handler, Respond, Store, Stored, Stream
 from adapters.http.handlers.finding import condition, finding, last_values, last_values_response, messages_response
 from adapters.http.handlers.messages import event_response, message_response, read_events, read_message
@@ -246,6 +247,7 @@ EXACT: Final[dict[str, dict[str, Handler]]] = {
     "/kv": {"GET": keys.list_keys, "POST": keys.transact},
     "/kv-holds": {"DELETE": keys.delete_hold, "POST": keys.post_hold},
     "/groups": {"GET": groups.list_groups},
+    "/subscriptions": {"GET": subscriptions.list_subscriptions, "POST": subscriptions.post_subscription},
 }
 BELOW: Final[dict[str, dict[str, Handler]]] = {
     "/topics/": {"GET": get_topic, "POST": post_topic},
@@ -254,7 +256,11 @@ BELOW: Final[dict[str, dict[str, Handler]]] = {
 }
 
 
-GROUPS: Final = "/groups/"  # below it each path has methods of its own
+# Below these each path has methods of its own.
+NESTED: Final[dict[str, Callable[[str], Mapping[str, Handler] | None]]] = {
+    "/groups/": groups.methods_below,
+    "/subscriptions/": subscriptions.methods_below,
+}
 
 
 def _allowed(methods: Mapping[str, Handler]) -> str:
@@ -267,15 +273,17 @@ def resolve(request: Request) -> RouteMatch | Response:
     path, _ = request.split_target()
     root = next((root for root in BELOW if path.startswith(root) and path != root), "")
     methods: Mapping[str, Handler] | None = BELOW.get(root) or EXACT.get(path)
-    if methods is None and path.startswith(GROUPS):
-        root, methods = GROUPS, groups.methods_below(path.removeprefix(GROUPS))
+    if methods is None and (nested := next((nested for nested in NESTED if path.startswith(nested)), None)):
+        root, methods = nested, NESTED[nested](path.removeprefix(nested))
     if request.method == "OPTIONS":
         allow = "DELETE, GET, HEAD, OPTIONS, POST, PUT" if methods is None else _allowed(methods)
         if methods is not None or path == "*":
             return Response(status=204, headers=((b"allow", allow.encode()),))
     if methods is None:
         raise HttpError(
-            404, "there is nothing here; /events, /topics, /messages, /timers, /subscribe, /groups and /kv are"
+            404,
+            "there is nothing here; "
+            "/events, /topics, /messages, /timers, /subscribe, /subscriptions, /groups and /kv are",
         )
     handler = methods.get("GET" if request.method == "HEAD" else request.method)
     if handler is None:

@@ -1,0 +1,31 @@
+"""Events as requests to sinks: the HTTP binding of CloudEvents, written by a client (1.0.2, 3.1 and 3.2)."""
+
+from typing import Final
+
+from adapters.cloudevents import NATIVE, STRUCTURED_JSON, placed, to_structured, wrap
+from adapters.http.handlers.messages import attribute_headers
+from gateway.port.push import SinkRequest
+from store.api.message import Message
+
+__all__ = ["event_attributes", "sink_request"]
+
+_STRUCTURED: Final = (b"content-type", STRUCTURED_JSON.encode() + b"; charset=utf-8")
+
+
+def event_attributes(message: Message) -> dict[str, str | int | bool]:
+    """Returns the context attributes of a message, with the types that its extensions came with."""
+    attributes = placed(message)
+    found: dict[str, str | int | bool] = dict(wrap(message) if attributes is None else attributes)
+    if attributes is not None and message.native is not None:
+        typed = message.native[NATIVE].get("typed", {})
+        found.update((name, value) for name, value in typed.items() if name in found)
+    if message.content_type is not None:
+        found["datacontenttype"] = message.content_type
+    return found
+
+
+def sink_request(message: Message, *, structured: bool) -> SinkRequest:
+    """Returns a message as an event in a request, in binary or structured mode."""
+    if structured:
+        return SinkRequest([_STRUCTURED], to_structured(message))
+    return SinkRequest(attribute_headers(message), message.body)

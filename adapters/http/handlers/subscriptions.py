@@ -1,0 +1,143 @@
+"""`/subscriptions`: events that the gateway delivers to sinks itself (CloudEvents Subscriptions API, 3.2 and 3.3).
+
+POST   /subscriptions               201 the subscription, with Location and ETag
+GET    /subscriptions               200 a page of subscriptions; the next one is a link
+GET    /subscriptions/{id}          200 the subscription and its status
+PUT    /subscriptions/{id}          200 it is replaced and goes on where it is; `If-Match` as the ETag
+DELETE /subscriptions/{id}          200 the subscription, which is no more
+POST   /subscriptions/{id}/pause    200 nothing is delivered
+POST   /subscriptions/{id}/resume   200 it goes on where it stopped
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from adapters.cloudevents import AttributeRefusal
+from adapters.http.handlers.actions import Action, Ask, Context, Handler
+from adapters.http.handlers.query import read_number, read_query
+from adapters.http.wire.request import HttpError, Request
+from adapters.http.wire.response import Response, json_response
+from gateway.port.push import (
+    CreateSubscription,
+    DeleteSubscription,
+    GetSubscription,
+    ListSubscriptions,
+    PauseSubscription,
+    Subscription,
+    SubscriptionsPage,
+    SubscriptionSpec,
+    UpdateSubscription,
+)
+
+__all__ = ["list_subscriptions", "methods_below", "post_subscription"]
+
+LIMIT, LIMIT_MAX = 100, 500  # subscriptions of a page
+_NO_CACHE: Final = (b"cache-control", b"no-cache")
+
+
+def post_subscription(request: Request, context: Context) -> Action:
+    """Creates a subscription."""
+    read_query(request)
+    spec = _spec(request)
+
+    def reply(made: Subscription) -> Response:
+        return _shown(201, made, (b"location", f"/subscriptions/{made.id}".encode()))
+
+    return Ask(CreateSubscription(spec=spec), reply)
+
+
+def list_subscriptions(request: Request, context: Context) -> Action:
+    """Shows subscriptions, by id."""
+    query = read_query(request, "limit", "after")
+    limit = read_number(query, "limit", LIMIT, LIMIT_MAX, least=1)
+
+    def reply(page: SubscriptionsPage) -> Response:
+        headers = [_NO_CACHE]
+        if page.after is not None:
+            following = urlencode([("limit", str(limit)), ("after", page.after)], quote_via=quote)
+            headers.append((b"link", f'</subscriptions?{following}>; rel="next"'.encode()))
+        return json_response(200, [_document(one) for one in page.subscriptions], *headers)
+
+    return Ask(ListSubscriptions(limit=limit, after=query.get("after", "")), reply)
+
+
+def get_subscription(request: Request, context: Context) -> Action:
+    """Shows a subscription and its status."""
+    read_query(request)
+    return Ask(GetSubscription(id=context.below), _found)
+
+
+def put_subscription(request: Request, context: Context) -> Action:
+    """Replaces a subscription."""
+    read_query(request)
+    return Ask(UpdateSubscription(id=context.below, spec=_spec(request), revision=_revision(request)), _found)
+
+
+def delete_subscription(request: Request, context: Context) -> Action:
+    """Ends a subscription."""
+    read_query(request)
+    return Ask(DeleteSubscription(id=context.below), _found)
+
+
+def pause(request: Request, context: Context) -> Action:
+    """Stops the deliveries of a subscription."""
+    read_query(request)
+    return Ask(PauseSubscription(id=context.below.partition("/")[0], paused=True), _found)
+
+
+def resume(request: Request, context: Context) -> Action:
+    """Goes on with the deliveries of a subscription."""
+    read_query(request)
+    return Ask(PauseSubscription(id=context.below.partition("/")[0], paused=False), _found)
+
+
+# ---- bodies
+
+
+def _spec(request: Request) -> SubscriptionSpec:
+    try:
+        return msgspec.json.decode(request.body, type=SubscriptionSpec)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise HttpError(400, f"the body is no subscription: {error}") from error
+
+
+def _revision(request: Request) -> int | None:
+    text = request.get(b"if-match")
+    if text is None or text == "*":
+        return None
+    digits = text.removeprefix('"').removesuffix('"')
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 19 or text != f'"{digits}"':
+        raise AttributeRefusal("if-match", "is not the ETag of a subscription")
+    return int(digits)
+
+
+def _document(one: Subscription) -> dict[str, Any]:
+    return {**msgspec.to_builtins(one.spec), "status": msgspec.to_builtins(one.status)}
+
+
+def _shown(status: int, one: Subscription, *headers: tuple[bytes, bytes]) -> Response:
+    tag = (b"etag", f'"{one.revision}"'.encode())
+    return json_response(status, _document(one), tag, _NO_CACHE, *headers)
+
+
+def _found(one: Subscription) -> Response:
+    return _shown(200, one)
+
+
+# ---- the table
+
+
+_ONE: Final[dict[str, dict[str, Handler]]] = {
+    "": {"DELETE": delete_subscription, "GET": get_subscription, "PUT": put_subscription},
+    "pause": {"POST": pause},
+    "resume": {"POST": resume},
+}
+
+
+def methods_below(path: str) -> Mapping[str, Handler] | None:
+    """Returns the methods of a path below /subscriptions/, still percent-encoded; None where there is nothing."""
+    id_, slash, what = path.partition("/")
+    return _ONE.get(what) if id_ and bool(slash) == bool(what) else None

@@ -1,0 +1,382 @@
+"""One subscription at work: events from the logs to its sink, as long as this process owns its name.
+
+The outbox decides what is attempted. What it has no room for stays in the log: the fan-out keeps a cursor for it. The
+subscription's own cursor is committed every `COMMIT_S` while it moves, never past an event that is not settled, so that
+a crash repeats what was delivered since and loses nothing.
+"""
+
+import asyncio
+import contextlib
+import time
+from base64 import b64encode
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from gateway.delivery.lanes import Subscriber
+from gateway.domain.access import Permissions
+from gateway.domain.batch import Batch, LostRange
+from gateway.domain.cursor import Cursor, by_log, earlier, later
+from gateway.ownership.owners import Owned
+from gateway.port.adapter import Deliverable, Deliveries, SubscriptionId
+from gateway.port.push import DeliveryStatus
+from gateway.push.dead_letters import DeadLetters
+from gateway.push.guard import SinkRefused, SinkUnreachable
+from gateway.push.outbox import Attempt, Failure, Outbox
+from gateway.push.signing import read_secret, signed
+from gateway.push.spec import STATUS, SubscriptionRecord, filter_of, policy_of
+from gateway.push.tools import Tools
+from gateway.sessions.record import cursor_of_offsets, distance, offsets_of
+from store.api.keys import Put
+from store.base import logs
+from store.base.errors import StoreError
+from store.base.streams import Backoff, until_one_ends
+
+if TYPE_CHECKING:
+    from gateway.push.client import SinkAnswer, SinkClient
+
+__all__ = ["Delivery", "SinkGone", "status_key"]
+
+COMMIT_S: Final = 1.0  # between two commits of a cursor that moves
+STATUS_S: Final = 5.0  # between two statuses, unless the state changes
+STOP_S: Final = 5.0  # that deliveries in flight have to end when the subscription stops here
+IDLE_COMMIT_BYTES: Final = 16 << 20  # an idle subscription's cursor is moved once it is this far behind
+CONSENT_MIN_S, CONSENT_MAX_S = 1.0, 300.0  # between two requests for a sink's consent
+CONSENT_TIMEOUT_S: Final = 15.0
+# The sink has looked at this event and does not want it; another one may well be taken.
+EVENT_FAULTS: Final = frozenset({400, 406, 413, 415, 422})
+_MEMO: Final = "push.attributes"
+
+log = logs.get(__name__)
+
+
+class SinkGone(Exception):
+    """Raised where the sink has answered 410: it wants nothing more (HTTP 1.1 Web Hooks for Event Delivery, 2.2)."""
+
+
+def status_key(id_: str) -> str:
+    """Returns the key of a subscription's status."""
+    return f"{STATUS}/{id_}"
+
+
+class Delivery:
+    """The deliveries of one subscription (`gateway.delivery.lanes.Receiver`)."""
+
+    def __init__(self, record: SubscriptionRecord, tools: Tools, permissions: Permissions) -> None:
+        self.record = record
+        self.status = DeliveryStatus()
+        self._tools = tools
+        self._permissions = permissions
+        self._spec = spec = record.spec
+        self._passes = filter_of(spec)
+        self._outbox = Outbox(policy_of(spec.protocolsettings), uniform=tools.chance.uniform, now_ms=tools.now_ms())
+        self._subscriber = Subscriber(self)
+        self._dead_letters = DeadLetters(record, tools)
+        self._headers = [(b"webhook-request-origin", tools.origin.encode()), *_own_headers(record)]
+        secret = spec.protocolsettings.signingsecret
+        self._signing_key = None if secret is None else read_secret(secret)
+        mode = spec.protocolsettings.mode
+        self._structured = mode == "structured" or (mode is None and secret is not None)
+        self._client: SinkClient | None = None
+        self._wake = asyncio.Event()  # something may be started
+        self._gone = asyncio.Event()  # the sink has answered 410
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._blocked = False  # less was taken than offered
+        self._closing = False
+        self._consented = False
+        self._moved = False  # something was settled since the last commit
+        self._settled: Cursor = ()  # everything before it is settled
+        self._committed: Cursor = ()
+        self._status_s = 0.0  # when the status was stored
+        self._stored = DeliveryStatus()
+
+    @property
+    def last_cursor(self) -> Cursor | None:
+        """Returns the cursor to commit when the name is released; None where it has not moved."""
+        return self._settled if self._settled != self._committed else None
+
+    # ---- as long as it is ours
+
+    async def run(self, owned: Owned) -> None:
+        """Delivers until cancelled. Raises `SinkGone`, `OwnershipLost`, `StoreError`."""
+        tools, settings = self._tools, self._spec.protocolsettings
+        self._committed = self._settled = await self._begin(owned)
+        if self.record.paused:
+            await self._store_status(owned)
+            await asyncio.Event().wait()
+        from gateway.push.client import SinkClient  # noqa: PLC0415 - which only those need that have a subscription
+
+        self._client = SinkClient(tools.guard, connections_max=settings.concurrency, tls=tools.tls())
+        try:
+            await self._consent(owned)
+            self._subscribe()
+            await until_one_ends(self._attempting(), self._committing(owned), self._is_gone())
+        finally:
+            await self._end()
+
+    async def _is_gone(self) -> None:
+        await self._gone.wait()
+        raise SinkGone
+
+    async def _begin(self, owned: Owned) -> Cursor:
+        entry = await self._tools.store.keys.get(status_key(self.record.id))
+        if entry is not None:
+            with contextlib.suppress(msgspec.MsgspecError):
+                self.status = self._stored = msgspec.msgpack.decode(entry.value, type=DeliveryStatus)
+        self.status = msgspec.structs.replace(self.status, held=0, error="")
+        return cursor_of_offsets(await owned.cursor()) or cursor_of_offsets(self.record.start)
+
+    def _subscribe(self) -> None:
+        for number, pattern in enumerate(dict.fromkeys(self._spec.config.addresses)):
+            self._tools.fanout.subscribe(
+                self._subscriber, SubscriptionId(number), pattern, self._settled, permissions=self._permissions
+            )
+
+    async def _end(self) -> None:
+        """Lets deliveries in flight end, for a while."""
+        self._closing = True
+        try:
+            if self._under_way:
+                await asyncio.wait(self._under_way, timeout=STOP_S)
+        finally:
+            for task in self._under_way:
+                task.cancel()
+            self._settle()
+            self._tools.fanout.leave(self._subscriber)
+            self._tools.budget.forget(self)
+        if self._client is not None:
+            await self._client.close()
+
+    # ---- the sink's consent
+
+    async def _consent(self, owned: Owned) -> None:
+        """Asks the sink whether it wants to be sent events, until it does (Web Hooks, 4)."""
+        config = self._tools.config
+        if config.validation == "off":
+            self._consented = True
+            return
+        backoff = Backoff(CONSENT_MIN_S, CONSENT_MAX_S, uniform=self._tools.chance.uniform)
+        while not await self._asked():
+            await self._store_status(owned)
+            await backoff.pause()
+        self._consented = True
+
+    async def _asked(self) -> bool:
+        assert self._client is not None
+        rate = self._spec.protocolsettings.rate
+        headers = [*self._headers, (b"content-length", b"0")]
+        if rate is not None:
+            headers.append((b"webhook-request-rate", b"%d" % max(int(rate * 60), 1)))
+        try:
+            answer = await self._client.request("OPTIONS", self._spec.sink, headers, b"", timeout_s=CONSENT_TIMEOUT_S)
+        except (SinkUnreachable, SinkRefused) as error:
+            self._say(f"the sink was not asked for its consent: {error}")
+            return False
+        allowed = answer.header(b"webhook-allowed-origin")
+        if allowed not in {"*", self._tools.origin}:
+            self._say(f"the sink has not consented: its WebHook-Allowed-Origin is not {self._tools.origin!r} or *")
+            return False
+        self._allow_rate(answer)
+        self._say("")
+        return True
+
+    def _allow_rate(self, answer: "SinkAnswer") -> None:
+        text = answer.header(b"webhook-allowed-rate") or ""
+        if text.isascii() and text.isdigit() and len(text) <= 9 and int(text):
+            allowed = int(text) / 60
+            self._outbox.rate_per_s = min(self._outbox.rate_per_s or allowed, allowed)
+
+    # ---- from the logs
+
+    def deliver(self, deliveries: Deliverable) -> int:
+        """Takes events while there is room for them; what is not wanted is passed over."""
+        assert isinstance(deliveries, Deliveries)
+        batch, outbox, budget = deliveries.batch, self._outbox, self._tools.budget
+        if isinstance(batch, LostRange):
+            self._count(lost=1)
+            return 0
+        for taken, index in enumerate(deliveries.picks):
+            if self._closing or outbox.full:
+                self._blocked = True
+                return taken
+            if not self._wants(batch, index):
+                continue
+            message = batch.message(index)
+            if not budget.take(self, len(message.body), first=not outbox.held_count):
+                self._blocked = True
+                return taken
+            outbox.take(batch.position(index), message.key or message.device or message.address, message)
+            self._wake.set()
+        return len(deliveries.picks)
+
+    def _wants(self, batch: Batch, index: int) -> bool:
+        """Returns whether an event passes; its attributes are made once for all subscriptions."""
+        known = batch.memo.setdefault(_MEMO, {})
+        event = known.get(index)
+        if event is None:
+            event = known[index] = self._tools.codec.event_attributes(batch.message(index))
+        return self._passes(event)
+
+    def room(self) -> None:
+        """Asks for more where there was no room before."""
+        if self._blocked and not self._outbox.full and not self._closing:
+            self._blocked = False
+            self._tools.fanout.wake(self._subscriber)
+
+    # ---- to the sink
+
+    async def _attempting(self) -> None:
+        outbox, now_ms = self._outbox, self._tools.now_ms
+        while True:
+            self._wake.clear()
+            for one in outbox.start(now_ms()):
+                task = asyncio.create_task(self._attempt(one))
+                self._under_way.add(task)
+                task.add_done_callback(self._under_way.discard)
+            due_ms = outbox.deadline_ms(now_ms())
+            wait_s = None if due_ms is None else max(due_ms - now_ms(), 1) / 1_000
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+
+    async def _attempt(self, one: Attempt) -> None:
+        """Attempts a delivery, and notes how it ended."""
+        outbox, now_ms = self._outbox, self._tools.now_ms
+        expires_ms = one.message.expires_at_ms
+        if expires_ms is not None and expires_ms <= now_ms():
+            outbox.passed_over(one)
+            self._count(expired=1)
+        elif (failure := await self._sent(one)) is None:
+            outbox.delivered(one)
+            self._count(delivered=1)
+            self._say("")
+        else:
+            self._count(failed=1)
+            self._say(failure.error)
+            if outbox.failed(one, failure, now_ms()):
+                await self._bury(one)
+        if one.settled:
+            self._moved = True
+            self._tools.budget.release(self, one.size)
+        self.room()
+        self._wake.set()
+
+    async def _bury(self, one: Attempt) -> None:
+        if await self._dead_letters.store(one):
+            self._outbox.buried(one)
+            self._count(dead=1)
+        else:
+            self._outbox.not_buried(one, self._tools.now_ms())
+
+    async def _sent(self, one: Attempt) -> Failure | None:
+        """Sends an event; None once the sink has taken it."""
+        tools, settings = self._tools, self._spec.protocolsettings
+        assert self._client is not None
+        try:
+            request = tools.codec.sink_request(one.message, structured=self._structured)
+            headers = [*request.headers, *self._headers]
+            if self._signing_key is not None:
+                id_ = f"{self.record.id}.{one.position}"
+                headers += signed(self._signing_key, id_, tools.now_ms() // 1_000, request.body)
+            async with tools.attempts:
+                answer = await self._client.request(
+                    settings.method, self._spec.sink, headers, request.body, timeout_s=settings.timeout
+                )
+        except (SinkUnreachable, SinkRefused) as error:
+            return Failure(error=str(error))
+        except Exception as error:  # our own bug, or the client's: the event is not lost to it
+            log.exception("a delivery failed", subscription=self.record.id)
+            return Failure(error=f"internal error: {type(error).__name__}")
+        if 200 <= answer.status < 300:
+            return None
+        if answer.status == 410:
+            self._gone.set()
+        fault = answer.status in EVENT_FAULTS
+        what = f"the sink answered {answer.status}"
+        if 300 <= answer.status < 400:
+            what += ": redirects are not followed"
+        return Failure(error=what, of_event=fault, final=fault, retry_after_ms=answer.retry_after_ms)
+
+    # ---- the cursor and the status
+
+    def _settle(self) -> None:
+        if self._subscriber.patterns:
+            reached = self._tools.fanout.reached(self._subscriber)
+            self._settled = later(self._settled, earlier(reached, self._outbox.oldest()))
+
+    async def _committing(self, owned: Owned) -> None:
+        while True:
+            await asyncio.sleep(COMMIT_S)
+            try:
+                await self._commit(owned)
+            except StoreError as error:
+                log.warning("a subscription's cursor was not committed", subscription=self.record.id, error=str(error))
+
+    async def _commit(self, owned: Owned) -> None:
+        moved, self._moved = self._moved, False
+        self._settle()
+        settled = self._settled
+        if moved or distance(self._committed, settled) > IDLE_COMMIT_BYTES:
+            operations = self._changed_status()
+            await owned.write(operations, cursor=offsets_of(settled))
+            self._committed = settled
+        else:
+            await self._store_status(owned)
+
+    async def _store_status(self, owned: Owned) -> None:
+        operations = self._changed_status()
+        if operations:
+            await owned.write(operations)
+
+    def _changed_status(self) -> Sequence[Put]:
+        """Returns the change that stores the status, if it is time for that."""
+        found = msgspec.structs.replace(
+            self.status, state=self.state, held=self._outbox.held_count, behind=self._behind(), time_ms=0
+        )
+        if found == self._stored:
+            return ()
+        now_s = time.monotonic()
+        if found.state == self._stored.state and now_s - self._status_s < STATUS_S:
+            return ()
+        self._stored, self._status_s = found, now_s
+        self.status = msgspec.structs.replace(found, time_ms=self._tools.now_ms())
+        return (Put(status_key(self.record.id), msgspec.msgpack.encode(self.status)),)
+
+    @property
+    def state(self) -> str:
+        """Returns the state, as in `DeliveryStatus`."""
+        if self.record.paused:
+            return "gone" if self.record.gone else "paused"
+        if not self._consented:
+            return "pending"
+        return "failing" if self._outbox.broken else "active"
+
+    def _behind(self) -> int:
+        """Returns the bytes of the logs between the cursor and their ends, in steps that do not make new statuses."""
+        found, at = 0, by_log(self._settled)
+        for group, one in self._tools.store.logs.items():
+            with contextlib.suppress(StoreError):
+                found += max(one.log.confirmed - at[group].frame, 0) if group in at else 0
+        return found - found % IDLE_COMMIT_BYTES
+
+    def _count(self, **counts: int) -> None:
+        new = {name: getattr(self.status, name) + count for name, count in counts.items()}
+        self.status = msgspec.structs.replace(self.status, **new)
+        self._tools.totals.count(**counts)
+
+    def _say(self, error: str) -> None:
+        self.status = msgspec.structs.replace(self.status, error=error)
+
+
+def _own_headers(record: SubscriptionRecord) -> list[tuple[bytes, bytes]]:
+    """Returns the headers of every request of a subscription."""
+    spec = record.spec
+    headers = [(name.encode(), value.encode()) for name, value in spec.protocolsettings.headers.items()]
+    credential = spec.sinkcredential
+    if credential is not None and credential.credentialtype == "PLAIN":
+        pair = f"{credential.identifier}:{credential.secret}".encode()
+        headers.append((b"authorization", b"Basic " + b64encode(pair)))
+    elif credential is not None:
+        headers.append((b"authorization", b"Bearer " + (credential.accesstoken or "").encode()))
+    return headers

@@ -1,0 +1,127 @@
+"""The places of sinks: not on this machine, and in no private network, unless the configuration allows it.
+
+A name is resolved once for each connection, and the connection goes to an address that was checked, so that a name that
+leads elsewhere a moment later (DNS rebinding) leads nowhere.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final, TypeAlias
+from urllib.parse import SplitResult, urlsplit
+
+from gateway.domain.errors import Cause, Refusal
+from gateway.push.settings import SubscriptionsConfig
+
+__all__ = ["SINK_CHARS_MAX", "SinkGuard", "SinkRefused", "SinkUnreachable", "resolve"]
+
+SINK_CHARS_MAX: Final = 2_048
+_STREAM: Final = 1  # SOCK_STREAM
+_SCHEMES: Final = {"http": 80, "https": 443}
+_NAT64: Final = IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an address of IPv4
+_Address: TypeAlias = IPv4Address | IPv6Address
+
+
+class SinkRefused(Refusal):
+    """Raised for a sink where nothing may be sent."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(Cause.FORBIDDEN, f"sink: {why}")
+        self.attribute = "sink"
+
+
+class SinkUnreachable(Exception):
+    """Raised where a sink is not found, or did not answer."""
+
+
+class SinkGuard:
+    """Says which sinks are allowed."""
+
+    def __init__(self, config: SubscriptionsConfig) -> None:
+        self._plain = config.plain_http
+        self._networks = []
+        self._names: list[str] = []
+        for one in config.private_sinks:
+            try:
+                self._networks.append(ip_network(one))
+            except ValueError:
+                self._names.append(one.lower())
+
+    def parse(self, sink: str) -> SplitResult:
+        """Returns the parts of a sink's URL. Raises `Refusal` (MALFORMED) for none, `SinkRefused`."""
+        try:
+            if len(sink) > SINK_CHARS_MAX or not sink.isascii() or not sink.isprintable() or " " in sink:
+                raise ValueError(f"up to {SINK_CHARS_MAX} visible ASCII characters are allowed")
+            url = urlsplit(sink)
+            host, port = url.hostname, url.port
+        except ValueError as error:
+            raise _malformed(f"is no URL: {error}") from error
+        if url.scheme not in _SCHEMES or not host or port == 0:
+            raise _malformed("is no absolute URL of the schemes https and http")
+        if url.username is not None or url.password is not None:
+            raise _malformed("holds a user name; sinkcredential is for that")
+        if url.fragment:
+            raise _malformed("has a fragment, which no request carries")
+        literal = _literal(host)
+        if literal is not None and not self._allows(host, literal):
+            raise SinkRefused(_not_allowed(str(literal)))
+        if url.scheme == "http" and not self._plain and not self._is_private(host, literal):
+            raise SinkRefused("is not https; subscriptions.plain_http allows http, subscriptions.private_sinks a host")
+        return url
+
+    def allowed(self, host: str, found: Sequence[str]) -> list[str]:
+        """Returns those addresses of a host that may be connected to. Raises `SinkRefused` where none may."""
+        kept = [text for text in found if self._allows(host, ip_address(text.partition("%")[0]))]
+        if not kept:
+            raise SinkRefused(_not_allowed(found[0] if found else host))
+        return kept
+
+    def _is_private(self, host: str, literal: _Address | None) -> bool:
+        """Returns whether the configuration names a host, or the network of an address."""
+        name = host.lower().rstrip(".")
+        if literal is not None and any(literal in network for network in self._networks):
+            return True
+        return any(name == one or (one.startswith("*.") and name.endswith(one[1:])) for one in self._names)
+
+    def _allows(self, host: str, address: _Address) -> bool:
+        plain = _unwrapped(address)
+        if self._is_private(host, plain):
+            return True
+        return plain.is_global and not (plain.is_multicast or plain.is_reserved or plain.is_unspecified)
+
+
+async def resolve(guard: SinkGuard, host: str, port: int) -> list[str]:
+    """Returns the addresses of a host that may be connected to. Raises `SinkRefused`, `SinkUnreachable`."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise SinkUnreachable(f"{host} is not found: {error}") from error
+    return guard.allowed(host, list(dict.fromkeys(str(one[4][0]) for one in found)))
+
+
+def _unwrapped(address: _Address) -> _Address:
+    """Returns the IPv4 address that an IPv6 address stands for, where it does."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address.sixtofour is not None:
+        return address.sixtofour
+    if address in _NAT64:
+        return IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address
+
+
+def _literal(host: str) -> _Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+def _not_allowed(where: str) -> str:
+    return f"{where} is on this machine or in a private network; subscriptions.private_sinks allows such sinks"
+
+
+def _malformed(why: str) -> Refusal:
+    return Refusal(Cause.MALFORMED, f"sink: {why}")

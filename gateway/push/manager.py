@@ -1,0 +1,320 @@
+"""The subscriptions of this process: of several proxies one runs each, and another one goes on when it dies.
+
+All processes watch the subscriptions' keys. Each tries to own the name of each subscription; the one that does runs it
+until the subscription changes, is deleted, or another process takes it. What a former owner has delivered and not
+committed is delivered again: push is at least once.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import msgspec
+
+from gateway.domain.access import Identity, Permissions
+from gateway.domain.errors import Refusal
+from gateway.domain.session_user import SessionUser
+from gateway.ownership.owners import Owned, Owners, OwnershipLost, Taken
+from gateway.ownership.stored_entries import stored_entries
+from gateway.push.delivery import Delivery, SinkGone, status_key
+from gateway.push.spec import SUBSCRIPTIONS, SubscriptionRecord
+from gateway.push.tools import Tools
+from gateway.sessions.record import offsets_of
+from store.api.keys import Delete, Put
+from store.base import logs
+from store.base.errors import RevisionConflict, StoreError
+from store.base.streams import Backoff
+
+__all__ = ["PushManager", "subscription_key"]
+
+PREFIX: Final = "push/"  # of the names that are owned
+LOOK_S: Final = 10.0  # between two looks whether a subscription is free; its end is heard of before
+FIRST_S: Final = 0.2  # that a process waits by chance for a new subscription, so that not one has them all
+AGAIN_S: Final = 5.0  # after a failure that is our own
+FOLLOW_MIN_S, FOLLOW_MAX_S = 0.2, 5.0  # between attempts to read the subscriptions
+
+log = logs.get(__name__)
+_decode = msgspec.msgpack.Decoder(SubscriptionRecord).decode
+
+
+def subscription_key(id_: str) -> str:
+    """Returns the key of a subscription."""
+    return f"{SUBSCRIPTIONS}/{id_}"
+
+
+class PushManager:
+    """All subscriptions that there are. It belongs to the event loop."""
+
+    def __init__(
+        self,
+        tools: Tools,
+        owners: Owners,
+        *,
+        permissions_of: Callable[[Identity], Permissions],
+        spawn: Callable[[Coroutine[Any, Any, object]], asyncio.Task[None]],
+    ) -> None:
+        self._tools = tools
+        self._owners = owners
+        self._permissions_of = permissions_of
+        self._spawn = spawn
+        self._runners: dict[str, _Runner] = {}
+        self._ending: set[asyncio.Task[None]] = set()  # runners of subscriptions that are deleted
+        self._following: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Runs those that are not another process's."""
+        self._owners.serve(PREFIX, self)
+        self._following = self._spawn(self._follow())
+
+    async def stop(self) -> None:
+        """Lets deliveries in flight end, commits the cursors, and lets others go on."""
+        if self._following is not None:
+            self._following.cancel()
+        tasks = [*(runner.task for runner in self._runners.values()), *self._ending]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        """Returns the subscriptions that this process runs."""
+        return [runner.delivery for runner in self._runners.values() if runner.delivery is not None]
+
+    # ---- the subscriptions that there are
+
+    async def _follow(self) -> None:
+        backoff = Backoff(FOLLOW_MIN_S, FOLLOW_MAX_S)
+        while True:
+            changes = self._tools.store.keys.watch(f"{SUBSCRIPTIONS}/", f"{SUBSCRIPTIONS}0")
+            try:
+                await self._look()
+                backoff.reset()
+                async for some in changes:
+                    for change in some.changes:
+                        id_ = change.key.removeprefix(f"{SUBSCRIPTIONS}/")
+                        if change.kind == "put":
+                            self._there(id_, change.value, change.revision)
+                        else:
+                            self._gone(id_)
+            except StoreError as error:
+                log.warning("subscriptions cannot be read now", error=str(error))
+            finally:
+                await changes.aclose()
+            await backoff.pause()
+
+    async def _look(self) -> None:
+        there = {
+            entry.key.removeprefix(f"{SUBSCRIPTIONS}/"): entry
+            async for entry in stored_entries(self._tools.store, SUBSCRIPTIONS)
+        }
+        for id_ in [id_ for id_ in self._runners if id_ not in there]:
+            self._gone(id_)
+        for id_, entry in there.items():
+            self._there(id_, entry.value, entry.revision)
+
+    def _there(self, id_: str, value: bytes, revision: int) -> None:
+        """A subscription is there, or is not what it was."""
+        try:
+            record = _decode(value)
+        except msgspec.MsgspecError:
+            log.exception("a subscription's record is invalid", subscription=id_)
+            return
+        runner = self._runners.get(id_)
+        if runner is None:
+            runner = self._runners[id_] = _Runner(
+                self._tools, self._owners, record, revision, permissions_of=self._permissions_of
+            )
+            runner.task = self._spawn(runner.run())
+        else:
+            runner.change(record, revision)
+
+    def _gone(self, id_: str) -> None:
+        runner = self._runners.pop(id_, None)
+        if runner is not None:
+            runner.end()
+            self._ending.add(runner.task)
+            runner.task.add_done_callback(self._ending.discard)
+
+    # ---- `gateway.ownership.owners.Listener`
+
+    async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
+        """See `Listener`."""
+        runner = self._runners.get(name.removeprefix(PREFIX))
+        if runner is not None:
+            runner.let_go()
+
+    async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
+        """See `Listener`. It is free from now on; of one that is deleted nothing is to stay."""
+        id_ = name.removeprefix(PREFIX)
+        owned = await take()
+        if await self._tools.store.keys.get(subscription_key(id_)) is None:
+            await owned.forget([Delete(status_key(id_))])
+        await owned.release()
+        if (runner := self._runners.get(id_)) is not None:
+            runner.look.set()
+
+    async def on_fenced(self) -> None:
+        """See `Listener`."""
+        for runner in self._runners.values():
+            runner.depose()
+
+
+class _Runner:
+    """Runs one subscription while this process owns its name, and looks again and again whether it could."""
+
+    task: asyncio.Task[None]
+
+    def __init__(
+        self,
+        tools: Tools,
+        owners: Owners,
+        record: SubscriptionRecord,
+        revision: int,
+        *,
+        permissions_of: Callable[[Identity], Permissions],
+    ) -> None:
+        self.look = asyncio.Event()
+        self.delivery: Delivery | None = None
+        self._tools = tools
+        self._owners = owners
+        self._permissions_of = permissions_of
+        self._record = record
+        self._revision = revision
+        self._name = f"{PREFIX}{record.id}"
+        self._owned: Owned | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._ended = False
+        self._wanted = False  # another process asks for it
+
+    def change(self, record: SubscriptionRecord, revision: int) -> None:
+        """Goes on with another record."""
+        if revision > self._revision:
+            self._record, self._revision = record, revision
+            self.restart()
+
+    def end(self) -> None:
+        """The subscription is deleted."""
+        self._ended = True
+        self.restart()
+
+    def restart(self) -> None:
+        """Ends the run; the next one is as the record says, if this process still may."""
+        self.look.set()
+        running, self._running = self._running, None  # cancelled once: its end takes a while
+        if running is not None:
+            running.cancel()
+
+    def let_go(self) -> None:
+        """Another process asks for it."""
+        self._wanted = True
+        self.restart()
+
+    def depose(self) -> None:
+        """It is not ours any more."""
+        self._owned = None
+        self.restart()
+
+    async def run(self) -> None:
+        """Until cancelled, or the subscription is deleted."""
+        chance: random.Random = self._tools.chance
+        if not self._owners.alone:
+            await asyncio.sleep(FIRST_S * chance.random())
+        try:
+            while not self._ended:
+                self.look.clear()
+                self._owned = await self._taken()
+                if self._owned is not None:
+                    await self._run(self._owned)
+                if self._wanted:
+                    self._wanted = False
+                    await self._release()
+                    await asyncio.sleep(AGAIN_S)
+                elif self._owned is None and not self._ended:
+                    await _until(self.look, LOOK_S * chance.uniform(0.5, 1.0))
+        finally:
+            await self._release()
+
+    async def _taken(self) -> Owned | None:
+        if self._owned is not None:
+            return self._owned
+        try:
+            return await self._owners.take(self._name, wait=False)
+        except Taken:
+            return None
+        except (StoreError, Refusal) as error:
+            log.debug("the owner of a subscription is unknown for now", subscription=self._name, error=str(error))
+            return None
+
+    async def _run(self, owned: Owned) -> None:
+        """Runs the subscription as its record is now."""
+        delivery = self.delivery = Delivery(self._record, self._tools, self._permissions_of(self._record.identity))
+        running = self._running = asyncio.ensure_future(delivery.run(owned))
+        try:
+            await asyncio.wait([running])
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            self._running = self.delivery = None
+            await self._written(delivery)
+        failure = None if running.cancelled() else running.exception()
+        if isinstance(failure, SinkGone):
+            await self._sink_gone()
+        elif isinstance(failure, OwnershipLost):
+            self._owned = None
+            log.warning("a subscription is run by another process by now", subscription=self._name)
+        elif failure is not None:
+            say = log.warning if isinstance(failure, StoreError) else log.error
+            say("a subscription has failed and is begun again", subscription=self._name, exc_info=failure)
+            await asyncio.sleep(AGAIN_S)
+
+    async def _written(self, delivery: Delivery) -> None:
+        """Commits how far a delivery has come."""
+        cursor = delivery.last_cursor
+        if self._owned is None or cursor is None:
+            return
+        try:
+            await self._owned.write(cursor=offsets_of(cursor))
+        except OwnershipLost:
+            self._owned = None
+        except StoreError as error:
+            log.warning(
+                "a subscription's last cursor was not committed: what was delivered since the one before is repeated",
+                subscription=self._name,
+                error=str(error),
+            )
+
+    async def _sink_gone(self) -> None:
+        """Pauses the subscription until somebody resumes it; if it has changed meanwhile, that counts."""
+        record = msgspec.structs.replace(self._record, paused=True, gone=True)
+        put = Put(subscription_key(record.id), msgspec.msgpack.encode(record))
+        try:
+            done = await self._tools.store.keys.transact({put.key: self._revision}, [put])
+            self._record, self._revision = record, done.revision
+            log.warning("a sink wants nothing more (410): its subscription is paused", subscription=record.id)
+        except (RevisionConflict, StoreError) as error:
+            log.warning("a subscription could not be paused yet", subscription=record.id, error=str(error))
+            await asyncio.sleep(AGAIN_S)
+
+    async def _release(self) -> None:
+        owned, self._owned = self._owned, None
+        if owned is None:
+            return
+        try:
+            if self._ended:
+                await owned.forget([Delete(status_key(self._record.id))])
+            await owned.release()
+        except OwnershipLost:
+            pass
+        except StoreError as error:
+            log.warning(
+                "a subscription was not released; others take it over when this process has ended", error=str(error)
+            )
+
+
+async def _until(event: asyncio.Event, wait_s: float) -> None:
+    try:
+        async with asyncio.timeout(wait_s):
+            await event.wait()
+    except TimeoutError:
+        pass

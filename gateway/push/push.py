@@ -1,0 +1,126 @@
+"""Push in one process: the requests about subscriptions, and the subscriptions that it runs."""
+
+import asyncio
+import ssl
+from collections.abc import Coroutine, Iterable
+from functools import cache
+from random import Random
+from typing import Any, Final, Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.delivery.fanout import Fanout
+from gateway.ownership.owners import Owners
+from gateway.port.push import SinkFactory
+from gateway.publishing.ingest import Ingest
+from gateway.push.guard import SinkGuard
+from gateway.push.manager import PushManager
+from gateway.push.registry import PushRegistry
+from gateway.push.settings import SubscriptionsConfig
+from gateway.push.tools import HeldBudget, Tools, Totals
+from gateway.security.access_control import AccessControl
+from store.api.client import StoreClient
+from store.base.clock import now_ms
+
+__all__ = ["Push"]
+
+ORIGIN: Final = "headgate"  # of WebHook-Request-Origin, where the configuration does not say
+ID_BITS: Final = 96  # of a subscription's id: nobody guesses one
+
+
+class PushHost(Protocol):
+    """The interface to the gateway that push needs."""
+
+    store: StoreClient
+    fanout: Fanout
+    owners: Owners
+    access: AccessControl
+    ingest: Ingest
+
+    @property
+    def random(self) -> Random:
+        """Returns the source of chance."""
+
+    def spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
+        """Runs a coroutine as a supervised task."""
+
+
+class Push:
+    """Subscriptions and their deliveries. It belongs to the event loop."""
+
+    def __init__(self, host: PushHost, config: SubscriptionsConfig) -> None:
+        guard, chance = SinkGuard(config), host.random
+        self.registry = PushRegistry(
+            host.store, config, guard, new_id=lambda: f"{chance.getrandbits(ID_BITS):024x}", now_ms=now_ms
+        )
+        self._manager: PushManager | None = None
+        self._host = host
+        self._config = config
+        self._guard = guard
+
+    def start(self, codec: SinkFactory, registry: CollectorRegistry) -> None:
+        """Runs the subscriptions that are not another process's; `codec` writes their events."""
+        host, config = self._host, self._config
+        tools = Tools(
+            store=host.store,
+            fanout=host.fanout,
+            codec=codec,
+            config=config,
+            guard=self._guard,
+            budget=HeldBudget(config.held_bytes_max),
+            totals=Totals(),
+            attempts=asyncio.Semaphore(config.attempts_max),
+            tls=_tls,
+            origin=config.origin or ORIGIN,
+            publish=host.ingest.publish,
+            check_publisher=host.access.check_publisher,
+            now_ms=now_ms,
+            chance=host.random,
+        )
+        self._manager = PushManager(tools, host.owners, permissions_of=host.access.permissions_of, spawn=host.spawn)
+        registry.register(_Figures(tools, self._manager))
+        self._manager.start()
+
+    async def stop(self) -> None:
+        """Lets deliveries in flight end, and lets other processes go on."""
+        if self._manager is not None:
+            await self._manager.stop()
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+class _Figures(Collector):
+    """The metrics of the subscriptions that this process runs."""
+
+    def __init__(self, tools: Tools, manager: PushManager) -> None:
+        self._tools = tools
+        self._manager = manager
+
+    def collect(self) -> Iterable[Metric]:
+        """A family for each figure."""
+        events = CounterMetricFamily(
+            "headgate_push_events",
+            'Events of subscriptions that are settled: "delivered", "dead" or "expired"',
+            labels=["how"],
+        )
+        totals = self._tools.totals
+        for how in ("delivered", "dead", "expired"):
+            events.add_metric([how], getattr(totals, how))
+        failed = CounterMetricFamily("headgate_push_failed_attempts", "Deliveries to sinks that failed")
+        failed.add_metric([], totals.failed)
+        held = GaugeMetricFamily("headgate_push_held_bytes", "Events in flight to sinks, or waiting for an attempt")
+        held.add_metric([], self._tools.budget.held_bytes)
+        running: dict[str, int] = dict.fromkeys(("pending", "active", "failing", "paused", "gone"), 0)
+        for one in self._manager.deliveries:
+            running[one.state] += 1
+        states = GaugeMetricFamily("headgate_push_subscriptions", "Subscriptions run here", labels=["state"])
+        for state, count in running.items():
+            states.add_metric([state], count)
+        return events, failed, held, states

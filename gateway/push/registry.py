@@ -1,0 +1,246 @@
+"""Answers of the requests of `gateway.port.push`: subscriptions are made, shown, changed and ended here.
+
+A subscription is a key. Whichever process answers, the one that runs the subscription hears of the change by its watch.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from gateway.domain.access import Permissions
+from gateway.domain.address import subscription_address
+from gateway.domain.cursor import beginning_of, cursor_of
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import Principal
+from gateway.port.push import (
+    CreateSubscription,
+    DeleteSubscription,
+    DeliveryStatus,
+    GetSubscription,
+    ListSubscriptions,
+    PauseSubscription,
+    Subscription,
+    SubscriptionsPage,
+    SubscriptionSpec,
+    UpdateSubscription,
+)
+from gateway.push.delivery import status_key
+from gateway.push.guard import SinkGuard, SinkUnreachable, resolve
+from gateway.push.manager import subscription_key
+from gateway.push.settings import SubscriptionsConfig
+from gateway.push.spec import SUBSCRIPTIONS, SubscriptionRecord, check_spec, with_secrets, without_secrets
+from gateway.sessions.record import offsets_of
+from store.api.client import StoreClient
+from store.api.keys import Delete, Entry, Put
+from store.base import logs
+from store.base.errors import RevisionConflict
+from store.format.frame import Position, QueueNumber
+
+__all__ = ["PushRegistry"]
+
+RESOLVE_S: Final = 3.0  # for a look at where a sink's name leads
+TRIES_MAX: Final = 5  # of a change that others' changes come before
+ID_CHARS_MAX: Final = 64
+_PAGE: Final = 500  # keys read at a time
+
+log = logs.get(__name__)
+
+
+class PushRegistry:
+    """All subscriptions, by their keys. It belongs to the event loop."""
+
+    def __init__(
+        self,
+        store: StoreClient,
+        config: SubscriptionsConfig,
+        guard: SinkGuard,
+        *,
+        new_id: Callable[[], str],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._guard = guard
+        self._new_id = new_id
+        self._now_ms = now_ms
+
+    async def create(self, who: Principal, request: CreateSubscription) -> Subscription:
+        """See `CreateSubscription`."""
+        spec, id_ = request.spec, self._new_id()
+        who.permissions.check("manage", subscription_address(who.name, id_))
+        await self._check(who.permissions, spec)
+        if await self._store.keys.count(f"{SUBSCRIPTIONS}/", f"{SUBSCRIPTIONS}0") >= self._config.subscriptions_max:
+            raise Refusal(Cause.QUOTA, f"there are {self._config.subscriptions_max} subscriptions already")
+        record = SubscriptionRecord(
+            id=id_,
+            spec=msgspec.structs.replace(spec, id=None),
+            identity=who.permissions.identity,
+            start=dict(self._start(spec)),
+            created_ms=self._now_ms(),
+        )
+        key = subscription_key(id_)
+        revision = await self._store.keys.put(key, msgspec.msgpack.encode(record), expected_revision=0)
+        log.info("subscription created", subscription=id_, user=who.name, sink=spec.sink)
+        return _shown(record, revision, DeliveryStatus(state="pending"))
+
+    async def get(self, who: Principal, request: GetSubscription) -> Subscription:
+        """See `GetSubscription`."""
+        record, entry = await self._found(request.id)
+        _check_sees(who.permissions, record)
+        return _shown(record, entry.revision, await self._status(request.id))
+
+    async def list(self, who: Principal, request: ListSubscriptions) -> SubscriptionsPage:
+        """See `ListSubscriptions`."""
+        found: list[Subscription] = []
+        after = f"{SUBSCRIPTIONS}/{request.after}" if request.after else ""
+        while page := await self._store.keys.prefix(f"{SUBSCRIPTIONS}/", after=after, limit=_PAGE):
+            for entry in page:
+                record = _record(entry)
+                if not _sees(who.permissions, record):
+                    continue
+                if len(found) == request.limit:
+                    return SubscriptionsPage(subscriptions=found, after=found[-1].id)
+                found.append(_shown(record, entry.revision, await self._status(record.id)))
+            after = page[-1].key
+        return SubscriptionsPage(subscriptions=found, after=None)
+
+    async def update(self, who: Principal, request: UpdateSubscription) -> Subscription:
+        """See `UpdateSubscription`."""
+        spec = request.spec
+        if spec.id not in {None, request.id}:
+            raise Refusal(Cause.MALFORMED, "id: is not that of the path")
+        _check_manages(who.permissions, (await self._found(request.id))[0])
+        await self._check(who.permissions, spec)
+
+        def changed(record: SubscriptionRecord) -> SubscriptionRecord:
+            new = with_secrets(msgspec.structs.replace(spec, id=None), record.spec)
+            check_spec(new, self._guard)
+            gone = record.gone and new.sink == record.spec.sink
+            paused = record.paused and (gone or not record.gone)
+            identity = who.permissions.identity
+            return msgspec.structs.replace(record, spec=new, identity=identity, gone=gone, paused=paused)
+
+        return await self._change(who, request.id, changed, expected=request.revision)
+
+    async def pause(self, who: Principal, request: PauseSubscription) -> Subscription:
+        """See `PauseSubscription`."""
+        paused = request.paused
+
+        def changed(record: SubscriptionRecord) -> SubscriptionRecord:
+            return msgspec.structs.replace(record, paused=paused, gone=record.gone and paused)
+
+        return await self._change(who, request.id, changed)
+
+    async def delete(self, who: Principal, request: DeleteSubscription) -> Subscription:
+        """See `DeleteSubscription`."""
+        record, entry = await self._found(request.id)
+        _check_manages(who.permissions, record)
+        status = await self._status(request.id)
+        keys = subscription_key(request.id), status_key(request.id)
+        await self._store.keys.transact({}, [Delete(key) for key in keys])
+        log.info("subscription deleted", subscription=request.id, user=who.name)
+        return _shown(record, entry.revision, status)
+
+    # ---- inside
+
+    async def _check(self, permissions: Permissions, spec: SubscriptionSpec) -> None:
+        """Raises `Refusal` for what cannot be, and for what the asker may not read or publish to."""
+        check_spec_before(spec, self._guard)
+        for pattern in spec.config.addresses:
+            permissions.check_filter(pattern)
+        if (dead := spec.protocolsettings.deadletter) is not None:
+            permissions.check("publish", dead)
+        url = self._guard.parse(spec.sink)
+        assert url.hostname is not None
+        try:  # each connection checks again: this one look is for who makes the subscription
+            async with asyncio.timeout(RESOLVE_S):
+                await resolve(self._guard, url.hostname, url.port or 443)
+        except (TimeoutError, SinkUnreachable):
+            pass  # it may be found later
+
+    def _start(self, spec: SubscriptionSpec) -> dict[QueueNumber, int]:
+        """Returns where a new subscription begins in each log. Raises `StoreError` where the end is not known."""
+        logs_ = self._store.logs
+        if spec.config.start == "earliest":
+            return dict(offsets_of(cursor_of({group: beginning_of(group) for group in logs_})))
+        ends = {group: Position(one.log.confirmed, 0) for group, one in logs_.items()}
+        return dict(offsets_of(cursor_of(ends)))
+
+    async def _found(self, id_: str) -> tuple[SubscriptionRecord, Entry]:
+        entry = await self._store.keys.get(subscription_key(id_)) if len(id_) <= ID_CHARS_MAX else None
+        if entry is None:
+            raise Refusal(Cause.NOT_FOUND, f"there is no subscription {id_[:ID_CHARS_MAX]!r}")
+        return _record(entry), entry
+
+    async def _status(self, id_: str) -> DeliveryStatus:
+        entry = await self._store.keys.get(status_key(id_))
+        if entry is None:
+            return DeliveryStatus()
+        return msgspec.msgpack.decode(entry.value, type=DeliveryStatus)
+
+    async def _change(
+        self,
+        who: Principal,
+        id_: str,
+        changed: Callable[[SubscriptionRecord], SubscriptionRecord],
+        *,
+        expected: int | None = None,
+    ) -> Subscription:
+        for _ in range(TRIES_MAX):
+            record, entry = await self._found(id_)
+            _check_manages(who.permissions, record)
+            if expected is not None and entry.revision != expected:
+                raise Refusal(Cause.PRECONDITION, f"the subscription is at revision {entry.revision}")
+            new = changed(record)
+            put = Put(entry.key, msgspec.msgpack.encode(new))
+            try:
+                done = await self._store.keys.transact({entry.key: entry.revision}, [put])
+            except RevisionConflict:
+                continue
+            return _shown(new, done.revision, await self._status(id_))
+        raise Refusal(Cause.OVERLOAD, "the subscription changes too often", retry_after_ms=1_000)
+
+
+def check_spec_before(spec: SubscriptionSpec, guard: SinkGuard) -> None:
+    """Checks a proposal whose secrets may be those of before."""
+    credential = spec.sinkcredential
+    if credential is not None and credential.secret is None and credential.accesstoken is None:
+        spec = msgspec.structs.replace(spec, sinkcredential=None)
+    check_spec(spec, guard)
+
+
+def _record(entry: Entry) -> SubscriptionRecord:
+    return msgspec.msgpack.decode(entry.value, type=SubscriptionRecord)
+
+
+def _shown(record: SubscriptionRecord, revision: int, status: DeliveryStatus) -> Subscription:
+    if record.paused:
+        status = msgspec.structs.replace(status, state="gone" if record.gone else "paused")
+    elif status.state in {"paused", "gone"}:
+        status = msgspec.structs.replace(status, state="pending")
+    spec = without_secrets(msgspec.structs.replace(record.spec, id=record.id))
+    return Subscription(id=record.id, revision=revision, spec=spec, status=status)
+
+
+def _address(record: SubscriptionRecord) -> str:
+    return subscription_address(record.identity.name, record.id)
+
+
+def _sees(permissions: Permissions, record: SubscriptionRecord) -> bool:
+    access = permissions.access
+    if access is None:
+        return True
+    return any(access.may(action, _address(record)) for action in ("subscribe", "manage"))
+
+
+def _check_sees(permissions: Permissions, record: SubscriptionRecord) -> None:
+    """Raises `Refusal` as if it were not there: an id tells nothing to who may not see what it is of."""
+    if not _sees(permissions, record):
+        raise Refusal(Cause.NOT_FOUND, f"there is no subscription {record.id!r}")
+
+
+def _check_manages(permissions: Permissions, record: SubscriptionRecord) -> None:
+    _check_sees(permissions, record)
+    permissions.check("manage", _address(record))

@@ -1,0 +1,94 @@
+"""The parts of a process that its subscriptions share: store, fan-out, limits, and the memory for events."""
+
+import asyncio
+import random
+import ssl
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from gateway.delivery.fanout import Fanout
+from gateway.domain.access import Identity
+from gateway.port.push import SinkFactory
+from gateway.push.guard import SinkGuard
+from gateway.push.settings import SubscriptionsConfig
+from store.api.client import StoreClient
+from store.api.message import Message
+
+__all__ = ["HeldBudget", "Holder", "Tools", "Totals"]
+
+
+class Holder(Protocol):
+    """A subscription that holds events."""
+
+    def room(self) -> None:
+        """Notes that there may be room where there was none."""
+
+
+class HeldBudget:
+    """The bytes of events that a process holds for all sinks. A subscription that holds none may have one event."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._held: dict[Holder, int] = {}
+        self._waiting: dict[Holder, None] = {}
+        self.held_bytes = 0
+
+    def take(self, holder: Holder, size: int, *, first: bool) -> bool:
+        """Takes bytes; returns False where there is no room, and asks the holder again later."""
+        if not first and self.held_bytes + size > self._bytes_max:
+            self._waiting[holder] = None
+            return False
+        self._held[holder] = self._held.get(holder, 0) + size
+        self.held_bytes += size
+        return True
+
+    def release(self, holder: Holder, size: int) -> None:
+        """Gives bytes back; whoever waits is asked whether there is room."""
+        if holder in self._held:
+            self._held[holder] -= size
+            self._give_back(size)
+
+    def forget(self, holder: Holder) -> None:
+        """Gives back all that a holder has."""
+        self._waiting.pop(holder, None)
+        self._give_back(self._held.pop(holder, 0))
+
+    def _give_back(self, size: int) -> None:
+        self.held_bytes -= size
+        if self._waiting and self.held_bytes < self._bytes_max:
+            waiting, self._waiting = self._waiting, {}
+            for one in waiting:
+                one.room()
+
+
+class Totals:
+    """The figures of all subscriptions of a process, since it began."""
+
+    def __init__(self) -> None:
+        self.delivered = self.failed = self.dead = self.expired = self.lost = 0
+
+    def count(self, **counts: int) -> None:
+        """Adds to the figures."""
+        for name, count in counts.items():
+            setattr(self, name, getattr(self, name) + count)
+
+
+class Tools(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts."""
+
+    store: StoreClient
+    fanout: Fanout
+    codec: SinkFactory
+    config: SubscriptionsConfig
+    guard: SinkGuard
+    budget: HeldBudget
+    totals: Totals
+    attempts: asyncio.Semaphore  # over all subscriptions
+    tls: Callable[[], ssl.SSLContext]
+    origin: str  # of WebHook-Request-Origin
+    publish: Callable[..., Any]  # `Ingest.publish`
+    check_publisher: Callable[[Identity, Message], None]
+    now_ms: Callable[[], int]
+    chance: random.Random

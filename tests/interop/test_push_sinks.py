@@ -1,0 +1,322 @@
+"""Events delivered to sinks that nobody here wrote: the standard library's HTTP server, read by the CloudEvents SDK."""
+
+import hashlib
+import hmac
+import json
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from cloudevents.core.bindings.http import HTTPMessage, from_binary_event, from_structured_event
+
+from tests.support.http.webhook_sink import Delivered, WebhookSink
+from tests.support.process.gateways import GatewayProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+TIMEOUT_S = 60.0
+ALLOWED = '[subscriptions]\nprivate_sinks = ["127.0.0.1"]\norigin = "gateway.example.com"\n'
+QUICK = {"retrymin": 0.1, "retrymax": 0.3}
+
+
+@pytest.fixture
+def sink() -> Iterator[WebhookSink]:
+    one = WebhookSink()
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    directory = tmp_path_factory.mktemp("push")
+    file = directory / "push.toml"
+    file.write_text(ALLOWED)
+    one = GatewayProcess(directory / "data", "--config", str(file)).start()
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def client(gateway: Any) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_S, trust_env=False) as opened:
+        yield opened
+        for one in opened.get("/subscriptions").json():
+            assert opened.delete(f"/subscriptions/{one['id']}").status_code == 200
+
+
+def subscribe(client: httpx.Client, sink: WebhookSink, **more: Any) -> dict[str, Any]:
+    settings = {**QUICK, **more.pop("protocolsettings", {})}
+    body = {"sink": sink.url, "protocol": "HTTP", "protocolsettings": settings, **more}
+    answer = client.post("/subscriptions", json=body)
+    assert answer.status_code == 201, answer.text
+    assert answer.headers["location"] == f"/subscriptions/{answer.json()['id']}"
+    return answer.json()
+
+
+def until(holds: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not (found := holds()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+    return found
+
+
+def state(client: httpx.Client, id_: str) -> dict[str, Any]:
+    return client.get(f"/subscriptions/{id_}").json()["status"]
+
+
+def publish(client: httpx.Client, address: str, body: bytes, **headers: str) -> None:
+    said = {name.replace("_", "-"): value for name, value in headers.items()}
+    assert client.post(f"/topics/{address}", content=body, headers=said).status_code == 201
+
+
+EVENT = {
+    "ce-specversion": "1.0",
+    "ce-source": "/plant/7",
+    "ce-type": "com.example.reading",
+    "ce-colour": "rote%20Gr%C3%BCtze",
+    "content-type": "application/json",
+}
+
+
+@pytest.mark.parametrize("mode", ["binary", "structured"])
+def test_the_sdk_reads_what_a_sink_is_sent(client: httpx.Client, sink: WebhookSink, mode: str) -> None:
+    settings = {"mode": mode, "headers": {"x-tenant": "a"}}
+    credential = {"credentialtype": "ACCESSTOKEN", "accesstoken": "tok"}
+    made = subscribe(client, sink, protocolsettings=settings, sinkcredential=credential)
+    assert "accesstoken" not in made["sinkcredential"]
+    assert client.post("/events", json={"celsius": 21.5}, headers={**EVENT, "ce-id": "1"}).status_code == 200
+    (came,) = sink.until(lambda: list(sink.came))
+    assert (came.headers["x-tenant"], came.headers["authorization"]) == ("a", "Bearer tok")
+    assert came.headers["webhook-request-origin"] == "gateway.example.com"
+    assert sink.asked[0].headers["webhook-request-origin"] == "gateway.example.com"
+    read = from_binary_event if mode == "binary" else from_structured_event
+    event = read(HTTPMessage(dict(came.headers), came.body))
+    assert (event.get_id(), event.get_type()) == ("1", "com.example.reading")
+    assert event.get_extension("colour") == "rote Grütze"
+    data = event.get_data()
+    assert (json.loads(data) if isinstance(data, bytes) else data) == {"celsius": 21.5}
+    assert until(lambda: state(client, made["id"])["delivered"], "no status") == 1
+
+
+def test_filters_sources_types_and_addresses_choose(client: httpx.Client, sink: WebhookSink) -> None:
+    subscribe(
+        client,
+        sink,
+        source="/plant/7",
+        types=["a", "b"],
+        config={"addresses": ["plant/#"]},
+        filters=[{"any": [{"exact": {"n": "1"}}, {"sql": "n > 3"}]}, {"not": {"suffix": {"subject": "/noise"}}}],
+    )
+    sent = [
+        ("plant/x", "/plant/7", "a", "1"),
+        ("plant/x", "/plant/7", "a", "2"),
+        ("plant/x", "/plant/8", "a", "1"),
+        ("plant/x", "/plant/7", "c", "1"),
+        ("plant/noise", "/plant/7", "b", "4"),
+        ("other/x", "/plant/7", "b", "4"),
+        ("plant/y", "/plant/7", "b", "4"),
+    ]
+    for number, (subject, source, kind, n) in enumerate(sent):
+        headers = {"ce-specversion": "1.0", "ce-id": str(number), "ce-source": source, "ce-type": kind}
+        answer = client.post("/events", headers={**headers, "ce-subject": subject, "ce-n": n}, content=b"x")
+        assert answer.status_code == 200
+    sink.until(lambda: len(sink.came) == 2)
+    assert {one.headers["ce-id"] for one in sink.came} == {"0", "6"}
+
+
+def test_requests_are_signed_as_standard_webhooks_says(client: httpx.Client, sink: WebhookSink) -> None:
+    key = bytes(range(32))
+    secret = "whsec_" + b64encode(key).decode()
+    made = subscribe(client, sink, protocolsettings={"signingsecret": secret})
+    assert secret not in client.get(f"/subscriptions/{made['id']}").text
+    publish(client, "signed/a", b"one")
+    (came,) = sink.until(lambda: list(sink.came))
+    assert came.headers["content-type"].startswith("application/cloudevents+json")  # so that attributes are signed too
+    id_, stamp = came.headers["webhook-id"], came.headers["webhook-timestamp"]
+    assert abs(int(stamp) - time.time()) < TIMEOUT_S
+    version, _, signature = came.headers["webhook-signature"].partition(",")
+    expected = hmac.new(key, f"{id_}.{stamp}.".encode() + came.body, hashlib.sha256).digest()
+    assert (version, b64decode(signature)) == ("v1", expected)
+
+
+def test_each_key_is_in_order_and_a_failing_one_holds_up_no_other(client: httpx.Client, sink: WebhookSink) -> None:
+    bad = {"left": 3}
+
+    def answer(request: Delivered) -> int:
+        if request.body == b"0" and request.headers["ce-partitionkey"] == "k0" and bad["left"]:
+            bad["left"] -= 1
+            return 422  # the event's own fault: others are still delivered
+        return 200
+
+    sink.answer = answer
+    subscribe(client, sink)
+    for number in range(30):
+        publish(client, "order/x", b"%d" % number, ce_partitionkey=f"k{number % 3}")
+    sink.until(lambda: len(sink.taken) == 30)
+    for key in range(3):
+        found = [int(one.body) for one in sink.taken if one.headers["ce-partitionkey"] == f"k{key}"]
+        assert found == list(range(key, 30, 3))
+    first = next(n for n, one in enumerate(sink.taken) if one.headers["ce-partitionkey"] == "k0")
+    assert first >= 5, "other keys waited for the failing one"
+
+
+def test_what_a_sink_never_takes_goes_to_the_dead_letter_address(client: httpx.Client, sink: WebhookSink) -> None:
+    sink.answer = lambda request: 500 if request.body == b"bad" else 400 if request.body == b"worse" else 204
+    settings = {"deadletter": "dead/x", "attempts": 3}
+    made = subscribe(client, sink, config={"addresses": ["live/#"]}, protocolsettings=settings)
+    for body in (b"bad", b"worse", b"good"):
+        publish(client, f"live/{body.decode()}", body)
+    sink.until(lambda: len(sink.taken) == 1)
+    until(lambda: state(client, made["id"])["dead"] == 2, "no dead letters")
+    assert [one.body for one in sink.came].count(b"bad") == 3
+    assert [one.body for one in sink.came].count(b"worse") == 1
+    last = client.get("/topics/dead/x")
+    assert last.content in {b"bad", b"worse"}
+    assert last.headers["ce-deadlettersubscription"] == made["id"]
+    assert last.headers["ce-deadletterreason"].startswith("the%20sink%20answered")
+
+
+def test_a_sink_that_fails_opens_the_breaker_and_one_that_is_gone_pauses(
+    client: httpx.Client, sink: WebhookSink
+) -> None:
+    sink.answer = lambda request: 503
+    made = subscribe(client, sink, config={"addresses": ["breaker/#"]})
+    for number in range(20):
+        publish(client, "breaker/x", b"%d" % number, ce_partitionkey=str(number))
+    until(lambda: state(client, made["id"])["state"] == "failing", "the breaker stays closed")
+    assert "503" in state(client, made["id"])["error"]
+    before = len(sink.came)
+    assert before < 40
+    sink.answer = lambda request: 410
+    until(lambda: state(client, made["id"])["state"] == "gone", "it is not paused")
+    sink.answer = lambda request: 204
+    assert client.post(f"/subscriptions/{made['id']}/resume").status_code == 200
+    sink.until(lambda: {int(one.body) for one in sink.taken} == set(range(20)))
+
+
+def test_pause_resume_update_and_delete(client: httpx.Client, sink: WebhookSink) -> None:
+    made = subscribe(client, sink)
+    path = f"/subscriptions/{made['id']}"
+    publish(client, "p/x", b"1")
+    sink.until(lambda: len(sink.taken) == 1)
+    assert client.post(f"{path}/pause").json()["status"]["state"] == "paused"
+    until(lambda: state(client, made["id"])["state"] == "paused", "it goes on")
+    publish(client, "p/x", b"2")
+    publish(client, "q/x", b"3")
+    other = WebhookSink()
+    try:
+        tag = client.get(path).headers["etag"]
+        body = {"sink": other.url, "protocol": "HTTP", "config": {"addresses": ["p/#"]}, "id": made["id"]}
+        assert client.put(path, json=body, headers={"if-match": '"1"'}).status_code == 412
+        assert client.put(path, json=body, headers={"if-match": tag}).status_code == 200
+        assert client.post(f"{path}/resume").status_code == 200
+        other.until(lambda: [one.body for one in other.taken] == [b"2"])
+        assert [one["id"] for one in client.get("/subscriptions").json()] == [made["id"]]
+        assert client.delete(path).json()["id"] == made["id"]
+        assert client.get(path).status_code == client.delete(path).status_code == 404
+        assert client.get("/subscriptions").json() == []
+        assert [one.body for one in sink.taken] == [b"1"]
+    finally:
+        other.close()
+
+
+def test_nothing_is_sent_without_consent_and_no_faster_than_allowed(client: httpx.Client, sink: WebhookSink) -> None:
+    sink.consent = "somebody.else"
+    made = subscribe(client, sink, protocolsettings={"rate": 50})
+    publish(client, "c/x", b"1")
+    sink.until(lambda: len(sink.asked) >= 2)
+    assert sink.asked[0].headers["webhook-request-rate"] == "3000"
+    assert not sink.came
+    status = state(client, made["id"])
+    assert (status["state"], "not consented" in status["error"]) == ("pending", True)
+    sink.rate = "600"  # a minute: ten a second
+    sink.consent = "gateway.example.com"
+    sink.until(lambda: len(sink.taken) == 1)
+    began = time.monotonic()
+    for number in range(15):
+        publish(client, "c/x", b"%d" % number, ce_partitionkey=str(number))
+    sink.until(lambda: len(sink.taken) == 16)
+    assert time.monotonic() - began > 0.4
+
+
+def test_kill_9_under_delivery_loses_nothing(new_gateway: Callable[..., Any], tmp_path: Path) -> None:
+    file = tmp_path / "push.toml"
+    file.write_text(ALLOWED)
+    gateway = new_gateway("--config", str(file)).start()
+    slow = WebhookSink(lambda request: time.sleep(0.01) or 204)
+    sent: set[str] = set()
+    try:
+        with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_S, trust_env=False) as client:
+            made = subscribe(client, slow, protocolsettings={"concurrency": 4})
+        for round_ in range(2):
+            with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_S, trust_env=False) as client:
+                for number in range(60):
+                    id_ = f"{round_}-{number}"
+                    headers = {**EVENT, "ce-id": id_, "ce-partitionkey": str(number % 7)}
+                    assert client.post("/events", content=b"{}", headers=headers).status_code == 200
+                    sent.add(id_)
+            slow.until(lambda: len(slow.taken) >= 20 * (round_ + 1))  # noqa: B023
+            gateway.kill()
+            gateway.start()
+        slow.until(lambda: {one.headers["ce-id"] for one in slow.taken} == sent)
+        first: dict[str, list[str]] = {}
+        for one in slow.taken:
+            lane = first.setdefault(one.headers["ce-partitionkey"], [])
+            if one.headers["ce-id"] not in lane:
+                lane.append(one.headers["ce-id"])
+        for lane in first.values():
+            assert lane == sorted(lane, key=lambda id_: tuple(map(int, id_.split("-"))))
+        with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_S, trust_env=False) as client:
+            assert state(client, made["id"])["state"] in {"active", "pending"}
+    finally:
+        slow.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({"sink": "https://10.0.0.1/", "protocol": "HTTP"}, 403, "private network"),
+        ({"sink": "https://[::1]/", "protocol": "HTTP"}, 403, "this machine"),
+        ({"sink": "https://[::ffff:10.0.0.1]/", "protocol": "HTTP"}, 403, "private network"),
+        ({"sink": "https://169.254.169.254/latest", "protocol": "HTTP"}, 403, "private network"),
+        ({"sink": "https://localhost/", "protocol": "HTTP"}, 403, "this machine"),
+        ({"sink": "https://2130706434/", "protocol": "HTTP"}, 403, "this machine"),
+        ({"sink": "http://example.com/", "protocol": "HTTP"}, 403, "https"),
+        ({"sink": "ftp://example.com/", "protocol": "HTTP"}, 400, "sink"),
+        ({"sink": "https://u:p@example.com/", "protocol": "HTTP"}, 400, "sinkcredential"),
+        ({"sink": "https://example.com/", "protocol": "MQTT5"}, 400, "protocol"),
+        ({"sink": "https://example.com/"}, 400, "protocol"),
+        ({"sink": "https://example.com/", "protocol": "HTTP", "nosuch": 1}, 400, "nosuch"),
+        ({"sink": "https://example.com/", "protocol": "HTTP", "filters": [{"sql": "id ="}]}, 400, "filters[0].sql"),
+        ({"sink": "https://example.com/", "protocol": "HTTP", "filters": [{"regex": {}}]}, 400, "dialect"),
+        ({"sink": "https://example.com/", "protocol": "HTTP", "config": {"addresses": ["a/#/b"]}}, 400, "addresses"),
+        ({"sink": "https://example.com/", "protocol": "HTTP", "protocolsettings": {"attempts": 3}}, 400, "attempts"),
+        (
+            {"sink": "https://example.com/", "protocol": "HTTP", "protocolsettings": {"headers": {"Host": "x"}}},
+            400,
+            "headers",
+        ),
+        (
+            {"sink": "https://example.com/", "protocol": "HTTP", "protocolsettings": {"deadletter": "a"}},
+            400,
+            "deadletter",
+        ),
+        (
+            {"sink": "https://example.com/", "protocol": "HTTP", "protocolsettings": {"signingsecret": "x"}},
+            400,
+            "signingsecret",
+        ),
+    ],
+)
+def test_what_no_subscription_can_be(shared_gateway: Any, body: dict[str, Any], status: int, words: str) -> None:
+    with httpx.Client(base_url=shared_gateway.url, timeout=TIMEOUT_S, trust_env=False) as client:
+        answer = client.post("/subscriptions", json=body)
+        assert answer.status_code == status, answer.text
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert words in answer.json()["detail"]
+        assert client.get("/subscriptions").json() == []
