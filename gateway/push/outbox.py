@@ -95,9 +95,11 @@ class Outbox:
         self._ready: deque[Attempt] = deque()
         self._waiting: list[tuple[int, int, Attempt]] = []  # a heap, by time
         self._held: dict[int, dict[int, Attempt]] = {}  # by group and number: the oldest is the first
-        self._hold_until_ms = 0  # asked for by the sink, or by the breaker
+        self._hold_until_ms = 0  # asked for by the sink
+        self._open_until_ms = 0  # the breaker's pause
         self._breaker = Backoff(BREAKER_MIN_S, BREAKER_MAX_S, uniform=uniform)
         self._failures = 0  # in a row
+        self._trial: Attempt | None = None  # begun while the breaker was open
         self._tokens = self._burst
         self._tokens_ms = now_ms
         self.held_count = 0
@@ -145,21 +147,22 @@ class Outbox:
             self.in_flight += 1
             if self.rate_per_s is not None:
                 self._tokens -= 1
+            if self.broken:
+                self._trial = one
             begun.append(one)
         return begun
 
     def delivered(self, one: Attempt) -> None:
         """Notes that the sink has taken an event."""
         self.in_flight -= 1
-        self._failures = 0
-        if self.broken:
-            self.broken = False
-            self._breaker.reset()
+        self._works()
         self._settle(one)
 
     def passed_over(self, one: Attempt) -> None:
         """Notes that an event that was to be attempted is not sent: its time is over."""
         self.in_flight -= 1
+        if one is self._trial:
+            self._trial = None
         self._settle(one)
 
     def failed(self, one: Attempt, failure: Failure, now_ms: int) -> bool:
@@ -167,12 +170,15 @@ class Outbox:
         self.in_flight -= 1
         one.error = failure.error
         if failure.retry_after_ms is not None:
-            self._hold(now_ms + min(failure.retry_after_ms, RETRY_AFTER_MS_MAX))
-        if not failure.of_event:
+            asked_ms = min(failure.retry_after_ms, RETRY_AFTER_MS_MAX)
+            self._hold_until_ms = max(self._hold_until_ms, now_ms + asked_ms)
+        if failure.of_event:
+            self._works()
+        else:
             self._failures += 1
-            if self.broken or self._failures >= BREAKER_FAILURES:
-                self.broken = True
-                self._hold(now_ms + int(self._breaker.next_s() * 1_000))
+            if one is self._trial or (not self.broken and self._failures >= BREAKER_FAILURES):
+                self.broken, self._trial = True, None
+                self._open_until_ms = now_ms + int(self._breaker.next_s() * 1_000)
         attempts_max = self._policy.attempts_max
         if attempts_max is not None and (failure.final or one.attempts >= attempts_max):
             return True
@@ -202,7 +208,7 @@ class Outbox:
         due_ms = now_ms if self._ready else self._waiting[0][0]
         if self.rate_per_s is not None and self._tokens < 1:
             due_ms = max(due_ms, self._tokens_ms + int((1 - self._tokens) / self.rate_per_s * 1_000) + 1)
-        return max(due_ms, self._hold_until_ms)
+        return max(due_ms, self._hold_until_ms, self._open_until_ms)
 
     # ---- inside
 
@@ -211,7 +217,7 @@ class Outbox:
         return 1 if self.broken else self._policy.concurrency
 
     def _may_start(self, now_ms: int) -> bool:
-        if self.in_flight >= self._limit or now_ms < self._hold_until_ms:
+        if self.in_flight >= self._limit or now_ms < max(self._hold_until_ms, self._open_until_ms):
             return False
         return self.rate_per_s is None or self._tokens >= 1
 
@@ -221,8 +227,12 @@ class Outbox:
             self._tokens = min(self._tokens + passed_ms * self.rate_per_s / 1_000, max(1.0, self.rate_per_s))
         self._tokens_ms = now_ms
 
-    def _hold(self, until_ms: int) -> None:
-        self._hold_until_ms = max(self._hold_until_ms, until_ms)
+    def _works(self) -> None:
+        """Closes the breaker: the sink has looked at an event."""
+        self._failures = self._open_until_ms = 0
+        if self.broken:
+            self.broken, self._trial = False, None
+            self._breaker.reset()
 
     def _wait(self, one: Attempt, until_ms: int) -> None:
         one.not_before_ms = until_ms

@@ -43,6 +43,7 @@ __all__ = ["PushRegistry"]
 RESOLVE_S: Final = 3.0  # for a look at where a sink's name leads
 TRIES_MAX: Final = 5  # of a change that others' changes come before
 ID_CHARS_MAX: Final = 64
+NEW: Final = "new"  # in place of the id of one that is to be made, in access rules
 _PAGE: Final = 500  # keys read at a time
 
 log = logs.get(__name__)
@@ -69,7 +70,7 @@ class PushRegistry:
     async def create(self, who: Principal, request: CreateSubscription) -> Subscription:
         """See `CreateSubscription`."""
         spec, id_ = request.spec, self._new_id()
-        who.permissions.check("manage", subscription_address(who.name, id_))
+        who.permissions.check("manage", subscription_address(who.name, NEW))
         await self._check(who.permissions, spec)
         if await self._store.keys.count(f"{SUBSCRIPTIONS}/", f"{SUBSCRIPTIONS}0") >= self._config.subscriptions_max:
             raise Refusal(Cause.QUOTA, f"there are {self._config.subscriptions_max} subscriptions already")
