@@ -16,6 +16,8 @@ from store.base import logs
 __all__ = ["Poller", "Ready"]
 
 SOCKETS_A_TURN: Final = 512  # then others of the event loop have their turn
+LOOKS_A_TURN: Final = 4  # for what has come while the reads of the look before were handed over: it joins their frame
+LOOK_AGAIN_BYTES: Final = 32 << 10  # read in a turn; beyond, a frame is large enough without another look
 TOGETHER_BYTES: Final = 1 << 20  # of reads that wait for the others of their turn; beyond, they are handed over
 
 log = logs.get(__name__)
@@ -70,10 +72,21 @@ class Poller:
         self._epoll.close()
 
     def _turn(self) -> None:
+        left, size_bytes = SOCKETS_A_TURN, 0
+        for _ in range(LOOKS_A_TURN):
+            count, size = self._look(left)
+            left -= count
+            size_bytes += size
+            if not size or left <= 0 or size_bytes > LOOK_AGAIN_BYTES:
+                return
+
+    def _look(self, count_max: int) -> tuple[int, int]:
+        """Reads each socket that has something, once; returns how many had, and the bytes that were handed over."""
         sockets, read = self._sockets, calls.read_some
         together: list[tuple[Any, bytes]] = []
-        size_bytes = 0
-        for number, events in self._epoll.poll(0, SOCKETS_A_TURN):
+        size_bytes = handed_over = 0
+        found = self._epoll.poll(0, count_max)
+        for number, events in found:
             socket = sockets.get(number)
             if socket is None:  # removed in this very turn
                 continue
@@ -82,7 +95,7 @@ class Poller:
                 size_bytes += len(data)
                 if size_bytes >= TOGETHER_BYTES:
                     self._hand_over(together)
-                    together, size_bytes = [], 0
+                    together, size_bytes, handed_over = [], 0, handed_over + size_bytes
                 continue
             try:
                 socket.ready(events)
@@ -90,6 +103,7 @@ class Poller:
                 log.exception("a socket cannot be served")
         if together:
             self._hand_over(together)
+        return len(found), handed_over + size_bytes
 
     def _hand_over(self, reads: Sequence[tuple[Any, bytes]]) -> None:
         try:

@@ -3,13 +3,17 @@
 The commit thread takes whatever was appended since its last write, places it and writes it. The sync thread brings what
 was written to disk and only then lets readers and senders know. Frames marked `FRAME_ASYNC` are answered when they are
 written; their sync follows within an interval, and readers see them after it, like any other.
+
+Where both are idle, `commit_here` does the work of both on the thread that calls it: the event loop's, when the disk is
+fast (`store.engine.loop_commits`). One lock says who writes.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from time import monotonic
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -17,6 +21,7 @@ from store.api.log import Appended, OnAppended
 from store.base.errors import AppendOutcomeUnknown, SequenceOutOfOrder, StoreError, StoreFailed, StoreFull
 from store.disk.space import NO_ROOM, Space
 from store.engine.compaction import RowWatch
+from store.engine.loop_commits import LoopCommits
 from store.format.frame import FRAME_ASYNC, FRAME_GUARDED, UnplacedFrame
 from store.guards.table import Admitted, GuardTable
 from store.log.log import CommitLog, Placed
@@ -96,6 +101,7 @@ class Committer:
         fail: _Fail,
         watch: RowWatch,
         error: Callable[[], StoreError | None],
+        loop_commits: LoopCommits,
         written: Callable[[Sequence[Placed]], None] | None = None,
     ) -> None:
         self._log = log
@@ -112,9 +118,14 @@ class Committer:
         self._fail = fail
         self._watch = watch
         self._error = error
+        self._loop_commits = loop_commits
         self._tell_written = written
         self._broken: Exception | None = None  # from a write or a sync: what is not on disk now is never known to be
-        self._appends: SimpleQueue[_Append | None] = SimpleQueue()
+        self._appends: deque[_Append] = deque()
+        self._bell: SimpleQueue[None] = SimpleQueue()  # something in _appends is for the commit thread, or it is to end
+        self._rung = False  # nobody need ring again; set back before the commit thread looks at _appends
+        self._ended = False
+        self._turn = Lock()  # held by whoever writes: the commit thread, or one that calls `commit_here`
         self._written: SimpleQueue[_Batch | None] = SimpleQueue()
         self._given = 0  # batches put in _written
         self._taken = 0  # of these, the ones the sync thread is done with; <= _given
@@ -128,40 +139,84 @@ class Committer:
         self._committing.start()
         self._syncing.start()
 
-    def append(self, frame: UnplacedFrame | Late, done: OnAppended, *, size: int, essential: bool = False) -> None:
-        """Queues a frame; `done` comes back in a `Committed`, which counts it with `size`."""
-        self._appends.put(_Append(frame, done, size, essential))
+    def append(
+        self, frame: UnplacedFrame | Late, done: OnAppended, *, size: int, essential: bool = False, wakes: bool = True
+    ) -> None:
+        """Queues a frame; `done` comes back in a `Committed`, which counts it with `size`.
+
+        One that does not wake the commit thread is for `wake` or `commit_here`, which must follow.
+        """
+        self._appends.append(_Append(frame, done, size, essential))
+        if wakes:
+            self.wake()
+
+    def wake(self) -> None:
+        """Has the commit thread write what was appended."""
+        if not self._rung:
+            self._rung = True
+            self._bell.put(None)
 
     def end(self) -> None:
         """Stores what was appended and reports it. Again does nothing."""
-        self._appends.put(None)
+        self._ended = True
+        self._bell.put(None)
         self._committing.join()
         self._syncing.join()
+
+    # ---- the caller's thread
+
+    def commit_here(self) -> bool:
+        """Writes, syncs and reports what was appended before it returns, where that is plain and both threads are idle.
+
+        That saves two hand-overs between threads. Returns False where the commit thread does it: frames that wait for
+        the views, a segment's end or a sync under way, and those that are answered before a sync.
+        """
+        if self._turn.acquire(blocking=False):
+            try:
+                if self._taken == self._given and (group := self._plain_group()):
+                    for _ in group:
+                        self._appends.popleft()
+                    self._commit(group, sum([item.size for item in group]))
+                    return True
+            finally:
+                self._turn.release()
+        if self._appends:
+            self.wake()
+        return False
+
+    def _plain_group(self) -> list[_Append]:
+        """Returns all that was appended; nothing where writing it may have to wait for more than one sync."""
+        group, size = list(self._appends), 0
+        for frame, _, counted, _ in group:
+            if not isinstance(frame, UnplacedFrame) or frame.flags & (FRAME_ASYNC | FRAME_GUARDED):
+                return []
+            size += counted
+        return group if self._log.fits(size) else []
 
     # ---- the commit thread
 
     def _commit_forever(self) -> None:
-        stopping = False
-        while not stopping:
-            item = self._appends.get()
-            group: list[_Append] = []
-            size = 0
-            while item is not None:
-                group.append(item)
-                size += item.size
-                if size >= GROUP_BYTES_MAX:
-                    break
-                try:
-                    item = self._appends.get_nowait()
-                except Empty:
-                    break
-            stopping = item is None
-            if group:
-                self._before_group()
-                if self._log.written - self._log.flushed > UNSYNCED_BYTES_MAX:
-                    self._drain()
-                self._commit(group, size)
+        ending = False
+        while not ending:
+            self._bell.get()
+            self._rung = False
+            ending = self._ended
+            with self._turn:
+                while self._appends:
+                    self._commit_some()
         self._written.put(None)
+
+    def _commit_some(self) -> None:
+        group: list[_Append] = []
+        size = 0
+        while self._appends and size < GROUP_BYTES_MAX:
+            item = self._appends.popleft()
+            group.append(item)
+            size += item.size
+        self._before_group()
+        if self._log.written - self._log.flushed > UNSYNCED_BYTES_MAX:
+            self._drain()
+        self._commit(group, size)
 
     def _commit(self, group: list[_Append], size: int) -> None:
         """Places and writes a group; in several pieces where a segment ends."""
@@ -251,7 +306,7 @@ class Committer:
         if batch.outcomes:
             self._handed += 1
             batch.urgent = True
-            if self._taken == self._given and self._appends.empty():
+            if self._taken == self._given and not self._appends:
                 self._sync([batch])
                 return
         self._given += 1
@@ -310,11 +365,13 @@ class Committer:
     def _sync(self, batches: list[_Batch]) -> None:
         """The order is the promise: sync, then let readers and senders know."""
         if self._broken is None and any(batch.must_sync or batch.run is not None for batch in batches):
+            began_s = monotonic()
             try:
                 self._log.sync()
             except Exception as error:
                 logger.exception("a sync has failed")
                 self._break(error)
+            self._loop_commits.synced((now_s := monotonic()) - began_s, now_s)
         for batch in batches:
             outcomes, run = batch.outcomes, batch.run
             if self._broken is not None and not (run is not None and run.end <= self._log.flushed):

@@ -86,6 +86,10 @@ class Dispatcher:
         self._wanted = max(self._wanted, until)
         self._kick.set()
 
+    def is_near(self) -> bool:
+        """Returns whether the views are so near that nobody has to hurry them."""
+        return self._ahead() - self._views.dispatched <= EAGER_BYTES
+
     def wait_until_near(self, *, unless: Callable[[], bool]) -> None:
         """Blocks while the views are too far behind, but not when that is no use, which `wake` lets ask again."""
         lag = self._ahead() - self._views.dispatched

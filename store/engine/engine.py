@@ -24,6 +24,7 @@ from store.disk.space import DISK_RESERVE_BYTES, LOOK_S, Space, no_room_is_full
 from store.engine.commit import FLUSH_INTERVAL_MS, Committed, Committer, Late
 from store.engine.compaction import RowWatch
 from store.engine.dispatcher import LINGER_S, Dispatcher
+from store.engine.loop_commits import LoopCommits
 from store.engine.opening import DataDir, open_data_dir
 from store.engine.receiver import Receiver
 from store.engine.recovery import OnProgress, cut_off, give_up, recover, settle
@@ -151,6 +152,7 @@ class Engine:
             self._space.look()
             self._opened = opened.pop_all()
         watch = RowWatch()
+        self.loop_commits = LoopCommits()
         self.tail = LogTail()
 
         def written(placed: Sequence[Placed]) -> None:
@@ -175,6 +177,7 @@ class Engine:
                 fail=self.fail,
                 watch=watch,
                 error=lambda: self.error or self.refusal,
+                loop_commits=self.loop_commits,
                 written=written if on_written is not None else None,
             )
         else:
@@ -299,9 +302,23 @@ class Engine:
         """Looks at the disk's free space now, and refuses or allows writing from here on."""
         self._space.look()
 
-    def append(self, frame: UnplacedFrame, done: OnAppended) -> None:
-        """Queues a frame; `done` comes back in a `Committed`. Not after `end_appends`."""
-        self._committer.append(frame, done, size=frame.size_bytes)
+    def append(self, frame: UnplacedFrame, done: OnAppended, *, wakes: bool = True) -> None:
+        """Queues a frame; `done` comes back in a `Committed`. Not after `end_appends`.
+
+        One that does not wake the commit thread is written by `commit_here`, which must follow.
+        """
+        self._committer.append(frame, done, size=frame.size_bytes, wakes=wakes)
+
+    def wake(self) -> None:
+        """Has the commit thread write what was appended."""
+        self._committer.wake()
+
+    def commit_here(self) -> bool:
+        """Stores and reports what was appended before it returns; False where that is left to the commit thread."""
+        if self._dispatcher.is_near():
+            return self._committer.commit_here()
+        self._committer.wake()
+        return False
 
     def append_own(self, frame: Late, done: OnAppended) -> None:
         """Queues a frame of the store's own, made when its place is certain, which goes in though room is short."""

@@ -73,14 +73,21 @@ class LocalStore:
         core = self.core = Core(loop, clock, replication)
         cache = FrameCache(cache_bytes_max)
         self._arrivals = Arrivals(loop)
-        self.log = LocalLog(core, cache, self._arrivals, wake_by=self._wake_by, pending_bytes_max=pending_bytes_max)
+        gated = replication is not None and engine.get("role", "master") == "master"
+        self.log = LocalLog(
+            core,
+            cache,
+            self._arrivals,
+            wake_by=self._wake_by,
+            pending_bytes_max=pending_bytes_max,
+            commits_here=not gated,
+        )
         self.replication = LocalReplication(core, self.log.committed)
         self._lost_known: tuple[tuple[Damage, ...], tuple[LostRange, ...]] = (), ()
-        gated = replication is not None and engine.get("role", "master") == "master"
         core.engine = Engine(
             data_dir,
             now_ms=clock,
-            on_committed=partial(core.post, self.replication.reported if gated else self.log.committed),
+            on_committed=partial(core.post, self.replication.reported) if gated else self.log.report,
             on_dispatched=partial(core.post, self._dispatched),
             on_failed=partial(core.post, self._failed),
             on_written=partial(core.post, replication.written) if replication is not None and gated else None,

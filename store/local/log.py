@@ -1,7 +1,9 @@
 """The log of a `LocalStore`: appends in, acknowledgements out, the tail, and finding records."""
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
+from time import monotonic
 
 from store.api.log import IndexKind, OnAppended, TailListener
 from store.base.errors import (
@@ -49,13 +51,20 @@ class LocalLog:
         *,
         wake_by: Callable[[int], None],
         pending_bytes_max: int,
+        commits_here: bool = False,
     ) -> None:
+        """`commits_here`: the event loop may write and sync small batches itself: no other replica has to have them."""
         self._core = core
         self._cache = cache
         self._arrivals = arrivals
         self._wake_by = wake_by
         self._pending_bytes_max = pending_bytes_max
         self.pending_bytes = 0  # handed to the engine and not yet answered
+        self._commits_here = commits_here
+        self._gathered_bytes = 0  # appended in this turn of the loop, for a commit of its own
+        self._gathering = False  # whose end comes with the loop's next turn
+        self._committing = False  # the loop's thread is the writer now
+        self._reports: deque[Committed] = deque()  # of the engine, not taken yet, in log order
         self._listeners: dict[int, TailListener] = {}  # by the order of their calls to tail
         self._listener_count = 0
 
@@ -71,7 +80,32 @@ class LocalLog:
             self._core.loop.call_soon(done, refused)
             return
         self.pending_bytes += size
-        self._core.engine.append(frame, done)
+        engine = self._core.engine
+        if not self._commits_here:
+            engine.append(frame, done)
+            return
+        here = engine.loop_commits.allows(self._gathered_bytes + size, monotonic())
+        engine.append(frame, done, wakes=not here)
+        if here:
+            self._gathered_bytes += size
+            if not self._gathering:
+                self._gathering = True
+                self._core.loop.call_soon(self._commit)
+
+    def _commit(self) -> None:
+        """Commits what was appended in the last turn of the loop, unless the commit thread has to."""
+        size, self._gathered_bytes, self._gathering = self._gathered_bytes, 0, False
+        engine = self._core.engine
+        if not engine.loop_commits.allows(size, monotonic()):  # any more
+            engine.wake()
+            return
+        self._committing = True
+        try:
+            here = engine.commit_here()
+        finally:
+            self._committing = False
+        if here:
+            self._take_reports()
 
     def _refusal(self, size: int) -> StoreError | None:
         core = self._core
@@ -91,6 +125,16 @@ class LocalLog:
         return None
 
     # ---- out
+
+    def report(self, committed: Committed) -> None:
+        """Takes what the engine reports, on the thread that has committed it."""
+        self._reports.append(committed)
+        if not self._committing:  # else nobody else writes, and it is taken as soon as this is done
+            self._core.post(self._take_reports)
+
+    def _take_reports(self) -> None:
+        while self._reports:
+            self.committed(self._reports.popleft())
 
     def committed(self, committed: Committed) -> None:
         """Answers for a commit batch that is durable, or has failed: to reads first, then senders, then listeners."""

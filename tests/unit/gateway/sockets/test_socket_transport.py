@@ -476,3 +476,68 @@ async def test_a_socket_that_is_paused_in_its_turn_is_not_read_in_it():
         await until(lambda: len(read) == 2)
     server.close()
     sockets.close()
+
+
+@asynccontextmanager
+async def two_peers(received):
+    """A poller with two connections, and the clients' ends of them; `received` takes each look's reads."""
+    peers = []
+    sockets = Poller(asyncio.get_running_loop(), received)
+    server = PlainListener(lambda: peers.append(Abortable()) or peers[-1], sockets, together=True)
+    await server.listen("127.0.0.1", 0, backlog=10, shared=False)
+    address = server.sockets[0].getsockname()
+    with socket.create_connection(address) as first, socket.create_connection(address) as second:
+        await until(lambda: len(peers) == 2)
+        yield sockets, first, second
+        for peer in peers:
+            peer.transport.abort()
+        await until(lambda: not sockets._sockets)
+        await asyncio.sleep(0)
+    server.close()
+    sockets.close()
+
+
+async def test_what_comes_while_reads_are_handed_over_is_read_in_the_same_turn():
+    handed = []
+
+    def received(reads):
+        handed.append([data for _, data in reads])
+        if len(handed) == 1:
+            second.sendall(b"y")
+
+    async with two_peers(received) as (sockets, first, second):
+        asyncio.get_running_loop().remove_reader(sockets._epoll.fileno())
+        first.sendall(b"x")
+        sockets._turn()
+        assert handed == [[b"x"], [b"y"]]
+        asyncio.get_running_loop().add_reader(sockets._epoll.fileno(), sockets._turn)
+
+
+async def test_a_turn_ends_though_there_is_always_more_to_read():
+    handed = []
+
+    def received(reads):
+        handed.append(b"".join([data for _, data in reads]))
+        first.sendall(b"x")
+
+    async with two_peers(received) as (sockets, first, _):
+        asyncio.get_running_loop().remove_reader(sockets._epoll.fileno())
+        first.sendall(b"x")
+        sockets._turn()
+        assert handed == [b"x"] * poller.LOOKS_A_TURN
+        asyncio.get_running_loop().add_reader(sockets._epoll.fileno(), sockets._turn)
+
+
+async def test_a_turn_that_has_read_much_does_not_look_again():
+    handed = []
+
+    def received(reads):
+        handed.append(sum(len(data) for _, data in reads))
+        first.sendall(b"x")
+
+    async with two_peers(received) as (sockets, first, _):
+        asyncio.get_running_loop().remove_reader(sockets._epoll.fileno())
+        first.sendall(bytes(poller.LOOK_AGAIN_BYTES + 1))
+        sockets._turn()
+        assert handed == [poller.LOOK_AGAIN_BYTES + 1]
+        asyncio.get_running_loop().add_reader(sockets._epoll.fileno(), sockets._turn)

@@ -4,15 +4,17 @@ import errno
 import os
 from collections import deque
 from queue import SimpleQueue
-from threading import Event
+from threading import Event, Thread, get_ident
+from types import SimpleNamespace
 
 import pytest
 
 from store.api.log import Appended
 from store.base.errors import AppendOutcomeUnknown, StoreFailed, StoreFull
 from store.engine import commit as commit_module
+from store.engine import dispatcher
 from store.engine.engine import Engine
-from store.format.frame import FRAME_ASYNC, UnplacedFrame
+from store.format.frame import FRAME_ASYNC, FRAME_GUARDED, UnplacedFrame
 from tests.support.store.store_kit import FaultyFiles, frame
 
 WAIT_S = 60
@@ -431,3 +433,145 @@ def test_what_is_synced_while_a_later_write_fails_is_seen(open_rig):
     rig.files.release()
     assert isinstance(rig.answer()[1], AppendOutcomeUnknown)
     assert bodies(rig.log) == [b"answered"]
+
+
+# ---- commits on the caller's thread
+
+
+def leave(rig, *frames):
+    """Appends without waking the commit thread."""
+    for unplaced in frames:
+        rig.engine.append(unplaced, unplaced, wakes=False)
+
+
+def test_what_was_appended_is_on_disk_and_reported_when_the_callers_commit_returns(open_rig):
+    rig = open_rig()
+    files, order = rig.files, []
+    files.before_sync = lambda: order.append((get_ident(), rig.reported.qsize(), rig.log.written))
+    first, second = frame((16, b"1")), frame((17, b"2"), (16, b"3"))
+    leave(rig, first, second)
+    assert rig.reported.empty()
+    assert rig.engine.commit_here()
+    assert order == [(get_ident(), 0, first.size_bytes + second.size_bytes)]
+    assert rig.log.flushed == rig.log.confirmed == rig.log.written
+    assert rig.reported.qsize() == 1
+    outcomes, seen = rig.next()
+    assert outcomes == [(first, Appended(0)), (second, Appended(first.size_bytes))]
+    assert seen == [first, second]
+
+
+def test_the_caller_commits_nothing_when_nothing_was_appended(open_rig):
+    rig = open_rig()
+    syncs = rig.files.syncs
+    assert not rig.engine.commit_here()
+    assert rig.files.syncs == syncs
+
+
+def test_the_caller_does_not_wait_for_a_sync_under_way(open_rig):
+    rig = open_rig()
+    rig.files.hold()
+    first, second = frame((16, b"1")), frame((16, b"2"))
+    rig.append(first)
+    rig.files.syncing.wait(WAIT_S)
+    leave(rig, second)
+    assert not rig.engine.commit_here()
+    rig.files.release()
+    assert [rig.answer(), rig.answer()] == [(first, Appended(0)), (second, Appended(first.size_bytes))]
+
+
+@pytest.mark.parametrize(
+    "unplaced",
+    [
+        relaxed(16, b"answered before it is synced"),
+        UnplacedFrame.build(frame((16, b"g")).rows, b"g", flags=FRAME_GUARDED),
+    ],
+    ids=["async", "guarded"],
+)
+def test_what_may_need_more_than_a_sync_is_left_to_the_commit_thread(open_rig, unplaced):
+    rig = open_rig()
+    written_by = []
+    rig.files.before_sync = lambda: written_by.append(get_ident())
+    plain = frame((16, b"plain"))
+    leave(rig, plain, unplaced)
+    assert not rig.engine.commit_here()
+    assert [rig.answer()[0], rig.answer()[0]] == [plain, unplaced]
+    rig.engine.end_appends()
+    assert get_ident() not in written_by
+
+
+def test_a_segments_end_is_left_to_the_commit_thread(open_rig):
+    rig = open_rig(segment_size_bytes=1000)
+    first, second = frame((16, b"1" * 700)), frame((16, b"2" * 700))
+    leave(rig, first)
+    assert rig.engine.commit_here()
+    leave(rig, second)
+    assert not rig.engine.commit_here()
+    assert [rig.answer(), rig.answer()] == [(first, Appended(0)), (second, Appended(first.size_bytes))]
+    assert len(rig.log.segments) == 2
+
+
+def test_the_caller_leaves_writing_to_the_thread_while_the_views_are_far_behind(open_rig, monkeypatch):
+    monkeypatch.setattr(dispatcher, "EAGER_BYTES", -1)
+    rig = open_rig()
+    unplaced = frame((16, b"1"))
+    leave(rig, unplaced)
+    assert not rig.engine.commit_here()
+    assert rig.answer() == (unplaced, Appended(0))
+
+
+def test_a_sync_that_fails_on_the_callers_thread_fails_the_store(open_rig):
+    rig = open_rig()
+    rig.files.sync_error = errno.EIO
+    unplaced, later = frame((16, b"1")), frame((16, b"2"))
+    leave(rig, unplaced)
+    assert rig.engine.commit_here()
+    assert type(rig.answer()[1]) is AppendOutcomeUnknown
+    assert rig.failed.is_set()
+    leave(rig, later)
+    assert rig.engine.commit_here()
+    assert type(rig.answer()[1]) is StoreFailed
+
+
+def test_a_full_disk_on_the_callers_thread_refuses_what_was_appended(open_rig):
+    rig = open_rig()
+    rig.files.write_error, rig.files.room = errno.ENOSPC, 100
+    unplaced = frame((16, b"1" * 500))
+    leave(rig, unplaced)
+    assert rig.engine.commit_here()
+    assert type(rig.answer()[1]) is StoreFull
+    rig.files.write_error = 0
+    rig.engine.look_for_space()
+    assert [type(one) for one in rig.store(frame((16, b"2")))] == [Appended]
+    assert bodies(rig.log) == [b"2"]
+
+
+def test_each_sync_is_told_to_the_rule_for_the_loop(open_rig):
+    rig = open_rig()
+    told = []
+    rig.engine._committer._loop_commits = SimpleNamespace(synced=lambda took_s, _: told.append(took_s))
+    rig.store(frame((16, b"by the commit thread")))
+    leave(rig, frame((16, b"by the caller")))
+    assert rig.engine.commit_here()
+    assert len(told) == 2
+    assert all(0 < took_s < WAIT_S for took_s in told)
+
+
+def test_appends_of_two_threads_are_stored_once_each_and_in_the_order_of_each(open_rig):
+    rig = open_rig()
+    count = 300
+    mine = [frame((16, b"m%d" % n)) for n in range(count)]
+    theirs = [frame((17, b"t%d" % n)) for n in range(count)]
+    other = Thread(target=lambda: rig.append(*theirs))
+    other.start()
+    for unplaced in mine:
+        leave(rig, unplaced)
+        rig.engine.commit_here()
+    other.join()
+    places = {}
+    for _ in range(2 * count):
+        unplaced, outcome = rig.answer()
+        places[id(unplaced)] = outcome.frame
+    for frames in (mine, theirs):
+        found = [places[id(one)] for one in frames]
+        assert found == sorted(set(found))
+    assert sorted(bodies(rig.log)) == sorted(one.payload for one in (*mine, *theirs))
