@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-__all__ = ["Row", "faults", "rows"]
+from deploy.demo.findings_heard import Finding
+
+__all__ = ["Row", "faults", "findings_faults", "rows"]
 
 
 class Row(NamedTuple):
@@ -21,6 +23,25 @@ class Row(NamedTuple):
     def balanced(self) -> bool:
         """Everything acknowledged is in the log, nothing refused or never sent is, and Spark counted just that."""
         return self.acked <= self.logged <= self.acked + self.unknown and self.counted in {None, self.logged}
+
+
+def findings_faults(in_table: Mapping[Finding, int], heard: Mapping[Finding, int], *, due: bool) -> list[str]:
+    """Returns what does not balance between the findings in the table and those heard over MQTT, a line each.
+
+    `due`: faulty readings were published, so at least one anomaly must be among them.
+    """
+    lines = []
+    if twice := sum(count > 1 for count in in_table.values()):
+        lines.append(f"findings: {twice} are in the table twice")
+    if missing := len(in_table.keys() - heard.keys()):
+        lines.append(f"findings: {missing} of {len(in_table)} in the table were not heard over MQTT")
+    if unknown := len(heard.keys() - in_table.keys()):
+        lines.append(f"findings: {unknown} heard over MQTT are not in the table")
+    if repeated := sum(count > 1 for count in heard.values()):
+        lines.append(f"findings: {repeated} were heard twice")
+    if due and not any(one.kind == "spike" for one in heard):
+        lines.append("findings: no spike was found, and faulty readings were published")
+    return lines
 
 
 def rows(

@@ -23,6 +23,8 @@ DEVICES = 6  # of each fleet
 # Devices that publish at QoS 0 (MQTT), or with non-confirmable messages (CoAP), by fleet and number from 1 on; and how
 # many of its messages one may overtake: a connection of MQTT keeps their order, CoAP's requests have none.
 AT_MOST_ONCE = {("mqtt", 1): 0, ("mqtt", 4): 0, ("coap", 1): 64}
+# The first device of each fleet has a faulty reading now and then, for the job to find.
+FAULT_AT, FAULT_EVERY, FAULT_SWINGS = 240, 900, 10.0
 _CLIMATE = {"temperature": (21.0, 4.0), "humidity": (55.0, 15.0), "pressure": (1013.0, 8.0)}  # mean and swing
 _ENERGY = {"power": (340.0, 120.0), "voltage": (231.0, 3.0), "current": (1.5, 0.5)}
 # CloudEvents and plain HTTP are one protocol to the log; metrics of their own let Spark tell the fleets apart.
@@ -89,6 +91,8 @@ class Readings:
         metric = tuple(metrics)[n % len(metrics)]
         mean, swing = metrics[metric]
         value = mean + swing * (math.sin(n / 50 + device) + self._random.gauss(0, 0.1)) / 2
+        if device == 0 and n % FAULT_EVERY == FAULT_AT:
+            value = mean + FAULT_SWINGS * swing
         mark = f"{self._run}/{name}/{n}"
         body = msgspec.json.encode({"value": round(value, 3), "id": mark})
         return Reading(device, mark, f"{TOPIC}/{self._fleet}/{name}/{metric}", body)

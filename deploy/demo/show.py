@@ -17,12 +17,13 @@ from deploy.demo import balance, view
 from deploy.demo.balance import Row
 from deploy.demo.children import FleetChild, launch, stop, wait_until
 from deploy.demo.dashboard import Dashboard
+from deploy.demo.findings_heard import FindingsHeard
 from deploy.demo.log_reader import LogReader
-from deploy.demo.plan import Target
+from deploy.demo.plan import DEVICES, FAULT_AT, Target
 from deploy.demo.spark_job import SparkJob
 from gateway.ops.status import Status
 from gateway.process.child import Child
-from spark.errors import MissingJdk
+from spark.errors import MissingJdk, SparkError
 from store.base.errors import StoreError
 
 __all__ = ["Options", "Show", "ShowFailed"]
@@ -30,6 +31,8 @@ __all__ = ["Options", "Show", "ShowFailed"]
 READY_S = 30.0  # for the gateway to be ready
 FLEETS_READY_S = 60.0
 DRAIN_S = 60.0  # for everything under way to be answered
+HEARD_S = 30.0  # for the last findings to be heard
+FAULT_DUE = 2 * DEVICES * FAULT_AT  # messages of a fleet among which there is a faulty one, at least
 LOGGED_S, READ_S, COUNTED_S = 15.0, 30.0, 180.0  # for the log, the readers and Spark to have everything
 WATCH_S = 1.0
 LINE_S = 5.0  # between the lines where there is no terminal
@@ -62,6 +65,7 @@ class Show:
         self._resumed = (options.root / "gateway").exists()
         self._gateway: Child | None = None
         self._spark: SparkJob | None = None
+        self._heard: FindingsHeard | None = None
         self._dashboard: Dashboard | None = None
         self._fleets: dict[str, FleetChild] = {}
         self._log: LogReader | None = None
@@ -84,11 +88,16 @@ class Show:
             await self._settle()
             rows, readers, missed = self._rows(), self._read_by_reader(), self._missed_by_reader()
             found: list[str] = []
+            findings = ""
             if self._held:
                 assert self._log is not None
                 found = balance.faults(rows, readers, self._log.seen.repeats, missed)
                 found += [f"{name}: {f.report.error}" for name, f in self._fleets.items() if f.report.error]
+                findings, more = await asyncio.to_thread(self._tables_balance)
+                found += more
             view.summary(self._console, rows, _totals(readers), found, held=self._held, missed=_totals(missed))
+            if findings:
+                self._console.print(findings, highlight=False, markup=False)
         return 1 if found else 0
 
     @property
@@ -114,6 +123,10 @@ class Show:
                 self._say(f"Spark is left out: {missing}")
             else:
                 stack.push_async_callback(self._spark.stop)
+                self._heard = FindingsHeard(self._run, options.target)
+                stack.callback(self._heard.close)
+                if not await asyncio.to_thread(self._heard.start):
+                    raise ShowFailed("the subscriber of findings could not subscribe to analytics/#")
         self._dashboard = Dashboard.start(options.target, options.root / "spark", self._logs)
         if self._dashboard is not None:
             stack.push_async_callback(self._dashboard.stop)
@@ -203,6 +216,7 @@ class Show:
             readers=_totals(self._read_by_reader()),
             status=self._status,
             spark=self._spark.words if self._spark is not None else "left out",
+            heard=(len(self._heard.found), self._heard.newest) if self._heard is not None else (0, ""),
             aggregates=self._spark.aggregates if self._spark is not None else (),
         )
 
@@ -223,6 +237,33 @@ class Show:
             self._say("waiting for Spark to have counted them")
             spark = self._spark
             await self._wait_looking(lambda: spark.counts == self._logged() or not spark.child.running, COUNTED_S)
+            await spark.stop()  # so that the tables stay as they are, and nobody is found to be silent meanwhile
+            await self._wait_looking(self._all_is_heard, HEARD_S)
+
+    def _all_is_heard(self) -> bool:
+        """Returns whether every finding in the table was heard."""
+        assert self._spark is not None
+        assert self._heard is not None
+        try:
+            return self._spark.findings().keys() <= self._heard.found.keys()
+        except SparkError:
+            return False
+
+    def _tables_balance(self) -> tuple[str, list[str]]:
+        """Returns what was found, in a sentence, and what of the tables does not balance. Blocking."""
+        if self._spark is None or self._heard is None or self._resumed:
+            return "", []
+        heard, logged = self._heard.found, sum(self._logged().values())
+        try:
+            in_table, faults = self._spark.findings(), self._spark.recount(logged)
+        except SparkError as error:
+            return "", [f"tables: {error}"]
+        due = any(fleet.report.acked > FAULT_DUE for fleet in self._fleets.values())
+        faults += balance.findings_faults(in_table, heard, due=due)
+        words = f"findings: {len(in_table):,} in the table, {len(heard):,} heard over MQTT"
+        if not faults:
+            words = f"tables hold {logged:,} messages; {words}"
+        return words + (f"; the last one: {self._heard.newest}" if heard else ""), faults
 
     async def _wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Waits for something that a process which has ended cannot bring about any more."""

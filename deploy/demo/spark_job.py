@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from deploy.demo.children import launch, stop
+from deploy.demo.findings_heard import Finding
 from deploy.demo.plan import METRICS, TOPIC, Target
 from deploy.demo.view import AGGREGATES_SHOWN, Aggregate
 from gateway.process.child import Child
@@ -66,6 +68,26 @@ class SparkJob:
             Aggregate(row["device"] or "(unnamed)", row["metric"], row["count"], row["mean"], row["last"])
             for row in windows.slice(0, AGGREGATES_SHOWN).to_pylist()
         ]
+
+    def findings(self) -> Mapping[Finding, int]:
+        """Returns the findings in the table `anomalies`, each with its rows. Blocking; raises `SparkError`."""
+        found: Counter[Finding] = Counter()
+        for row in self._tables.table("anomalies").to_pylist():
+            time_text = row["time"].isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            found[Finding(row["device"] or "", row["metric"] or "", row["kind"], time_text)] += 1
+        return found
+
+    def recount(self, logged: int) -> list[str]:
+        """Returns which tables do not hold so many messages, each of one sample. Blocking; raises `SparkError`."""
+        held = {
+            name: sum(self._tables.table(name)[column].to_pylist())
+            for name, column in (("windows_1m", "count"), ("windows_15m", "count"), ("traffic", "records"))
+        }
+        held["devices"] = sum(self._tables.table("devices")["records"].to_pylist())
+        faults = [f"the table {name} holds {n} of {logged} messages" for name, n in held.items() if n != logged]
+        if rejected := self._tables.table("quarantine").num_rows:
+            faults.append(f"the table quarantine holds {rejected} messages, and all can be decoded")
+        return faults
 
     async def stop(self) -> None:
         """Ends the job after the batch in progress."""

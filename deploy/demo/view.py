@@ -36,6 +36,7 @@ class Scene(NamedTuple):
     status: Status | None
     spark: str  # how far Spark is, in words
     aggregates: Sequence[Aggregate]
+    heard: tuple[int, str] = (0, "")  # findings that were heard over MQTT, and the newest of them
 
 
 def live(scene: Scene) -> RenderableType:
@@ -52,6 +53,8 @@ def live(scene: Scene) -> RenderableType:
         Text(f"read back: {_readers(scene.readers)}"),
         Text(f"Spark: {scene.spark}"),
     ]
+    if scene.heard[0]:
+        parts.append(Text(f"findings heard over MQTT: {_heard(scene)}"))
     if scene.aggregates:
         parts.append(_aggregates(scene.aggregates[:AGGREGATES_SHOWN]))
     return Group(*parts)
@@ -66,6 +69,7 @@ def line(scene: Scene) -> str:
     return (
         f"{scene.elapsed_s:.0f} s: {rate:,.0f} messages/s, {acked:,} acknowledged, {logged:,} in the log "
         f"(at byte {position:,}), read back: {_readers(scene.readers)}; Spark: {scene.spark}"
+        + (f"; findings heard over MQTT: {_heard(scene)}" if scene.heard[0] else "")
     )
 
 
@@ -98,6 +102,11 @@ def summary(
     if held and not faults:
         spark = "; Spark did not run" if any(row.counted is None for row in rows) else " = counted by Spark"
         console.print(f"balances: {total:,} messages published = in the log{spark}", style="green", highlight=False)
+
+
+def _heard(scene: Scene) -> str:
+    count, newest = scene.heard
+    return f"{count:,}, the last one {newest}"
 
 
 def _verdict(row: Row) -> str:

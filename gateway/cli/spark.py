@@ -9,7 +9,7 @@ from gateway.domain.errors import HeadgateError
 
 __all__ = ["OUTPUT", "SparkFailed", "app", "pair"]
 
-RPC_PORT = 8081
+HTTP_PORT, RPC_PORT = 8080, 8081
 OUTPUT = "headgate-data/telemetry"
 
 app = typer.Typer(help="Read the log with Spark.", no_args_is_help=True)
@@ -48,6 +48,15 @@ def telemetry(
     late_s: Annotated[
         float, typer.Option("--late", help="Seconds after its end in which a settled window is corrected.", min=0)
     ] = 7 * 86_400.0,
+    findings: Annotated[
+        str | None,
+        typer.Option(
+            "--findings",
+            help="URL of the HTTP port to publish findings at, as http://user:password@host:8080; none: not.",
+            envvar="HEADGATE_FINDINGS_URL",
+            show_default="the gateway's, at --host",
+        ),
+    ] = None,
     rules: Annotated[
         Path | None,
         typer.Option("--config", "--rules", help="A TOML file, such as headgate.toml: [[devices]], [[decode]]."),
@@ -60,7 +69,9 @@ def telemetry(
     master: Annotated[str | None, typer.Option("--master", help="Of a Spark cluster, as spark://host:7077.")] = None,
     cores: Annotated[int, typer.Option("--cores", help="Of this machine.", min=1)] = 2,
 ) -> None:
-    """Turn JSON telemetry into windows and latest values, as Delta tables, until SIGTERM or SIGINT."""
+    """Turn telemetry into windows, latest values and findings, as Delta tables, until SIGTERM or SIGINT."""
+    if findings is None:
+        findings = f"http://{host}:{HTTP_PORT + port_offset}"
     try:
         from spark import errors, job  # noqa: PLC0415 - an extra, and slow to load
     except ImportError as error:
@@ -77,6 +88,7 @@ def telemetry(
                 trigger_s=trigger_s,
                 watermark_s=watermark_s,
                 late_s=late_s,
+                findings=None if findings == "none" else findings,
                 rules=rules,
                 starting_offsets=starting_offsets,
                 buckets=buckets,

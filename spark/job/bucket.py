@@ -18,9 +18,9 @@ from spark.tables.reports import BucketReport, NewFile, Plan, QueueCount
 from spark.tables.schemas import SPECS, WINDOW_TABLES, partials_from, presented, rated
 from spark.tables.state import BucketState, load_state, save_state
 from spark.telemetry import aliases, anomalies, lateness, liveness, marks
-from spark.telemetry.events import EVENTS
+from spark.telemetry.events import EVENTS, finding_at
 from spark.telemetry.groups import codes, column, group
-from spark.telemetry.lateness import AHEAD, IN_LATEST, IN_WINDOWS, LATE, OK, TOO_OLD, Limits
+from spark.telemetry.lateness import AHEAD, FINDING, IN_LATEST, IN_WINDOWS, LATE, OK, TOO_OLD, Limits
 from spark.telemetry.windows import (
     LATEST,
     SAMPLES,
@@ -61,6 +61,10 @@ def work(plan: Plan, bucket: int, records: pa.Table | None) -> BucketReport:
         records = records.sort_by([("queue", "ascending"), ("offset", "ascending")]).combine_chunks()
         quality = _judged(plan, records)
         queues, traffic = _queues(records), _traffic(records, quality)
+        counted = quality != FINDING
+        if not counted.all():
+            records, quality = records.filter(pa.array(counted)), quality[counted]
+    if records is not None and records.num_rows:
         found.files.extend(write_rows(plan, "quarantine", SETTLED, bucket, _rejected(records)))
         after, samples, events = _absorbed(plan, state, records, quality)
     devices, silent = liveness.silence(after.devices, plan.settled_ms + plan.watermark_ms)
@@ -81,6 +85,7 @@ def work(plan: Plan, bucket: int, records: pa.Table | None) -> BucketReport:
         queues=queues,
         traffic=traffic,
         corrected=corrected,
+        restless=any(table.num_rows for table in windows.values()) or liveness.any_heard(devices),
     )
 
 
@@ -169,7 +174,9 @@ def _merge(
 
 
 def _judged(plan: Plan, records: pa.Table) -> npt.NDArray[np.object_]:
-    return _verdicts(plan, records, np.asarray(records["quality"].to_numpy(), dtype=object))
+    found = _verdicts(plan, records, np.asarray(records["quality"].to_numpy(), dtype=object))
+    found[np.asarray(finding_at(records["address"]))] = FINDING
+    return found
 
 
 def _verdicts(plan: Plan, rows: pa.Table, quality: npt.NDArray[np.object_]) -> npt.NDArray[np.object_]:

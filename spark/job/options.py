@@ -9,6 +9,7 @@ from spark.tables.files import Place
 
 __all__ = ["BUCKETS_MAX", "TelemetryOptions"]
 
+MIN_TICK_S = 0.1
 BUCKETS_MAX = 1_000  # each is a task, and some files, of every batch
 
 
@@ -30,14 +31,21 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
     retry_s: float = 60.0  # how long an absent store is waited for
     cores: int = 2
     buckets: int = 4  # parts of the state, worked on side by side: fixed when the output is begun
+    tick_s: float = 5.0  # while no record comes: seconds between two looks at what time alone changes
+    findings: str | None = None  # URL of the gateway's HTTP port, where findings are published; None: in the table only
+    findings_age_s: float = 3_600.0  # findings of longer ago are no news: they are in the table only
     history_h: int = 6  # hours in which replaced rows stay readable
     master: str | None = None  # of a Spark cluster; None: this machine
     driver_memory: str = "1g"
 
     def __post_init__(self) -> None:
-        for name in ("trigger_s", "watermark_s", "late_s", "retry_s"):
+        for name in ("trigger_s", "watermark_s", "late_s", "retry_s", "findings_age_s"):
             if not 0 <= getattr(self, name) < 1e9:
                 raise BadOption(name, "must be a number of seconds")
+        if not MIN_TICK_S <= self.tick_s < 1e9:
+            raise BadOption("tick_s", f"must be a number of seconds, {MIN_TICK_S:g} at least")
+        if self.findings is not None and not self.findings.startswith(("http://", "https://")):
+            raise BadOption("findings", f"cannot be {self.findings}: the URL of a gateway, as http://127.0.0.1:8080")
         for name in ("records_max", "cores", "buckets", "history_h"):
             if getattr(self, name) < 1:
                 raise BadOption(name, "must be at least 1")

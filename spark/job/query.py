@@ -13,32 +13,41 @@ has been read, less `watermark_s`: a window that ends before it is settled. A re
 `late` (`spark.telemetry.lateness`): its window is opened again and corrected, for as long as `late_s` says.
 """
 
+import logging
 import re
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everywhere in Spark
 
 from spark.decode.rules import load_rules
 from spark.errors import SparkError
+from spark.findings.publishing import FINDINGS_MAX, Outcome, Publishing, publish_file
 from spark.job.bucket import RECORD_COLUMNS, work
+from spark.job.idle import IdleTime, LogEnd
 from spark.job.options import TelemetryOptions
 from spark.job.session import build_session, find_java_home
 from spark.tables.commits import Commits, Settings
-from spark.tables.files import now_ms
+from spark.tables.files import Place, now_ms
 from spark.tables.reports import BucketReport, Plan
 
 __all__ = ["Signals", "follow", "run_telemetry", "settings_of"]
 
+_LOG = logging.getLogger(__name__)
 _POLL_S = 0.2
+CLOCKS_MS = 5_000  # by which the clocks of the store and of `--once` may differ
+RESTING_TICK_S = 60.0  # while no window is open and no device is heard
 _ATTEMPTS = 5
 _OVERLOADED = "Python worker failed to connect back"  # within Spark's 10 s, on a machine that is too busy for that
 _ERROR_LINE = re.compile(r"[A-Za-z_][\w.]*: .")
@@ -78,13 +87,15 @@ def settings_of(options: TelemetryOptions) -> Settings:
         late_ms=round(options.late_s * 1000),
         buckets=options.buckets,
         history_h=options.history_h,
+        findings=options.findings is not None,
     )
 
 
 def follow(session: SparkSession, options: TelemetryOptions, commits: Commits, asked: "Signals") -> None:
     """Counts the log into the tables until there is no more (`once`) or `asked` to stop. Raises `SparkError`."""
-    job = _Job(session, commits)
-    job.finish_tick()
+    job = _Job(session, commits, options)
+    job.finish()
+    started_ms = now_ms()
     log = session.readStream.format("headgate").options(**_source_options(options)).load()
     writer = log.writeStream.queryName("telemetry").foreachBatch(job.batch)
     writer = writer.option("checkpointLocation", str(options.checkpoint_dir))
@@ -95,8 +106,10 @@ def follow(session: SparkSession, options: TelemetryOptions, commits: Commits, a
     )
     for attempt in range(1, _ATTEMPTS + 1):
         query = writer.trigger(**trigger).start()
-        while query.isActive and not asked.stop.wait(_POLL_S):
-            pass
+        with _Ticker(job, commits, options) as ticker:
+            while query.isActive and not asked.stop.wait(_POLL_S):
+                if not options.once:
+                    ticker.look()
         if query.isActive:
             with job.ended(asked):
                 query.stop()
@@ -107,7 +120,7 @@ def follow(session: SparkSession, options: TelemetryOptions, commits: Commits, a
         if asked.stop.is_set() or attempt == _ATTEMPTS or _OVERLOADED not in str(failure):
             raise SparkError(f"the telemetry query failed: {_gist(str(failure))}") from failure
     if options.once:
-        job.tick()
+        job.tick(started_ms - CLOCKS_MS)  # all that was stored before is read
 
 
 def _gist(failure: str) -> str:
@@ -127,6 +140,33 @@ def _source_options(options: TelemetryOptions) -> dict[str, str]:
         "retrySeconds": str(options.retry_s),
         "rules": load_rules(options.rules).encode() if options.rules is not None else "",
     }
+
+
+class _Ticker:
+    """Lets time go on in the tables while nothing comes; each look costs two calls of the store."""
+
+    def __init__(self, job: "_Job", commits: Commits, options: TelemetryOptions) -> None:
+        self._job, self._commits, self._tick_s = job, commits, options.tick_s
+        self._log_end = LogEnd(options.target, options.topics, options.checkpoint_dir)
+        self._time = IdleTime()
+        self._next_s = time.monotonic() + options.tick_s
+
+    def __enter__(self) -> "_Ticker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._log_end.close()
+
+    def look(self) -> None:
+        """Ticks, if that is due and every queue has been read to its end. Raises `SparkError`."""
+        if (now_s := time.monotonic()) < self._next_s:
+            return
+        idle = self._log_end.reached(self._commits.manifest.progress.batch)
+        clock_ms = self._time.look(time.monotonic(), idle=idle, known_ms=self._commits.clock_ms)
+        if clock_ms is not None and self._job.tick(clock_ms) and not self._commits.restless:
+            self._next_s = now_s + max(self._tick_s, RESTING_TICK_S)
+        else:
+            self._next_s = now_s + self._tick_s
 
 
 class Signals:
@@ -154,9 +194,10 @@ class Signals:
 class _Job:
     """The work on one micro-batch."""
 
-    def __init__(self, session: SparkSession, commits: Commits) -> None:
+    def __init__(self, session: SparkSession, commits: Commits, options: TelemetryOptions) -> None:
         self._session = session
         self._commits = commits
+        self._options = options
         self._idle = threading.Lock()  # held while a batch is under way
         self._ending = False
 
@@ -177,21 +218,62 @@ class _Job:
         with self._idle:
             if self._ending:
                 raise SparkError(f"batch {batch} is left for the next start")
+            self._finish()
             began_ms = now_ms()
             if (plan := self._commits.begin(batch)) is None:
                 return
             self._commits.commit(plan, self._spread(plan, records), batch=batch, began_ms=began_ms)
+            self._publish()
 
-    def tick(self) -> None:
-        """Settles what the last batch's watermark settles; without it that waits for the next batch."""
-        with self._idle:
-            if (plan := self._commits.begin_tick()) is not None:
-                self._commits.commit(plan, self._spread(plan, None), batch=None, began_ms=now_ms())
+    def tick(self, clock_ms: int) -> bool:
+        """Settles what is settled at a time by the store's clock, and finds who is silent; returns whether it could.
 
-    def finish_tick(self) -> None:
-        """Finish a tick that was interrupted, before any batch."""
+        It cannot while a batch is under way, or half committed. Raises `SparkError`.
+        """
+        if not self._idle.acquire(blocking=False):
+            return False
+        try:
+            self._finish()
+            return self._tick(clock_ms)
+        except PySparkException as error:
+            if _OVERLOADED in str(error):
+                return False  # it is finished before anything else is done
+            raise SparkError(f"the telemetry job failed: {_gist(str(error))}") from error
+        finally:
+            self._idle.release()
+
+    def finish(self) -> None:
+        """Finish what was interrupted, before any batch. Raises `SparkError`."""
+        try:
+            self._finish()
+        except PySparkException as error:
+            raise SparkError(f"the telemetry job failed: {_gist(str(error))}") from error
+
+    def _finish(self) -> None:
         if self._commits.manifest.pending_tick is not None:
-            self.tick()
+            self._tick(0)
+        self._publish()
+
+    def _tick(self, clock_ms: int) -> bool:
+        if (plan := self._commits.begin_tick(clock_ms)) is None:
+            return False
+        self._commits.commit(plan, self._spread(plan, None), batch=None, began_ms=now_ms())
+        self._publish()
+        return True
+
+    def _publish(self) -> None:
+        """Publishes the findings of the last pass, by the executors, and notes it."""
+        owed, url = self._commits.manifest.owed, self._options.findings
+        if not owed:
+            return
+        if url is not None:
+            since_ms = now_ms() - round(self._options.findings_age_s * 1000)
+            publishing = Publishing(url=url, retry_s=self._options.retry_s, since_ms=since_ms)
+            task = _PublishTask(self._commits.place, owed, publishing)
+            rows = self._session.range(0, len(owed), 1, len(owed)).mapInArrow(task, "report binary").toArrow()
+            for data in rows["report"].to_pylist():
+                _warn_of(msgspec.msgpack.decode(data, type=Outcome))
+        self._commits.paid()
 
     def _spread(self, plan: Plan, records: DataFrame | None) -> list[BucketReport]:
         """Has every bucket worked on, by the executors."""
@@ -203,6 +285,32 @@ class _Job:
         work = _BucketTask(plan, timed=records is None)
         rows = spread.mapInArrow(work, "report binary").toArrow()
         return [BucketReport.decode(data) for data in rows["report"].to_pylist()]
+
+
+def _warn_of(outcome: Outcome) -> None:
+    """Say which findings are in the table alone."""
+    if outcome.surplus:
+        _LOG.warning("%d findings of a batch are in the table only: more than %d", outcome.surplus, FINDINGS_MAX)
+    if outcome.old:
+        _LOG.info("%d findings are in the table only: they are older than findings_age_s", outcome.old)
+    if outcome.refused:
+        _LOG.warning("%d findings are in the table only: the gateway %s", outcome.refused, outcome.why)
+
+
+class _PublishTask:
+    """The publishing of the file that has the task's number; pickled to the executors."""
+
+    def __init__(self, place: Place, paths: list[str], publishing: Publishing) -> None:
+        self._place, self._paths, self._publishing = place, paths, publishing
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Does it, and yields the outcome."""
+        context = TaskContext.get()
+        assert context is not None
+        for _ in batches:
+            pass
+        outcome = publish_file(self._place, self._paths[context.partitionId()], self._publishing)
+        yield pa.record_batch([pa.array([msgspec.msgpack.encode(outcome)], pa.binary())], names=["report"])
 
 
 class _BucketTask:

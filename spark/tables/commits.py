@@ -8,6 +8,8 @@
 2. replaces the manifest, which names the new states;
 3. removes what is superseded.
 
+The manifest names the files of new findings too, until they are published (`paid`).
+
 A kill anywhere leaves the manifest of the pass before. The repeated pass reads that manifest's states, reads tables as
 of the versions before it (`Plan.versions`), and so gives the same rows; the tables that are committed keep the files
 of the first attempt, the others get those of the second. So every record counts exactly once in every table.
@@ -16,31 +18,28 @@ of the first attempt, the others get those of the second. So every record counts
 import fcntl
 import os
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from spark.errors import OutputBusy, OutputMismatch, SparkError
-from spark.tables.data_files import OPEN, merge_files, write_rows
+from spark.tables.counters import counts_after, progress_after, traffic_after
 from spark.tables.files import Place, now_ms
 from spark.tables.live_files import MERGE_FILES, LiveFiles
-from spark.tables.manifest import Manifest, Progress, TrafficRow, sequence
+from spark.tables.manifest import TICKS_MAX, Manifest, sequence
 from spark.tables.reports import BucketReport, NewFile, Plan
-from spark.tables.schemas import DAY, SPECS
+from spark.tables.schemas import DAY, FINDINGS, SPECS
 from spark.tables.state import STATE
-from spark.telemetry.windows import INSTANT, WINDOW_MS
 
 __all__ = ["JOB_FILE", "Commits", "Settings"]
 
 JOB_FILE = "headgate-job"
 _LOCK_FILE = ".lock"
-_DRIVER = 9999  # the "bucket" of the files that the driver writes itself: counters
 VACUUM_EVERY_MS = 3_600_000
 _CONFIGURATION = {"delta.checkpointInterval": "50", "delta.enableExpiredLogCleanup": "true"}
 
@@ -51,6 +50,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     watermark_ms: int
     late_ms: int
     buckets: int
+    findings: bool = False  # published after each pass (`spark.findings`)
     history_h: int = 6  # how long what was replaced stays readable: time travel, and readers that lag
 
 
@@ -62,6 +62,7 @@ class Commits:
         self._tables = {name: self._table(name) for name in SPECS}
         self._live = {name: LiveFiles.of(table) for name, table in self._tables.items()}
         self._merge_files = MERGE_FILES
+        self.restless = True  # until a pass has found nothing that time alone may change
         self._vacuumed_ms = now_ms()
 
     @classmethod
@@ -130,27 +131,44 @@ class Commits:
             merges=self._merges(),
         )
 
-    def begin_tick(self) -> Plan | None:
-        """The plan of a tick after the last batch: time goes on without records. None before the first batch.
+    def begin_tick(self, clock_ms: int = 0) -> Plan | None:
+        """The plan of a tick after the last batch: time goes on without records, to `clock_ms` by the store's clock.
 
-        It is noted in the manifest first, so that it is finished, with the same watermark, whatever happens.
+        It is noted in the manifest first, with its watermark, so that it is finished as it began, whatever happens.
+        None before the first batch, while a batch is half committed, and after `TICKS_MAX` ticks without a record.
         """
-        manifest = self.manifest
-        if manifest.progress.batch < 0:
+        manifest, progress = self.manifest, self.manifest.progress
+        if progress.batch < 0:
             return None
         number = manifest.pass_ + 1 if manifest.pending_tick is None else manifest.pending_tick
+        tick = number - sequence(progress.batch)
         if manifest.pending_tick is None:
-            self._save(msgspec.structs.replace(manifest, pending_tick=number))
-        batch = manifest.progress.batch
-        return self.begin(batch, number - sequence(batch))
+            if tick >= TICKS_MAX or not self.whole:
+                return None
+            to_ms = max(progress.watermark_ms, clock_ms - self._settings.watermark_ms)
+            progress = msgspec.structs.replace(progress, watermark_ms=to_ms)
+            self._save(msgspec.structs.replace(manifest, pending_tick=number, progress=progress))
+        return self.begin(progress.batch, tick)
+
+    @property
+    def clock_ms(self) -> int:
+        """The time, by the store's clock, up to which every queue was read: at the last commit, or the last tick."""
+        progress = self.manifest.progress
+        return max(progress.stored_at_ms, progress.watermark_ms + self._settings.watermark_ms)
+
+    def paid(self) -> None:
+        """Notes that the findings of the last pass are published."""
+        if self.manifest.owed:
+            self._save(msgspec.structs.replace(self.manifest, owed=[]))
 
     def commit(self, plan: Plan, reports: Iterable[BucketReport], *, batch: int | None, began_ms: int) -> None:
         """Commits a pass; `batch` is None for a tick."""
         reports = sorted(reports, key=lambda report: report.bucket)
         assert [report.bucket for report in reports] == list(range(self.manifest.buckets))
         before = self.manifest
-        progress = self._progress(reports, batch, began_ms)
-        traffic = self._traffic(plan, reports, progress.watermark_ms)
+        watermark_ms = self._settings.watermark_ms
+        progress = progress_after(before.progress, reports, batch=batch, began_ms=began_ms, watermark_ms=watermark_ms)
+        traffic = traffic_after(before.traffic, plan, reports, progress.watermark_ms)
         for table in SPECS:
             self._commit_table(table, plan, [*reports, *([traffic[1]] if traffic[1] else [])])
         manifest = msgspec.structs.replace(
@@ -158,12 +176,14 @@ class Commits:
             pass_=plan.pass_,
             pending_tick=None,
             progress=progress,
-            counts=_added(before.counts, reports),
+            counts=counts_after(before.counts, reports),
             states={**before.states, **{r.bucket: r.state for r in reports if r.state is not None}},
             versions={name: table.version() for name, table in self._tables.items()},
             traffic=traffic[0],
+            owed=self._live[FINDINGS].of_pass(plan.pass_) if self._settings.findings else [],
         )
         self._save(manifest)
+        self.restless = any(report.restless for report in reports)
         for bucket, path in before.states.items():
             if manifest.states[bucket] != path:
                 self.place.remove(path)
@@ -207,6 +227,8 @@ class Commits:
         """The small files that each bucket is to merge in a pass."""
         found: dict[int, dict[str, list[list[str]]]] = {}
         for name in SPECS:
+            if name == FINDINGS and self.manifest.owed:
+                continue  # their files are still to be read one by one
             for bucket, runs in self._live[name].small(self._merge_files).items():
                 found.setdefault(bucket, {})[name] = runs
         return found
@@ -253,76 +275,9 @@ class Commits:
         self.place.sync_log(name, table.version())
         self._live[name].change(files, gone)
 
-    # ---- counters
-
-    def _progress(self, reports: list[BucketReport], batch: int | None, began_ms: int) -> Progress:
-        """Returns the progress that a pass brings.
-
-        The job has read every queue up to a time: a queue with records in the batch, up to its newest; a queue without
-        had none waiting when the batch was planned, and what comes later is stored later. So this time is the least of
-        the newest; it never goes back.
-        """
-        before = self.manifest.progress
-        offsets, newest, records = dict(before.offsets), dict[int, int](), 0
-        for report in reports:
-            for count in report.queues:
-                offsets[count.queue] = max(offsets.get(count.queue, 0), count.next_offset)
-                newest[count.queue] = max(newest.get(count.queue, 0), count.stored_at_ms)
-                records += count.records
-        read_to = min(newest.values(), default=0) - self._settings.watermark_ms
-        stamp = now_ms()
-        return Progress(
-            batch=before.batch if batch is None else batch,
-            records=before.records + records,
-            offsets=offsets,
-            watermark_ms=max(before.watermark_ms, read_to),
-            stored_at_ms=max([before.stored_at_ms, *newest.values()]),
-            committed_at_ms=stamp,
-            batch_records=before.batch_records if batch is None else records,
-            batch_ms=before.batch_ms if batch is None else max(0, stamp - began_ms),
-            corrected=before.corrected + sum(report.corrected for report in reports),
-        )
-
-    def _traffic(
-        self, plan: Plan, reports: list[BucketReport], watermark_ms: int
-    ) -> tuple[list[TrafficRow], BucketReport | None]:
-        """Traffic of the minutes that are not settled, and the files of the table; nothing changed: no files."""
-        counted = {(r.start_ms, r.protocol, r.topic, r.quality): r.records for r in self.manifest.traffic}
-        came = [row for report in reports for row in report.traffic]
-        for row in came:
-            key = (row.start_ms, row.protocol, row.topic, row.quality)
-            counted[key] = counted.get(key, 0) + row.records
-        rows = sorted(TrafficRow(*key, records=records) for key, records in counted.items())
-        settled = [row for row in rows if row.start_ms + WINDOW_MS <= watermark_ms]
-        still_open = [row for row in rows if row.start_ms + WINDOW_MS > watermark_ms]
-        if not came and not settled:
-            return rows, None
-        files = write_rows(plan, "traffic", "settled", _DRIVER, _traffic_table(settled, settled=True))
-        files += write_rows(plan, "traffic", OPEN, _DRIVER, _traffic_table(still_open, settled=False))
-        removed: dict[str, list[str]] = {}
-        for nth, paths in enumerate(plan.merges.get(_DRIVER, {}).get("traffic", ())):
-            files.append(merge_files(plan, "traffic", _DRIVER, paths, nth))
-            removed.setdefault("traffic", []).extend(paths)
-        report = BucketReport(
-            bucket=_DRIVER, state=None, files=files, replaced=["traffic"], removed=removed, queues=[], traffic=[]
-        )
-        return still_open, report
-
     def _save(self, manifest: Manifest) -> None:
         manifest.save(self.place)
         self.manifest = manifest
-
-
-def _traffic_table(rows: list[TrafficRow], *, settled: bool) -> pa.Table:
-    made = {
-        "start": pa.array([row.start_ms * 1000 for row in rows], INSTANT),
-        "protocol": pa.array([row.protocol for row in rows], pa.string()),
-        "topic": pa.array([row.topic for row in rows], pa.string()),
-        "quality": pa.array([row.quality for row in rows], pa.string()),
-        "records": pa.array([row.records for row in rows], pa.int64()),
-        "settled": pa.array([settled] * len(rows), pa.bool_()),
-    }
-    return pa.table(made, schema=SPECS["traffic"].columns)
 
 
 def _partition(path: str) -> dict[str, str]:
@@ -333,15 +288,6 @@ def _partition(path: str) -> dict[str, str]:
 def _add(file: NewFile, stamp: int) -> AddAction:
     partition = {} if file.day is None else {DAY.name: file.day}
     return AddAction(file.path, file.size, partition, stamp, True, file.stats)
-
-
-def _added(totals: Mapping[str, Mapping[str, int]], reports: list[BucketReport]) -> dict[str, dict[str, int]]:
-    found = {protocol: dict(by) for protocol, by in totals.items()}
-    for report in reports:
-        for row in report.traffic:
-            mine = found.setdefault(row.protocol, {})
-            mine[row.quality] = mine.get(row.quality, 0) + row.records
-    return found
 
 
 def _locked(place: Place) -> int | None:

@@ -24,7 +24,7 @@ from spark.tables.schemas import DAY, SPECS
 from spark.telemetry.groups import codes, column
 from spark.telemetry.windows import INSTANT
 
-__all__ = ["OPEN", "SETTLED", "bucket_of", "kind_of", "merge_files", "take_settled", "write_rows"]
+__all__ = ["OPEN", "SETTLED", "bucket_of", "kind_of", "merge_files", "pass_of", "take_settled", "write_rows"]
 
 OPEN, SETTLED = "open", "settled"
 _STATS_TEXT_MAX = 64  # characters of a text in the statistics
@@ -57,6 +57,12 @@ def bucket_of(path: str) -> int:
     """The bucket that wrote a file; -1 for a file of somebody else."""
     parts = path.rpartition("/")[2].split("-")
     return int(parts[1]) if len(parts) > 1 and parts[0] in (OPEN, SETTLED) and parts[1].isdecimal() else -1
+
+
+def pass_of(path: str) -> int:
+    """The pass whose rows a file was written for; -1 for a file merged or rewritten of others, or of somebody else."""
+    parts = path.rpartition("/")[2].removesuffix(".parquet").split("-")
+    return int(parts[2]) if len(parts) == 4 and parts[2].isdecimal() and bucket_of(path) >= 0 else -1
 
 
 def take_settled(plan: Plan, table: str, bucket: int, wanted: pa.Table) -> tuple[pa.Table, list[NewFile], list[str]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark.tables.data_files import OPEN, SETTLED, bucket_of, kind_of
+from spark.tables.data_files import OPEN, SETTLED, bucket_of, kind_of, pass_of
 from spark.tables.reports import NewFile
 
 __all__ = ["MERGE_FILES", "LiveFiles"]
@@ -34,6 +34,11 @@ class LiveFiles:
     def opened(self, bucket: int) -> list[str]:
         """The paths of a bucket's open files."""
         return sorted(self._open.get(bucket, ()))
+
+    def of_pass(self, pass_: int) -> list[str]:
+        """The paths of the settled files that a pass wrote for its own rows; merged files are not among them."""
+        paths = (path for files in self._settled.values() for path in files)
+        return sorted(path for path in paths if pass_of(path) == pass_)
 
     def change(self, added: Iterable[NewFile], removed: Iterable[str]) -> None:
         """Follows a commit."""

@@ -54,6 +54,7 @@ class BucketReport(msgspec.Struct, frozen=True, kw_only=True):
     queues: list[QueueCount]
     traffic: list[TrafficRow]
     corrected: int = 0
+    restless: bool = False  # time alone may change something: windows are open, or devices may fall silent
 
     def encode(self) -> bytes:
         """The report as bytes."""

@@ -12,9 +12,10 @@ from spark.telemetry.groups import column, flatten, lists
 from spark.telemetry.liveness import COUNTS, DEVICES
 from spark.telemetry.windows import CENTROIDS, INSTANT, LATEST, PARTIALS, WINDOW_MS
 
-__all__ = ["DAY", "SPECS", "WINDOWS", "WINDOW_TABLES", "Spec", "partials_from", "presented", "rated"]
+__all__ = ["DAY", "FINDINGS", "SPECS", "WINDOWS", "WINDOW_TABLES", "Spec", "partials_from", "presented", "rated"]
 
 DAY = pa.field("day", pa.date32())
+FINDINGS = "anomalies"  # the table of what the job finds: anomalies, silence, return
 SETTLED_CENTROIDS, SETTLED_COMPRESSION = 16, 30  # a settled window's digest: for rolling windows up, and corrections
 
 _ROW = [name for name in PARTIALS.names if name not in ("m2", "means", "weights")]
@@ -68,7 +69,7 @@ WINDOW_TABLES: Mapping[str, int] = {"windows_1m": WINDOW_MS, "windows_15m": 15 *
 
 SPECS: Mapping[str, Spec] = {
     **{name: Spec(WINDOWS, True, "start") for name in WINDOW_TABLES},
-    "anomalies": Spec(EVENTS, True, "time"),
+    FINDINGS: Spec(EVENTS, True, "time"),
     "devices": Spec(_DEVICES, False, "last_seen"),
     "latest": Spec(LATEST, False, "time"),
     "quality": Spec(_QUALITY, False, "last_seen"),

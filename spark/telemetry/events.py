@@ -5,10 +5,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark.telemetry.windows import INSTANT
 
-__all__ = ["EVENTS", "events_of"]
+__all__ = ["ANOMALY", "EVENTS", "LIVENESS", "events_of", "finding_at"]
+
+ANOMALY, LIVENESS = "analytics/anomaly/", "analytics/liveness/"  # addresses at which findings are published, by device
 
 EVENTS = pa.schema(
     [("time", INSTANT)]
@@ -16,6 +19,12 @@ EVENTS = pa.schema(
     + [(name, pa.float64()) for name in ("value", "expected", "score")]
     + [("sentence", pa.string())]
 )
+
+
+def finding_at(addresses: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns of each address whether findings are published there: the job's own words, which it does not count."""
+    found = pc.or_(pc.starts_with(addresses, ANOMALY), pc.starts_with(addresses, LIVENESS))
+    return pc.fill_null(found, fill_value=False)
 
 
 def events_of(*, sentence: Sequence[str], **columns: Any) -> pa.Table:

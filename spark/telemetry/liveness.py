@@ -12,14 +12,30 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark.telemetry.events import EVENTS, events_of
 from spark.telemetry.groups import Indices, codes, column, group
 from spark.telemetry.windows import INSTANT
 
-__all__ = ["ALIVE", "COUNTS", "DEVICES", "FLAPPING", "NEW", "SILENT", "Flags", "observe", "silence"]
+__all__ = [
+    "ALIVE",
+    "BACK",
+    "COUNTS",
+    "DEVICES",
+    "FLAPPING",
+    "KINDS",
+    "NEW",
+    "SILENT",
+    "Flags",
+    "any_heard",
+    "observe",
+    "silence",
+]
 
 NEW, ALIVE, SILENT, FLAPPING = "new", "alive", "silent", "flapping"
+BACK = "back"
+KINDS = (SILENT, BACK, FLAPPING)  # of findings
 LEARNED_COUNT = 5  # distances between messages from which on an interval is known
 SILENT_S_MIN, FACTOR, JITTERS = 10.0, 3.0, 6.0
 WEIGHT = 0.1  # of the newest distance in the means
@@ -83,6 +99,11 @@ def observe(devices: pa.Table, records: pa.Table, flags: Flags) -> tuple[pa.Tabl
     return _table(arrays), events
 
 
+def any_heard(devices: pa.Table) -> bool:
+    """Returns whether some device may fall silent as time goes on."""
+    return bool(pc.any(pc.is_in(devices["state"], pa.array([ALIVE, FLAPPING]))).as_py())
+
+
 def silence(devices: pa.Table, now_ms: int) -> tuple[pa.Table, pa.Table]:
     """The devices at a time, and the events of those that have become silent; the same table where none has."""
     if not devices.num_rows:
@@ -141,7 +162,7 @@ def _back(arrays: Arrays, at: Indices, came: npt.NDArray[np.int64]) -> pa.Table:
         time=came[back],
         device=arrays["device"][who],
         address=arrays["address"][who],
-        kind=np.where(kind == FLAPPING, FLAPPING, "back").astype(object),
+        kind=np.where(kind == FLAPPING, FLAPPING, BACK).astype(object),
         value=away,
         expected=arrays["interval_s"][who],
         score=flaps.astype(np.float64),

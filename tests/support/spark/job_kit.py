@@ -54,6 +54,7 @@ class Record:
     protocol: str = "mqtt"
     quality: str = "ok"
     rejected: bytes | None = None
+    address: str = ""
 
     @property
     def stored_at_ms(self) -> int:
@@ -75,7 +76,7 @@ def table(records: Iterable[Record]) -> pa.Table:
             "queue": r.queue,
             "offset": r.offset,
             "position": f"{r.offset:x}.0",
-            "address": f"telemetry/{r.device}",
+            "address": r.address or f"telemetry/{r.device}",
             "device": r.device,
             "time": r.time_ms * 1000,
             "stored_at": r.stored_at_ms * 1000,
@@ -107,8 +108,8 @@ def do_batch(commits: Commits, batch: int, records: Sequence[Record]) -> None:
         commits.commit(plan, worked(plan, commits.manifest.buckets, records), batch=batch, began_ms=now_ms())
 
 
-def do_tick(commits: Commits) -> None:
-    plan = commits.begin_tick()
+def do_tick(commits: Commits, clock_ms: int = 0) -> None:
+    plan = commits.begin_tick(clock_ms)
     if plan is not None:
         commits.commit(plan, worked(plan, commits.manifest.buckets, None), batch=None, began_ms=now_ms())
 

@@ -1,0 +1,147 @@
+"""Publishes findings over HTTP, each under its own id as `Idempotency-Key`: the gateway stores it once.
+
+A finding whose answer was lost is sent again under the same key. A task that is repeated, or a job that was killed
+between publishing and noting it, sends all of them again, and the gateway answers as it did. It knows a key for
+`adapters.http.idempotency_window_s` (24 h); a job that is away for longer may publish the last batch's findings twice.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import httpx
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark.errors import SparkError
+from spark.findings.events import Event, events_of_rows
+from spark.tables.files import Place
+from spark.tables.schemas import FINDINGS, SPECS
+from spark.telemetry.windows import INSTANT
+
+__all__ = ["FINDINGS_MAX", "Outcome", "Publishing", "publish_file"]
+
+FINDINGS_MAX = 10_000  # of one bucket and batch that are published, those with the highest scores; all are in the table
+IN_FLIGHT_MAX = 32  # requests of one task
+REQUEST_S = 10.0
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 3.0
+_REPEATED = 422  # the id was used for this finding with other figures: another job's, which is heard already
+_LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
+_FORBIDDEN = frozenset({401, 403, 404, 405})
+_HEADERS = {"content-type": "application/cloudevents+json"}
+
+
+class Publishing(msgspec.Struct, frozen=True, kw_only=True):
+    """The gateway that findings are sent to."""
+
+    url: str  # of its HTTP port; may have a user and password in it
+    retry_s: float  # how long an absent gateway is waited for
+    since_ms: int  # older findings are in the table alone
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of the findings of one file."""
+
+    published: int = 0
+    old: int = 0  # happened too long ago to be news
+    surplus: int = 0  # more than `FINDINGS_MAX`
+    refused: int = 0  # the gateway cannot take them, whoever sends them
+    why: str = ""  # of the first that was refused
+
+
+def publish_file(place: Place, path: str, publishing: Publishing) -> Outcome:
+    """Publishes the rows of one data file of `anomalies`. Raises `SparkError` when the gateway takes none."""
+    with place.open(f"{FINDINGS}/{path}") as file:
+        rows = pq.read_table(file, schema=SPECS[FINDINGS].columns, partitioning=None)
+    recent = rows.filter(pc.greater_equal(rows["time"], pa.scalar(publishing.since_ms * 1000, INSTANT)))
+    chosen = recent
+    if recent.num_rows > FINDINGS_MAX:
+        order = [("score", "descending"), ("device", "ascending"), ("metric", "ascending"), ("time", "ascending")]
+        chosen = recent.take(pc.sort_indices(recent, sort_keys=order)[:FINDINGS_MAX])
+    chosen = chosen.sort_by([("time", "ascending"), ("device", "ascending")])
+    refusals = asyncio.run(_publish(events_of_rows(chosen), publishing))
+    return Outcome(
+        published=chosen.num_rows - len(refusals),
+        old=rows.num_rows - recent.num_rows,
+        surplus=recent.num_rows - chosen.num_rows,
+        refused=len(refusals),
+        why=refusals[0] if refusals else "",
+    )
+
+
+async def _publish(events: Iterable[Event], publishing: Publishing) -> list[str]:
+    """Publishes events, those of one device one after another; returns the reasons of those that were refused."""
+    by_device: dict[str, list[Event]] = {}
+    for event in events:
+        by_device.setdefault(event.device, []).append(event)
+    if not by_device:
+        return []
+    plain = publishing.url.startswith("http://")
+    refusals: list[str] = []
+    waiting = iter(by_device.values())
+    async with httpx.AsyncClient(
+        base_url=publishing.url, http1=not plain, http2=True, timeout=REQUEST_S, trust_env=False
+    ) as client:
+        workers = [_work(client, waiting, publishing, refusals) for _ in range(min(IN_FLIGHT_MAX, len(by_device)))]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for worker in workers:
+                    group.create_task(worker)
+        except* SparkError as errors:
+            raise errors.exceptions[0] from None
+    return refusals
+
+
+async def _work(
+    client: httpx.AsyncClient, waiting: Iterator[Sequence[Event]], publishing: Publishing, refusals: list[str]
+) -> None:
+    for events in waiting:
+        for event in events:  # one after another: the events of a device keep their order
+            refusals += await _send(client, event, publishing)
+
+
+async def _send(client: httpx.AsyncClient, event: Event, publishing: Publishing) -> list[str]:
+    """Sends one event until it is stored; returns why it cannot be, if so. Raises `SparkError`."""
+    loop = asyncio.get_running_loop()
+    until, pause_s = loop.time() + publishing.retry_s, BACKOFF_MIN_S
+    headers = {**_HEADERS, "idempotency-key": event.id}
+    while True:
+        try:
+            answer = await client.post("/events", content=event.body, headers=headers)
+        except (httpx.HTTPError, OSError) as error:
+            why = f"does not answer: {error or type(error).__name__}"
+        else:
+            if answer.is_success or answer.status_code == _REPEATED:
+                return []
+            why = f"answers {answer.status_code}: {_detail(answer)}"
+            if answer.status_code in _FORBIDDEN:
+                raise SparkError(
+                    f"findings cannot be published: {_shown(publishing.url)} {why}. Give the user of --findings the "
+                    "right to publish to analytics/#, or publish none: --findings none. The tables have every finding, "
+                    "and the next start publishes those of the last batch"
+                )
+            if answer.status_code not in _LATER:
+                return [why]
+        if loop.time() + pause_s > until:
+            raise SparkError(
+                f"findings cannot be published: {_shown(publishing.url)} {why}, for {publishing.retry_s:g} s. Start "
+                "the job again when it answers, name another gateway with --findings, or publish none: --findings none"
+            )
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, BACKOFF_MAX_S)
+
+
+def _detail(answer: httpx.Response) -> str:
+    try:
+        found: Any = msgspec.json.decode(answer.content)
+    except msgspec.DecodeError:
+        found = None
+    text = found.get("detail") or found.get("title") if isinstance(found, dict) else answer.reason_phrase
+    return str(text)[:200]
+
+
+def _shown(url: str) -> str:
+    """Returns a URL without a user and password."""
+    return str(httpx.URL(url).copy_with(username=None, password=None))

@@ -1,0 +1,77 @@
+"""The store's time while nothing new comes, so that windows settle and silence is noticed without a record.
+
+The newest record that the job has read says what the store's clock was. While every queue is read to its end, that
+clock has gone on since by as much as this process has waited; so no difference between two machines' clocks counts.
+Time in which the store did not answer is left out: nobody could have been heard in it.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from spark.errors import SparkError
+from spark.source import offsets
+from store.base.errors import StoreError
+from store.remoting.reader import RemoteReader
+
+__all__ = ["IdleTime", "LogEnd", "position_of"]
+
+
+class IdleTime:
+    """The least that the store's clock can be, from looks at the log: pure arithmetic on the time it is given."""
+
+    def __init__(self) -> None:
+        self._known_ms = 0
+        self._idle_s = 0.0
+        self._looked_s: float | None = None  # when it was last found idle
+
+    def look(self, now_s: float, *, idle: bool, known_ms: int) -> int | None:
+        """Returns the time in ms since 1970; None while there is something to read.
+
+        `now_s` is this process's own time. `known_ms` is the time up to which the tables have everything.
+        """
+        if known_ms > self._known_ms:
+            self._known_ms, self._idle_s, self._looked_s = known_ms, 0.0, None
+        if not idle:
+            self._looked_s = None
+            return None
+        if self._looked_s is not None:
+            self._idle_s += max(0.0, now_s - self._looked_s)
+        self._looked_s = now_s
+        return self._known_ms + round(self._idle_s * 1000)
+
+
+class LogEnd:
+    """Looks whether a batch has left anything to read."""
+
+    def __init__(self, target: str, topics: tuple[str, ...], checkpoint: Path) -> None:
+        self._reader = RemoteReader(target, retry_s=0.0)
+        self._topics, self._checkpoint = topics, checkpoint
+
+    def reached(self, batch: int) -> bool:
+        """Returns whether a batch has read every queue to its end; False when the store does not say."""
+        position = position_of(self._checkpoint, batch)
+        if position is None:
+            return False
+        try:
+            queues = offsets.chosen_queues(self._reader.topics(), self._topics, must_exist=False)
+            bounds = self._reader.bounds(list(queues))
+        except StoreError:
+            return False
+        return all(int(bound.next) <= position.get(queue, 0) for queue, bound in bounds.items())
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._reader.close()
+
+
+def position_of(checkpoint: Path, batch: int) -> dict[int, int] | None:
+    """Returns the next offset of every queue after a batch, by Spark's checkpoint; None when there is no such batch."""
+    try:
+        lines = (checkpoint / "offsets" / str(batch)).read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        return None
+    try:
+        return offsets.decode(msgspec.json.decode(lines[-1], type=dict[str, int]))
+    except (ValueError, IndexError) as error:
+        raise SparkError(f"{checkpoint}/offsets/{batch} is no position of the log: {error}") from error
