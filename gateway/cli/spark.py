@@ -65,6 +65,10 @@ def telemetry(
         str, typer.Option("--starting-offsets", help="earliest, latest, or JSON by queue; at the very first start.")
     ] = "earliest",
     buckets: Annotated[int, typer.Option("--buckets", help="Parts of the state, fixed at the first start.", min=1)] = 4,
+    devices_max: Annotated[int, typer.Option("--devices-max", help="Devices whose state is kept.", min=1)] = 1_000_000,
+    forget_days: Annotated[
+        float, typer.Option("--forget", help="Days without a record, until a device or metric is forgotten.", min=0)
+    ] = 30.0,
     memory: Annotated[str, typer.Option("--memory", help="Of Spark's driver, as 2g.")] = "1g",
     master: Annotated[str | None, typer.Option("--master", help="Of a Spark cluster, as spark://host:7077.")] = None,
     cores: Annotated[int, typer.Option("--cores", help="Of this machine.", min=1)] = 2,
@@ -91,6 +95,8 @@ def telemetry(
                 findings=None if findings == "none" else findings,
                 rules=rules,
                 starting_offsets=starting_offsets,
+                devices_max=devices_max,
+                forget_s=forget_days * 86_400,
                 buckets=buckets,
                 driver_memory=memory,
                 master=master,

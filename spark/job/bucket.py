@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark.job.limits import Kept, drop_stale, make_room
 from spark.tables.data_files import OPEN, SETTLED, merge_files, take_settled, write_rows
 from spark.tables.manifest import TrafficRow
 from spark.tables.reports import BucketReport, NewFile, Plan, QueueCount
@@ -19,8 +20,20 @@ from spark.tables.schemas import SPECS, WINDOW_TABLES, partials_from, presented,
 from spark.tables.state import BucketState, load_state, save_state
 from spark.telemetry import aliases, anomalies, lateness, liveness, marks
 from spark.telemetry.events import EVENTS, finding_at
+from spark.telemetry.forgetting import refused_devices, refused_samples
 from spark.telemetry.groups import codes, column, group
-from spark.telemetry.lateness import AHEAD, FINDING, IN_LATEST, IN_WINDOWS, LATE, OK, TOO_OLD, Limits
+from spark.telemetry.lateness import (
+    AHEAD,
+    FINDING,
+    IN_LATEST,
+    IN_WINDOWS,
+    LATE,
+    OK,
+    TOO_MANY_DEVICES,
+    TOO_MANY_METRICS,
+    TOO_OLD,
+    Limits,
+)
 from spark.telemetry.windows import (
     LATEST,
     SAMPLES,
@@ -56,22 +69,27 @@ def work(plan: Plan, bucket: int, records: pa.Table | None) -> BucketReport:
     queues: list[QueueCount] = []
     traffic: list[TrafficRow] = []
     samples = SAMPLES.empty_table()
-    after, events = state, EVENTS.empty_table()
+    after, events, room = state, EVENTS.empty_table(), Kept(state)
     if records is not None and records.num_rows:
         records = records.sort_by([("queue", "ascending"), ("offset", "ascending")]).combine_chunks()
         quality = _judged(plan, records)
+        room = make_room(plan, state, records["device"].filter(pa.array(quality != FINDING)))
+        after = room.state
+        _refuse(plan, after, records["device"], quality)
+        counted = ~np.isin(quality, (FINDING, TOO_MANY_DEVICES))
+        if counted.any():
+            mine = records if counted.all() else records.filter(pa.array(counted))
+            found.files.extend(write_rows(plan, "quarantine", SETTLED, bucket, _rejected(mine)))
+            absorbed = _absorbed(plan, after, mine, quality[counted])
+            after, samples, events = absorbed.state, absorbed.samples, absorbed.events
+            quality[counted] = absorbed.quality
         queues, traffic = _queues(records), _traffic(records, quality)
-        counted = quality != FINDING
-        if not counted.all():
-            records, quality = records.filter(pa.array(counted)), quality[counted]
-    if records is not None and records.num_rows:
-        found.files.extend(write_rows(plan, "quarantine", SETTLED, bucket, _rejected(records)))
-        after, samples, events = _absorbed(plan, state, records, quality)
     devices, silent = liveness.silence(after.devices, plan.settled_ms + plan.watermark_ms)
     found.files.extend(write_rows(plan, "anomalies", SETTLED, bucket, pa.concat_tables([events, silent])))
     windows, all_marks, corrected = _windows(plan, bucket, state, samples, found)
     merge(plan, bucket, found.files, found.removed)
-    after = after._replace(windows=windows, marks=all_marks, devices=devices)
+    kept = drop_stale(plan, after._replace(windows=windows, marks=all_marks, devices=devices))
+    after = kept.state
     _replace(plan, bucket, state, after, found)
     changed = any(new is not old for new, old in zip(after[2:], state[2:], strict=True)) or any(
         windows[name] is not state.windows[name] for name in windows
@@ -85,16 +103,37 @@ def work(plan: Plan, bucket: int, records: pa.Table | None) -> BucketReport:
         queues=queues,
         traffic=traffic,
         corrected=corrected,
+        forgotten=(room.devices + kept.devices, room.series + kept.series),
         restless=any(table.num_rows for table in windows.values()) or liveness.any_heard(devices),
     )
 
 
-def _absorbed(
-    plan: Plan, state: BucketState, records: pa.Table, quality: npt.NDArray[np.object_]
-) -> tuple[BucketState, pa.Table, pa.Table]:
-    """The state but for its windows, the samples that are for windows, and the events of devices and series."""
+class _Absorbed(NamedTuple):
+    """The outcome of some records: all but the windows."""
+
+    state: BucketState
+    samples: pa.Table  # for windows
+    events: pa.Table  # of devices and series
+    quality: npt.NDArray[np.object_]  # of each record
+
+
+def _refuse(plan: Plan, state: BucketState, names: pa.ChunkedArray, quality: npt.NDArray[np.object_]) -> None:
+    """Say of the records of devices beyond the limit that they are."""
+    mine = np.flatnonzero(quality != FINDING)
+    refused = refused_devices(state.devices, names.take(pa.array(mine)), plan.capacity)
+    quality[mine[refused]] = TOO_MANY_DEVICES
+
+
+def _absorbed(plan: Plan, state: BucketState, records: pa.Table, quality: npt.NDArray[np.object_]) -> _Absorbed:
     everything, names = _samples(records, state.aliases)
     verdicts = _verdicts(plan, everything, np.full(everything.num_rows, OK, object))
+    quality = quality.copy()
+    fits = np.flatnonzero(np.isin(verdicts, IN_LATEST))
+    refused = fits[refused_samples(state.latest, everything.take(pa.array(fits)), plan.capacity)]
+    if len(refused):
+        verdicts[refused] = TOO_MANY_DEVICES  # in no table
+        owners = np.asarray(pc.list_parent_indices(records["samples"].combine_chunks()))[refused]
+        quality[owners] = np.where(quality[owners] == OK, TOO_MANY_METRICS, quality[owners])
     numbers = np.asarray(pc.is_valid(everything["value"]))
     samples = everything.filter(pa.array(np.isin(verdicts, IN_WINDOWS) & numbers)).select(SAMPLES.names)
     latest = _newest(state.latest, everything.filter(pa.array(np.isin(verdicts, IN_LATEST))))
@@ -107,7 +146,7 @@ def _absorbed(
     in_time = everything.filter(pa.array((verdicts == OK) & numbers)).select(SAMPLES.names)
     series, strange = anomalies.detect(state.series, in_time)
     after = state._replace(latest=latest, aliases=names, devices=devices, series=series)
-    return after, samples, pa.concat_tables([back, strange])
+    return _Absorbed(after, samples, pa.concat_tables([back, strange]), quality)
 
 
 def _replace(plan: Plan, bucket: int, before: BucketState, after: BucketState, found: _Tables) -> None:

@@ -27,6 +27,10 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
     once: bool = False  # read what there is now, then end
     watermark_s: float = 120.0  # how much later than its window's end a record may be stored and still count in it
     late_s: float = 7 * 86_400.0  # how much later a settled window is still corrected
+    devices_max: int = 1_000_000  # whose state is kept, in all
+    series_max: int = 5_000_000  # devices' metrics, in all
+    metrics_max: int = 1_000  # of one device
+    forget_s: float = 30 * 86_400.0  # devices and metrics that nothing came from for so long are forgotten
     records_max: int = 500_000  # in one micro-batch
     retry_s: float = 60.0  # how long an absent store is waited for
     cores: int = 2
@@ -39,16 +43,18 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
     driver_memory: str = "1g"
 
     def __post_init__(self) -> None:
-        for name in ("trigger_s", "watermark_s", "late_s", "retry_s", "findings_age_s"):
+        for name in ("trigger_s", "watermark_s", "late_s", "retry_s", "findings_age_s", "forget_s"):
             if not 0 <= getattr(self, name) < 1e9:
                 raise BadOption(name, "must be a number of seconds")
         if not MIN_TICK_S <= self.tick_s < 1e9:
             raise BadOption("tick_s", f"must be a number of seconds, {MIN_TICK_S:g} at least")
         if self.findings is not None and not self.findings.startswith(("http://", "https://")):
             raise BadOption("findings", f"cannot be {self.findings}: the URL of a gateway, as http://127.0.0.1:8080")
-        for name in ("records_max", "cores", "buckets", "history_h"):
+        for name in ("records_max", "cores", "buckets", "history_h", "devices_max", "series_max", "metrics_max"):
             if getattr(self, name) < 1:
                 raise BadOption(name, "must be at least 1")
+        if self.forget_s < self.late_s + self.watermark_s:
+            raise BadOption("forget_s", "must be longer than late_s, for which windows are corrected, and watermark_s")
         if self.buckets > BUCKETS_MAX:
             raise BadOption("buckets", f"must be at most {BUCKETS_MAX}")
         if self.checkpoint is None and self.place.local is None:

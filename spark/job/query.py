@@ -87,6 +87,10 @@ def settings_of(options: TelemetryOptions) -> Settings:
         late_ms=round(options.late_s * 1000),
         buckets=options.buckets,
         history_h=options.history_h,
+        devices_max=options.devices_max,
+        series_max=options.series_max,
+        metrics_max=options.metrics_max,
+        forget_ms=round(options.forget_s * 1000),
         findings=options.findings is not None,
     )
 

@@ -35,6 +35,7 @@ from spark.tables.manifest import TICKS_MAX, Manifest, sequence
 from spark.tables.reports import BucketReport, NewFile, Plan
 from spark.tables.schemas import DAY, FINDINGS, SPECS
 from spark.tables.state import STATE
+from spark.telemetry.forgetting import Capacity
 
 __all__ = ["JOB_FILE", "Commits", "Settings"]
 
@@ -50,6 +51,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     watermark_ms: int
     late_ms: int
     buckets: int
+    devices_max: int = 1_000_000  # in all buckets
+    series_max: int = 5_000_000
+    metrics_max: int = 1_000  # of one device
+    forget_ms: int = 30 * 86_400_000
     findings: bool = False  # published after each pass (`spark.findings`)
     history_h: int = 6  # how long what was replaced stays readable: time travel, and readers that lag
 
@@ -126,6 +131,7 @@ class Commits:
             settled_ms=self.manifest.progress.watermark_ms,
             watermark_ms=self._settings.watermark_ms,
             late_ms=self._settings.late_ms,
+            capacity=self._capacity(),
             states=self.manifest.states,
             versions={name: self._version_before(name, wanted) for name in SPECS},
             merges=self._merges(),
@@ -204,6 +210,11 @@ class Commits:
     def merge_all(self) -> None:
         """Has the next pass merge all small files, however few."""
         self._merge_files = 2
+
+    def _capacity(self) -> Capacity:
+        settings, buckets = self._settings, self.manifest.buckets
+        devices, series = -(-settings.devices_max // buckets), -(-settings.series_max // buckets)
+        return Capacity(devices, series, settings.metrics_max, settings.forget_ms)
 
     # ---- tables
 

@@ -26,9 +26,10 @@ def progress_after(
     the newest; it never goes back.
     """
     offsets, newest, records = dict(before.offsets), dict[int, int](), 0
-    corrected = before.corrected
+    corrected, devices, series = before.corrected, before.forgotten_devices, before.forgotten_series
     for report in reports:
         corrected += report.corrected
+        devices, series = devices + report.forgotten[0], series + report.forgotten[1]
         for count in report.queues:
             offsets[count.queue] = max(offsets.get(count.queue, 0), count.next_offset)
             newest[count.queue] = max(newest.get(count.queue, 0), count.stored_at_ms)
@@ -45,6 +46,8 @@ def progress_after(
         batch_records=before.batch_records if batch is None else records,
         batch_ms=before.batch_ms if batch is None else max(0, stamp - began_ms),
         corrected=corrected,
+        forgotten_devices=devices,
+        forgotten_series=series,
     )
 
 

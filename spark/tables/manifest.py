@@ -36,6 +36,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     batch_records: int = 0  # in the last batch
     batch_ms: int = 0  # from the beginning of the last batch to its commit
     corrected: int = 0  # settled windows that late records opened again, in all
+    forgotten_devices: int = 0  # that nothing came from for long, or that gave way to others, in all
+    forgotten_series: int = 0
 
 
 class TrafficRow(msgspec.Struct, frozen=True, array_like=True, order=True):

@@ -6,6 +6,7 @@ import msgspec
 
 from spark.tables.files import Place
 from spark.tables.manifest import TrafficRow
+from spark.telemetry.forgetting import Capacity
 
 __all__ = ["BucketReport", "NewFile", "Plan", "QueueCount"]
 
@@ -19,6 +20,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     settled_ms: int  # the watermark
     watermark_ms: int
     late_ms: int
+    capacity: Capacity
     states: dict[int, str]
     versions: dict[str, int]  # table -> the version that this pass continues
     merges: dict[int, dict[str, list[list[str]]]] = {}  # bucket -> table -> runs of small files, each to become one
@@ -54,6 +56,7 @@ class BucketReport(msgspec.Struct, frozen=True, kw_only=True):
     queues: list[QueueCount]
     traffic: list[TrafficRow]
     corrected: int = 0
+    forgotten: tuple[int, int] = (0, 0)  # devices and series
     restless: bool = False  # time alone may change something: windows are open, or devices may fall silent
 
     def encode(self) -> bytes:

@@ -12,14 +12,28 @@ import numpy.typing as npt
 
 from spark.telemetry.windows import WINDOW_MS
 
-__all__ = ["AHEAD", "FINDING", "IN_LATEST", "IN_WINDOWS", "LATE", "OK", "TOO_OLD", "Limits", "judge"]
+__all__ = [
+    "AHEAD",
+    "FINDING",
+    "IN_LATEST",
+    "IN_WINDOWS",
+    "LATE",
+    "OK",
+    "TOO_MANY_DEVICES",
+    "TOO_MANY_METRICS",
+    "TOO_OLD",
+    "Limits",
+    "judge",
+]
 
 OK = "ok"
 LATE = "late"  # stored after its window was settled; the window is corrected
 TOO_OLD = "too_old"  # later than windows are corrected: in the latest values still, in no window
 AHEAD = "ahead"  # its time is after it was stored, by more than clocks may differ: in no window and no latest value
 FINDING = "finding"  # of this job itself, read back: counted in the traffic alone
-_MEASURED = (OK, "too_many_metrics")  # `spark.decode`: records that have samples
+TOO_MANY_DEVICES = "too_many_devices"  # of a device beyond the limit: counted in the traffic alone
+TOO_MANY_METRICS = "too_many_metrics"  # some of its samples are beyond a limit (`spark.decode`, or the state's)
+_MEASURED = (OK, TOO_MANY_METRICS)
 
 IN_WINDOWS = (*_MEASURED, LATE)
 IN_LATEST = (*IN_WINDOWS, TOO_OLD)

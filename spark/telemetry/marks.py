@@ -2,6 +2,9 @@
 
 A sample that falls into a window which is neither open nor behind its series' mark begins a new window. One behind the
 mark may belong to a window that is settled already, which has to be opened again.
+
+Marks of series that are forgotten are dropped. A row without a metric, the floor, then stands for all of them: a sample
+of an unknown series at or before it may belong to a window that is settled.
 """
 
 import numpy as np
@@ -12,7 +15,7 @@ import pyarrow.compute as pc
 from spark.telemetry.groups import codes, column, group
 from spark.telemetry.windows import INSTANT
 
-__all__ = ["MARKS", "advance", "behind"]
+__all__ = ["MARKS", "advance", "behind", "prune"]
 
 MARKS = pa.schema([("device", pa.string()), ("metric", pa.string()), ("until", INSTANT)])  # the newest settled start
 
@@ -27,6 +30,16 @@ def advance(marks: pa.Table, settled: pa.Table) -> pa.Table:
     until = np.maximum.reduceat(column(both, "until")[groups.order], groups.starts)
     heads = both.take(pa.array(groups.heads))
     return heads.set_column(2, MARKS.field("until"), pa.array(until, INSTANT))
+
+
+def prune(marks: pa.Table, kept: npt.NDArray[np.bool_]) -> pa.Table:
+    """The marks that are kept, and the floor for all others."""
+    kept = kept & ~np.asarray(pc.is_null(marks["metric"]))
+    dropped = column(marks, "until")[~kept]
+    if not len(dropped):
+        return marks
+    floor = pa.table([[""], pa.nulls(1, pa.string()), pa.array([int(dropped.max())], INSTANT)], schema=MARKS)
+    return pa.concat_tables([marks.filter(pa.array(kept)), floor])
 
 
 def behind(windows: pa.Table, still_open: pa.Table, marks: pa.Table) -> npt.NDArray[np.bool_]:
@@ -47,7 +60,8 @@ def behind(windows: pa.Table, still_open: pa.Table, marks: pa.Table) -> npt.NDAr
     at = np.searchsorted(marked[order], mine)
     place = order[np.minimum(at, len(order) - 1)]
     known = marked[place] == mine
-    until = np.where(known, column(marks, "until")[place], np.iinfo(np.int64).min)
+    floor = column(marks.filter(pc.is_null(marks["metric"])), "until")
+    until = np.where(known, column(marks, "until")[place], floor.max(initial=np.iinfo(np.int64).min))
     start = column(some, "start")
     is_open = np.zeros(len(mine), np.bool_)
     concerned = np.isin(opened, mine)

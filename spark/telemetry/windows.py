@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 WINDOW_MS = 60_000
+OPEN_MAX = 1_000_000  # windows of one bucket and width that wait for more late samples
 INSTANT = pa.timestamp("us", "UTC")
 CENTROIDS = pa.list_(pa.float64())
 
@@ -100,15 +101,20 @@ def absorb(windows: pa.Table, more: pa.Table) -> pa.Table:
     return _merged(pa.concat_tables([windows, more]))
 
 
-def settled_before(windows: pa.Table, watermark_ms: int, window_ms: int = WINDOW_MS) -> tuple[pa.Table, pa.Table]:
+def settled_before(
+    windows: pa.Table, watermark_ms: int, window_ms: int = WINDOW_MS, *, open_max: int = OPEN_MAX
+) -> tuple[pa.Table, pa.Table]:
     """`windows` in two: those that are settled at a watermark (ms since 1970), and those still open.
 
     Settled is what ended at or before the watermark and got nothing that was stored after it: so late samples of one
-    window, which come one by one, are one correction.
+    window, which come one by one, are one correction. Where more than `open_max` would stay open, all that ended are
+    settled.
     """
     ended = pc.less_equal(windows["start"], pa.scalar((watermark_ms - window_ms) * 1000, INSTANT))
     quiet = pc.less_equal(windows["stored_at"], pa.scalar(watermark_ms * 1000, INSTANT))
     settled = pc.and_(ended, quiet)
+    if windows.num_rows - (pc.sum(settled).as_py() or 0) > open_max:
+        settled = ended
     return windows.filter(settled), windows.filter(pc.invert(settled))
 
 

@@ -29,18 +29,21 @@ def _body(reading: Reading, range_name: str, now_ms: int) -> Any:
     chosen, totals = range_named(range_name), quality.totals(reading)
     counted = sum(totals.values())
     named = by_name(overview.traffic(reading, "quality", chosen, now_ms), chosen.width_ms)
-    bad = {name: series for name, series in named.items() if name != "ok"}
+    bad = {name: series for name, series in named.items() if name not in quality.GOOD}
     if bad:
         chart = charts.stacked("quality", bad, unit="records/min", keep=range_name)
     else:
         chart = parts.note(f"Every record of the last {chosen.words} was in time and decoded.")
-    share = 100 * totals.get("ok", 0) / counted if counted else 100.0
-    others = [(name, count) for name, count in totals.items() if name != "ok"][:6]
+    good = sum(totals.get(name, 0) for name in quality.GOOD)
+    share = 100 * good / counted if counted else 100.0
+    others = [(name, count) for name, count in totals.items() if name not in quality.GOOD][:6]
+    forgotten = reading.progress.forgotten_devices
     return html.Div(
         [
             parts.figures(
                 parts.figure("In order", f"{share:.2f} %", f"of {words.count(counted)} records since the job began"),
                 parts.figure("Windows corrected", words.count(reading.progress.corrected), "by records that came late"),
+                *([parts.figure("Devices forgotten", words.count(forgotten), "silent for long")] if forgotten else []),
                 *(parts.figure(name.replace("_", " "), words.count(count), "records in all") for name, count in others),
             ),
             parts.section("Not in order, by kind", chart),

@@ -5,8 +5,9 @@ from typing import Any
 from spark.dashboard.queries.reading import Reading
 from spark.dashboard.queries.time_ranges import TimeRange, day, instant
 
-__all__ = ["examples", "reasons", "topics", "totals"]
+__all__ = ["GOOD", "examples", "reasons", "topics", "totals"]
 
+GOOD = ("ok", "finding")  # records in order: measurements, and what the job has published itself
 EXAMPLES_COUNT = 50
 TOPICS_COUNT = 25
 BODY_BYTES_SHOWN = 120
@@ -28,7 +29,7 @@ def topics(reading: Reading, chosen: TimeRange, now_ms: int) -> list[dict[str, A
     since_ms = chosen.since_ms(now_ms)
     return reading.rows(
         "SELECT topic, sum(records)::BIGINT records, "  # noqa: S608 - a number
-        "coalesce(sum(records) FILTER (quality <> 'ok'), 0)::BIGINT bad, bad / sum(records) AS share "
+        "coalesce(sum(records) FILTER (quality NOT IN ('ok', 'finding')), 0)::BIGINT bad, bad / sum(records) AS share "
         "FROM traffic WHERE day >= ? AND start >= ? GROUP BY topic "
         f"ORDER BY bad DESC, records DESC, topic LIMIT {TOPICS_COUNT}",
         [day(since_ms), instant(since_ms)],

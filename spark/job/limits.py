@@ -1,0 +1,68 @@
+"""The limits of a bucket's state, applied: room is made for new devices, and what is stale is forgotten."""
+
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark.tables.reports import Plan
+from spark.tables.state import BucketState
+from spark.telemetry import marks
+from spark.telemetry.forgetting import crowded_out, has_series, stale, trimmed_aliases
+
+__all__ = ["MARKS_SPARE", "Kept", "drop_stale", "make_room"]
+
+MARKS_SPARE = 10_000  # marks of a table that are kept beside those of known series, before they are pruned
+
+
+class Kept(NamedTuple):
+    """A state within its limits, and how much of it was forgotten."""
+
+    state: BucketState
+    devices: int = 0
+    series: int = 0
+
+
+def make_room(plan: Plan, state: BucketState, names: pa.ChunkedArray) -> Kept:
+    """Forgets devices where the records of `names` bring more than there may be."""
+    gone = crowded_out(state.devices, names, plan.capacity, _clock_ms(plan))
+    return _without(state, gone) if len(gone) else Kept(state)
+
+
+def drop_stale(plan: Plan, state: BucketState) -> Kept:
+    """Forgets the devices and series that nothing came from for long, and marks of series that nobody knows."""
+    devices = series = 0
+    old = stale(state.devices, "last_seen", _clock_ms(plan), plan.capacity)
+    if old is not None:
+        state, devices, series = _without(state, state.devices["device"].filter(pa.array(old)))
+    old = stale(state.latest, "stored_at", _clock_ms(plan), plan.capacity)
+    if old is not None:
+        state = state._replace(latest=state.latest.filter(pa.array(~old)))
+        state = state._replace(series=state.series.filter(pa.array(has_series(state.series, state.latest))))
+        series += int(old.sum())
+    if state.aliases.num_rows > plan.capacity.metrics:
+        state = state._replace(aliases=trimmed_aliases(state.aliases, plan.capacity))
+    return Kept(_pruned(state, at_once=bool(devices or series)), devices, series)
+
+
+def _without(state: BucketState, names: pa.Array | pa.ChunkedArray) -> Kept:
+    """The state without some devices. Their open windows stay until they are settled."""
+    found = {}
+    for part in ("devices", "latest", "series", "aliases"):
+        rows = getattr(state, part)
+        found[part] = rows.filter(pc.invert(pc.is_in(rows["device"], names)))
+    series = state.latest.num_rows - found["latest"].num_rows
+    return Kept(state._replace(**found), state.devices.num_rows - found["devices"].num_rows, series)
+
+
+def _pruned(state: BucketState, *, at_once: bool) -> BucketState:
+    kept = {}
+    for table, held in state.marks.items():
+        spare = 0 if at_once else state.latest.num_rows + MARKS_SPARE
+        if held.num_rows > state.latest.num_rows + spare:
+            kept[table] = marks.prune(held, has_series(held, state.latest))
+    return state._replace(marks={**state.marks, **kept}) if kept else state
+
+
+def _clock_ms(plan: Plan) -> int:
+    return plan.settled_ms + plan.watermark_ms
