@@ -1,6 +1,6 @@
 """Errors that the analytics side raises on purpose."""
 
-__all__ = ["BadOption", "DataLoss", "MissingJdk", "OutputBusy", "OutputMismatch", "SparkError"]
+__all__ = ["BadOption", "DataLoss", "DiskFull", "MissingJdk", "OutputBusy", "OutputMismatch", "SparkError"]
 
 
 class SparkError(Exception):
@@ -29,6 +29,20 @@ class DataLoss(SparkError):
         return (
             f"queue {self.queue} was to be read from offset {self.start} on, but holds {self.first} to {self.next}: "
             "records are lost to this query. Set failOnDataLoss to false to go on with what is left."
+        )
+
+
+class DiskFull(SparkError):
+    """No space for the tables."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.url = url
+
+    def __str__(self) -> str:
+        return (
+            f"the disk of {self.url} is full: No space left on device. Free some, with `headgate spark tables expire` "
+            "and `vacuum` for example, and start the job again: it goes on with the batch it had, and nothing is lost"
         )
 
 

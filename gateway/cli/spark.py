@@ -48,6 +48,7 @@ def telemetry(
     late_s: Annotated[
         float, typer.Option("--late", help="Seconds after its end in which a settled window is corrected.", min=0)
     ] = 7 * 86_400.0,
+    samples: Annotated[bool, typer.Option("--samples", help="Keep each number and state as a row, too.")] = False,
     findings: Annotated[
         str | None,
         typer.Option(
@@ -92,6 +93,7 @@ def telemetry(
                 trigger_s=trigger_s,
                 watermark_s=watermark_s,
                 late_s=late_s,
+                samples=samples,
                 findings=None if findings == "none" else findings,
                 rules=rules,
                 starting_offsets=starting_offsets,
@@ -145,6 +147,19 @@ def compact(*, output: Where = OUTPUT, storage_option: StorageOptions = None, hi
 def vacuum(*, output: Where = OUTPUT, storage_option: StorageOptions = None, history: History = 6) -> None:
     """Delete files that were replaced longer ago than the history. The job must be stopped."""
     typer.echo(f"{_maintained('vacuum', output, storage_option, history_h=history):,} files deleted")
+
+
+@tables.command()
+def expire(
+    *,
+    days: Annotated[int, typer.Option("--days", help="How many days are kept, today not counted.", min=0)],
+    output: Where = OUTPUT,
+    storage_option: StorageOptions = None,
+    history: History = 6,
+) -> None:
+    """Take rows of longer ago out of windows, samples, traffic, findings and quarantine. The job must be stopped."""
+    gone = _maintained("expire", output, storage_option, days=days, history_h=history)
+    typer.echo(f"{gone:,} files gave way; vacuum deletes them after the history")
 
 
 def _maintained(what: str, output: str, storage_option: list[str] | None, **settings: int) -> Any:

@@ -83,6 +83,8 @@ def work(plan: Plan, bucket: int, records: pa.Table | None) -> BucketReport:
             absorbed = _absorbed(plan, after, mine, quality[counted])
             after, samples, events = absorbed.state, absorbed.samples, absorbed.events
             quality[counted] = absorbed.quality
+            if absorbed.rows is not None:
+                found.files.extend(write_rows(plan, "samples", SETTLED, bucket, absorbed.rows))
         queues, traffic = _queues(records), _traffic(records, quality)
     devices, silent = liveness.silence(after.devices, plan.settled_ms + plan.watermark_ms)
     found.files.extend(write_rows(plan, "anomalies", SETTLED, bucket, pa.concat_tables([events, silent])))
@@ -115,6 +117,7 @@ class _Absorbed(NamedTuple):
     samples: pa.Table  # for windows
     events: pa.Table  # of devices and series
     quality: npt.NDArray[np.object_]  # of each record
+    rows: pa.Table | None  # of the table `samples`, where it is kept
 
 
 def _refuse(plan: Plan, state: BucketState, names: pa.ChunkedArray, quality: npt.NDArray[np.object_]) -> None:
@@ -143,10 +146,13 @@ def _absorbed(plan: Plan, state: BucketState, records: pa.Table, quality: npt.ND
         rejected=np.asarray(pc.is_valid(records["rejected"])),
     )
     devices, back = liveness.observe(state.devices, records, flags)
+    rows = None
+    if plan.samples:
+        rows = _sample_rows(records, everything, np.where(verdicts == TOO_MANY_DEVICES, TOO_MANY_METRICS, verdicts))
     in_time = everything.filter(pa.array((verdicts == OK) & numbers)).select(SAMPLES.names)
     series, strange = anomalies.detect(state.series, in_time)
     after = state._replace(latest=latest, aliases=names, devices=devices, series=series)
-    return _Absorbed(after, samples, pa.concat_tables([back, strange]), quality)
+    return _Absorbed(after, samples, pa.concat_tables([back, strange]), quality, rows)
 
 
 def _replace(plan: Plan, bucket: int, before: BucketState, after: BucketState, found: _Tables) -> None:
@@ -241,6 +247,16 @@ def _samples(records: pa.Table, known: pa.Table) -> tuple[pa.Table, pa.Table]:
     }
     columns = [made[name] if name in made else kept[name] for name in STATES.names]
     return pa.table(columns, schema=STATES), names
+
+
+def _sample_rows(records: pa.Table, samples: pa.Table, quality: npt.NDArray[np.object_]) -> pa.Table:
+    """Each number and state as a row of `samples`."""
+    owners = pc.list_parent_indices(records["samples"].combine_chunks())
+    kept = records.select(["topic", "protocol"]).take(owners)
+    made = {"topic": kept["topic"], "protocol": kept["protocol"], "quality": pa.array(quality, pa.string())}
+    schema = SPECS["samples"].columns
+    rows = pa.table([made[name] if name in made else samples[name] for name in schema.names], schema=schema)
+    return rows.sort_by([(name, "ascending") for name in ("device", "metric", "time")])
 
 
 def _rejected(records: pa.Table) -> pa.Table:

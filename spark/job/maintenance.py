@@ -3,6 +3,7 @@
 A running job does the first two by itself.
 """
 
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from spark.tables.commits import Commits
 from spark.tables.files import Place, now_ms
 from spark.tables.schemas import SPECS
 
-__all__ = ["Description", "compact", "describe", "vacuum"]
+__all__ = ["Description", "compact", "describe", "expire", "vacuum"]
 
 
 class Description(NamedTuple):
@@ -47,6 +48,19 @@ def vacuum(place: Place, *, history_h: int = 6) -> int:
     commits = _opened(place, history_h)
     try:
         return commits.vacuum(all_files=True)
+    finally:
+        commits.close()
+
+
+def expire(place: Place, *, days: int, history_h: int = 6) -> int:
+    """Takes the rows of days longer ago out of the tables that have days; returns how many files gave way.
+
+    `vacuum` deletes the files once no reader may need them. Raises `SparkError`.
+    """
+    commits = _opened(place, history_h)
+    try:
+        today = datetime.fromtimestamp(now_ms() / 1000, UTC).date()
+        return commits.expire(today - timedelta(days=days))
     finally:
         commits.close()
 

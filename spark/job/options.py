@@ -35,6 +35,7 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
     retry_s: float = 60.0  # how long an absent store is waited for
     cores: int = 2
     buckets: int = 4  # parts of the state, worked on side by side: fixed when the output is begun
+    samples: bool = False  # each number and state is a row of the table `samples`
     tick_s: float = 5.0  # while no record comes: seconds between two looks at what time alone changes
     findings: str | None = None  # URL of the gateway's HTTP port, where findings are published; None: in the table only
     findings_age_s: float = 3_600.0  # findings of longer ago are no news: they are in the table only

@@ -91,6 +91,7 @@ def settings_of(options: TelemetryOptions) -> Settings:
         series_max=options.series_max,
         metrics_max=options.metrics_max,
         forget_ms=round(options.forget_s * 1000),
+        samples=options.samples,
         findings=options.findings is not None,
     )
 

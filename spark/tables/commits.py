@@ -19,19 +19,20 @@ import fcntl
 import os
 import uuid
 from collections.abc import Iterable
+from datetime import date
 from pathlib import Path
-from typing import Any
 
 import msgspec
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from spark.errors import OutputBusy, OutputMismatch, SparkError
+from spark.errors import DiskFull, OutputBusy, OutputMismatch, SparkError
 from spark.tables.counters import counts_after, progress_after, traffic_after
 from spark.tables.files import Place, now_ms
 from spark.tables.live_files import MERGE_FILES, LiveFiles
 from spark.tables.manifest import TICKS_MAX, Manifest, sequence
+from spark.tables.opening import evolve, open_table
 from spark.tables.reports import BucketReport, NewFile, Plan
 from spark.tables.schemas import DAY, FINDINGS, SPECS
 from spark.tables.state import STATE
@@ -42,7 +43,6 @@ __all__ = ["JOB_FILE", "Commits", "Settings"]
 JOB_FILE = "headgate-job"
 _LOCK_FILE = ".lock"
 VACUUM_EVERY_MS = 3_600_000
-_CONFIGURATION = {"delta.checkpointInterval": "50", "delta.enableExpiredLogCleanup": "true"}
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     series_max: int = 5_000_000
     metrics_max: int = 1_000  # of one device
     forget_ms: int = 30 * 86_400_000
+    samples: bool = False  # kept, each as a row
     findings: bool = False  # published after each pass (`spark.findings`)
     history_h: int = 6  # how long what was replaced stays readable: time travel, and readers that lag
 
@@ -64,7 +65,8 @@ class Commits:
 
     def __init__(self, place: Place, settings: Settings, manifest: Manifest, lock: int | None) -> None:
         self.place, self.manifest, self._settings, self._lock = place, manifest, settings, lock
-        self._tables = {name: self._table(name) for name in SPECS}
+        self._tables = {name: open_table(place, name, settings.history_h) for name in SPECS}
+        self._evolve()
         self._live = {name: LiveFiles.of(table) for name, table in self._tables.items()}
         self._merge_files = MERGE_FILES
         self.restless = True  # until a pass has found nothing that time alone may change
@@ -128,6 +130,7 @@ class Commits:
             place=self.place,
             pass_=wanted,
             attempt=uuid.uuid4().hex[:8],
+            samples=self._settings.samples,
             settled_ms=self.manifest.progress.watermark_ms,
             watermark_ms=self._settings.watermark_ms,
             late_ms=self._settings.late_ms,
@@ -218,21 +221,24 @@ class Commits:
 
     # ---- tables
 
-    def _table(self, name: str) -> Any:
-        url, options = self.place.child(name), dict(self.place.options)
-        spec = SPECS[name]
-        keep = f"interval {self._settings.history_h} hours"
-        configuration = {**_CONFIGURATION, "delta.deletedFileRetentionDuration": keep}
-        configuration["delta.logRetentionDuration"] = keep
-        try:
-            if not DeltaTable.is_deltatable(url, options):
-                schema, by = spec.schema, spec.partition_by
-                DeltaTable.create(
-                    url, schema, "ignore", by, name=name, configuration=configuration, storage_options=options
-                )
-            return DeltaTable(url, storage_options=options)
-        except (DeltaError, OSError) as error:
-            raise SparkError(f"the table {url} cannot be opened: {error}") from error
+    def _evolve(self) -> None:
+        """Gives tables of an older version their new columns; not while a pass is half committed, whose versions count.
+
+        Until then files have columns that the table does not name yet.
+        """
+        if self.whole:
+            for name, table in self._tables.items():
+                evolve(self.place, name, table)
+
+    def expire(self, before: date) -> int:
+        """Takes the rows of days before one out of the tables that have days; returns how many files gave way."""
+        gone = {name: self._live[name].before(f"{DAY.name}={before.isoformat()}") for name in SPECS}
+        for name, paths in gone.items():
+            if paths:
+                self._write(name, [], paths, [])
+        versions = {name: table.version() for name, table in self._tables.items()}
+        self._save(msgspec.structs.replace(self.manifest, versions=versions))
+        return sum(len(paths) for paths in gone.values())
 
     def _merges(self) -> dict[int, dict[str, list[list[str]]]]:
         """The small files that each bucket is to merge in a pass."""
@@ -262,13 +268,14 @@ class Commits:
                 gone += self._live[name].opened(report.bucket)
         if not files and not gone:
             return
-        stamp = now_ms()
+        self._write(name, files, gone, [Transaction(self.manifest.job, plan.pass_, now_ms())])
+
+    def _write(self, name: str, files: list[NewFile], gone: list[str], transactions: list[Transaction]) -> None:
+        """Commits files to add and files that give way. Raises `OutputBusy` and `SparkError`."""
+        table, spec, stamp = self._tables[name], SPECS[name], now_ms()
         actions: list[AddAction | RemoveAction] = [_add(file, stamp) for file in files]
         actions += [RemoveAction(path, True, stamp, None, _partition(path)) for path in gone]
-        properties = CommitProperties(
-            app_transactions=[Transaction(self.manifest.job, plan.pass_, stamp)], max_commit_retries=0
-        )
-        spec = SPECS[name]
+        properties = CommitProperties(app_transactions=transactions, max_commit_retries=0)
         try:
             table.create_write_transaction(
                 actions,
@@ -281,6 +288,8 @@ class Commits:
         except CommitFailedError as error:
             raise OutputBusy(f"another job is writing to {self.place.child(name)}: {error}") from error
         except (DeltaError, OSError) as error:
+            if "No space left" in str(error):
+                raise DiskFull(self.place.url) from error
             raise SparkError(f"the table {self.place.child(name)} cannot be committed: {error}") from error
         table.update_incremental()
         self.place.sync_log(name, table.version())

@@ -4,6 +4,7 @@ On a local disk a file is written under another name, synced and renamed; an obj
 whole.
 """
 
+import errno
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -16,10 +17,11 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from spark.errors import BadOption
+from spark.errors import BadOption, DiskFull
 
 __all__ = ["Place"]
 
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _SCHEMES = ("s3", "s3a")
 
 
@@ -89,17 +91,22 @@ class Place(NamedTuple):
                 yield file
             return
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f".{target.name}.{os.getpid()}")
         try:
+            target.parent.mkdir(parents=True, exist_ok=True)
             with filesystem.open_output_stream(str(partial)) as file:
                 yield file
             sync(partial)
             partial.replace(target)
+            sync(target.parent)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            if error.errno in _FULL:
+                raise DiskFull(self.url) from error
+            raise
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
-        sync(target.parent)
 
     def write(self, name: str, data: bytes) -> None:
         """Replaces a file by one of these bytes."""
@@ -126,8 +133,11 @@ class Place(NamedTuple):
         """Makes a commit of a local table durable."""
         if self.local is not None:
             log = self.local / table / "_delta_log"
-            sync(log / f"{version:020d}.json")
-            sync(log)
+            try:
+                sync(log / f"{version:020d}.json")
+                sync(log)
+            except OSError as error:
+                raise DiskFull(self.url) if error.errno in _FULL else error from error
 
     def _filesystem(self) -> tuple[Any, str]:
         if self.local is not None:

@@ -40,6 +40,11 @@ class LiveFiles:
         paths = (path for files in self._settled.values() for path in files)
         return sorted(path for path in paths if pass_of(path) == pass_)
 
+    def before(self, folder: str) -> list[str]:
+        """The paths of the settled files in folders of days before one, as `day=2026-01-31`."""
+        of_days = (files for (_, day), files in self._settled.items() if day and day < folder)
+        return sorted(path for files in of_days for path in files)
+
     def change(self, added: Iterable[NewFile], removed: Iterable[str]) -> None:
         """Follows a commit."""
         for path in removed:

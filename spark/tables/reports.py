@@ -21,6 +21,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     watermark_ms: int
     late_ms: int
     capacity: Capacity
+    samples: bool  # kept, each as a row
     states: dict[int, str]
     versions: dict[str, int]  # table -> the version that this pass continues
     merges: dict[int, dict[str, list[list[str]]]] = {}  # bucket -> table -> runs of small files, each to become one

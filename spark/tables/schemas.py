@@ -10,7 +10,7 @@ from spark.telemetry import digest
 from spark.telemetry.events import EVENTS
 from spark.telemetry.groups import column, flatten, lists
 from spark.telemetry.liveness import COUNTS, DEVICES
-from spark.telemetry.windows import CENTROIDS, INSTANT, LATEST, PARTIALS, WINDOW_MS
+from spark.telemetry.windows import CENTROIDS, INSTANT, LATEST, PARTIALS, STATES, WINDOW_MS
 
 __all__ = ["DAY", "FINDINGS", "SPECS", "WINDOWS", "WINDOW_TABLES", "Spec", "partials_from", "presented", "rated"]
 
@@ -35,6 +35,7 @@ _QUARANTINE = pa.schema(
     + [("topic", pa.string()), ("queue", pa.int32()), ("offset", pa.int64()), ("position", pa.string())]
     + [("body", pa.binary())]
 )
+_SAMPLES = pa.schema([*STATES, ("topic", pa.string()), ("protocol", pa.string()), ("quality", pa.string())])
 _LIVENESS = (
     *("device", "address", "protocol", "state", "first_seen", "last_seen", "silent_since", "interval_s", "jitter_s"),
     *("flaps", "records"),
@@ -74,6 +75,7 @@ SPECS: Mapping[str, Spec] = {
     "latest": Spec(LATEST, False, "time"),
     "quality": Spec(_QUALITY, False, "last_seen"),
     "quarantine": Spec(_QUARANTINE, True, "stored_at"),
+    "samples": Spec(_SAMPLES, True, "stored_at"),  # by the store's clock: devices' clocks name any day
     "traffic": Spec(_TRAFFIC, True, "start"),
 }
 

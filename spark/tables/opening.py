@@ -1,0 +1,71 @@
+"""Opens the tables of an output: those that are missing are begun, those of an older version get their new columns."""
+
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError
+
+from spark.errors import OutputMismatch, SparkError
+from spark.tables.files import Place
+from spark.tables.schemas import SPECS
+
+__all__ = ["evolve", "open_table"]
+
+_CONFIGURATION = {"delta.checkpointInterval": "50", "delta.enableExpiredLogCleanup": "true"}
+
+
+def open_table(place: Place, name: str, history_h: int) -> Any:
+    """The Delta table of a name, begun when it is not there. Raises `SparkError`."""
+    url, options = place.child(name), dict(place.options)
+    spec = SPECS[name]
+    keep = f"interval {history_h} hours"
+    configuration = {**_CONFIGURATION, "delta.deletedFileRetentionDuration": keep}
+    configuration["delta.logRetentionDuration"] = keep
+    try:
+        if not DeltaTable.is_deltatable(url, options):
+            DeltaTable.create(
+                url,
+                spec.schema,
+                "ignore",
+                spec.partition_by,
+                name=name,
+                configuration=configuration,
+                storage_options=options,
+            )
+        return DeltaTable(url, storage_options=options)
+    except (DeltaError, OSError) as error:
+        raise SparkError(f"the table {url} cannot be opened: {error}") from error
+
+
+def evolve(place: Place, name: str, table: Any) -> bool:
+    """Adds the columns that a table of an older version lacks; rows before have nulls there. Returns whether it did.
+
+    Raises `OutputMismatch` for a column of another type.
+    """
+    there, wanted = pa.schema(table.schema().to_arrow()), SPECS[name].schema
+    for field in wanted:
+        if field.name in there.names and not _alike(there.field(field.name).type, field.type):
+            raise OutputMismatch(
+                f"the column {field.name} of {place.child(name)} is {there.field(field.name).type}, where this version "
+                f"has {field.type}: name another output and checkpoint, and the tables are computed from the log again"
+            )
+    missing = [field for field in wanted if field.name not in there.names]
+    if not missing:
+        return False
+    try:
+        table.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
+        table.update_incremental()
+    except (DeltaError, OSError) as error:
+        raise SparkError(f"the table {place.child(name)} cannot get new columns: {error}") from error
+    place.sync_log(name, table.version())
+    return True
+
+
+def _alike(there: pa.DataType, wanted: pa.DataType) -> bool:
+    """Returns whether two types are one to Delta Lake, which knows no large texts and names no list's element."""
+    if pa.types.is_list(wanted):
+        listed = pa.types.is_list(there) or pa.types.is_large_list(there)
+        return listed and _alike(there.value_type, wanted.value_type)
+    same = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary(), pa.string_view(): pa.string()}
+    return bool(same.get(there, there) == same.get(wanted, wanted))

@@ -1,0 +1,161 @@
+"""The tables over time: samples kept, days expired, columns added, disks that fill up."""
+
+import re
+import shutil
+import subprocess
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+deltalake = pytest.importorskip("deltalake")
+
+from typer.testing import CliRunner  # noqa: E402
+
+from gateway.cli.spark import app  # noqa: E402
+from spark.errors import OutputMismatch, SparkError  # noqa: E402
+from spark.job import maintenance  # noqa: E402
+from spark.tables import opening  # noqa: E402
+from spark.tables.commits import Commits, Settings  # noqa: E402
+from spark.tables.files import Place  # noqa: E402
+from spark.tables.reader import Tables  # noqa: E402
+from spark.tables.schemas import SPECS  # noqa: E402
+from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown  # noqa: E402
+
+DAY_MS = 86_400_000
+T0 = 1_767_225_600_000
+SETTINGS = Settings(watermark_ms=30_000, late_ms=3_600_000, buckets=2, samples=True)
+
+
+@pytest.fixture
+def places(tmp_path):
+    return Place.of(tmp_path / "out"), tmp_path / "checkpoint"
+
+
+def plain(place: Place, name: str) -> "pa.Table":
+    return deltalake.DeltaTable(place.child(name)).to_pyarrow_table()
+
+
+def test_each_sample_is_a_row_when_they_are_kept(places):
+    commits = Commits.open(*places, SETTINGS)
+    ahead = Record("d", T0 + DAY_MS, 2, {"a": 9.0}, stored_ms=T0 + 3)
+    do_batch(commits, 0, [Record("d", T0, 0, {"a": 1.0, "b": "on"}), Record("e", T0 + 1, 1, {"a": 2.0}), ahead])
+    do_batch(commits, 1, [Record("d", T0 + 5, 3, {"a": 3.0})])
+    commits.close()
+    rows = plain(places[0], "samples").sort_by([("offset", "ascending"), ("metric", "ascending")]).to_pylist()
+    assert [(r["device"], r["metric"], r["value"], r["text"], r["offset"], r["quality"]) for r in rows] == [
+        ("d", "a", 1.0, None, 0, "ok"),
+        ("d", "b", None, "on", 0, "ok"),
+        ("e", "a", 2.0, None, 1, "ok"),
+        ("d", "a", 9.0, None, 2, "ahead"),
+        ("d", "a", 3.0, None, 3, "ok"),
+    ]
+    assert {str(r["day"]) for r in rows} == {"2026-01-01"}  # by the store's clock, whatever a device says
+    without = Commits.open(*places, Settings(watermark_ms=30_000, late_ms=3_600_000, buckets=2))
+    do_batch(without, 2, [Record("d", T0 + 6, 4, {"a": 3.0})])
+    without.close()
+    assert plain(places[0], "samples").num_rows == 5
+
+
+def test_days_expire_and_readers_of_the_manifest_see_it(places, monkeypatch):
+    commits = Commits.open(*places, SETTINGS)
+    for day in range(3):
+        do_batch(commits, day, [Record("d", T0 + day * DAY_MS, day, {"a": float(day)})])
+    do_tick(commits, T0 + 2 * DAY_MS + 20 * MINUTE_MS)
+    commits.close()
+    monkeypatch.setattr(maintenance, "now_ms", lambda: T0 + 2 * DAY_MS + 5)
+    assert maintenance.expire(places[0], days=1) == 4  # windows of both widths, samples and traffic: of the first day
+    kept = naive([Record("d", T0 + day * DAY_MS, day, {"a": float(day)}) for day in (1, 2)])
+    assert shown(Tables(places[0].url).windows()) == shown(plain(places[0], "windows_1m")) == kept
+    assert plain(places[0], "samples").num_rows == 2
+    assert maintenance.expire(places[0], days=1) == 0
+    commits = Commits.open(*places, SETTINGS)
+    do_batch(commits, 3, [Record("d", T0 + 2 * DAY_MS + 60_000, 3, {"a": 5.0})])
+    commits.close()
+    assert plain(places[0], "samples").num_rows == 3
+
+
+def test_a_table_of_an_older_version_gets_its_new_columns(places, monkeypatch):
+    older = SPECS["anomalies"]._replace(columns=pa.schema([f for f in SPECS["anomalies"].columns if f.name != "score"]))
+    with monkeypatch.context() as patch:
+        patch.setattr(opening, "SPECS", {**SPECS, "anomalies": older})
+        place = places[0]
+        table = opening.open_table(place, "anomalies", 6)
+        row = {
+            "time": datetime(2026, 1, 1, tzinfo=UTC),
+            "device": "d",
+            "kind": "spike",
+            "day": datetime(2026, 1, 1, tzinfo=UTC).date(),
+        }
+        deltalake.write_deltalake(table, pa.Table.from_pylist([row], schema=older.schema), mode="append")
+    commits = Commits.open(*places, SETTINGS)
+    commits.close()
+    assert "score" in plain(places[0], "anomalies").column_names
+    assert plain(places[0], "anomalies")["score"].to_pylist() == [None]
+    version = deltalake.DeltaTable(places[0].child("anomalies")).version()
+    Commits.open(*places, SETTINGS).close()
+    assert deltalake.DeltaTable(places[0].child("anomalies")).version() == version
+
+
+def test_a_column_of_another_type_is_refused_with_a_sentence(places, monkeypatch):
+    other = SPECS["devices"]._replace(columns=pa.schema([("device", pa.int64())]))
+    with monkeypatch.context() as patch:
+        patch.setattr(opening, "SPECS", {**SPECS, "devices": other})
+        opening.open_table(places[0], "devices", 6)
+    with pytest.raises(OutputMismatch, match=r"the column device of .* is int64, where this version has string"):
+        Commits.open(*places, SETTINGS)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of its own, 2 MiB large; only root may have one."""
+    where = tmp_path / "disk"
+    where.mkdir()
+    mount = ("mount", "-t", "tmpfs", "-o", "size=2m", "headgate-small-disk", str(where))
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small disk needs root")
+    yield where
+    subprocess.run(("umount", "-l", str(where)), check=True)
+
+
+def test_a_full_disk_is_a_sentence_and_loses_nothing(small_disk, tmp_path):
+    """Wherever in a commit it is full: the room that is left grows by a page or two at each attempt."""
+    place, checkpoint = Place.of(small_disk / "out"), tmp_path / "checkpoint"
+    commits = Commits.open(place, checkpoint, SETTINGS)
+    records = [Record(f"d{n}", T0 + n, n, {"a": float(n), "b": 1.0}) for n in range(40)]
+    do_batch(commits, 0, records[:20])
+    commits.close()
+    ballast, sentences, attempts = small_disk / "ballast", [], 0
+    free = shutil.disk_usage(small_disk).free
+    for room in range(0, free, 8_192):
+        attempts += 1
+        ballast.write_bytes(b"")
+        commits = Commits.open(place, checkpoint, SETTINGS)
+        ballast.write_bytes(bytes(max(0, shutil.disk_usage(small_disk).free - room)))
+        try:
+            do_batch(commits, 1, records[20:])
+        except SparkError as error:
+            sentences.append(str(error))
+        finally:
+            commits.close()
+        if commits.manifest.progress.batch == 1:
+            break
+    ballast.unlink()
+    assert attempts > 3
+    assert all(re.search("No space left|is full", sentence) for sentence in sentences), sentences
+    assert all("\n" not in sentence for sentence in sentences)
+    assert shown(plain(place, "windows_1m")) == naive(records)
+    assert shown(plain(place, "windows_15m")) == naive(records, 15 * MINUTE_MS)
+    assert plain(place, "samples").num_rows == 80
+    assert sum(plain(place, "traffic")["records"].to_pylist()) == 40
+    assert plain(place, "latest").num_rows == 80
+
+
+def test_expire_on_the_command_line(places):
+    commits = Commits.open(*places, SETTINGS)
+    do_batch(commits, 0, [Record("d", T0, 0, {"a": 1.0})])
+    do_tick(commits, T0 + timedelta(hours=1) // timedelta(milliseconds=1))
+    commits.close()
+    ran = CliRunner().invoke(app, ["tables", "expire", "--days", "30", "--output", places[0].url])
+    assert ran.exit_code == 0, ran.output
+    assert "4 files gave way" in ran.output
