@@ -1,5 +1,5 @@
 """Analytics: the PySpark data source, the telemetry job and its tables.
 
 It reads through the store's client, and imports neither the gateway nor an adapter. Rooms, from the top: `dashboard`,
-`job`, `source` and `tables`, `telemetry` and `decode`.
+`shell`, `job`, `source` and `tables`, `publishing`, `telemetry` and `decode`.
 """

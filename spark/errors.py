@@ -1,6 +1,17 @@
 """Errors that the analytics side raises on purpose."""
 
-__all__ = ["BadOption", "DataLoss", "DiskFull", "MissingJdk", "OutputBusy", "OutputMismatch", "SparkError"]
+__all__ = [
+    "BadOption",
+    "BadRow",
+    "DataLoss",
+    "DiskFull",
+    "GatewayUnreachable",
+    "MissingJdk",
+    "OutputBusy",
+    "OutputMismatch",
+    "PublishRefused",
+    "SparkError",
+]
 
 
 class SparkError(Exception):
@@ -56,3 +67,22 @@ class OutputBusy(SparkError):
 
 class OutputMismatch(SparkError):
     """An output directory and a checkpoint that do not belong together; writing on would lose or double records."""
+
+
+class BadRow(SparkError, ValueError):
+    """A row that no message can be made of; the text says which and why."""
+
+
+class GatewayUnreachable(SparkError):
+    """The gateway does not answer, or is overloaded for too long; asking again later is safe."""
+
+
+class PublishRefused(SparkError):
+    """The gateway has refused for good what was to be published."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(status, detail)
+        self.status, self.detail = status, detail
+
+    def __str__(self) -> str:
+        return f"the gateway has refused it with status {self.status}: {self.detail}"

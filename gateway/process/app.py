@@ -105,7 +105,11 @@ class Gateway:
             credentials = node_credentials(config.cluster, host=config.rpc.host, key="rpc.host").server
             with listening_on("rpc", config.rpc.host, config.rpc.port):
                 self._rpc = await StoreService.start(
-                    self.store, self.controller, address=address, credentials=credentials
+                    self.store,
+                    self.controller,
+                    address=address,
+                    credentials=credentials,
+                    by_first_level=not config.routes,
                 )
             self._listens("rpc", config.rpc.host, self._rpc.port, summary="gRPC, for Spark")
         self._admin = await self._serve_pages()

@@ -78,7 +78,9 @@ class Workers:
             credentials = node_credentials(config.cluster, host=rpc.host, key="rpc.host").server
             base, address = self._base, f"{rpc.host}:{rpc.port}"
             with listening_on("rpc", rpc.host, rpc.port):
-                readers = await StoreService.start(base.store, base.controller, address, credentials=credentials)
+                readers = await StoreService.start(
+                    base.store, base.controller, address, credentials=credentials, by_first_level=not config.routes
+                )
             stack.push_async_callback(readers.stop, 1.0)
             self.listening.append(Listening(name="rpc", host=rpc.host, port=readers.port, summary="gRPC, for Spark"))
         stack.push_async_callback(self._stop)

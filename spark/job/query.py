@@ -14,7 +14,6 @@ has been read, less `watermark_s`: a window that ends before it is settled. A re
 """
 
 import logging
-import re
 import shutil
 import signal
 import threading
@@ -35,6 +34,7 @@ from spark.decode.rules import load_rules
 from spark.errors import SparkError
 from spark.findings.publishing import FINDINGS_MAX, Outcome, Publishing, publish_file
 from spark.job.bucket import RECORD_COLUMNS, work
+from spark.job.failures import gist
 from spark.job.idle import IdleTime, LogEnd
 from spark.job.options import TelemetryOptions
 from spark.job.session import build_session, find_java_home
@@ -50,7 +50,6 @@ CLOCKS_MS = 5_000  # by which the clocks of the store and of `--once` may differ
 RESTING_TICK_S = 60.0  # while no window is open and no device is heard
 _ATTEMPTS = 5
 _OVERLOADED = "Python worker failed to connect back"  # within Spark's 10 s, on a machine that is too busy for that
-_ERROR_LINE = re.compile(r"[A-Za-z_][\w.]*: .")
 
 
 def run_telemetry(options: TelemetryOptions) -> None:
@@ -123,16 +122,9 @@ def follow(session: SparkSession, options: TelemetryOptions, commits: Commits, a
         if failure is None:
             break
         if asked.stop.is_set() or attempt == _ATTEMPTS or _OVERLOADED not in str(failure):
-            raise SparkError(f"the telemetry query failed: {_gist(str(failure))}") from failure
+            raise SparkError(f"the telemetry query failed: {gist(str(failure))}") from failure
     if options.once:
         job.tick(started_ms - CLOCKS_MS)  # all that was stored before is read
-
-
-def _gist(failure: str) -> str:
-    """The line of Spark's account of a failed query that says why: the last Python error in it, else its first line."""
-    lines = failure.partition("=== Streaming Query ===")[0].splitlines()
-    errors = [line for line in lines if _ERROR_LINE.match(line)]
-    return errors[-1] if errors else lines[0]
 
 
 def _source_options(options: TelemetryOptions) -> dict[str, str]:
@@ -141,7 +133,7 @@ def _source_options(options: TelemetryOptions) -> dict[str, str]:
         "topic": ",".join(options.topics),
         "columns": ",".join(RECORD_COLUMNS),
         "startingOffsets": options.starting_offsets,
-        "maxOffsetsPerTrigger": str(options.records_max),
+        "maxRecordsPerTrigger": str(options.records_max),
         "retrySeconds": str(options.retry_s),
         "rules": load_rules(options.rules).encode() if options.rules is not None else "",
     }

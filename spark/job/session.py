@@ -12,12 +12,13 @@ from pyspark.sql import SparkSession
 
 from spark.errors import MissingJdk
 
-__all__ = ["JAVA_MIN", "build_session", "find_java_home"]
+__all__ = ["JAVA_MIN", "build_session", "find_java_home", "register"]
 
 JAVA_MIN = 17
 _JVMS = Path("/usr/lib/jvm")
 _VERSION = re.compile(r'"(?:1\.)?(\d+)')
 _PROBE_S = 20
+_PYTHON = "python3"  # of workers, where nothing says another
 _MODULE = "jdk.incubator.vector"  # Spark does not start without it, and trimmed runtimes leave it out
 
 
@@ -95,8 +96,6 @@ def build_session(
 
     It listens on loopback only, shows no web page, and logs warnings. `settings` go over everything set here.
     """
-    from spark.source.datasource import HeadgateDataSource  # noqa: PLC0415  # pyarrow is not needed to look for a JDK
-
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -107,8 +106,23 @@ def build_session(
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
-    session.dataSource.register(HeadgateDataSource)
+    register(session)
     return session
+
+
+def register(session: SparkSession) -> None:
+    """Registers the `headgate` source with a session, the one that takes filters where the session allows that."""
+    from spark.source.datasource import (  # noqa: PLC0415  # pyarrow is not needed to look for a JDK
+        PUSHDOWN,
+        HeadgateDataSource,
+        PushingDataSource,
+    )
+
+    context = session.sparkContext
+    if (context.master or "").startswith("local") and context.pythonExec == _PYTHON:
+        context.pythonExec = sys.executable  # the session was there before anybody could say which Python it needs
+    pushes = str(session.conf.get(PUSHDOWN, "false")).lower() == "true"
+    session.dataSource.register(PushingDataSource if pushes else HeadgateDataSource)
 
 
 def _settings(shuffle_partitions: int, driver_memory: str, local_dir: Path | None) -> dict[str, str]:
@@ -117,6 +131,7 @@ def _settings(shuffle_partitions: int, driver_memory: str, local_dir: Path | Non
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": driver_memory,
         "spark.log.level": "WARN",
+        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(shuffle_partitions),
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",

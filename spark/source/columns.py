@@ -1,13 +1,14 @@
 """The data source's columns: their Spark types, and how each is made from a chunk of the log.
 
 A chunk becomes one Arrow record batch, built column by column. Only what the asked-for columns need is done: where
-none of them comes from the message itself, no record is decoded.
+none of them comes from the message itself, no record is decoded. Records that a query does not want
+(`spark.source.selection`) are left out before: by their addresses first, for which no more than that is decoded.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,6 +24,7 @@ from pyspark.sql.types import (
     DoubleType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -33,6 +35,8 @@ from spark.decode.rules import Rules
 from spark.decode.samples import Decoder
 from spark.decode.values import BAD_BODY, ENCODED, Rows
 from spark.errors import BadOption
+from spark.source.bodies import DATA, DATA_ERROR, BodyDecoder, data_type
+from spark.source.selection import Selection, address_of
 from store.api.devices import Devices
 from store.api.message import Message, decode
 from store.api.queues import Fetched
@@ -76,59 +80,121 @@ TYPES: Mapping[str, DataType] = {
     "qos": ByteType(),
     "retain": BooleanType(),
     "expires_at": TimestampType(),
+    "deliver_at": TimestampType(),
     "reply_to": _TEXT,
     "correlation": BinaryType(),
     "traceparent": _TEXT,
     "properties": _PAIRS,
+    "headers": MapType(_TEXT, _TEXT),
+    "native": _TEXT,
     "body": BinaryType(),
     "samples": _SAMPLES,
     "quality": _TEXT,
     "reason": _TEXT,
     "rejected": BinaryType(),
+    DATA_ERROR: _TEXT,
 }
+_DecodedT = TypeVar("_DecodedT")
+_encode = msgspec.json.Encoder(enc_hook=repr).encode
 _ROW_WORDS = ROWS_DTYPE.itemsize // 8
-DERIVED = ("samples", "quality", "reason", "rejected")  # made from the body as telemetry; only on request
+DERIVED = ("samples", "quality", "reason", "rejected", DATA_ERROR)  # made from the body; only on request
 
 
-def schema_of(names: Sequence[str]) -> StructType:
-    """The Spark schema of these columns, in this order; none named: all but `DERIVED`. Raises `BadOption`."""
-    wanted = names or [name for name in TYPES if name not in DERIVED]
-    if unknown := [name for name in wanted if name not in TYPES]:
-        raise BadOption("columns", f"names {', '.join(unknown)}; there are: {', '.join(TYPES)}")
-    return StructType([StructField(name, TYPES[name]) for name in wanted])
+def schema_of(names: Sequence[str], format_: str = "raw") -> StructType:
+    """The Spark schema of these columns, in this order. Raises `BadOption`.
+
+    None named: all but `DERIVED`, and `data` and `data_error` where a format is asked for.
+    """
+    data = data_type(format_)
+    types = TYPES if data is None else {**TYPES, DATA: data}
+    wanted = names or [*(name for name in TYPES if name not in DERIVED), *((DATA, DATA_ERROR) if data else ())]
+    if unknown := [name for name in wanted if name not in types]:
+        raise BadOption("columns", f"names {', '.join(unknown)}; there are: {', '.join(types)}")
+    return StructType([StructField(name, types[name]) for name in wanted])
 
 
 class Columns:
     """Makes record batches of one schema. Raises `BadOption` when the schema has a column that there is not."""
 
-    def __init__(self, schema: StructType, rules: Rules | None = None) -> None:
+    def __init__(
+        self,
+        schema: StructType,
+        rules: Rules | None = None,
+        *,
+        format_: str = "raw",
+        selection: Selection | None = None,
+    ) -> None:
         rules = rules or Rules()
         self._devices, self._decoder = Devices(rules.devices), Decoder(rules.decode)
+        self._selection = selection or Selection()
         for field in schema.fields:
+            if field.name == DATA:
+                continue
             if TYPES.get(field.name) != field.dataType:
                 known = TYPES.get(field.name)
                 why = f"is {known.simpleString()}" if known else f"is none of: {', '.join(TYPES)}"
                 raise BadOption("schema", f"has {field.name} {field.dataType.simpleString()}, which {why}")
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._make = [(_MAKERS[field.name], self._schema.field(field.name).type) for field in schema.fields]
+        self._bodies = self._body_decoder(schema, format_)
+
+    def _body_decoder(self, schema: StructType, format_: str) -> tuple[BodyDecoder, pa.DataType] | None:
+        """The decoder of the column `data`, where the schema has it or what it says of errors."""
+        if DATA in schema.names:
+            return BodyDecoder(format_, schema[DATA].dataType), self._schema.field(DATA).type
+        kind = data_type(format_)
+        if DATA_ERROR not in schema.names or kind is None:
+            return None
+        arrow = to_arrow_schema(StructType([StructField(DATA, kind)]), timezone="UTC")
+        return BodyDecoder(format_, kind), arrow.field(DATA).type
 
     def batch(self, fetched: Fetched, *, queue: int, topic: str) -> pa.RecordBatch:
-        """The records of a chunk. Raises `CorruptFrame` for a record that is no message."""
-        chunk = _Chunk(fetched, queue, topic, self._devices, self._decoder)
+        """The wanted records of a chunk. Raises `CorruptFrame` for a record that is no message."""
+        chunk = _Chunk(fetched, queue, topic, self._devices, self._decoder, bodies=self._bodies)
+        chunk.choose(self._selection)
         return pa.RecordBatch.from_arrays([make(chunk, kind) for make, kind in self._make], schema=self._schema)
 
 
 class _Chunk:
-    """One chunk; what several columns share is made once, on demand."""
+    """One chunk; what several columns share is made once, on demand. `picked` are the wanted records, None: all."""
 
-    def __init__(self, fetched: Fetched, queue: int, topic: str, devices: Devices, decoder: Decoder) -> None:
-        self.devices, self.decoder = devices, decoder
+    def __init__(
+        self,
+        fetched: Fetched,
+        queue: int,
+        topic: str,
+        devices: Devices,
+        decoder: Decoder,
+        *,
+        bodies: tuple[BodyDecoder, pa.DataType] | None,
+    ) -> None:
+        self.devices, self.decoder, self._bodies = devices, decoder, bodies
         self.fetched, self.queue, self.topic = fetched, queue, topic
         self.count = fetched.next - fetched.offset
         self.sizes = [len(rows) for rows in fetched.rows]
+        self.picked: npt.NDArray[np.int64] | None = None
+
+    def choose(self, selection: Selection) -> None:
+        """Leaves out the records that are not wanted, before any column is made."""
+        if selection.by_address:
+            self._pick(np.flatnonzero(selection.addresses(self._decoded(address_of))))
+        if selection.by_message:
+            messages = self.messages
+            wanted = selection.messages(messages, self.devices)
+            before = np.arange(self.count) if self.picked is None else self.picked
+            self._pick(before[wanted])
+            self.messages = [message for message, keep in zip(messages, wanted.tolist(), strict=True) if keep]
+
+    def _pick(self, picked: npt.NDArray[np.int64]) -> None:
+        self.picked, self.count = picked, len(picked)
+        self.__dict__.pop("rows", None)
+
+    def only_picked(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Of values of all records those of the wanted ones."""
+        return values if self.picked is None else values[self.picked]
 
     @cached_property
-    def rows(self) -> npt.NDArray[np.void]:
+    def _all_rows(self) -> npt.NDArray[np.void]:
         """The queue's rows of all frames, gathered as plain integers: three times as fast as structures."""
         found = [
             np.frombuffer(f.data, "<u8", f.header.row_count * _ROW_WORDS, HEADER.size).reshape(-1, _ROW_WORDS)[rows]
@@ -137,18 +203,35 @@ class _Chunk:
         return np.concatenate(found).view(ROWS_DTYPE).ravel()
 
     @cached_property
+    def rows(self) -> npt.NDArray[np.void]:
+        """The rows of the wanted records."""
+        return self.only_picked(self._all_rows)
+
+    @cached_property
     def messages(self) -> list[Message]:
-        """The records, decoded: 0.25 us each with the slicing here, the one step that is the same for every reader."""
-        starts = self.rows["pos"].astype(np.int64)
+        """The wanted records: 0.25 us each with the slicing, the one step that is the same for every reader."""
+        return self._decoded(decode)
+
+    def _decoded(self, decoder: Callable[[bytes], _DecodedT]) -> list[_DecodedT]:
+        """Something of each wanted record. Raises `CorruptFrame`."""
+        rows = self._all_rows
+        starts = rows["pos"].astype(np.int64)
         starts += np.repeat([frame.payload_start for frame in self.fetched.frames], self.sizes)
-        ends = (starts + self.rows["len"]).tolist()
-        begins = starts.tolist()
-        found: list[Message] = []
+        ends = starts + rows["len"]
+        counts = self.sizes
+        if self.picked is not None:
+            starts, ends = starts[self.picked], ends[self.picked]
+            bounds = np.searchsorted(self.picked, np.cumsum([0, *self.sizes]))
+            counts = np.diff(bounds).tolist()
+        begins, stops = starts.tolist(), ends.tolist()
+        found: list[_DecodedT] = []
         at = 0
-        for frame, size in zip(self.fetched.frames, self.sizes, strict=True):
+        for frame, size in zip(self.fetched.frames, counts, strict=True):
+            if not size:
+                continue
             data, upto = frame.plain, at + size
             try:
-                found += [decode(data[s:e]) for s, e in zip(begins[at:upto], ends[at:upto], strict=True)]
+                found += [decoder(data[s:e]) for s, e in zip(begins[at:upto], stops[at:upto], strict=True)]
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise CorruptFrame(frame.start, f"a record of queue {self.queue} is no message: {error}") from error
             at = upto
@@ -157,12 +240,21 @@ class _Chunk:
     @cached_property
     def positions(self) -> list[str]:
         """Each record's position, as `str(Position)` writes it."""
-        return [
+        found = [
             f"{prefix}{row:x}"
             for frame, rows in zip(self.fetched.frames, self.fetched.rows, strict=True)
             for prefix in (f"{frame.start:x}.",)
             for row in np.asarray(rows).tolist()
         ]
+        return found if self.picked is None else [found[n] for n in self.picked.tolist()]
+
+    @cached_property
+    def data(self) -> tuple[pa.Array, list[str | None]]:
+        """The decoded bodies, and why some are null."""
+        if self._bodies is None:
+            return pa.nulls(self.count), [None] * self.count
+        decoder, kind = self._bodies
+        return decoder.arrays(self.messages, kind)
 
     @cached_property
     def samples(self) -> Rows:
@@ -188,7 +280,7 @@ def _instants(times_ms: npt.NDArray[np.uint64], kind: pa.DataType) -> pa.Array:
 
 
 def _offset(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
-    return pa.array(np.arange(chunk.fetched.offset, chunk.fetched.next, dtype=np.int64), kind)
+    return pa.array(chunk.only_picked(np.arange(chunk.fetched.offset, chunk.fetched.next, dtype=np.int64)), kind)
 
 
 def _position(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
@@ -206,12 +298,18 @@ def _time(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
 
 def _stored_at(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
     stored = np.array([frame.header.stored_at_ms for frame in chunk.fetched.frames], np.uint64)
-    return _instants(np.repeat(stored, chunk.sizes), kind)
+    return _instants(chunk.only_picked(np.repeat(stored, chunk.sizes)), kind)
 
 
-def _expires_at(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
-    times = [m.expires_at_ms for m in chunk.messages]
-    return pa.array([None if t is None else max(0, min(t, TIME_MS_MAX)) * 1000 for t in times], kind)
+def _instant(attribute: str) -> Maker:
+    """A column that is a time in ms, or nothing."""
+    get = attrgetter(attribute)
+
+    def make(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
+        times = list(map(get, chunk.messages))
+        return pa.array([None if t is None else max(0, min(t, TIME_MS_MAX)) * 1000 for t in times], kind)
+
+    return make
 
 
 def _qos(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
@@ -232,6 +330,25 @@ def _properties(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
     bounds = [0, *np.cumsum([len(p) for p in pairs]).tolist()]
     flat = [pair for p in pairs if p for pair in p]
     return _structs(kind, bounds, ([name for name, _ in flat], [value for _, value in flat]))
+
+
+def _headers(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
+    """The properties by name; of a name that repeats the last one."""
+    return pa.array([list(dict(m.properties).items()) if m.properties else () for m in chunk.messages], kind)
+
+
+def _native(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
+    """The fields that only the message's own protocol has, as JSON; bytes are Base64."""
+    found = [None if m.native is None else _encode(m.native).decode() for m in chunk.messages]
+    return pa.array(found, kind)
+
+
+def _data(chunk: _Chunk, _kind: pa.DataType) -> pa.Array:
+    return chunk.data[0]
+
+
+def _data_error(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
+    return pa.array(chunk.data[1], kind)
 
 
 def _samples(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
@@ -267,9 +384,14 @@ _MAKERS: Mapping[str, Maker] = {name: _plain(name) for name in TYPES if name in 
     "id": _id,
     "time": _time,
     "stored_at": _stored_at,
-    "expires_at": _expires_at,
+    "expires_at": _instant("expires_at_ms"),
+    "deliver_at": _instant("deliver_at_ms"),
     "qos": _qos,
     "properties": _properties,
+    "headers": _headers,
+    "native": _native,
+    DATA: _data,
+    DATA_ERROR: _data_error,
     "samples": _samples,
     "quality": _quality,
     "device": _device,
@@ -277,4 +399,4 @@ _MAKERS: Mapping[str, Maker] = {name: _plain(name) for name in TYPES if name in 
     "reason": _reason,
     "rejected": _rejected,
 }
-assert _MAKERS.keys() == TYPES.keys()
+assert _MAKERS.keys() == TYPES.keys() | {DATA}

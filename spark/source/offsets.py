@@ -4,11 +4,11 @@ Arithmetic alone, so that every rule of resuming can be tested without Spark. A 
 name was not there when the position was taken: it begins at 0, never before and never in the middle.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from spark.errors import BadOption
-from spark.source.options import EARLIEST, LATEST, Place
+from spark.source.options import EARLIEST, LATEST, At, Place
 from store.api.queues import Bounds
 
 __all__ = ["Range", "advance", "chosen_queues", "decode", "encode", "place", "ranges"]
@@ -43,11 +43,17 @@ def chosen_queues(topics: Mapping[str, Iterable[int]], wanted: Iterable[str], *,
     return {queue: name for name in names or sorted(topics) for queue in topics.get(name, ())}
 
 
-def place(where: Place, bounds: Mapping[int, Bounds], *, default: str) -> dict[int, int]:
+def place(
+    where: Place, bounds: Mapping[int, Bounds], *, default: str, at_time: Callable[[int, int], int] | None = None
+) -> dict[int, int]:
     """An offset for each queue of `bounds`; `default` is for those that `where` does not name.
 
+    `at_time` finds the first offset of a queue that was stored at a time or later.
     Raises `BadOption` for a queue that is not there, or an offset beyond its end.
     """
+    if isinstance(where, At):
+        assert at_time is not None
+        return {queue: int(at_time(queue, where.time_ms)) for queue in bounds}
     word = where if isinstance(where, str) else default
     found = {queue: int(b.next if word == LATEST else b.first) for queue, b in bounds.items()}
     assert word in (EARLIEST, LATEST)
@@ -66,8 +72,17 @@ def place(where: Place, bounds: Mapping[int, Bounds], *, default: str) -> dict[i
     return found
 
 
-def advance(start: Mapping[int, int], bounds: Mapping[int, Bounds], limit: int | None) -> dict[int, int]:
+def advance(
+    start: Mapping[int, int],
+    bounds: Mapping[int, Bounds],
+    limit: int | None,
+    *,
+    limit_bytes: int | None = None,
+    size_of: Callable[[int, int], float] = lambda _queue, _offset: 0.0,
+) -> dict[int, int]:
     """Returns the end of the micro-batch after `start`: that of every queue, or about `limit` records in all.
+
+    `limit_bytes` is the same in bytes, as far as `size_of`, a record's mean size from an offset of a queue on, tells.
 
     A limit is shared out in proportion to what each queue has waiting, so that no queue runs ahead of the others in
     time, and at least one each, so that none stands still: it may be exceeded by one record a queue. A queue of
@@ -83,6 +98,10 @@ def advance(start: Mapping[int, int], bounds: Mapping[int, Bounds], limit: int |
         waiting[queue] = b.next - max(begin, b.first)
         end[queue] = int(b.next)
     total = sum(waiting.values())
+    if limit_bytes is not None:
+        size = sum(count * size_of(queue, bounds[queue].next - count) for queue, count in waiting.items() if count)
+        if size > limit_bytes:
+            limit = min(limit or total, max(1, int(total * limit_bytes / size)))
     if limit is None or total <= limit:
         return end
     for queue, count in waiting.items():
@@ -92,16 +111,21 @@ def advance(start: Mapping[int, int], bounds: Mapping[int, Bounds], limit: int |
     return end
 
 
-def ranges(start: Mapping[int, int], end: Mapping[int, int], *, records_max: int) -> list[Range]:
-    """Returns the ranges to read between two positions, by queue, none longer than `records_max`."""
+def ranges(start: Mapping[int, int], end: Mapping[int, int], *, records_max: int, pieces_min: int = 1) -> list[Range]:
+    """Returns the ranges to read between two positions, by queue, none longer than `records_max`.
+
+    They are at least `pieces_min`, of about the same length, where there are as many records.
+    """
+    begins = {queue: start.get(queue, 0) for queue in end}
+    whole = [Range(q, begins[q] if begins[q] <= end[q] else 0, end[q]) for q in sorted(end)]  # from 0: begun anew
+    total = sum(one.end - one.start for one in whole)
     found = []
-    for queue in sorted(end):
-        at, until = start.get(queue, 0), end[queue]
-        if at > until:
-            at = 0  # begun anew
-        pieces = -(-(until - at) // records_max)
+    for queue, at, until in whole:
+        count = until - at
+        share = -(-count * pieces_min // total) if pieces_min > 1 and total else 1
+        pieces = min(count, max(-(-count // records_max), share))
         for piece in range(pieces):
             upto = at + -(-(until - at) // (pieces - piece))
             found.append(Range(queue, at, upto))
-            at = upto
+            at = upto  # noqa: PLW2901  # the next piece's start
     return found

@@ -1,67 +1,98 @@
-"""The data source's options, parsed once and typed; no part of Spark is needed to read them."""
+"""The data source's options for reading, parsed once and typed; no part of Spark is needed to read them."""
 
-import difflib
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeAlias
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from spark import parsing
 from spark.decode.rules import Rules
 from spark.errors import BadOption
+from store.api.filters import check_levels
 from store.rpc import wire
 
-__all__ = ["EARLIEST", "LATEST", "Place", "SourceOptions", "parse_place"]
+__all__ = ["EARLIEST", "LATEST", "At", "Format", "Place", "SourceOptions", "parse_place"]
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
-Place: TypeAlias = Literal["earliest", "latest"] | Mapping[int, int]  # where to begin or end, in every queue
+
+class At(NamedTuple):
+    """The first record of each queue that was stored at this time, ms since 1970, or later."""
+
+    time_ms: int
+
+
+Place: TypeAlias = Literal["earliest", "latest"] | At | Mapping[int, int]  # where to begin or end, in every queue
+Format: TypeAlias = Literal["raw", "json", "cloudevents", "senml"]
 
 _OFFSETS = msgspec.json.Decoder(dict[str, int])
 _OFFSET_MAX = (1 << 63) - 1
+_FORMATS: Final = ("raw", "json", "cloudevents", "senml")
 
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Every option of the `headgate` data source, with its default. Option names are matched whatever their case."""
+    """Every option for reading, with its default. Option names are matched whatever their case."""
 
-    target: str = "127.0.0.1:8081"  # host and port of the store's gRPC service
+    target: str = "127.0.0.1:8081"  # host and port of a gateway's gRPC service; of a cluster several, comma-separated
     topic: tuple[str, ...] = ()  # names, comma-separated; none: all topics
+    filter: tuple[str, ...] = ()  # of addresses, with + and #; one, or a JSON array of several
+    device: tuple[str, ...] = ()  # by the rules; one, or a JSON array of several
+    type: tuple[str, ...] = ()  # one, or a JSON array of several
     columns: tuple[str, ...] = ()  # names, comma-separated; none: all but the derived ones
+    format: Format = "raw"  # how `body` is decoded into the column `data`
     startingOffsets: Place = EARLIEST  # noqa: N815  # the names Spark's other sources have
     startingTimestamp: int | None = None  # noqa: N815  # ms since 1970 or ISO 8601, by the time it was stored
     endingOffsets: Place = LATEST  # noqa: N815  # batch only
-    maxOffsetsPerTrigger: int | None = None  # noqa: N815  # records in one micro-batch
+    endingTimestamp: int | None = None  # noqa: N815  # batch only; records stored before it
+    maxRecordsPerTrigger: int | None = None  # noqa: N815  # records in one micro-batch
+    maxBytesPerTrigger: int | None = None  # noqa: N815  # of records in one micro-batch, about
     maxOffsetsPerPartition: int = 500_000  # noqa: N815  # records in one task
+    minPartitions: int = 1  # noqa: N815  # tasks, where there are as many records
     maxBytesPerFetch: int = wire.CHUNK_BYTES  # noqa: N815  # of one gRPC message, about
     rules: Rules = Rules()  # JSON: the devices' and bodies' rules (`spark.decode.rules`)
     failOnDataLoss: bool = True  # noqa: N815
     retrySeconds: float = 30.0  # noqa: N815  # how long an absent store is waited for
+    caFile: Path | None = None  # noqa: N815  # PEM; with the two below where the cluster's nodes speak TLS
+    certFile: Path | None = None  # noqa: N815
+    keyFile: Path | None = None  # noqa: N815
+    group: str = ""  # the consumer group whose offsets show how far a streaming query is
+    gateway: str = "http://127.0.0.1:8080"  # where `group` is told
+    gatewayCaFile: Path | None = None  # noqa: N815  # PEM; the authorities of a gateway with https
+    user: str = ""  # of the gateway
+    password: str = ""
+    token: str = ""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
         """Options as Spark hands them over. Raises `BadOption`, naming the option and, for a typo, the right one."""
-        names = {name.lower(): name for name in cls.__struct_fields__}
-        values: dict[str, Any] = {}
-        for given, text in options.items():
-            name = names.get(given.lower())
-            if name is None:
-                near = difflib.get_close_matches(given.lower(), names, 1)
-                raise BadOption(given, "is not an option" + (f"; {names[near[0]]} is" if near else ""))
-            try:
-                values[name] = _PARSERS[name](text)
-            except ValueError as error:
-                raise BadOption(name, f"cannot be {text!r}: {error}") from error
-        return cls(**values)
+        found = parsing.parse_options(cls, options, _PARSERS, _ALIASES)
+        files = {"caFile": found.caFile, "certFile": found.certFile, "keyFile": found.keyFile}
+        if any(files.values()) and (missing := [name for name, path in files.items() if path is None]):
+            raise BadOption(missing[0], "is missing; the three files are given together or not at all")
+        if found.group and len(found.topic) != 1:
+            raise BadOption("group", "needs the option topic with one name: a group reads one topic")
+        return found
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The addresses, of which any will do."""
+        return tuple(self.target.split(","))
 
 
 def parse_place(text: str) -> Place:
-    """`earliest`, `latest`, or JSON of queue numbers to offsets: `{"16": 120, "17": 0}`. Raises ValueError."""
+    """`earliest`, `latest`, a time, or JSON of queue numbers to offsets: `{"16": 120, "17": 0}`. Raises ValueError."""
     word = text.strip()
     if word == EARLIEST:
         return EARLIEST
     if word == LATEST:
         return LATEST
+    if not word.startswith("{"):
+        try:
+            return At(parsing.timestamp_ms(word))
+        except ValueError as error:
+            raise ValueError("it must be earliest, latest, a time, or JSON of queues and offsets") from error
     found = {int(queue): offset for queue, offset in _OFFSETS.decode(word).items()}
     for queue, offset in found.items():
         if not 0 <= offset <= _OFFSET_MAX or not 0 <= queue <= 0xFFFF_FFFF:
@@ -69,57 +100,53 @@ def parse_place(text: str) -> Place:
     return found
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
+def _filters(text: str) -> tuple[str, ...]:
+    found = parsing.texts(text)
+    for one in found:
+        check_levels(one)
+    return found
 
 
-def _timestamp_ms(text: str) -> int:
-    word = text.strip()
-    if word.isdecimal():
-        return int(word)
-    when = datetime.fromisoformat(word)
-    return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError("it must be at least 1")
-    return number
-
-
-def _target(text: str) -> str:
-    host, _, port = text.strip().rpartition(":")
-    if not host or not port.isdecimal():
-        raise ValueError("it must be HOST:PORT")
-    return text.strip()
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 <= number < 1e9:
-        raise ValueError("it must be a number of seconds")
-    return number
-
-
-def _flag(text: str) -> bool:
+def _format(text: str) -> str:
     word = text.strip().lower()
-    if word not in ("true", "false"):
-        raise ValueError("it must be true or false")
-    return word == "true"
+    if word not in _FORMATS:
+        raise ValueError(f"it must be one of {', '.join(_FORMATS)}")
+    return word
 
 
-_PARSERS: Mapping[str, Any] = {
-    "target": _target,
-    "topic": _names,
-    "columns": _names,
-    "startingOffsets": parse_place,
-    "startingTimestamp": _timestamp_ms,
-    "endingOffsets": parse_place,
-    "maxOffsetsPerTrigger": _positive,
-    "maxOffsetsPerPartition": _positive,
-    "maxBytesPerFetch": _positive,
-    "rules": Rules.parse,
-    "failOnDataLoss": _flag,
-    "retrySeconds": _seconds,
+_ALIASES: Mapping[str, str] = {  # as Kafka's source names them
+    "maxoffsetspertrigger": "maxrecordspertrigger",
+    "group.id": "group",
+    "maxrecordsperpartition": "maxoffsetsperpartition",
 }
+_PARSERS: Mapping[str, Any] = {
+    "target": parsing.targets,
+    "topic": parsing.names,
+    "filter": _filters,
+    "device": parsing.texts,
+    "type": parsing.texts,
+    "columns": parsing.names,
+    "format": _format,
+    "startingOffsets": parse_place,
+    "startingTimestamp": parsing.timestamp_ms,
+    "endingOffsets": parse_place,
+    "endingTimestamp": parsing.timestamp_ms,
+    "maxRecordsPerTrigger": parsing.positive,
+    "maxBytesPerTrigger": parsing.positive,
+    "maxOffsetsPerPartition": parsing.positive,
+    "minPartitions": parsing.positive,
+    "maxBytesPerFetch": parsing.positive,
+    "rules": Rules.parse,
+    "failOnDataLoss": parsing.flag,
+    "retrySeconds": parsing.seconds,
+    "caFile": parsing.file,
+    "certFile": parsing.file,
+    "keyFile": parsing.file,
+    "group": str.strip,
+    "gateway": parsing.urls,
+    "gatewayCaFile": parsing.file,
+    "user": str,
+    "password": str,
+    "token": str.strip,
+}
+assert _PARSERS.keys() == set(SourceOptions.__struct_fields__)

@@ -5,6 +5,8 @@ from typing import Literal
 
 import msgspec
 
+from store.api.filters import matches
+
 __all__ = ["DecodeRule"]
 
 Format = Literal["auto", "json", "senml", "senml-cbor", "cbor", "sparkplug", "number", "text", "none"]
@@ -25,10 +27,4 @@ class DecodeRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def matches(self, levels: Sequence[str]) -> bool:
         """Returns whether it is for an address of these levels."""
-        pattern = self.filter.split("/")
-        for n, wanted in enumerate(pattern):
-            if wanted == "#":
-                return True
-            if n >= len(levels) or wanted not in ("+", levels[n]):
-                return False
-        return len(pattern) == len(levels)
+        return matches(self.filter.split("/"), levels)

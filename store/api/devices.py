@@ -17,6 +17,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from store.api.filters import check_levels, matches
 from store.api.message import EVENT, Message
 
 __all__ = ["DEVICE_CHARS_MAX", "DeviceRule", "Devices", "generated"]
@@ -52,8 +53,7 @@ class DeviceRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     name: str = ""  # of the property, or of the event's attribute
 
     def __post_init__(self) -> None:
-        if not self.filter or "#" in self.filter.removesuffix("#") or not _whole_levels(self.filter):
-            raise ValueError(f"filter {self.filter!r}: + and # stand for whole levels, # for the last")
+        check_levels(self.filter)
         if self.source == "level" and self.level < 0:
             raise ValueError(f"level {self.level}: levels are counted from 0")
         if self.source == "template" and "{device}" not in self.template.split("/"):
@@ -103,7 +103,7 @@ class Devices:
 
     def _find(self, message: Message) -> str:
         levels = message.address.split("/")
-        matching = [rule for rule, pattern in self._rules if _matches(pattern, levels)]
+        matching = [rule for rule, pattern in self._rules if matches(pattern, levels)]
         name = next((name for rule in matching if (name := rule.find(message, levels))), "")
         found = (name or _by_default(message, levels))[:DEVICE_CHARS_MAX]
         if all(rule.by_address for rule in matching):
@@ -125,19 +125,6 @@ def _by_default(message: Message, levels: Sequence[str]) -> str:
     if len(levels) > _LEVEL + 1 and levels[_LEVEL]:
         return levels[_LEVEL]
     return "/".join(levels[:-1]) or levels[0]
-
-
-def _whole_levels(pattern: str) -> bool:
-    return all(level in ("+", "#") or not set("+#") & set(level) for level in pattern.split("/"))
-
-
-def _matches(pattern: Sequence[str], levels: Sequence[str]) -> bool:
-    for n, wanted in enumerate(pattern):
-        if wanted == "#":
-            return True
-        if n >= len(levels) or wanted not in ("+", levels[n]):
-            return False
-    return len(pattern) == len(levels)
 
 
 def _by_template(template: Sequence[str], levels: Sequence[str]) -> str:

@@ -31,17 +31,33 @@ AnswerT = TypeVar("AnswerT")
 
 
 class RemoteReader:
-    """Reads one store group at `target`, host and port. A context manager; not for several threads at once.
+    """Reads the store at `target`, host and port. A context manager; not for several threads at once.
 
+    Several targets, with commas between them, have the same store, as the proxies of a cluster: while one is away the
+    next one is asked. `first` is the number of the one to begin with.
     `credentials` are `grpc.ChannelCredentials` (`store.rpc.credentials`); without them the connection is plain.
     """
 
     def __init__(
-        self, target: str, *, retry_s: float = RETRY_S, chunk_bytes: int = wire.CHUNK_BYTES, credentials: Any = None
+        self,
+        target: str,
+        *,
+        retry_s: float = RETRY_S,
+        chunk_bytes: int = wire.CHUNK_BYTES,
+        credentials: Any = None,
+        first: int = 0,
     ) -> None:
         self.target = target
+        self._targets = target.split(",")
+        self._turn = first % len(self._targets)
+        self._credentials = credentials
         self._retry_s = retry_s
         self._chunk_bytes = min(max(chunk_bytes, wire.CHUNK_BYTES_MIN), wire.CHUNK_BYTES_MAX)
+        self._open()
+
+    def _open(self) -> None:
+        """Makes the channel to the target whose turn it is; it connects when it is first used."""
+        target, credentials = self._targets[self._turn], self._credentials
         options = (
             ("grpc.max_receive_message_length", wire.MESSAGE_BYTES_MAX),
             ("grpc.initial_reconnect_backoff_ms", 100),
@@ -73,6 +89,14 @@ class RemoteReader:
     def close(self) -> None:
         """Closes the connection; fetches under way end with an error."""
         self._channel.close()
+
+    def _after(self, error: Any, patience: "_Patience") -> None:
+        """Waits before a repetition, and turns to the next target. Raises what is final."""
+        patience.wait_after(error)
+        if len(self._targets) > 1:
+            self._channel.close()
+            self._turn = (self._turn + 1) % len(self._targets)
+            self._open()
 
     def topics(self) -> dict[str, tuple[int, ...]]:
         """Every topic and its queue numbers. Raises `StoreUnreachable`, like every method here."""
@@ -120,7 +144,7 @@ class RemoteReader:
                 if start < end:
                     raise wire.BadAnswer(f"a fetch of queue {queue} ended at {start}, before {end}")
             except grpc.RpcError as error:
-                patience.wait_after(error)
+                self._after(error, patience)
             finally:
                 call.cancel()
 
@@ -139,7 +163,7 @@ class RemoteReader:
             try:
                 answer = self._unary[method](request, timeout=CALL_S)
             except grpc.RpcError as error:
-                patience.wait_after(error)
+                self._after(error, patience)
                 continue
             try:
                 value: AnswerT = msgspec.msgpack.decode(answer, type=kind)

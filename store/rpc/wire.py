@@ -146,6 +146,7 @@ class HealthAnswer(msgspec.Struct, frozen=True, array_like=True):
 
     confirmed: Offset
     streams: int  # fetches under way
+    by_first_level: bool = False  # every topic is named by its addresses' first level: no routes say otherwise
 
 
 # ---- chunks

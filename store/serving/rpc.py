@@ -47,7 +47,15 @@ class StoreService:
     `store` is what readers are fed from; None while there is none. `node` serves proxies, if it was asked for.
     """
 
-    def __init__(self, store: StoreClient | None, controller: ControllerClient, node: NodeService | None) -> None:
+    def __init__(
+        self,
+        store: StoreClient | None,
+        controller: ControllerClient,
+        node: NodeService | None,
+        *,
+        by_first_level: bool = False,
+    ) -> None:
+        self._by_first_level = by_first_level
         self.store = store
         self.node = node
         self._controller = controller
@@ -65,13 +73,15 @@ class StoreService:
         node: NodeService | None = None,
         credentials: Any = None,
         more: Mapping[str, Mapping[str, Any]] | None = None,
+        by_first_level: bool = False,
     ) -> "StoreService":
         """Serves on `address`, host and port; port 0 takes a free one. Raises OSError when it cannot be bound.
 
         `more` are the handlers of other services on the same port, by service and method.
         `credentials` are `grpc.ServerCredentials` (`store.rpc.credentials`); without them everybody may connect.
+        `by_first_level`: every topic is named by its addresses' first level, so that readers may pass over others.
         """
-        service = cls(store, controller, node)
+        service = cls(store, controller, node, by_first_level=by_first_level)
         server = (listening.Server if node is None else pipes.Server)(
             options=(
                 ("grpc.so_reuseport", 0),  # a second server on the port is a mistake, not a load balancer
@@ -136,7 +146,7 @@ class StoreService:
         return wire.encode(await self._reading().queues.offset_at_time(QueueNumber(asked.queue), asked.time_ms))
 
     async def _health(self, _request: bytes) -> bytes:
-        return wire.encode(wire.HealthAnswer(self._reading().log.confirmed, self._streams))
+        return wire.encode(wire.HealthAnswer(self._reading().log.confirmed, self._streams, self._by_first_level))
 
     # ---- the stream
 

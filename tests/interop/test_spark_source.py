@@ -14,12 +14,11 @@ pytest.importorskip("pyarrow")
 
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from spark.errors import MissingJdk
 from spark.job.options import TelemetryOptions
-from spark.job.session import build_session
 from spark.tables.commits import Commits
 from spark.tables.reader import Tables
 from store.api.message import Message
+from tests.support.spark.queries import run_query
 from tests.support.store.fake_store import Serving, serving
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -27,14 +26,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 T0 = 1_700_000_040_000  # the start of a minute
 
 
-@pytest.fixture(scope="module")
-def session(tmp_path_factory):
-    try:
-        session = build_session("tests", shuffle_partitions=2, local_dir=tmp_path_factory.mktemp("spark"))
-    except MissingJdk as error:
-        pytest.skip(str(error))
-    yield session
-    session.stop()
+@pytest.fixture
+def session(spark_session):
+    return spark_session
 
 
 @pytest.fixture
@@ -95,23 +89,76 @@ def test_batch_options(session, served):
     assert read(session, served, startingOffsets="latest", columns="offset").collect() == []
     given = session.read.format("headgate").schema("body binary, queue int").option("target", served.target)
     assert given.load().columns == ["body", "queue"]
-    for wrong in ({"topic": "nope"}, {"topc": "telemetry"}, {"columns": "nope"}):
+    for wrong in ({"topic": "nope"}, {"topc": "telemetry"}, {"columns": "nope"}, {"filter": "a/#/b"}):
         with pytest.raises(PySparkException, match="option"):
             read(session, served, **wrong).count()
+
+
+def test_what_is_wanted_is_chosen_before_rows_are_made(session, served):
+    served.service._by_first_level = True  # as a gateway without routes says
+    fill(served, 100)
+    fill(served, 10, queues=(18,))
+    chosen = {"columns": "device,queue,offset", "filter": "telemetry/+", "device": '["d1", "d3"]'}
+    frame = read(session, served, minPartitions="6", **chosen)
+    assert frame.rdd.getNumPartitions() == 6  # none of the topic alarms
+    rows = frame.collect()
+    assert Counter(row.device for row in rows) == {"d1": 20, "d3": 20}
+    assert read(session, served, filter="telemetry/d1/#").count() == 20
+    begins = {"startingOffsets": "2023-11-14T22:14:00.050Z", "endingTimestamp": str(T0 + 75)}
+    assert read(session, served, columns="offset", topic="telemetry", **begins).count() == 25
+    log = read(session, served)
+    fetches = count_fetches(served)
+    assert log.where("topic = 'alarms' and device = 'd1' and protocol in ('mqtt', 'http')").count() == 1
+    assert fetches() == 1
+    stored = f"stored_at >= timestamp_millis({T0 + 75}) and stored_at < timestamp_millis({T0 + 76})"
+    assert log.where(f"topic = 'telemetry' and {stored} and offset % 2 = 0").count() == 12
+    assert fetches() == 2  # one of each queue, of the last frame alone
+
+
+def count_fetches(served: Serving):
+    """Returns what tells how many fetches the store has answered since it was asked last."""
+    seen: list[int] = []
+    served.store.before_fetch = lambda: seen.append(1)
+
+    def fetched() -> int:
+        count = len(seen)
+        seen.clear()
+        return count
+
+    return fetched
+
+
+def test_bodies_become_columns(session, served):
+    fill(served, 50)
+    typed = session.read.format("headgate").schema("offset long, data struct<temperature: double, humidity: int>")
+    rows = typed.options(target=served.target, format="json").load().where("data.temperature = 6").collect()
+    assert [(row.offset, row.data.temperature, row.data.humidity) for row in rows] == [(3, 6.0, 6)]
+    session.sql(
+        "create or replace temporary view climate (device string, data map<string, string>) using headgate "
+        f"options (target '{served.target}', format 'json', filter 'telemetry/d1')"
+    )
+    assert session.sql("select distinct data['humidity'] as h from climate").count() == 7
+
+
+def test_micro_batches_are_limited_in_bytes(session, served, tmp_path):
+    fill(served, 100)
+    seen = run_stream(session, served, tmp_path, columns="queue,offset", maxBytesPerTrigger="3000")
+    batches = Counter(batch for batch, _ in seen)
+    assert sum(batches.values()) == 100
+    assert 3 < len(batches) < 25
 
 
 def run_stream(session, served: Serving, where: Path, **options) -> list:
     """One availableNow run; what it read, through a checkpoint that outlives it."""
     seen: list = []
     stream = session.readStream.format("headgate").options(target=served.target, retrySeconds="5", **options).load()
-    query = (
+    write = (
         stream.select("queue", "offset")
         .writeStream.foreachBatch(lambda frame, batch: seen.append((batch, frame.collect())))
         .option("checkpointLocation", str(where))
         .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
+    run_query(write)
     return [(batch, (row.queue, row.offset)) for batch, rows in seen for row in rows]
 
 

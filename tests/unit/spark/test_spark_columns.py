@@ -37,11 +37,13 @@ FULL = Message(
     content_type="application/json",
     content_encoding="gzip",
     expires_at_ms=1_700_000_009_000,
+    deliver_at_ms=1_700_000_008_000,
     reply_to="r",
     correlation=b"c",
     traceparent="tp",
     principal="p",
     properties=(("a", "1"), ("a", "2")),
+    native={"mqtt": {"subscription_identifiers": [7], "raw": b"\x00"}},
 )
 BARE = Message(address="telemetry/d2", time_ms=1 << 63)
 
@@ -73,6 +75,10 @@ def test_every_column_of_every_field():
         "reply_to": "r",
         "correlation": b"c",
         "traceparent": "tp",
+        "deliver_at": datetime(2023, 11, 14, 22, 13, 28, tzinfo=UTC),
+        "headers": [("a", "2")],
+        "native": '{"mqtt":{"subscription_identifiers":[7],"raw":"AA=="}}',
+        "data_error": None,
         "properties": [{"name": "a", "value": "1"}, {"name": "a", "value": "2"}],
         "body": b"\x00\xff",
         "samples": [],
@@ -85,7 +91,8 @@ def test_every_column_of_every_field():
     assert [row["id"] for row in rows] == ["mine", "0.2", str(Position(4096, 0))]
     assert rows[2]["stored_at"] == datetime(1970, 1, 1, 0, 0, 9, 96_000, UTC)
     assert rows[1]["time"] == datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)
-    assert rows[1]["properties"] == []
+    assert rows[1]["properties"] == rows[1]["headers"] == []
+    assert rows[1]["native"] is None
     assert rows[1]["key"] is rows[1]["expires_at"] is None
 
 

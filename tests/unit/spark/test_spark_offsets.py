@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from spark.errors import BadOption
 from spark.source import offsets
 from spark.source.offsets import Range
-from spark.source.options import SourceOptions
+from spark.source.options import At, SourceOptions, parse_place
 from store.api.queues import Bounds
 
 
@@ -19,6 +19,10 @@ def test_options_are_typed_and_case_does_not_matter():
             "startingoffsets": '{"16": 5}',
             "endingOffsets": "latest",
             "maxOffsetsPerTrigger": "10",
+            "maxBytesPerTrigger": "1000",
+            "filter": "telemetry/+/d,1/#",
+            "device": '["d1", "d2"]',
+            "format": "JSON",
             "failOnDataLoss": "False",
             "startingTimestamp": "2026-01-02T03:04:05Z",
             "retrySeconds": "1.5",
@@ -28,7 +32,11 @@ def test_options_are_typed_and_case_does_not_matter():
         target="10.0.0.1:9",
         topic=("a", "b"),
         startingOffsets={16: 5},
-        maxOffsetsPerTrigger=10,
+        maxRecordsPerTrigger=10,
+        maxBytesPerTrigger=1_000,
+        filter=("telemetry/+/d,1/#",),
+        device=("d1", "d2"),
+        format="json",
         failOnDataLoss=False,
         startingTimestamp=1_767_323_045_000,
         retrySeconds=1.5,
@@ -49,6 +57,17 @@ def test_options_are_typed_and_case_does_not_matter():
         ({"target": "nowhere"}, "HOST:PORT"),
         ({"startingTimestamp": "yesterday"}, "startingTimestamp"),
         ({"retrySeconds": "-1"}, "seconds"),
+        ({"target": "a:1,b"}, "HOST:PORT"),
+        ({"filter": "a/#/b"}, "filter cannot be 'a/#/b'"),
+        ({"filter": "a/x+"}, "whole levels"),
+        ({"filter": '["a/#", 7]'}, "filter cannot be"),
+        ({"format": "xml"}, "raw, json, cloudevents, senml"),
+        ({"startingOffsets": "sometime"}, "earliest, latest, a time, or JSON"),
+        ({"minPartitions": "0"}, "at least 1"),
+        ({"maxOffsetsPerTrigger": "5", "maxRecordsPerTrigger": "6"}, "says the same as maxRecordsPerTrigger"),
+        ({"caFile": "ca.pem"}, "certFile is missing"),
+        ({"group": "g"}, "needs the option topic with one name"),
+        ({"gateway": "127.0.0.1:8080"}, "http://127.0.0.1:8080"),
     ],
 )
 def test_options_that_cannot_be_used_are_named(given, message):
@@ -75,6 +94,35 @@ def test_where_a_query_begins():
         offsets.place({99: 0}, bounds, default="earliest")
     with pytest.raises(BadOption, match="offset 11 of queue 16"):
         offsets.place({16: 11}, bounds, default="earliest")
+
+
+def test_a_query_begins_at_a_time():
+    assert parse_place("1700000000000") == parse_place("2023-11-14T22:13:20Z") == At(1_700_000_000_000)
+    times = {16: [10, 20, 30], 17: [25]}
+    bounds = {queue: Bounds(0, len(some)) for queue, some in times.items()}
+    found = offsets.place(
+        At(21), bounds, default="earliest", at_time=lambda queue, ms: sum(one < ms for one in times[queue])
+    )
+    assert found == {16: 2, 17: 0}
+
+
+def test_ranges_are_split_into_partitions_by_their_lengths():
+    assert offsets.ranges({}, {16: 100, 17: 1}, records_max=1_000, pieces_min=4) == [
+        *(Range(16, 0, 25), Range(16, 25, 50), Range(16, 50, 75), Range(16, 75, 100)),
+        Range(17, 0, 1),
+    ]
+    assert offsets.ranges({16: 7}, {16: 9}, records_max=10, pieces_min=50) == [Range(16, 7, 8), Range(16, 8, 9)]
+    assert offsets.ranges({16: 7}, {16: 7}, records_max=10, pieces_min=50) == []
+
+
+def test_a_limit_in_bytes_is_one_in_records_of_their_mean_size():
+    bounds = {16: Bounds(0, 900), 17: Bounds(0, 100)}
+    sizes = {16: 10.0, 17: 100.0}
+    end = offsets.advance({}, bounds, None, limit_bytes=1_900, size_of=lambda queue, _: sizes[queue])
+    assert end == {16: 90, 17: 10}
+    assert offsets.advance({}, bounds, None, limit_bytes=1, size_of=lambda queue, _: sizes[queue]) == {16: 1, 17: 1}
+    assert offsets.advance({}, bounds, 50, limit_bytes=1_900, size_of=lambda queue, _: sizes[queue]) == {16: 45, 17: 5}
+    assert offsets.advance({}, bounds, None, limit_bytes=20_000, size_of=lambda q, _: sizes[q]) == {16: 900, 17: 100}
 
 
 def test_new_queues_begin_at_zero_and_old_ones_go_on():
@@ -109,14 +157,14 @@ QUEUES = st.dictionaries(
 )
 
 
-@given(bounds=QUEUES, limit=st.integers(1, 60))
-def test_going_on_to_the_end_reads_everything_once(bounds, limit):
+@given(bounds=QUEUES, limit=st.integers(1, 60), pieces=st.integers(1, 9))
+def test_going_on_to_the_end_reads_everything_once(bounds, limit, pieces):
     at: dict[int, int] = {queue: b.first for queue, b in bounds.items()}
     seen: dict[int, list[int]] = {queue: [] for queue in bounds}
     for _ in range(1_000):
         end = offsets.advance(at, bounds, limit)
         assert sum(end[q] - at[q] for q in bounds) <= limit + len(bounds)
-        for queue, start, until in offsets.ranges(at, end, records_max=7):
+        for queue, start, until in offsets.ranges(at, end, records_max=7, pieces_min=pieces):
             assert 0 < until - start <= 7
             seen[queue] += range(start, until)
         if end == at:

@@ -1,0 +1,133 @@
+"""Texts of options to values: what every set of options has in common. No part of Spark is needed to read them."""
+
+import difflib
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from spark.errors import BadOption
+
+__all__ = [
+    "file",
+    "flag",
+    "names",
+    "parse_options",
+    "positive",
+    "seconds",
+    "targets",
+    "texts",
+    "timestamp_ms",
+    "urls",
+]
+
+_TEXTS = msgspec.json.Decoder(tuple[str, ...])
+TARGETS_MAX = 64  # of one option
+
+OptionsT = TypeVar("OptionsT", bound=msgspec.Struct)
+
+
+def parse_options(
+    kind: type[OptionsT],
+    options: Mapping[str, str],
+    parsers: Mapping[str, Callable[[str], Any]],
+    aliases: Mapping[str, str],
+) -> OptionsT:
+    """Options as Spark hands them over, whatever their case.
+
+    Raises `BadOption`, naming the option and, for a typo, the right one.
+    """
+    known = {name.lower(): name for name in kind.__struct_fields__}
+    values: dict[str, Any] = {}
+    for given, text in options.items():
+        name = known.get(aliases.get(given.lower(), given.lower()))
+        if name is None:
+            near = difflib.get_close_matches(given.lower(), known, 1)
+            raise BadOption(given, "is not an option" + (f"; {known[near[0]]} is" if near else ""))
+        if name in values:
+            raise BadOption(given, f"says the same as {name}, which is given too")
+        try:
+            values[name] = parsers[name](text)
+        except ValueError as error:
+            shown = "what it is" if name in _SECRETS else repr(text)
+            raise BadOption(name, f"cannot be {shown}: {error}") from error
+    return kind(**values)
+
+
+_SECRETS = frozenset({"password", "token"})
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names, comma-separated."""
+    return tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
+
+
+def texts(text: str) -> tuple[str, ...]:
+    """One text as it is, or several as a JSON array."""
+    if not text:
+        return ()
+    return tuple(dict.fromkeys(_TEXTS.decode(text))) if text.startswith("[") else (text,)
+
+
+def timestamp_ms(text: str) -> int:
+    """Milliseconds since 1970, or ISO 8601 (without a zone: UTC). Raises ValueError."""
+    word = text.strip()
+    if word.isdecimal():
+        return int(word)
+    when = datetime.fromisoformat(word)
+    return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def positive(text: str) -> int:
+    """A number from 1 on. Raises ValueError."""
+    number = int(text)
+    if number < 1:
+        raise ValueError("it must be at least 1")
+    return number
+
+
+def targets(text: str) -> str:
+    """Hosts and ports, comma-separated. Raises ValueError."""
+    found = names(text)
+    if not found or len(found) > TARGETS_MAX:
+        raise ValueError(f"it must be HOST:PORT, or up to {TARGETS_MAX} of them with commas between them")
+    for one in found:
+        host, _, port = one.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ValueError("it must be HOST:PORT")
+    return ",".join(found)
+
+
+def seconds(text: str) -> float:
+    """A number of seconds. Raises ValueError."""
+    number = float(text)
+    if not 0 <= number < 1e9:
+        raise ValueError("it must be a number of seconds")
+    return number
+
+
+def flag(text: str) -> bool:
+    """Returns whether it is true. Raises ValueError."""
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError("it must be true or false")
+    return word == "true"
+
+
+def urls(text: str) -> str:
+    """The URLs of gateways' HTTP listeners, comma-separated. Raises ValueError."""
+    found = [word.rstrip("/") for word in names(text)]
+    for word in found:
+        scheme, colon, host = word.partition("://")
+        if not colon or scheme not in ("http", "https") or not host or "/" in host:
+            raise ValueError("it must be as http://127.0.0.1:8080")
+    if not found:
+        raise ValueError("it must be as http://127.0.0.1:8080")
+    return ",".join(found)
+
+
+def file(text: str) -> Path | None:
+    """The path of a file; none for an empty text."""
+    return Path(text) if text else None

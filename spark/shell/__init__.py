@@ -1,0 +1,13 @@
+"""Sessions for people: the log and the tables as views, SQL from the command line, and the package for a cluster.
+
+    from spark.shell import open_session
+    session = open_session("127.0.0.1:8081", tables="headgate-data/telemetry")
+    session.sql("select device, count(*) from log where topic = 'telemetry' group by device").show()
+
+The command line and notebooks import this room; it imports `spark.job`, `spark.source` and `spark.tables`.
+"""
+
+from spark.job.session import register
+from spark.shell.views import open_session, refresh
+
+__all__ = ["open_session", "refresh", "register"]

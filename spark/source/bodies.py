@@ -1,0 +1,179 @@
+"""The column `data`: bodies decoded as the option `format` says, and `data_error`, which says what a body is not.
+
+    json          any type that `.schema(...)` gives to `data`; without a schema the object's fields as texts
+    cloudevents   the event's attributes and data; a message that never was an event is wrapped, as for readers by HTTP
+    senml         the resolved records of a pack (RFC 8428, 4.6), JSON or CBOR
+
+A body that is not of its format leaves `data` null and says why in `data_error`; nothing is dropped.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark.decode import cbor, senml
+from spark.decode.fields import time_us_of
+from spark.decode.values import BAD_BODY, Rows, Undecodable
+from spark.errors import BadOption
+from spark.source.json_types import Json
+from store.api.message import EVENT, Message
+
+__all__ = ["DATA", "DATA_ERROR", "BodyDecoder", "data_type"]
+
+DATA, DATA_ERROR = "data", "data_error"
+REASON_CHARS_MAX: Final = 200
+
+_TEXT = StringType()
+_TEXTS = MapType(_TEXT, _TEXT)
+_EVENT = StructType(
+    [
+        *(StructField(name, _TEXT) for name in ("id", "source", "type", "subject")),
+        StructField("time", TimestampType()),
+        *(StructField(name, _TEXT) for name in ("datacontenttype", "dataschema")),
+        StructField("extensions", _TEXTS),
+        StructField("data", _TEXT),
+    ]
+)
+_RECORDS = ArrayType(
+    StructType(
+        [
+            *(StructField("name", _TEXT), StructField("unit", _TEXT), StructField("value", DoubleType())),
+            *(StructField("text", _TEXT), StructField("flag", BooleanType()), StructField("time", TimestampType())),
+        ]
+    )
+)
+_FORMATS: Mapping[str, DataType] = {"json": _TEXTS, "cloudevents": _EVENT, "senml": _RECORDS}
+_ABSENT_TYPE: Final = "headgate.message.v1"  # of an event that a plain message is wrapped in
+_JSON_EVENT: Final = "application/cloudevents+json"
+_CORE: Final = frozenset({"id", "source", "specversion", "type", "datacontenttype", "dataschema", "subject", "time"})
+_parse = msgspec.json.Decoder().decode
+_BAD = (ValueError, RecursionError, OverflowError, Undecodable)
+
+
+def data_type(format_: str) -> DataType | None:
+    """The type of `data` where no schema says another; None where the format has no such column."""
+    return _FORMATS.get(format_)
+
+
+class BodyDecoder:
+    """Decodes the bodies of messages into one Arrow array. Raises `BadOption` for a type the format does not give."""
+
+    def __init__(self, format_: str, kind: DataType) -> None:
+        self._read: Callable[[Message], Any]
+        self._array: Callable[[list[Any], pa.DataType], pa.Array] = pa.array
+        if format_ == "json":
+            json = Json(kind)
+            self._read, self._array = json.read, json.array
+            return
+        if _FORMATS.get(format_) != kind:
+            known = _FORMATS.get(format_)
+            raise BadOption(
+                "schema",
+                f"has data {kind.simpleString()}, which "
+                + (f"is {known.simpleString()}" if known else "needs the option format: json, cloudevents or senml"),
+            )
+        self._read = {"cloudevents": _event, "senml": _senml}[format_]
+
+    def arrays(self, messages: Sequence[Message], kind: pa.DataType) -> tuple[pa.Array, list[str | None]]:
+        """The decoded bodies, and for each the reason why it is null."""
+        values: list[Any] = []
+        reasons: list[str | None] = []
+        read = self._read
+        for message in messages:
+            try:
+                if message.content_encoding:
+                    raise Undecodable(f"its content encoding is {message.content_encoding[:64]}")
+                values.append(read(message))
+                reasons.append(None)
+            except _BAD as error:
+                values.append(None)
+                reasons.append(str(error)[:REASON_CHARS_MAX] or type(error).__name__)
+        return self._array(values, kind), reasons
+
+
+def _event(message: Message) -> dict[str, Any]:
+    native = (message.native or {}).get(EVENT)
+    if native is None and (message.content_type or "").partition(";")[0].strip().lower() == _JSON_EVENT:
+        return _structured(message)
+    said: Mapping[str, Any] = native or {}
+    topic = message.address.partition("/")[0]
+    extensions = dict(reversed([pair for pair in message.properties if pair[0].isalnum() and pair[0].islower()]))
+    for name, value in (("partitionkey", message.key), ("traceparent", message.traceparent)):
+        if value is not None:
+            extensions.setdefault(name, value)
+    return {
+        "id": message.id or None,
+        "source": said.get("source") or f"//headgate/{quote(topic, safe='')}",
+        "type": message.type or _ABSENT_TYPE,
+        "subject": said.get("subject") if native is not None else message.address,
+        "time": None if "time" in said and said["time"] is None else _instant(message.time_ms),
+        "datacontenttype": message.content_type,
+        "dataschema": said.get("dataschema"),
+        "extensions": list(extensions.items()),
+        "data": _text(message.body),
+    }
+
+
+def _structured(message: Message) -> dict[str, Any]:
+    """An event in JSON that was stored as it came (CloudEvents JSON format 1.0.2)."""
+    found = _parse(message.body)
+    if not isinstance(found, dict):
+        raise Undecodable("an event is a JSON object")
+    data = found.pop("data", None)
+    base64 = found.pop("data_base64", None)
+    members = {name: one if isinstance(one, str) else _json(one) for name, one in found.items() if one is not None}
+    event: dict[str, Any] = {name: members.get(name) for name in _CORE - {"specversion", "time"}}
+    event["time"] = time_us_of(members.get("time"))
+    event["extensions"] = [(name, value) for name, value in members.items() if name not in _CORE]
+    event["data"] = base64 if data is None else data if isinstance(data, str) else _json(data)
+    return event
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _text(body: bytes) -> str | None:
+    try:
+        return body.decode() if body else None
+    except UnicodeDecodeError:
+        return None
+
+
+def _instant(time_ms: int) -> int:
+    return min(max(time_ms, 0), 253_402_300_799_999) * 1000
+
+
+def _senml(message: Message) -> list[dict[str, Any]]:
+    rows = Rows()
+    as_cbor = "cbor" in (message.content_type or "").lower() or message.body[:1] >= b"\x80"
+    senml.read(rows, cbor.decode(message.body) if as_cbor else _parse(message.body), message.time_ms)
+    rows.end()
+    if rows.quality[0] == BAD_BODY:
+        raise Undecodable(rows.reasons[0] or "no SenML")
+    columns = zip(rows.metrics, rows.units, rows.values, rows.texts, rows.times_us, strict=True)
+    return [
+        {
+            "name": name,
+            "unit": unit,
+            "value": None if text is not None else value,
+            "text": None if text is None or value is not None else text,
+            "flag": None if text is None or value is None else bool(value),
+            "time": time_us,
+        }
+        for name, unit, value, text, time_us in columns
+    ]

@@ -1,0 +1,45 @@
+"""The mean size of a queue's records, by samples: what a limit in bytes of a micro-batch is measured with."""
+
+from typing import Final
+
+from store.base.errors import CorruptFrame, OffsetOutOfRange
+from store.format.frame import ROWS_DTYPE
+from store.remoting.reader import RemoteReader
+
+__all__ = ["RecordSizes"]
+
+RECORDS: Final = 200  # of one sample
+UNKNOWN_BYTES: Final = 200.0  # of a record that cannot be read
+TURNS: Final = 16  # micro-batches that a sample is good for
+
+
+class RecordSizes:
+    """Samples of the queues; each is taken again after some micro-batches."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+        self._found: dict[int, tuple[int, float]] = {}  # by queue: the turn, and the mean in bytes
+
+    def turn(self) -> None:
+        """Begins another micro-batch."""
+        self._turn += 1
+
+    def of(self, store: RemoteReader, queue: int, offset: int) -> float:
+        """The mean size in bytes of the records from an offset on, of which there must be one."""
+        turn, size = self._found.get(queue, (-TURNS, 0.0))
+        if self._turn - turn >= TURNS:
+            size = _sampled(store, queue, offset)
+            self._found[queue] = (self._turn, size)
+        return size
+
+
+def _sampled(store: RemoteReader, queue: int, offset: int) -> float:
+    end = min(offset + RECORDS, int(store.bounds([queue])[queue].next))
+    count = size = 0
+    try:
+        for frame, rows, _ in store.fetch(queue, offset, end):
+            size += int(frame.rows["len"][rows].sum()) + ROWS_DTYPE.itemsize * len(rows)
+            count += len(rows)
+    except (OffsetOutOfRange, CorruptFrame):  # the reader says what is to be done about it
+        pass
+    return size / count if count else UNKNOWN_BYTES

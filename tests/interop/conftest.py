@@ -1,0 +1,17 @@
+"""One local Spark for all tests of this folder that need one: its start takes longer than most of them."""
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def spark_session(tmp_path_factory):
+    """A local session; the test is skipped where there is no Java."""
+    from spark.errors import MissingJdk
+    from spark.job.session import build_session
+
+    try:
+        session = build_session("tests", shuffle_partitions=2, local_dir=tmp_path_factory.mktemp("spark"))
+    except MissingJdk as error:
+        pytest.skip(str(error))
+    yield session
+    session.stop()
