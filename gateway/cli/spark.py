@@ -1,7 +1,12 @@
-"""`headgate spark telemetry`: the commands that need Spark, which is loaded only when they run."""
+"""`headgate spark`: the commands that need Spark, which is loaded only when they run."""
 
+import code
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -10,6 +15,7 @@ from gateway.domain.errors import HeadgateError
 __all__ = ["OUTPUT", "SparkFailed", "app", "pair"]
 
 HTTP_PORT, RPC_PORT = 8080, 8081
+ROWS_MAX: Final = 1_000  # that a statement shows, where --limit says nothing
 OUTPUT = "headgate-data/telemetry"
 
 app = typer.Typer(help="Read the log with Spark.", no_args_is_help=True)
@@ -111,6 +117,112 @@ def telemetry(
         raise SparkFailed(str(error)) from error
 
 
+Target = Annotated[
+    str, typer.Option("--target", help="Host and port of the gateway's gRPC; of a cluster several, with commas.")
+]
+TablesIn = Annotated[
+    str | None, typer.Option("--tables", help="A directory of telemetry tables; the default where it is there.")
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="Of the data source, for the view log, NAME=VALUE; may be repeated."),
+]
+Memory = Annotated[str, typer.Option("--memory", help="Of Spark's driver, as 2g.")]
+Cores = Annotated[int, typer.Option("--cores", help="Of this machine.", min=1)]
+Master = Annotated[str | None, typer.Option("--master", help="Of a Spark cluster, as spark://host:7077.")]
+_TARGET: Final = f"127.0.0.1:{RPC_PORT}"
+
+
+@app.command("sql")
+def run_sql(
+    statement: Annotated[str, typer.Argument(help="SQL; semicolons divide several; - reads them from standard input.")],
+    *,
+    target: Target = _TARGET,
+    tables_in: TablesIn = None,
+    option: Options = None,
+    form: Annotated[str, typer.Option("--format", help="table, csv or json (lines).")] = "table",
+    limit: Annotated[int, typer.Option("--limit", help="Rows shown of each statement.", min=1)] = ROWS_MAX,
+    memory: Memory = "1g",
+    cores: Cores = 2,
+    master: Master = None,
+) -> None:
+    """Run SQL over the log (the view `log`) and the telemetry tables (views of their names)."""
+    with _session(target, tables_in, option, memory=memory, cores=cores, master=master) as (session, _):
+        from spark.shell import statements  # noqa: PLC0415 - an extra, and slow to load
+
+        if form not in statements.FORMATS:
+            raise SparkFailed(f"option format cannot be {form!r}: it must be one of {', '.join(statements.FORMATS)}")
+        for one in statements.split(sys.stdin.read() if statement == "-" else statement):
+            for line in statements.text_of(session, one, form, limit):
+                typer.echo(line)
+
+
+@app.command("shell")
+def run_shell(
+    *,
+    target: Target = _TARGET,
+    tables_in: TablesIn = None,
+    option: Options = None,
+    memory: Memory = "1g",
+    cores: Cores = 2,
+    master: Master = None,
+) -> None:
+    """Open a Python shell with a session: `spark`, `log`, `sql(...)`, and `refresh()` for the tables."""
+    with _session(target, tables_in, option, memory=memory, cores=cores, master=master) as (session, place):
+        from spark.shell import refresh  # noqa: PLC0415 - an extra, and slow to load
+
+        names = {
+            "spark": session,
+            "log": session.table("log"),
+            "sql": lambda text: session.sql(text).show(truncate=False),
+            "refresh": lambda: refresh(session, place) if place is not None else [],
+        }
+        views = ", ".join(sorted(table.name for table in session.catalog.listTables()))
+        code.interact(f"spark, log, sql(text), refresh(); views: {views}", local=names, exitmsg="")
+
+
+@app.command()
+def package(
+    file: Annotated[Path, typer.Argument(help="The zip to write, as headgate.zip.")],
+) -> None:
+    """Write the package that `spark-submit --py-files` ships to a cluster."""
+    try:
+        from spark.shell.package import write_package  # noqa: PLC0415 - an extra, and slow to load
+    except ImportError as error:
+        raise SparkFailed(f"Spark is not installed ({error.name}); pip install 'headgate[spark]'") from error
+    typer.echo(f"{write_package(file):,} modules in {file}; spark-submit --py-files {file} job.py")
+
+
+@contextmanager
+def _session(
+    target: str, tables_in: str | None, option: list[str] | None, *, memory: str, cores: int, master: str | None
+) -> Iterator[tuple[Any, str | None]]:
+    """A session and where its tables are; what it needs on disk is removed in the end. Raises `SparkFailed`."""
+    place = tables_in if tables_in is not None else OUTPUT if (Path(OUTPUT) / "manifest.json").exists() else None
+    given = dict(pair(text, "option") for text in option or ())
+    try:
+        from spark import errors, shell  # noqa: PLC0415 - an extra, and slow to load
+    except ImportError as error:
+        raise SparkFailed(f"Spark is not installed ({error.name}); pip install 'headgate[spark]'") from error
+    try:
+        with TemporaryDirectory(prefix="headgate-spark-", ignore_cleanup_errors=True) as scratch:
+            session = shell.open_session(
+                target,
+                tables=place,
+                options=given,
+                cores=cores,
+                driver_memory=memory,
+                master=master,
+                local_dir=Path(scratch),
+            )
+            try:
+                yield session, place
+            finally:
+                session.stop()
+    except errors.SparkError as error:
+        raise SparkFailed(str(error)) from error
+
+
 tables = typer.Typer(help="Look after the telemetry job's tables.", no_args_is_help=True)
 app.add_typer(tables, name="tables")
 
@@ -176,9 +288,9 @@ def _maintained(what: str, output: str, storage_option: list[str] | None, **sett
         raise SparkFailed(str(error)) from error
 
 
-def pair(text: str) -> tuple[str, str]:
+def pair(text: str, of: str = "storage-option") -> tuple[str, str]:
     """Takes an option NAME=VALUE apart. Raises `SparkFailed`."""
     name, found, value = text.partition("=")
     if not found or not name:
-        raise SparkFailed(f"option storage-option cannot be {text!r}: it must be NAME=VALUE")
+        raise SparkFailed(f"option {of} cannot be {text!r}: it must be NAME=VALUE")
     return name, value

@@ -235,7 +235,7 @@ class _Job:
         except PySparkException as error:
             if _OVERLOADED in str(error):
                 return False  # it is finished before anything else is done
-            raise SparkError(f"the telemetry job failed: {_gist(str(error))}") from error
+            raise SparkError(f"the telemetry job failed: {gist(str(error))}") from error
         finally:
             self._idle.release()
 
@@ -244,7 +244,7 @@ class _Job:
         try:
             self._finish()
         except PySparkException as error:
-            raise SparkError(f"the telemetry job failed: {_gist(str(error))}") from error
+            raise SparkError(f"the telemetry job failed: {gist(str(error))}") from error
 
     def _finish(self) -> None:
         if self._commits.manifest.pending_tick is not None:

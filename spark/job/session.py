@@ -15,6 +15,7 @@ from spark.errors import MissingJdk
 __all__ = ["JAVA_MIN", "build_session", "find_java_home", "register"]
 
 JAVA_MIN = 17
+REGISTERED = "HEADGATE_SPARK_REGISTERED"  # in the environment: the module for Spark's own search offers nothing
 _JVMS = Path("/usr/lib/jvm")
 _VERSION = re.compile(r'"(?:1\.)?(\d+)')
 _PROBE_S = 20
@@ -99,6 +100,7 @@ def build_session(
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ[REGISTERED] = "1"
     if local_dir is not None:
         os.environ["SPARK_LOCAL_DIRS"] = str(local_dir)  # the setting of that name is warned about at every start
     builder = SparkSession.builder.appName(name).master(master or f"local[{cores}]")

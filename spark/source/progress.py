@@ -43,6 +43,7 @@ class GroupProgress:
         self._told_s: float | None = None
         self._ready = False
         self._next: Mapping[int, int] | None = None  # not told yet
+        self._known: Mapping[int, int] | None = None  # told last
 
     @classmethod
     def of(cls, options: SourceOptions) -> "GroupProgress":
@@ -57,11 +58,16 @@ class GroupProgress:
         )
         return cls(client, options.group, options.topic[0])
 
-    def reached(self, offsets: Mapping[int, int]) -> None:
-        """Tells that everything before these offsets is done. Raises `BadOption` for a group that is others'."""
+    def reached(self, offsets: Mapping[int, int], *, at_once: bool = False) -> None:
+        """Tells that everything before these offsets is done. Raises `BadOption` for a group that is others'.
+
+        Not more often than at intervals, unless it is to be told `at_once`; offsets that are known are not told again.
+        """
+        if offsets == self._known:
+            return
         self._next = dict(offsets)
         now_s = self._clock_s()
-        if self._told_s is None or now_s - self._told_s >= self._interval_s:
+        if at_once or self._told_s is None or now_s - self._told_s >= self._interval_s:
             self._told_s = now_s
             self._tell()
 
@@ -79,7 +85,7 @@ class GroupProgress:
             document = {"to": "offset", "offsets": {str(queue): at for queue, at in (self._next or {}).items()}}
             if document["offsets"]:
                 self._client.ask("POST", f"{self._path}/reset", content=msgspec.json.encode(document), again=_NONE)
-            self._next = None
+            self._known, self._next = self._next, None
         except (GatewayUnreachable, PublishRefused) as error:
             log.warning("the offsets of group %s could not be told: %s", self._group, error)
 

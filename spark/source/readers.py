@@ -258,6 +258,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 if not first <= begin.get(queue, 0) <= next_:
                     raise DataLoss(queue, begin.get(queue, 0), first, next_)
         self._newest = {queue: int(b.next) for queue, b in bounds.items()}
+        self._tell(begin, all_read=all(begin.get(queue, 0) >= at for queue, at in self._newest.items()))
         count = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         size = None if isinstance(limit, ReadAllAvailable) else self._options.maxBytesPerTrigger
         self._sizes.turn()
@@ -280,8 +281,11 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         assert isinstance(partition, QueueRange)
         return self._read(partition)
 
-    def commit(self, end: dict[str, int]) -> None:
-        """Tells the group of the query, where it has one, that everything before `end` is done."""
+    def _tell(self, begin: Mapping[int, int], *, all_read: bool) -> None:
+        """Tells the group of the query that everything before `begin` is done.
+
+        Spark asks for a micro-batch's end when the one before it is done; its `commit` comes one batch later.
+        """
         options = self._options
         if not options.group:
             return
@@ -289,7 +293,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             from spark.source.progress import GroupProgress  # noqa: PLC0415  # httpx: 0.15 s of every worker
 
             self._progress = GroupProgress.of(options)
-        self._progress.reached(offsets.decode(end))
+        self._progress.reached(begin, at_once=all_read)
 
     def stop(self) -> None:
         """Closes the driver's connections."""

@@ -225,6 +225,9 @@ def test_a_group_is_made_and_told_of_offsets_at_intervals():
     progress.reached({16: 8})
     progress.close()
     assert reset(gateway) == {"16": 8}
+    count = len(gateway.seen)
+    progress.reached({16: 8}, at_once=True)
+    assert len(gateway.seen) == count
 
 
 def test_a_gateway_that_is_away_does_not_stop_the_query():

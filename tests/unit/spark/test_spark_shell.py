@@ -1,0 +1,127 @@
+"""Statements and their rows as text, the views' refusals, and the package: what needs no JVM."""
+
+import subprocess
+import sys
+import zipfile
+from datetime import UTC, date, datetime
+
+import pytest
+
+pytest.importorskip("deltalake")
+pytest.importorskip("pyspark")
+
+from pyspark.sql import Row
+
+from gateway.cli.spark import SparkFailed, pair
+from spark.errors import BadOption
+from spark.job.failures import gist
+from spark.shell import open_session, statements
+from spark.shell.package import write_package
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("select 1", ["select 1"]),
+        (" select 1 ; ; select 2;", ["select 1", "select 2"]),
+        ("select ';', \";\", `;`; select 2", ["select ';', \";\", `;`", "select 2"]),
+        ("select 'it\\'s;'; x", ["select 'it\\'s;'", "x"]),
+        ("select 1 -- one; two\n; select /* ; */ 2", ["select 1 -- one; two", "select /* ; */ 2"]),
+        ("", []),
+    ],
+)
+def test_semicolons_end_statements(text, found):
+    assert statements.split(text) == found
+
+
+class Frame:
+    def __init__(self, names, rows):
+        self.columns, self._rows = names, rows
+
+    def limit(self, count):
+        return Frame(self.columns, self._rows[:count])
+
+    def collect(self):
+        return self._rows
+
+
+class Session:
+    def __init__(self, frame):
+        self._frame = frame
+
+    def sql(self, _statement):
+        return self._frame
+
+
+ROWS = [
+    Row(device="d1", body=bytearray(b"on"), at=datetime(2026, 1, 2, tzinfo=UTC), tags={"a": [1, None]}),
+    Row(device=None, body=bytearray(b"\xff"), at=date(2026, 1, 2), tags=None),
+    Row(device="x" * 99, body=None, at=None, tags={}),
+]
+NAMES = ["device", "body", "at", "tags"]
+
+
+def test_rows_are_shown_as_a_table_csv_and_json():
+    session = Session(Frame(NAMES, ROWS))
+    table = list(statements.text_of(session, "", "table", 2))
+    assert table[0].split() == NAMES
+    assert table[2].split("  ")[0] == "d1"
+    assert table[2].endswith('2026-01-02 00:00:00+00:00  {"a":[1,null]}')
+    assert "0xff" in table[3]
+    assert table[4] == "-- more than 2 rows: the rest is left out (--limit)"
+    assert "x" * 59 + "…" in list(statements.text_of(session, "", "table", 5))[4]
+    assert list(statements.text_of(session, "", "csv", 1))[:2] == [
+        "device,body,at,tags",
+        'd1,on,2026-01-02 00:00:00+00:00,"{""a"":[1,null]}"',
+    ]
+    assert next(statements.text_of(session, "", "json", 1)) == (
+        '{"device":"d1","body":"on","at":"2026-01-02T00:00:00Z","tags":{"a":[1,null]}}'
+    )
+    assert list(statements.text_of(Session(Frame([], [])), "", "table", 1)) == []
+
+
+def test_what_cannot_be_opened_is_said_before_a_jvm_starts(tmp_path):
+    for given, message in (
+        ({"options": {"filtre": "a/#"}}, "filter is"),
+        ({"target": "nowhere"}, "HOST:PORT"),
+        ({"tables": "s3://bucket/x"}, "views are made of tables on this machine"),
+    ):
+        with pytest.raises(BadOption, match=message):
+            open_session(**given)
+    with pytest.raises(SparkFailed, match="option option cannot be 'x': it must be NAME=VALUE"):
+        pair("x", "option")
+
+
+def test_the_gist_of_a_failure_is_the_last_error_of_python():
+    failure = """[STREAM_FAILED] Query [id = 1] terminated with exception: boom
+Traceback (most recent call last):
+  File "x.py", line 1
+store.base.errors.StoreUnreachable: 127.0.0.1:1: UNAVAILABLE for 0 s: refused
+
+=== Streaming Query ===
+a.b.C: not this
+"""
+    assert gist(failure) == "store.base.errors.StoreUnreachable: 127.0.0.1:1: UNAVAILABLE for 0 s: refused"
+    assert gist("\n[TABLE_OR_VIEW_NOT_FOUND] no view\n\nJVM stacktrace:\na.B: x") == "[TABLE_OR_VIEW_NOT_FOUND] no view"
+
+
+def test_a_worker_finds_the_source_in_the_package_alone(tmp_path):
+    target = tmp_path / "headgate.zip"
+    assert write_package(target) > 100
+    assert write_package(tmp_path / "again.zip") > 0
+    assert target.read_bytes() == (tmp_path / "again.zip").read_bytes()
+    names = zipfile.ZipFile(target).namelist()
+    assert "spark/source/datasource.py" in names
+    assert not [name for name in names if name.startswith(("gateway/", "tests/")) or "__pycache__" in name]
+    site = next(path for path in sys.path if path.endswith("site-packages"))
+    script = "import spark.source.datasource as it, pyspark_headgate; print(it.__file__)"
+    ran = subprocess.run(
+        [sys.executable, "-S", "-c", script],
+        env={"PYTHONPATH": f"{target}:{site}"},  # of which the links to this repository are not followed
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ran.stdout.strip() == f"{target}/spark/source/datasource.py", ran.stderr
