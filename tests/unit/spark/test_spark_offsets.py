@@ -1,7 +1,7 @@
 """Options and positions: every rule of resuming, without Spark."""
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark.errors import BadOption
@@ -9,6 +9,8 @@ from spark.source import offsets
 from spark.source.offsets import Range
 from spark.source.options import At, SourceOptions, parse_place
 from store.api.queues import Bounds
+
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 
 
 def test_options_are_typed_and_case_does_not_matter():
@@ -157,6 +159,7 @@ QUEUES = st.dictionaries(
 )
 
 
+@PATIENT
 @given(bounds=QUEUES, limit=st.integers(1, 60), pieces=st.integers(1, 9))
 def test_going_on_to_the_end_reads_everything_once(bounds, limit, pieces):
     at: dict[int, int] = {queue: b.first for queue, b in bounds.items()}

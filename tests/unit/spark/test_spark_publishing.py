@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
@@ -20,6 +20,8 @@ from spark.publishing.client import GatewayClient  # noqa: E402
 from spark.publishing.events import RowEvents, requests  # noqa: E402
 from spark.publishing.options import WriterOptions  # noqa: E402
 from spark.source.progress import GroupProgress  # noqa: E402
+
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 
 
 def schema(**columns):
@@ -83,6 +85,7 @@ ROWS = st.lists(
 )
 
 
+@PATIENT
 @given(rows=ROWS, count=st.integers(1, 7), size=st.integers(1, 900))
 def test_requests_hold_every_row_once_in_order_and_are_the_same_again(rows, count, size):
     columns = schema(address="text", body="bytes")

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow")
@@ -24,12 +24,15 @@ from store.base.errors import CorruptFrame
 from store.format.frame import ROW, UnplacedFrame
 from tests.support.store.fake_store import unplaced
 
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
+
 LEVELS = st.lists(st.sampled_from(["a", "b", "", "$x"]), min_size=1, max_size=4).map("/".join)
 FILTERS = st.tuples(
     st.lists(st.sampled_from(["a", "b", "", "+", "$x"]), min_size=1, max_size=4), st.sampled_from([[], ["#"]])
 ).map(lambda parts: "/".join([*parts[0], *parts[1]]))
 
 
+@PATIENT
 @given(filters=st.lists(FILTERS, min_size=1, max_size=3), addresses=st.lists(LEVELS, max_size=8))
 def test_filters_match_as_at_the_gateway(filters, addresses):
     found = Selection(filters=tuple(filters)).addresses(addresses)
@@ -51,6 +54,7 @@ MESSAGES = st.builds(
 )
 
 
+@PATIENT
 @given(
     frames=st.lists(st.lists(st.tuples(st.sampled_from([16, 17]), MESSAGES), min_size=1, max_size=6), max_size=5),
     filters=st.sampled_from([(), ("t/+/d1/#",), ("u",), ("t/s1/#", "u")]),
@@ -133,6 +137,7 @@ def test_filters_of_a_query_bound_what_is_read():
     assert pushed.selection.addresses(["a/b", "a/c"]).tolist() == [True, False]
 
 
+@PATIENT
 @given(st.lists(st.integers(0, 20), min_size=1), st.integers(0, 20), st.sampled_from([0, 1, 2, 3, 4]))
 def test_bounds_leave_in_every_record_that_a_filter_keeps(times, value, kind):
     one, keeps = [
