@@ -6,7 +6,7 @@ spelling, bodies their bytes, missing attributes are made up. Here the payload's
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ __all__ = [
     "BATCH_JSON",
     "STRUCTURED_JSON",
     "BatchRefusal",
+    "each_of_batch",
     "from_batch",
     "from_structured",
     "is_json",
@@ -88,26 +89,41 @@ def from_batch(
     **fields: Any,
 ) -> list[Message]:
     """The messages of a batch in JSON, which may be empty. Raises `BatchRefusal` when any of them is malformed."""
+    fields.update(protocol=protocol, device=device)
+    messages: list[Message] = []
+    refused: dict[int, Refusal] = {}
+    for index, one in enumerate(each_of_batch(body, route, now_ms=now_ms, trusted_gateway=trusted_gateway, **fields)):
+        if isinstance(one, Refusal):
+            refused[index] = one
+            if len(refused) >= BATCH_REFUSALS_MAX:
+                break
+        else:
+            messages.append(one)
+    if refused:
+        raise BatchRefusal(refused)
+    return messages
+
+
+def each_of_batch(
+    body: bytes, route: Route | None, *, now_ms: int, trusted_gateway: bool, **fields: Any
+) -> Iterator[Message | Refusal]:
+    """Yields the message of each event of a batch in JSON, or the refusal of one that is malformed.
+
+    Raises `Refusal` for a body that is no batch.
+    """
     try:
         body.decode()
         events = _decode_batch(body)
     except (ValueError, RecursionError) as error:
         raise Refusal(Cause.MALFORMED, f"the body is not a JSON array: {error}") from error
-    fields.update(protocol=protocol, device=device, time_ms=now_ms)
-    messages: list[Message] = []
-    refused: dict[int, Refusal] = {}
-    for index, event in enumerate(events):
+    fields.update(time_ms=now_ms)
+    for event in events:
         try:
-            messages.append(_message(_decode_event(event), route, dict(fields), trusted_gateway=trusted_gateway))
+            yield _message(_decode_event(event), route, dict(fields), trusted_gateway=trusted_gateway)
         except Refusal as refusal:
-            refused[index] = refusal
+            yield refusal
         except (ValueError, RecursionError) as error:
-            refused[index] = Refusal(Cause.MALFORMED, f"not a JSON object: {error}")
-        if len(refused) >= BATCH_REFUSALS_MAX:
-            break
-    if refused:
-        raise BatchRefusal(refused)
-    return messages
+            yield Refusal(Cause.MALFORMED, f"not a JSON object: {error}")
 
 
 def _message(

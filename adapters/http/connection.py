@@ -9,8 +9,8 @@ from adapters.http.handlers.actions import Action, Ask, Context, Respond, Store,
 from adapters.http.handlers.credentials import Credentials, Identities, authentication, behind, denied, read_credentials
 from adapters.http.handlers.key_streams import KeyStreams
 from adapters.http.handlers.messages import name_device
-from adapters.http.handlers.once import repeated
-from adapters.http.handlers.origin import check_host, check_origin, shared, with_preflight
+from adapters.http.handlers.once import EachOnce, repeated
+from adapters.http.handlers.origin import check_host, check_origin, finished, with_options
 from adapters.http.handlers.repeats import Repeats
 from adapters.http.handlers.routes import resolve
 from adapters.http.handlers.sse import OPENING, EventStream, EventStreams
@@ -141,8 +141,7 @@ class HttpConnection:
             for exchange, request, start, size, reply in parts:
                 self._respond(exchange, request, reply(Stored.of(outcome, start, size)))
         elif (asked := self._asked.pop(token, None)) is not None:
-            response = refused(outcome.error) if outcome.error is not None else asked.reply(outcome.value)
-            self._respond(asked.exchange, asked.request, response)
+            self._respond(asked.exchange, asked.request, asked.answered(outcome))
         elif token in self._asking:
             self._identified(self._asking.pop(token), outcome)
         elif self._keys is not None:
@@ -304,7 +303,7 @@ class HttpConnection:
         try:
             found = resolve(request)
             if isinstance(found, Response):
-                self._respond(exchange, request, with_preflight(request, found, self._options))
+                self._respond(exchange, request, with_options(request, found, self._options))
                 return
             check_origin(request, self._options)
             credentials = read_credentials(request)
@@ -389,6 +388,10 @@ class HttpConnection:
         self._respond(exchange, request, action.response)
 
     def _store(self, exchange: Exchange, request: Request, action: Store) -> None:
+        if action.keys:
+            for one in EachOnce(action).parts():
+                self._store(exchange, request, one)
+            return
         if action.key is not None:
             self._publish()  # what has a key shares it with nothing
         self._parts.append(Part(exchange, request, len(self._messages), len(action.messages), action.reply))
@@ -397,7 +400,7 @@ class HttpConnection:
             self._publish(action.key)
 
     def _ask(self, exchange: Exchange, request: Request, action: Ask) -> None:
-        self._asked[self._call(action.request)] = PendingQuestion(exchange, request, action.reply)
+        self._asked[self._call(action.request)] = PendingQuestion(exchange, request, action.reply, action.failed)
 
     def _call(self, request: GatewayRequest[Any]) -> Token:
         token = self._token()
@@ -410,7 +413,7 @@ class HttpConnection:
 
     def _begin_events(self, exchange: Exchange, request: Request) -> None:
         assert self._transport is not None
-        self._transport.begin(exchange, shared(request, OPENING, self._options), now_ms=self._now_ms)
+        self._transport.begin(exchange, finished(request, OPENING, self._options), now_ms=self._now_ms)
 
     def _stream(self, exchange: Exchange, request: Request, action: Stream) -> None:
         assert self._streams is not None
@@ -420,9 +423,10 @@ class HttpConnection:
         self._effects += self._streams.open(stream, action, self._token(), self._who)
         self._begin_events(exchange, request)
 
-    def _respond(self, exchange: Exchange, request: Request, response: Response) -> None:
+    def _respond(self, exchange: Exchange, request: Request, response: Response | None) -> None:
         assert self._transport is not None
-        self._transport.respond(exchange, shared(request, response, self._options), now_ms=self._now_ms)
+        if response is not None:  # else others of the same request have no answer yet
+            self._transport.respond(exchange, finished(request, response, self._options), now_ms=self._now_ms)
 
     def _say_goodbye(self) -> None:
         """Takes no more requests; ends what would never end."""

@@ -38,19 +38,24 @@ class Respond(NamedTuple):
 class Store(NamedTuple):
     """Store these; `reply` makes the response from the outcome and the place of the first stored one.
 
-    With a key they are stored once, however often the request is sent.
+    With a key they are stored once, however often the request is sent; with `keys`, one for each message, each message.
     """
 
     messages: Sequence[Message]
-    reply: Callable[["Stored"], Response]
+    reply: Callable[["Stored"], Response | None]
     key: IdempotencyKey | None = None
+    keys: Sequence[IdempotencyKey] = ()
 
 
 class Ask(NamedTuple):
-    """Ask the gateway; `reply` makes the response from the answer."""
+    """Ask the gateway; `reply` makes the response from the answer, and `failed` from a refusal where it is given.
+
+    Both return None where the response is still to come.
+    """
 
     request: GatewayRequest[Any]
-    reply: Callable[[Any], Response]
+    reply: Callable[[Any], Response | None]
+    failed: Callable[[Refusal], Response | None] | None = None
 
 
 class Stream(NamedTuple):
@@ -80,6 +85,7 @@ class Stored(NamedTuple):
     places: Mapping[int, Sequence[Position]]
     refused: Mapping[int, Refusal]
     deliver_at_ms: int | None = None
+    repeated: frozenset[int] = frozenset()  # stored by an earlier request, as events with the same source and id
 
     @classmethod
     def of(cls, outcome: Outcome, start: int, count: int) -> "Stored":

@@ -25,6 +25,7 @@ from adapters.cloudevents import BATCH_JSON, AttributeRefusal, parse_ms, to_docu
 from adapters.http.handlers.actions import Action, Ask, Context, Handler
 from adapters.http.handlers.finding import wait_ms
 from adapters.http.handlers.query import read_number, read_query
+from adapters.http.wire.coding import decoded
 from adapters.http.wire.request import HttpError, Request, qualities
 from adapters.http.wire.response import Response, encode_json, json_response, refused
 from gateway.port.groups import (
@@ -86,7 +87,7 @@ class _Reset(msgspec.Struct, forbid_unknown_fields=True):
 def post_member(request: Request, context: Context) -> Action:
     """Joins a group."""
     (group,) = _names(context)
-    given = _body(request, _Join)
+    given = _body(request, context, _Join)
 
     def reply(joined: Joined) -> Response:
         location = (b"location", f"/groups/{group}/members/{joined.member}".encode())
@@ -176,7 +177,7 @@ def post_commit(request: Request, context: Context) -> Action:
     """Says what is dealt with."""
     group, member = _names(context)
     read_query(request)
-    given = _body(request, _Commit)
+    given = _body(request, context, _Commit)
     if given.after is not None:
         if given.generation is not None or given.offsets is not None:
             raise AttributeRefusal("after", "is given in place of generation and offsets")
@@ -238,7 +239,7 @@ def post_reset(request: Request, context: Context) -> Action:
     """Has a group go on somewhere else."""
     (group,) = _names(context)
     read_query(request)
-    given = _body(request, _Reset)
+    given = _body(request, context, _Reset)
     if (given.to == "timestamp") != (given.timestamp is not None):
         raise AttributeRefusal("timestamp", 'is given with "to": "timestamp"')
     if (given.to == "offset") != (given.offsets is not None):
@@ -261,9 +262,10 @@ def _names(context: Context) -> list[str]:
     return context.below.split("/")[:3:2]
 
 
-def _body(request: Request, kind: type[T]) -> T:
+def _body(request: Request, context: Context, kind: type[T]) -> T:
+    body = decoded(request, context.options.max_body_bytes)
     try:
-        return msgspec.json.decode(request.body, type=kind)
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise HttpError(400, f"the body is not what is asked for: {error}") from error
 

@@ -22,6 +22,7 @@ import msgspec
 from adapters.cloudevents import AttributeRefusal
 from adapters.http.handlers.actions import Action, Ask, Context, Watch
 from adapters.http.handlers.query import read_number, read_query
+from adapters.http.wire.coding import decoded
 from adapters.http.wire.request import HttpError, Request
 from adapters.http.wire.response import Response, encode_json, json_response, refused
 from gateway.port.kv import (
@@ -220,7 +221,7 @@ def transact(request: Request, context: Context) -> Action:
     """Does several changes as one, if several keys are as expected."""
     query = read_query(request, "ns")
     try:
-        asked = _decode(request.body)
+        asked = _decode(decoded(request, context.options.max_body_bytes))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise HttpError(400, f"the body is no transaction: {error}") from error
     compares = {one.key: one.revision for one in asked.compare}

@@ -21,6 +21,7 @@ from adapters.cloudevents import (
     STRUCTURED_JSON,
     AttributeRefusal,
     clean,
+    each_of_batch,
     from_attributes,
     from_batch,
     from_structured,
@@ -31,6 +32,7 @@ from adapters.cloudevents import (
     to_structured,
     wrap,
 )
+from adapters.http.wire.coding import decoded
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import HttpError, Request, media_type
 from adapters.http.wire.response import Response
@@ -43,6 +45,7 @@ __all__ = [
     "attribute_headers",
     "event_response",
     "idempotency_key",
+    "lenient",
     "message_response",
     "name_device",
     "read_events",
@@ -75,7 +78,9 @@ def read_message(request: Request, address: str, principal: Principal, options: 
     if kind == BATCH_JSON:
         raise HttpError(415, "a batch of events goes to /events")
     if kind == STRUCTURED_JSON:
-        return from_structured(request.body, now_ms=now_ms, trusted_gateway=principal.trusted_gateway, **fields)
+        fields.pop("content_encoding", None)
+        body = decoded(request, options.max_body_bytes)
+        return from_structured(body, now_ms=now_ms, trusted_gateway=principal.trusted_gateway, **fields)
     attributes = _attributes(request)
     if "specversion" in attributes:
         return _binary_event(request, attributes, principal, fields, now_ms)
@@ -84,8 +89,8 @@ def read_message(request: Request, address: str, principal: Principal, options: 
 
 def read_events(
     request: Request, principal: Principal, options: HttpOptions, *, now_ms: int
-) -> tuple[list[Message], bool]:
-    """The events of a POST in any mode, and whether they came as a batch.
+) -> tuple[list[Message | Refusal], bool]:
+    """The events of a POST in any mode, and whether they came as a batch; faulty ones are refusals if it is `lenient`.
 
     Raises `Refusal` (MALFORMED) or `HttpError`.
     """
@@ -94,16 +99,25 @@ def read_events(
     kind, batch = _event_kind(request)
     trusted = principal.trusted_gateway
     if kind is not None:
-        if (fields.get("content_encoding") or "identity") != "identity":
-            raise HttpError(415, "content-encoding: the JSON of events is not compressed", attribute="content-encoding")
         fields.pop("content_encoding", None)
+        body = decoded(request, options.max_body_bytes)
+        if batch and lenient(request):
+            return list(
+                each_of_batch(body, fields.pop("route"), now_ms=now_ms, trusted_gateway=trusted, **fields)
+            ), True
         if batch:
-            return from_batch(request.body, now_ms=now_ms, trusted_gateway=trusted, **fields), True
-        return [from_structured(request.body, now_ms=now_ms, trusted_gateway=trusted, **fields)], False
+            return list(from_batch(body, now_ms=now_ms, trusted_gateway=trusted, **fields)), True
+        return [from_structured(body, now_ms=now_ms, trusted_gateway=trusted, **fields)], False
     attributes = _attributes(request)
     if not attributes:
         raise HttpError(415, f"neither ce- headers nor a body of {STRUCTURED_JSON} or {BATCH_JSON}")
     return [_binary_event(request, attributes, principal, fields, now_ms)], False
+
+
+def lenient(request: Request) -> bool:
+    """Returns whether a batch is to be stored though some of its events may be faulty (RFC 7240, 4.4)."""
+    prefer = (request.get(b"prefer") or "").lower()
+    return any(part.replace(" ", "") == "handling=lenient" for part in re.split("[,;]", prefer))
 
 
 def name_device(message: Message, options: HttpOptions, host: str) -> Message:

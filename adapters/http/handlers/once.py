@@ -6,20 +6,27 @@ holds for requests at any proxy, whatever dies. Requests that were refused leave
 same time are stored in the log's order: the second one waits, and is answered like the first.
 """
 
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from adapters.http.handlers.actions import Ask, Context, Stored
+from adapters.http.handlers.actions import Ask, Context, Store, Stored
 from adapters.http.handlers.messages import idempotency_key
 from adapters.http.wire.request import HttpError, Request
 from adapters.http.wire.response import Response, refused
 from adapters.http.wire.transport import Exchange
+from gateway.domain.errors import Refusal
 from gateway.domain.idempotency import IdempotencyKey, KeyRepeated, StoredRequest, digest
 from gateway.port.adapter import Outcome, RecallKey
+from store.api.message import EVENT, Message
+from store.format.frame import Position
 
 if TYPE_CHECKING:
     from adapters.http.handlers.waiting import Part
 
-__all__ = ["once_key", "repeated"]
+__all__ = ["EVENTS_MAX", "EachOnce", "event_keys", "once_key", "repeated"]
+
+EVENTS_MAX: Final = 1_000  # of one request, where each is stored once: each that is repeated is a question
 
 # What of a request's head its messages are made of; others, of proxies and traces, may differ when it is sent again.
 _HEADERS: Final = frozenset({b"content-type", b"content-encoding", b"x-reply-to", b"x-correlation-data"})
@@ -39,13 +46,69 @@ def once_key(request: Request, context: Context) -> IdempotencyKey | None:
     )
 
 
+def event_keys(messages: Sequence[Message], context: Context) -> Sequence[IdempotencyKey]:
+    """Returns a key for each event, by its sender, address, source and id; none where repeated events are stored.
+
+    Raises `HttpError` (413) for too many.
+    """
+    window_s = context.options.event_window_s
+    if any(message.deliver_at_ms is not None for message in messages):
+        return ()  # what waits is answered by its timer, which belongs to the request
+    if not window_s or any(message.native is None or EVENT not in message.native for message in messages):
+        return ()
+    if len(messages) > EVENTS_MAX:
+        raise HttpError(413, f"a batch has at most {EVENTS_MAX} events where repeated ones are stored once")
+    until_ms = context.now_ms + 1_000 * window_s
+    keys: list[IdempotencyKey] = []
+    for message in messages:
+        assert message.native is not None
+        source = message.native[EVENT]["source"]
+        name = digest("event", context.principal.name, message.address, source, message.id)
+        keys.append(IdempotencyKey(name=name, fingerprint=b"", expires_at_ms=until_ms))
+    return keys
+
+
+class EachOnce:
+    """The messages of one request that are stored each by itself, and answered together."""
+
+    def __init__(self, action: Store) -> None:
+        self._action = action
+        self._left = len(action.messages)
+        self._places: dict[int, Sequence[Position]] = {}
+        self._refused: dict[int, Refusal] = {}
+        self._repeated: set[int] = set()
+
+    def parts(self) -> list[Store]:
+        """Returns an action for each message; the reply of the last one is the response."""
+        pairs = zip(self._action.messages, self._action.keys, strict=True)
+        return [Store((message,), partial(self._stored, index), key) for index, (message, key) in enumerate(pairs)]
+
+    def _stored(self, index: int, stored: Stored) -> Response | None:
+        if 0 in stored.refused:
+            self._refused[index] = stored.refused[0]
+        else:
+            self._places[index] = stored.places.get(0, ())
+            if stored.repeated:
+                self._repeated.add(index)
+        self._left -= 1
+        if self._left:
+            return None
+        places = dict(sorted(self._places.items()))
+        refused_ = dict(sorted(self._refused.items()))
+        return self._action.reply(Stored(places, refused_, repeated=frozenset(self._repeated)))
+
+
 def repeated(part: "Part", key: IdempotencyKey, error: KeyRepeated) -> tuple[Exchange, Request, Ask]:
     """Returns a request whose key was used before, and the question of what was stored: its answer is the request's."""
 
-    def reply(recalled: StoredRequest) -> Response:
+    def reply(recalled: StoredRequest) -> Response | None:
         if recalled.fingerprint != key.fingerprint:
             return refused(HttpError(422, "idempotency-key: this key was used for another request"))
         stored = Stored.of(Outcome(first=recalled.first, refused=error.refused), part.start, part.size)
-        return part.reply(stored._replace(deliver_at_ms=recalled.deliver_at_ms))
+        again = frozenset() if key.fingerprint else frozenset(stored.places)
+        return part.reply(stored._replace(deliver_at_ms=recalled.deliver_at_ms, repeated=again))
 
-    return part.exchange, part.request, Ask(RecallKey(group=error.group, name=key.name), reply)
+    def failed(refusal: Refusal) -> Response | None:
+        return part.reply(Stored({}, dict.fromkeys(range(part.size), refusal)))
+
+    return part.exchange, part.request, Ask(RecallKey(group=error.group, name=key.name), reply, failed)

@@ -11,18 +11,20 @@ from typing import Final
 import msgspec
 
 from adapters.http.handlers.credentials import Credentials
+from adapters.http.wire.coding import compressed
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import HttpError, Request
 from adapters.http.wire.response import Response
 from store.base.browsers import BROWSERS, allows_origin, knows_host, same_origin
 
-__all__ = ["check_host", "check_origin", "shared", "with_preflight"]
+__all__ = ["check_host", "check_origin", "finished", "with_options"]
 
 EXPOSED: Final = b"etag, link, location, retry-after, x-create-revision, x-expires-at-ms, x-version"
 METHODS: Final = b"DELETE, GET, HEAD, POST, PUT"
 PREFLIGHT_S: Final = b"600"  # how long a browser may remember the answer
 _BROWSERS: Final = tuple([name.encode() for name in BROWSERS])
 _WELL_KNOWN: Final = frozenset({"guest"})  # users whose password every page knows
+_HOST: Final = re.compile(r"[A-Za-z0-9.*:_-]{1,255}")
 _TOKENS: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z, \t]*")
 
 
@@ -56,8 +58,10 @@ def check_host(request: Request, credentials: Credentials, options: HttpOptions)
     raise HttpError(403, f"host: {host[:128]} is not one of adapters.http.allowed_hosts", attribute="host")
 
 
-def shared(request: Request, response: Response, options: HttpOptions) -> Response:
-    """The response with the headers that let an allowed origin's page read it."""
+def finished(request: Request, response: Response, options: HttpOptions) -> Response:
+    """The response as the client accepts it, with the headers that let an allowed origin's page read it."""
+    if response.body:
+        response = compressed(request, response, options.compress_bytes_min)
     if not options.cors_origins:
         return response
     headers = [(b"vary", b"origin"), *response.headers]
@@ -68,8 +72,13 @@ def shared(request: Request, response: Response, options: HttpOptions) -> Respon
     return msgspec.structs.replace(response, headers=headers)
 
 
-def with_preflight(request: Request, response: Response, options: HttpOptions) -> Response:
-    """The response to OPTIONS, with what a preflight request asks for (Fetch, 4.8)."""
+def with_options(request: Request, response: Response, options: HttpOptions) -> Response:
+    """The response to OPTIONS, with what a preflight request of a page asks for, or a sender of events."""
+    return _with_consent(request, _with_preflight(request, response, options), options)
+
+
+def _with_preflight(request: Request, response: Response, options: HttpOptions) -> Response:
+    """Answers a preflight request (Fetch, 4.8)."""
     origin, method = request.get(b"origin"), request.get(b"access-control-request-method")
     if origin is None or method is None or not allows_origin(origin, options.cors_origins):
         return response
@@ -78,3 +87,15 @@ def with_preflight(request: Request, response: Response, options: HttpOptions) -
     if asked and _TOKENS.fullmatch(asked) is not None:
         headers.append((b"access-control-allow-headers", asked.encode()))
     return msgspec.structs.replace(response, headers=headers)
+
+
+def _with_consent(request: Request, response: Response, options: HttpOptions) -> Response:
+    """Consents to be sent events (HTTP 1.1 Web Hooks for Event Delivery, 4.2)."""
+    origin = request.get(b"webhook-request-origin")
+    if origin is None or not {"*", origin} & set(options.webhook_origins) or _HOST.fullmatch(origin) is None:
+        return response
+    path, _ = request.split_target()
+    if path != "/events" and not path.startswith("/topics/"):
+        return response
+    granted = ((b"webhook-allowed-origin", origin.encode()), (b"webhook-allowed-rate", b"*"))
+    return msgspec.structs.replace(response, headers=[*response.headers, *granted])

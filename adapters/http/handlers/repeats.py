@@ -235,6 +235,8 @@ def _template(data: bytes, effect: Publish, part: Part, options: HttpOptions) ->
         event_native = {name: value for name, value in message.native[NATIVE].items() if name != "time"}
         message = msgspec.structs.replace(message, native={**message.native, NATIVE: event_native})
     response = part.reply(Stored({0: (_FIRST,)}, {}))
+    if response is None:
+        return None
     template = _Template([*pieces, (literal + b"\r\n\r\n", b"")], message, who, response, options)
     id_ = encode_json(message.id) if message.id else b""
     return template if response.body == template.body(id_, _FIRST) else None

@@ -28,8 +28,8 @@ from adapters.cloudevents import STRUCTURED_JSON, AttributeRefusal, BatchRefusal
 from adapters.http.handlers import groups, keys, subscriptions
 from adapters.http.handlers.actions import Action, Ask, Context, Handler, Respond, Store, Stored, Stream
 from adapters.http.handlers.finding import condition, finding, last_values, last_values_response, messages_response
-from adapters.http.handlers.messages import event_response, message_response, read_events, read_message
-from adapters.http.handlers.once import once_key
+from adapters.http.handlers.messages import event_response, lenient, message_response, read_events, read_message
+from adapters.http.handlers.once import event_keys, once_key
 from adapters.http.handlers.query import read_query
 from adapters.http.handlers.sse import read_id
 from adapters.http.wire.request import HttpError, Request, percent_decode, qualities
@@ -50,19 +50,27 @@ LIST_MAX: Final = 1_000  # addresses listed at most
 
 
 def post_events(request: Request, context: Context) -> Action:
-    """Publishes events in binary, structured or batch mode; a batch is stored only if all its events are events."""
+    """Publishes events in binary, structured or batch mode; a batch is stored only if all its events are events.
+
+    With `Prefer: handling=lenient` those that are events are stored, and each event has its own answer.
+    """
     try:
-        messages, batch = read_events(request, context.principal, context.options, now_ms=context.now_ms)
+        found, batch = read_events(request, context.principal, context.options, now_ms=context.now_ms)
     except BatchRefusal as refusal:
         errors = [_index_error(index, error) for index, error in refusal.refused.items()]
         return Respond(refused(refusal, errors=errors))
+    messages = [one for one in found if isinstance(one, Message)]
+    each = batch and lenient(request)
+
+    def reply(stored: Stored) -> Response:
+        if each:
+            return _each_stored(found, stored, context.principal)
+        return _events_stored(messages, stored, context.principal, batch=batch)
+
     if not messages:
-        return Respond(json_response(200, []))
-    return Store(
-        messages,
-        lambda stored: _events_stored(messages, stored, context.principal, batch=batch),
-        once_key(request, context),
-    )
+        return Respond(reply(Stored({}, {})) if each else json_response(200, []))
+    key = once_key(request, context)
+    return Store(messages, reply, key, () if key is not None else event_keys(messages, context))
 
 
 def _events_stored(messages: Sequence[Message], stored: Stored, principal: Principal, *, batch: bool) -> Response:
@@ -74,6 +82,21 @@ def _events_stored(messages: Sequence[Message], stored: Stored, principal: Princ
         return refused(first)
     kept = [{"index": index, **receipt} for index, receipt in zip(stored.places, receipts, strict=True)]
     return refused(first, errors=[_index_error(*item) for item in stored.refused.items()], stored=kept)
+
+
+def _each_stored(found: Sequence[Message | Refusal], stored: Stored, principal: Principal) -> Response:
+    """Answers each event of a batch by itself; 207 where one of them was refused (RFC 4918, 11.1)."""
+    answers: list[dict[str, Any]] = []
+    number = 0  # of the messages that were to be stored
+    for index, one in enumerate(found):
+        refusal: Refusal | None = one if isinstance(one, Refusal) else stored.refused.get(number)
+        if refusal is not None:
+            answers.append({"status": refused(refusal).status, **_index_error(index, refusal)})
+        elif isinstance(one, Message):
+            answers.append({"status": 200, "index": index, **_receipt(principal, one, stored, number)})
+        number += isinstance(one, Message)
+    status = 200 if all(answer["status"] == 200 for answer in answers) else 207
+    return json_response(status, answers, (b"preference-applied", b"handling=lenient"), (b"vary", b"prefer"))
 
 
 def _index_error(index: int, refusal: Refusal) -> dict[str, Any]:
@@ -94,7 +117,8 @@ def _receipt(principal: Principal, message: Message, stored: Stored, index: int)
     if timer is not None:
         return {"id": message.id or None, "position": None, "timer": timer}
     position = str(places[0]) if places else None
-    return {"id": message.id or position, "position": position}
+    receipt: dict[str, Any] = {"id": message.id or position, "position": position}
+    return {**receipt, "repeated": True} if index in stored.repeated else receipt
 
 
 # ---- /topics
@@ -110,7 +134,8 @@ def post_topic(request: Request, context: Context) -> Action:
             return refused(stored.refused[0])
         return json_response(201, _receipt(context.principal, message, stored, 0), location)
 
-    return Store((message,), reply, once_key(request, context))
+    key = once_key(request, context)
+    return Store((message,), reply, key, () if key is not None else event_keys((message,), context))
 
 
 def get_topic(request: Request, context: Context) -> Action:

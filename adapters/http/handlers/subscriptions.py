@@ -18,6 +18,7 @@ import msgspec
 from adapters.cloudevents import AttributeRefusal
 from adapters.http.handlers.actions import Action, Ask, Context, Handler
 from adapters.http.handlers.query import read_number, read_query
+from adapters.http.wire.coding import decoded
 from adapters.http.wire.request import HttpError, Request
 from adapters.http.wire.response import Response, json_response
 from gateway.port.push import (
@@ -41,7 +42,7 @@ _NO_CACHE: Final = (b"cache-control", b"no-cache")
 def post_subscription(request: Request, context: Context) -> Action:
     """Creates a subscription."""
     read_query(request)
-    spec = _spec(request)
+    spec = _spec(request, context)
 
     def reply(made: Subscription) -> Response:
         return _shown(201, made, (b"location", f"/subscriptions/{made.id}".encode()))
@@ -73,7 +74,7 @@ def get_subscription(request: Request, context: Context) -> Action:
 def put_subscription(request: Request, context: Context) -> Action:
     """Replaces a subscription."""
     read_query(request)
-    return Ask(UpdateSubscription(id=context.below, spec=_spec(request), revision=_revision(request)), _found)
+    return Ask(UpdateSubscription(id=context.below, spec=_spec(request, context), revision=_revision(request)), _found)
 
 
 def delete_subscription(request: Request, context: Context) -> Action:
@@ -97,9 +98,10 @@ def resume(request: Request, context: Context) -> Action:
 # ---- bodies
 
 
-def _spec(request: Request) -> SubscriptionSpec:
+def _spec(request: Request, context: Context) -> SubscriptionSpec:
+    body = decoded(request, context.options.max_body_bytes)
     try:
-        return msgspec.json.decode(request.body, type=SubscriptionSpec)
+        return msgspec.json.decode(body, type=SubscriptionSpec)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise HttpError(400, f"the body is no subscription: {error}") from error
 

@@ -8,8 +8,10 @@ from adapters.http.handlers.actions import Stored
 from adapters.http.handlers.credentials import Credentials
 from adapters.http.handlers.routes import RouteMatch
 from adapters.http.wire.request import Request
-from adapters.http.wire.response import Response
+from adapters.http.wire.response import Response, refused
 from adapters.http.wire.transport import Exchange, Transport
+from gateway.domain.errors import Refusal
+from gateway.port.adapter import Outcome
 
 __all__ = ["Part", "Pending", "PendingQuestion", "Requests", "may_begin"]
 
@@ -32,7 +34,7 @@ class Part(NamedTuple):
     request: Request
     start: int
     size: int
-    reply: Callable[[Stored], Response]
+    reply: Callable[[Stored], Response | None]
 
 
 class PendingQuestion(NamedTuple):
@@ -40,7 +42,14 @@ class PendingQuestion(NamedTuple):
 
     exchange: Exchange
     request: Request
-    reply: Callable[[Any], Response]
+    reply: Callable[[Any], Response | None]
+    failed: Callable[[Refusal], Response | None] | None
+
+    def answered(self, outcome: Outcome) -> Response | None:
+        """Returns the response; None where it is still to come."""
+        if outcome.error is None:
+            return self.reply(outcome.value)
+        return refused(outcome.error) if self.failed is None else self.failed(outcome.error)
 
 
 class Requests:

@@ -51,6 +51,22 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     sse_stall_s: Annotated[
         int, Meta(ge=1, le=3_600, description="an HTTP/2 event stream whose window stays shut this long is ended")
     ] = 30
+    compress_bytes_min: Annotated[
+        int, Meta(ge=0, description="JSON of this size and more is compressed where the client accepts it; 0: never")
+    ] = 1024
+    event_window_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=30 * 86_400,
+            description="an event with the source and id of one stored so long ago or less is not stored again; "
+            "0: it is; the same on all proxies",
+        ),
+    ] = 0
+    webhook_origins: Annotated[
+        tuple[str, ...],
+        Meta(description='senders that may deliver events here, by WebHook-Request-Origin; "*" for all'),
+    ] = ()
     cors_origins: Annotated[
         tuple[str, ...], Meta(description='origins whose pages may use this from a browser; "*" for all')
     ] = ()

@@ -1,0 +1,137 @@
+"""Content codings of bodies (RFC 9110, 8.4.1): gzip, deflate and zstd, decoded up to a limit, and encoded."""
+
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+import zstandard
+
+from adapters.http.wire.request import HttpError, Request, qualities
+from adapters.http.wire.response import Response
+
+__all__ = ["CODINGS", "compressed", "decoded"]
+
+CODINGS: Final = b"deflate, gzip, zstd"
+CODINGS_COUNT_MAX: Final = 2  # of one body, one within the other
+_WINDOW_BYTES_MAX: Final = 8 << 20  # of zstd: what RFC 9659 lets a decoder require
+_PIECE_BYTES: Final = 64  # of zstd, decoded at a time
+_GZIP_LEVEL, _ZSTD_LEVEL = 4, 3
+# What is worth it: texts that we write ourselves, and that have no validator of their exact bytes.
+_COMPRESSIBLE: Final = (b"application/json", b"application/problem+json", b"application/cloudevents")
+_VARY: Final = (b"vary", b"accept-encoding")
+
+
+# ---- requests
+
+
+def decoded(request: Request, bytes_max: int) -> bytes:
+    """Returns a request's body without its content codings.
+
+    Raises `HttpError`: 415 for a coding that is not known here, 400 for a body that is not in it, 413 for one that has
+    more than `bytes_max` without it.
+    """
+    said = request.get(b"content-encoding")
+    if said is None:
+        return request.body
+    names = [name for part in said.lower().split(",") if (name := part.strip()) not in {"", "identity"}]
+    if len(names) > CODINGS_COUNT_MAX:
+        raise HttpError(400, f"content-encoding: at most {CODINGS_COUNT_MAX} are read", attribute="content-encoding")
+    body = request.body
+    for name in reversed(names):  # in the order in which they were applied
+        decode = _DECODERS.get(name)
+        if decode is None:
+            accepted = (b"accept-encoding", CODINGS)
+            detail = f"content-encoding: {name[:64]} is not read here; {CODINGS.decode()} are"
+            raise HttpError(415, detail, headers=(accepted,), attribute="content-encoding")
+        try:
+            body = decode(body, bytes_max)
+        except (zlib.error, zstandard.ZstdError, EOFError) as error:
+            raise HttpError(400, f"content-encoding: the body is not {name}", attribute="content-encoding") from error
+        if len(body) > bytes_max:
+            raise HttpError(413, f"the body has more than {bytes_max} bytes without its content-encoding")
+    return body
+
+
+def _inflated(body: bytes, bytes_max: int, window_bits: int) -> bytes:
+    """Returns at most one byte more than the limit; the members of gzip one behind the other."""
+    made = bytearray()
+    while body:
+        inflater = zlib.decompressobj(window_bits)
+        made += inflater.decompress(body, bytes_max + 1 - len(made))
+        if len(made) > bytes_max:
+            break
+        if not inflater.eof:
+            raise EOFError
+        body = inflater.unused_data
+        if window_bits < zlib.MAX_WBITS + 1 and body:
+            raise EOFError  # deflate has one stream
+    return bytes(made)
+
+
+def _gunzipped(body: bytes, bytes_max: int) -> bytes:
+    return _inflated(body, bytes_max, zlib.MAX_WBITS + 16)
+
+
+def _deflated(body: bytes, bytes_max: int) -> bytes:
+    return _inflated(body, bytes_max, zlib.MAX_WBITS)
+
+
+def _unzstd(body: bytes, bytes_max: int) -> bytes:
+    """Returns little more than the limit at most: a piece of this size has at most 16 blocks of 128 KiB."""
+    made = bytearray()
+    frame = None
+    at = 0
+    while at < len(body) and len(made) <= bytes_max:
+        if frame is None:
+            frame = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES_MAX).decompressobj()
+        made += frame.decompress(body[at : at + _PIECE_BYTES])
+        at += _PIECE_BYTES
+        if frame.eof:
+            at = min(at, len(body)) - len(frame.unused_data)
+            frame = None
+    if frame is not None and len(made) <= bytes_max:
+        raise EOFError
+    return bytes(made)
+
+
+_DECODERS: Final[Mapping[str, Callable[[bytes, int], bytes]]] = {
+    "gzip": _gunzipped,
+    "x-gzip": _gunzipped,
+    "deflate": _deflated,
+    "zstd": _unzstd,
+}
+
+
+# ---- responses
+
+
+def compressed(request: Request, response: Response, bytes_min: int) -> Response:
+    """Returns a response as the client accepts it (RFC 9110, 12.5.3): texts of `bytes_min` and more are compressed."""
+    body = response.body
+    if not bytes_min or len(body) < bytes_min:
+        return response
+    names = {name for name, _ in response.headers}
+    kind = next((value for name, value in response.headers if name == b"content-type"), b"")
+    if not kind.startswith(_COMPRESSIBLE) or b"content-encoding" in names or b"etag" in names:
+        return response
+    headers = [*response.headers, _VARY]
+    accepted = qualities(request.get(b"accept-encoding") or "")
+    any_ = accepted.get("*", 0.0)
+    weight, coding = max((accepted.get(name, any_), name) for name in _ENCODERS)  # of equals zstd
+    if weight > 0 and weight >= accepted.get("identity", 0.0):
+        body = _ENCODERS[coding](body)
+        headers.append((b"content-encoding", coding.encode()))
+    return msgspec.structs.replace(response, headers=headers, body=body)
+
+
+def _gzip(body: bytes) -> bytes:
+    deflater = zlib.compressobj(_GZIP_LEVEL, wbits=zlib.MAX_WBITS + 16)
+    return deflater.compress(body) + deflater.flush()
+
+
+def _zstd(body: bytes) -> bytes:
+    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(body)
+
+
+_ENCODERS: Final[Mapping[str, Callable[[bytes], bytes]]] = {"gzip": _gzip, "zstd": _zstd}
