@@ -7,10 +7,10 @@ is held until it is known which of them any queue wanted: basic.return comes bef
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from adapters.amqp.delivery import return_frames
-from gateway.domain.errors import Cause
+from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Outcome, Publish
 from gateway.port.queues import CountRoutes
 from store.api.message import Message
@@ -29,6 +29,9 @@ class _Run(NamedTuple):
     start: int  # the first one's index in the group
     size: int
     first_tag: int
+
+
+_FULL: Final = Refusal(Cause.OVERLOAD, "a queue is full")  # what nobody hears of without confirms
 
 
 class _Group:
@@ -140,4 +143,7 @@ class Publisher:
                 for index, refusal in outcome.refused.items()
                 if start <= index < start + size
             }
+            for index in outcome.overflowed if channel.confirming else ():
+                if start <= index < start + size:
+                    refused[index - start + first_tag] = _FULL
             channel.confirm(first_tag, size, refused)

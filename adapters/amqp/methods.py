@@ -13,7 +13,7 @@ from pamqp.commands import Basic, Confirm, Exchange, Queue, Tx
 from pamqp.commands import Channel as Methods
 
 from adapters.amqp.channel import Channel, Consumer, State
-from adapters.amqp.wire import COMMAND_INVALID, NOT_ALLOWED, NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED
+from adapters.amqp.wire import COMMAND_INVALID, NOT_ALLOWED, NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED, Table
 from gateway.domain.errors import ProtocolError
 from gateway.port.adapter import Cancel, Consume, Outcome, Request
 from gateway.port.queues import (
@@ -215,9 +215,7 @@ def _consume(channel: Channel, method: Any) -> None:
     output = channel.output
     if method.no_local:
         raise ProtocolError(NOT_IMPLEMENTED, "no-local is not supported")
-    for name in method.arguments:
-        if name.startswith("x-") and name != "x-cancel-on-ha-failover":
-            raise ProtocolError(PRECONDITION_FAILED, f"the consumer argument {name!r} is not supported")
+    priority = _consumer_priority(method.arguments)
     if method.consumer_tag in channel.consumers:
         raise ProtocolError(NOT_ALLOWED, f"consumer tag {method.consumer_tag!r} is in use")
     if len(channel.consumers) >= output.options.consumer_count_max:
@@ -236,8 +234,20 @@ def _consume(channel: Channel, method: Any) -> None:
             exclusive=method.exclusive,
             settle_on_delivery=method.no_ack,
             credit=None if method.no_ack else consumer.prefetch,
+            priority=priority,
         )
     )
+
+
+def _consumer_priority(arguments: Table) -> int:
+    """Returns the priority that the arguments of a consumer say. Raises `ProtocolError` for what means nothing."""
+    for name in arguments:
+        if name.startswith("x-") and name not in {"x-cancel-on-ha-failover", "x-priority"}:
+            raise ProtocolError(PRECONDITION_FAILED, f"the consumer argument {name!r} is not supported")
+    priority = arguments.get("x-priority", 0)
+    if type(priority) is not int:
+        raise ProtocolError(PRECONDITION_FAILED, f"invalid arg 'x-priority': {priority!r} is not a whole number")
+    return priority
 
 
 def _consuming(consumer: Consumer, method: Any, outcome: Outcome, _now_ms: int) -> None:

@@ -164,7 +164,8 @@ class Consume(_Value, frozen=True, kw_only=True):
     """Lease messages of a named queue to this connection as they come; `completed(token)` says whether it may.
 
     With `settle_on_delivery` a message is settled as soon as `deliver` has taken it. `credit` is how many messages it
-    can take until it is `Ready` again, None where that is not known: no more are leased for it.
+    can take until it is `Ready` again, None where that is not known: no more are leased for it. Consumers of a lower
+    `priority` get something only while those of a higher one have no room.
     """
 
     consumer: ConsumerId
@@ -173,6 +174,7 @@ class Consume(_Value, frozen=True, kw_only=True):
     exclusive: bool = False
     settle_on_delivery: bool = False
     credit: int | None = None
+    priority: int = 0
 
 
 class SettleLeased(_Value, frozen=True, kw_only=True):
@@ -415,6 +417,7 @@ class Outcome(_Value, frozen=True, kw_only=True):
     refused: Mapping[int, Refusal] = msgspec.field(default_factory=dict)
     first: Position | None = None  # of a Publish stored in one log: its first message's; the others follow row by row
     places: Mapping[int, Sequence[Position]] = msgspec.field(default_factory=dict)  # of one stored in several logs
+    overflowed: Sequence[int] = ()  # messages of a Publish that are stored, and that a full named queue has not taken
 
     def stored(self, count: int) -> dict[int, Sequence[Position]]:
         """Returns the positions of the messages of a Publish of `count`, by their index, without the refused ones.

@@ -343,11 +343,15 @@ class Ingest:
 
     def _add_special(self, receipt: Receipt, special: Iterable[_Special]) -> None:
         """Rows for named queues, and changes of retained messages: in the frames of the groups where these are."""
-        groups, home = self._router.groups, self._store.group
+        groups, home, gates = self._router.groups, self._store.group, self._router.gates
         for index, route, frame, record, pos in special:
             message = receipt.messages[index]
             places = {frame.group: (frame, pos)}  # of the record, by group
             for queue in route.named(message):
+                gate = gates.get(queue)
+                if gate is not None and not gate.admit(message):
+                    receipt.overflowed = (*receipt.overflowed, index)
+                    continue
                 into = groups[queue]
                 if into not in places:
                     places[into] = self._copy(receipt, index, into, record, durable=not route.relaxed)
@@ -355,7 +359,7 @@ class Ingest:
                 there.rows.append(
                     ROW.pack(queue, at, len(record), ROW_EXTRA, 0, route.address_hash, 0, message.time_ms)
                 )
-                there.named[queue] = None
+                there.named[queue] = 0 if gate is None else gate.admitted
             if message.retain:
                 there = frame
                 if home != frame.group:

@@ -4,6 +4,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import msgspec
+
 from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Outcome
 from gateway.publishing.publishing import (
@@ -135,6 +137,9 @@ class Outgoing:
             receipt.pending -= 1
             if receipt.head and not receipt.pending:
                 self._answer(receipt)
+        for queue, admitted in frame.named.items():
+            if admitted and (gate := self._router.gates.get(queue)) is not None:
+                gate.landed(admitted)
         frame.receipts.clear()  # they name the frame: nobody is to look for such rings
         if frame.named and isinstance(result, Appended):
             self._appended_to(tuple(frame.named))
@@ -169,6 +174,8 @@ class Outgoing:
             else:
                 following.head = True
             outcome = outcome_of(receipt)
+            if receipt.overflowed:
+                outcome = msgspec.structs.replace(outcome, overflowed=receipt.overflowed)
             protocol, counts = receipt.protocol, receipt.counts
             status = "stored" if outcome.error is None else outcome.error.cause.value
             if receipt.runs:

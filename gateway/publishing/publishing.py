@@ -103,7 +103,7 @@ class Building:
         self.receipts: list[Receipt] = []
         self.singles: list[WaitingSingle] = []
         self.topics: dict[tuple[str, str], int] = {}  # of the singles: how many by protocol and topic
-        self.named: dict[int, None] = {}  # the named queues it has rows for
+        self.named: dict[int, int] = {}  # the named queues it has rows for; how many each gate had admitted then
         self.once = 0  # what it is stored once by, if it is not by its producer's sequence
         self.stored = False  # its log has all of it already
         self.guarded = False  # whether some of its rows are guards (`store.guards`)
@@ -152,6 +152,7 @@ class Receipt:
         "marks",
         "messages",
         "next",
+        "overflowed",
         "parts",
         "pending",
         "pinned",
@@ -186,6 +187,7 @@ class Receipt:
         self.size_bytes = size_bytes
         self.counts: dict[str, int] = {}  # by topic, what will be stored
         self.refused: dict[int, Refusal] = {}
+        self.overflowed: tuple[int, ...] = ()  # messages that a full queue has not taken
         self.parts: dict[Building, int] = {}  # the frames it is in, and its first row there
         self.runs: Sequence[tuple[int, Building]] = ()  # of several frames: from which message on they are in which
         self.copies: dict[int, list[Copy]] | None = None  # by message: of those that are in several frames
@@ -293,11 +295,12 @@ def with_denied(outcome: Outcome, denied: Mapping[int, Refusal]) -> Outcome:
     if outcome.error is not None:
         return outcome
     numbers = count()
-    known = [*outcome.refused, *outcome.places]
+    known = [*outcome.refused, *outcome.places, *outcome.overflowed]
     kept = [next(index for index in numbers if index not in denied) for _ in range(max(known, default=-1) + 1)]
     refused = {kept[index]: refusal for index, refusal in outcome.refused.items()}
     places = {kept[index]: found for index, found in outcome.places.items()}
-    return msgspec.structs.replace(outcome, refused={**denied, **refused}, places=places)
+    overflowed = [kept[index] for index in outcome.overflowed]
+    return msgspec.structs.replace(outcome, refused={**denied, **refused}, places=places, overflowed=overflowed)
 
 
 def _spread_outcome(receipt: Receipt) -> Outcome:

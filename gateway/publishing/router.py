@@ -19,6 +19,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.filters import FilterTrie
 from gateway.port.queues import address_of, exchange_level, routing_of
 from gateway.publishing.exchange_graph import Edge, Node, Predicate, Walk, make_graph
+from gateway.publishing.length_gates import LengthGate
 from gateway.publishing.topic_settings import is_async, is_compacted, prefers_zone
 from store.api.log import IndexKind
 from store.api.message import Message
@@ -117,6 +118,7 @@ class Router:
         self._linked: Counter[str] = Counter()  # links by the exchange they lead to
         self.routes: dict[str, Route] = {}  # read by the ingest loop; filled by `resolve`
         self.hashes: dict[str, int] = {}  # of ordering keys; filled by `key_hash`
+        self.gates: dict[int, LengthGate] = {}  # of named queues that take nothing more when they are full
         self.groups: dict[int, int] = {}  # of every queue in a route: the store group that it lies in
         controller.watch(self._forget_all)
 

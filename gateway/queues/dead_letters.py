@@ -19,9 +19,9 @@ from gateway.port.queues import DEATHS
 from gateway.publishing.placing import Parts
 from gateway.publishing.publishing import FRAME_PAYLOAD_BYTES, FRAME_ROWS
 from gateway.publishing.router import Route, Router, UnknownTopicError
-from gateway.queues.deaths import Reason, dead_letter, is_cycle
-from gateway.queues.reading import Letter, read
-from gateway.queues.rules import NO_RULES
+from gateway.queues.leaving.deaths import Reason, dead_letter, is_cycle
+from gateway.queues.leaving.reading import Letter, read
+from gateway.queues.leaving.rules import NO_RULES
 from gateway.queues.topology import Queue
 from store.api.client import StoreClient
 from store.api.leases import Lease
@@ -35,6 +35,7 @@ from store.format.ranges import ranges_of
 __all__ = ["DeadLetters"]
 
 READ_BYTES: Final = 1 << 20  # of rejected messages read at once
+OUTSIDE_COUNT_MAX: Final = 10_000  # messages that full queues have not taken, and that wait to be published elsewhere
 
 log = logs.get(__name__)
 
@@ -64,6 +65,8 @@ class DeadLetters:
         self._now_ms = now_ms
         self._creates_topics = creates_topics
         self._moving: dict[int, set[asyncio.Future[None]]] = {}  # by owner
+        self._outside: list[tuple[Queue, Message]] = []  # what full queues have not taken
+        self._publishing: asyncio.Task[None] | None = None
 
     async def reject(self, queue: Queue, owner: int, offsets: Sequence[QueueOffset]) -> None:
         """Moves messages that their owner has rejected, or settles them. Raises `StoreError`: they are lent again."""
@@ -132,6 +135,30 @@ class DeadLetters:
                 letters += [Letter(lease.offset, one) for lease, one in zip(some.live, some.messages, strict=True)]
                 at = fetched.next if places else end
         return letters
+
+    def publish_soon(self, queue: Queue, message: Message) -> None:
+        """Publishes what a full queue has not taken to its dead-letter exchange; nobody was promised anything."""
+        if queue.rules.dead_letter_exchange is None:
+            return
+        if len(self._outside) >= OUTSIDE_COUNT_MAX:
+            log.warning("dead letters are dropped", queue=queue.definition.name, count=1, why="too many at once")
+            return
+        self._outside.append((queue, message))
+        if self._publishing is None or self._publishing.done():
+            self._publishing = asyncio.create_task(self._publish_outside(), name="dead letters")
+
+    async def _publish_outside(self) -> None:
+        while self._outside:
+            some, self._outside = self._outside, []
+            parts = Parts(self._router, -1)
+            try:
+                for queue, message in some:
+                    await self._add(parts, queue, message, Reason.MAXLEN)
+                await asyncio.gather(*(self._append(*part) for part in parts.elsewhere()))
+            except StoreError as error:
+                log.warning("dead letters are dropped", count=len(some), why=str(error))
+            else:
+                self._appended(parts.named)
 
     # ---- moving
 

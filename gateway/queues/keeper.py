@@ -1,30 +1,51 @@
-"""The keeper of a process's queues: moves away what leaves them without having been consumed."""
+"""The keeper of a process's queues: moves away what leaves them without having been consumed, and what is unused."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from gateway.ownership.owners import Owners
+from gateway.publishing.length_gates import LengthGate
+from gateway.publishing.router import Router
 from gateway.queues.dead_letters import DeadLetters
-from gateway.queues.reading import Letter
-from gateway.queues.rules import NO_RULES, QueueRules
+from gateway.queues.leaving.reading import Letter
+from gateway.queues.leaving.rules import DROP_HEAD, NO_RULES, REJECT_TO_DLX, QueueRules
+from gateway.queues.leaving.upkeep import OWNER, Upkeep
+from gateway.queues.single_active import SingleActive
 from gateway.queues.topology import Queue
-from gateway.queues.upkeep import OWNER, Upkeep
+from gateway.queues.uses import QueueUses
 from store.api.client import StoreClient
+from store.api.message import Message
 from store.format.frame import QueueOffset
 
 __all__ = ["Keeper"]
 
 
 class Keeper:
-    """Applies the rules of queues, which it finds by their numbers in `queues`."""
+    """Applies the rules of queues, which it finds by their numbers in `queues`. `drop` removes a queue by its name."""
 
     def __init__(
-        self, store: StoreClient, owners: Owners, queues: Mapping[int, Queue], letters: DeadLetters, upkeep: Upkeep
+        self,
+        store: StoreClient,
+        owners: Owners,
+        router: Router,
+        queues: Mapping[int, Queue],
+        letters: DeadLetters,
+        *,
+        upkeep: Upkeep,
+        uses: QueueUses,
+        single: SingleActive,
+        now_ms: Callable[[], int],
+        drop: Callable[[str, Callable[[], Awaitable[bool]]], Awaitable[None]],
     ) -> None:
         self._store = store
         self._owners = owners
+        self._router = router
         self._queues = queues
         self._letters = letters
         self._upkeep = upkeep
+        self._uses = uses
+        self._single = single
+        self._now_ms = now_ms
+        self._drop = drop
 
     async def run(self) -> None:
         """Looks after queues, for ever."""
@@ -35,21 +56,64 @@ class Keeper:
         queue = self._queues.get(number)
         return NO_RULES if queue is None else queue.rules
 
+    def added(self, queue: Queue) -> None:
+        """A queue is there, or has other rules: from now on they hold."""
+        rules, number = queue.rules, queue.number
+        if rules.limited and rules.overflow != DROP_HEAD:
+            gate = self._router.gates.get(number)
+            if gate is None:
+                gate = self._router.gates[number] = LengthGate(
+                    touched=lambda: self._upkeep.changed(number), refused=lambda message: self._refused(number, message)
+                )
+            gate.count_max, gate.bytes_max = rules.max_length, rules.max_bytes
+        else:
+            self._router.gates.pop(number, None)
+        queue.pump.active = self._owners.alone or not rules.single_active
+        self._uses.used(number)
+        if rules.watched:
+            self._upkeep.changed(number)
+
+    def removed(self, queue: Queue) -> None:
+        """A queue is gone."""
+        self._router.gates.pop(queue.number, None)
+        self._uses.forget(queue.number)
+
+    def used(self, queue: Queue) -> None:
+        """A queue was declared again, or asked for a message: it does not expire for a while."""
+        self._uses.used(queue.number)
+
     def changed(self, number: int) -> None:
         """Something has come to a queue, or has left it."""
         if self.rules(number).watched:
             self._upkeep.changed(number)
 
+    def _refused(self, number: int, message: Message) -> None:
+        """A full queue has not taken a message."""
+        queue = self._queues.get(number)
+        if queue is not None and queue.rules.overflow == REJECT_TO_DLX:
+            self._letters.publish_soon(queue, message)
+
     def _watched(self) -> list[int]:
         return [number for number, queue in self._queues.items() if queue.rules.watched]
 
     async def look_after(self, number: int) -> int | None:
-        """Removes from a queue what is not to be delivered any more; returns when to look again. Raises `StoreError`.
-
-        A queue whose consumers take what comes is theirs to look at.
-        """
+        """Removes from a queue what is not to be there any more; returns when to look again. Raises `StoreError`."""
         queue = self._queues.get(number)
-        if queue is None or not queue.rules.watched or queue.pump.hungry:
+        if queue is None or not queue.rules.watched:
+            return None
+        asks_ms = await self._single.look_after(queue)
+        dues = [await self._expire_queue(queue), await self._expire_messages(queue)]
+        dues.append(None if asks_ms is None else self._now_ms() + asks_ms)
+        gate = self._router.gates.get(number)
+        if gate is not None:
+            settled = gate.settled
+            if not gate.counted(settled, *await queue.pump.head.length()):
+                self._upkeep.changed(number)
+        return min((due for due in dues if due is not None), default=None)
+
+    async def _expire_messages(self, queue: Queue) -> int | None:
+        """Removes what has expired or is too much. A queue whose consumers take what comes is theirs to look at."""
+        if queue.pump.hungry:
             return None
         due_ms = await queue.pump.head.trim(OWNER)
         if due_ms is None and not self._owners.alone:  # who finds nothing to lease is told of what comes
@@ -58,6 +122,16 @@ class Keeper:
                 self._store.leases.requeue(queue.number, OWNER, [one.offset for one in leases], delivered=False)
                 queue.pump.wake()
         return due_ms
+
+    async def _expire_queue(self, queue: Queue) -> int | None:
+        """Removes a queue that nobody has used for as long as it says; returns when it would be removed."""
+        expires_ms = queue.rules.expires_ms
+        if expires_ms is None:
+            return None
+        if not await self._uses.expired(queue, expires_ms):
+            return self._uses.due_ms(queue.number, expires_ms)
+        await self._drop(queue.definition.name, lambda: self._uses.expired(queue, expires_ms))
+        return None
 
     async def bury(self, number: int, owner: int, letters: Sequence[Letter], reason: str) -> None:
         """Moves what an owner holds and nobody is to get. Raises `StoreError`."""

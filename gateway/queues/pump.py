@@ -14,9 +14,9 @@ from gateway.domain.access import OPEN, Access, Permissions
 from gateway.domain.address import queue_address
 from gateway.port.adapter import ConsumerId, Leased
 from gateway.port.queues import ConsumerCancelled
-from gateway.queues.head import BATCH_COUNT_MAX, QueueHead
-from gateway.queues.reading import Bury
-from gateway.queues.rules import QueueRules
+from gateway.queues.leaving.head import BATCH_COUNT_MAX, QueueHead
+from gateway.queues.leaving.reading import Bury
+from gateway.queues.leaving.rules import QueueRules
 from store.api.client import StoreClient
 from store.api.leases import Lease
 from store.api.message import Message
@@ -57,6 +57,7 @@ class Consumer:
         "id",
         "pattern",
         "permissions",
+        "priority",
         "probe",
         "queue",
         "settle_on_delivery",
@@ -73,6 +74,7 @@ class Consumer:
         exclusive: bool,
         settle_on_delivery: bool,
         credit: int | None = None,
+        priority: int = 0,
         pattern: str = "",
         permissions: Permissions = OPEN,
     ) -> None:
@@ -83,6 +85,7 @@ class Consumer:
         self.queue = queue
         self.exclusive = exclusive
         self.settle_on_delivery = settle_on_delivery
+        self.priority = priority
         self.pattern = pattern  # that fills the queue of a shared subscription, "" for any other queue
         self.gone = False
         self.credit = credit  # messages it can take; None: unknown, and the following learn it
@@ -177,11 +180,15 @@ class Pump:
         self._failed = failed
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._rules = rules
         self.consumers: list[Consumer] = []  # whoever got something last is last
+        self._oldest: list[Consumer] = []  # the same consumers, whoever came first is first
+        self.active = True  # whether this process may deliver, of a queue with a single active consumer
 
     def add(self, consumer: Consumer) -> None:
         """Begins to deliver to a consumer."""
         self.consumers.append(consumer)
+        self._oldest.append(consumer)
         self._wake.set()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name=f"pump of queue {self._number}")
@@ -191,6 +198,7 @@ class Pump:
         """Delivers nothing more to a consumer; what is offered to it at this moment goes back."""
         consumer.gone = True
         self.consumers.remove(consumer)
+        self._oldest.remove(consumer)
         self._wake.set()
 
     def wake(self) -> None:
@@ -200,7 +208,18 @@ class Pump:
     @property
     def hungry(self) -> bool:
         """Returns whether a consumer takes what comes: it meets what has expired itself."""
-        return any(not consumer.idle for consumer in self.consumers)
+        return bool(self._ready())
+
+    def _ready(self) -> list[Consumer]:
+        """Returns the consumers whose turn it is: those of the highest priority that have room."""
+        candidates = self.consumers
+        if self._rules().single_active:
+            candidates = self._oldest[:1] if self.active else []
+        ready = [consumer for consumer in candidates if not consumer.idle]
+        if len(ready) > 1:
+            highest = max(consumer.priority for consumer in ready)
+            ready = [consumer for consumer in ready if consumer.priority == highest]
+        return ready
 
     async def get(self, owner: int) -> tuple[Message, Lease] | None:
         """Leases the first message that has not expired; removes those before it. Raises `StoreError`."""
@@ -243,7 +262,7 @@ class Pump:
 
     async def _round(self) -> bool:
         """Offers every consumer its share once; returns whether anything was there."""
-        ready = [c for c in self.consumers if not c.idle]
+        ready = self._ready()
         share = BATCH_COUNT_MAX
         among = len(ready) + (self._elsewhere() if ready else 0)
         if among > 1:

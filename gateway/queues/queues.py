@@ -32,11 +32,13 @@ from gateway.queues.consumer_counts import PREFIX as COUNTED
 from gateway.queues.consumer_counts import ConsumerCounts, LocalConsumerCounts, SharedConsumerCounts
 from gateway.queues.dead_letters import DeadLetters
 from gateway.queues.keeper import Keeper
+from gateway.queues.leaving.upkeep import Upkeep
 from gateway.queues.pump import Connection, Consumer, Pump
 from gateway.queues.shared_counts import SharedCounts
 from gateway.queues.shared_registry import SharedRegistry
+from gateway.queues.single_active import SingleActive
 from gateway.queues.topology import PREFIX, Queue
-from gateway.queues.upkeep import Upkeep
+from gateway.queues.uses import QueueUses
 from store.api.client import StoreClient
 from store.base import logs
 from store.base.errors import StoreError
@@ -90,7 +92,8 @@ class NamedQueues:
             owners=owners,
             counts=self._counts,
             new_pump=self._new_pump,
-            dropped=self._cancel_all,
+            added=self._is_there,
+            dropped=self._has_gone,
             unfinished=self._finish_later,
         )
         by_number = self._registry.by_number
@@ -103,7 +106,18 @@ class NamedQueues:
             now_ms=now_ms,
             creates_topics=creates_topics,
         )
-        self.keeper = Keeper(store, owners, by_number, letters, Upkeep(now_ms))
+        self.keeper = Keeper(
+            store,
+            owners,
+            router,
+            by_number,
+            letters,
+            upkeep=Upkeep(now_ms),
+            uses=QueueUses(store, owners, self._counts, now_ms),
+            single=SingleActive(owners),
+            now_ms=now_ms,
+            drop=self._registry.drop_if,
+        )
         owners.serve(PREFIX, self)
         owners.serve(COUNTED, self)
         self._finishing = False
@@ -202,16 +216,20 @@ class NamedQueues:
             exclusive=effect.exclusive,
             settle_on_delivery=effect.settle_on_delivery,
             credit=effect.credit,
+            priority=effect.priority,
             pattern=queue.definition.pattern,
             permissions=permissions,
         )
         self._consumers.setdefault(conn.id, {})[effect.consumer] = consumer
         queue.pump.add(consumer)
+        self.keeper.changed(queue.number)
         if queue.shared:
             self._shares.here(effect.queue, len(queue.pump.consumers))
 
     def _check_consumers(self, queue: Queue, effect: Consume) -> None:
         others = queue.pump.consumers
+        if effect.exclusive and queue.rules.single_active:
+            raise Refusal(Cause.FORBIDDEN, f"queue {effect.queue!r} has a single active consumer, and no exclusive one")
         if others and (effect.exclusive or any(c.exclusive for c in others)):
             raise Refusal(Cause.FORBIDDEN, f"queue {effect.queue!r} has an exclusive consumer, or cannot have one now")
 
@@ -246,8 +264,7 @@ class NamedQueues:
         queue = self._registry.queues.get(effect.queue)
         if queue is None or effect.number not in (0, queue.number):
             return
-        done: list[QueueOffset] = []
-        rejected: list[QueueOffset] = []
+        done, rejected = list[QueueOffset](), list[QueueOffset]()
         for disposition in effect.dispositions:
             if disposition.outcome == "requeue":
                 self._store.leases.requeue(queue.number, conn.id, disposition.offsets)
@@ -305,6 +322,7 @@ class NamedQueues:
     async def declare(self, conn: Connection, request: DeclareQueue) -> QueueInfo:
         """See `DeclareQueue`. Raises `Refusal`, `StoreError`."""
         queue = await self._registry.declare_queue(conn, request)
+        self.keeper.used(queue)
         waiting = await queue.pump.head.waiting(conn.id)
         name = queue.definition.name
         consumers = len(queue.pump.consumers) + await self._counts.elsewhere(name)
@@ -314,13 +332,16 @@ class NamedQueues:
         """See `PurgeQueue`. Raises `Refusal`, `StoreError`."""
         queue = await self._registry.look_up(request.name, conn)
         await queue.pump.head.trim(conn.id)
-        return await self._store.leases.purge(queue.number)
+        count = await self._store.leases.purge(queue.number)
+        self.keeper.changed(queue.number)
+        return count
 
     async def get(self, conn: Connection, request: GetMessage) -> Got | None:
         """See `GetMessage`. Raises `Refusal`, `StoreError`."""
         queue = await self._registry.look_up(request.queue, conn)
         if any(c.exclusive for c in queue.pump.consumers):
             raise Refusal(Cause.FORBIDDEN, f"queue {request.queue!r} has an exclusive consumer")
+        self.keeper.used(queue)
         found = await queue.pump.get(conn.id)
         self.keeper.changed(queue.number)
         if found is None:
@@ -370,9 +391,18 @@ class NamedQueues:
         """Takes a consumer from its queue; returns whether the queue should go with it."""
         queue = self._registry.queues[consumer.queue]
         queue.pump.remove(consumer)
+        self.keeper.used(queue)
+        self.keeper.changed(queue.number)
         if queue.shared:
             self._shares.here(consumer.queue, len(queue.pump.consumers))
         return queue.definition.auto_delete and not queue.pump.consumers
+
+    def _is_there(self, queue: Queue) -> None:
+        self.keeper.added(queue)
+
+    def _has_gone(self, queue: Queue) -> None:
+        self.keeper.removed(queue)
+        self._cancel_all(queue)
 
     def _cancel_all(self, queue: Queue) -> None:
         """Nothing more is delivered of a queue: its consumers are told, so that nobody waits for nothing."""

@@ -9,7 +9,7 @@ exclusive queue keeps the name; the proxy that takes the name over once that one
 """
 
 import base64
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from controller.api.client import ControllerError
@@ -35,8 +35,8 @@ from gateway.queues.exchange_registry import (
     check_equal,
     check_same,
 )
+from gateway.queues.leaving.rules import COMPARED, check_queue_arguments
 from gateway.queues.pump import Connection
-from gateway.queues.rules import COMPARED, check_queue_arguments
 from gateway.queues.topology import ELSEWHERE, PREFIX, Queue, check_access, kept, no_queue
 from store.base import logs
 from store.base.errors import StoreError
@@ -192,6 +192,12 @@ class QueueRegistry(ExchangeRegistry):
             found = [self.queues[name] for name in names if name in self.queues]
             found = [q for q in found if not await self._counts.elsewhere(q.definition.name)]
             await self._drop_soon(q.definition.name for q in found if q.definition.auto_delete and not q.pump.consumers)
+
+    async def drop_if(self, name: str, condition: Callable[[], Awaitable[bool]]) -> None:
+        """Removes a queue if a condition holds while nobody changes anything. Raises what `condition` raises."""
+        async with self._changing:
+            if name in self.queues and await condition():
+                await self._drop_soon([name])
 
     async def drop_owned(self, owner: int) -> None:
         """Removes the exclusive queues of a connection that has ended."""

@@ -14,9 +14,9 @@ from gateway.port.queues import exchange_level
 from gateway.queues.bindings import PREDECLARED, Binding, Exchange, QueueDefinition, binding_predicate, patterns
 from gateway.queues.consumer_counts import ConsumerCounts
 from gateway.queues.definitions import Changed, Definitions, LocalDefinitions, SharedDefinitions, StoredDefinition
+from gateway.queues.leaving.rules import QueueRules, rules_of
 from gateway.queues.pump import Connection, Pump
 from gateway.queues.queue_garbage import QueueGarbage
-from gateway.queues.rules import QueueRules, rules_of
 from store.api.client import StoreClient
 from store.api.message import Message
 from store.base import logs
@@ -101,9 +101,9 @@ class Queue:
 class Topology:
     """The exchanges, queues and bindings that `QueueRegistry` changes.
 
-    `new_pump` makes the pump that delivers a queue; `dropped` is told of a queue that is gone, while its pump is at
-    rest. When something that should be gone could not be removed, `unfinished` is told, and `finish` is to be called
-    again later.
+    `new_pump` makes the pump that delivers a queue; `added` is told of a queue that is there, and `dropped` of one that
+    is gone, while its pump is at rest. When something that should be gone could not be removed, `unfinished` is told,
+    and `finish` is to be called again later.
     """
 
     def __init__(
@@ -117,6 +117,7 @@ class Topology:
         owners: Owners,
         counts: ConsumerCounts,
         new_pump: Callable[[QueueDefinition], Pump],
+        added: Callable[[Queue], None],
         dropped: Callable[[Queue], None],
         unfinished: Callable[[], None],
     ) -> None:
@@ -128,6 +129,7 @@ class Topology:
         self._garbage = QueueGarbage(store, controller, f"{_TRANSIENT}/{instance}")
         self._random = random
         self._new_pump = new_pump
+        self._added = added
         self._dropped = dropped
         self._unfinished = unfinished
         self._exchanges = dict(PREDECLARED)
@@ -352,6 +354,7 @@ class Topology:
         if queue.shared:
             self.shared_count += 1
             self._router.bind(definition.pattern, queue.number, key=_share_key(definition), group=definition.group)
+        self._added(queue)
         return queue
 
     async def _remove(self, queue: Queue) -> None:

@@ -43,7 +43,7 @@ from gateway.port.queues import (
 )
 from gateway.port.shared import SHARED_PREFIX
 from gateway.queues.bindings import ALTERNATE, Exchange, patterns
-from gateway.queues.rules import DEAD_LETTER_EXCHANGE, DEAD_LETTER_KEY
+from gateway.queues.leaving.rules import DEAD_LETTER_EXCHANGE, DEAD_LETTER_KEY
 from store.api.kv_rules import end_of_prefix
 
 if TYPE_CHECKING:

@@ -160,7 +160,7 @@ def test_mandatory_messages_come_back(channel):
     [
         (lambda c: c.queue_declare(fresh("q"), passive=True), 404),
         (lambda c: c.queue_declare("amq.mine"), 403),
-        (lambda c: c.queue_declare(fresh("q"), arguments={"x-max-length": 5}), 406),
+        (lambda c: c.queue_declare(fresh("q"), arguments={"x-max-length": -5}), 406),
         (lambda c: c.exchange_declare("amq.topic", "direct"), 406),
         (lambda c: c.queue_bind("nowhere", "amq.topic", "k"), 404),
         (lambda c: c.basic_ack(99) or c.basic_qos(prefetch_count=1), 406),

@@ -1,8 +1,5 @@
 """Pika and aio-pika against a whole gateway: where messages go that leave their queue, and what is written of that."""
 
-import contextlib
-import datetime
-import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,35 +9,20 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from tests.support.amqp.pika_queues import TIMEOUT_S, connect, deaths, first_death, fresh, get, queue
+
 pytestmark = pytest.mark.slow
-
-TIMEOUT_S = 60
-_numbers = itertools.count()
-
-
-def fresh(prefix: str) -> str:
-    """A name nobody has used."""
-    return f"{prefix}-{time.monotonic_ns()}-{next(_numbers)}"
 
 
 @pytest.fixture
 def connection(shared_gateway: Any) -> Iterator[pika.BlockingConnection]:
-    parameters = pika.ConnectionParameters("127.0.0.1", shared_gateway.port("amqp"), socket_timeout=TIMEOUT_S)
-    connection = pika.BlockingConnection(parameters)
-    yield connection
-    with contextlib.suppress(pika.exceptions.AMQPError):
-        connection.close()
+    with connect(shared_gateway) as connection:
+        yield connection
 
 
 @pytest.fixture
 def channel(connection: pika.BlockingConnection) -> BlockingChannel:
     return connection.channel()
-
-
-def queue(channel: BlockingChannel, name: str = "", **arguments: Any) -> str:
-    """A queue of this connection's own; `_` in the names of arguments stands for `-`, which begin with `x-`."""
-    said = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
-    return channel.queue_declare(name, exclusive=True, arguments=said).method.queue
 
 
 def dead_letter_queue(channel: BlockingChannel, kind: str = "fanout", key: str = "") -> tuple[str, str]:
@@ -49,30 +31,6 @@ def dead_letter_queue(channel: BlockingChannel, kind: str = "fanout", key: str =
     channel.exchange_declare(exchange, kind, auto_delete=True)
     channel.queue_bind(name, exchange, key)
     return exchange, name
-
-
-def get(channel: BlockingChannel, name: str, **options: Any) -> tuple[Any, Any, bytes]:
-    """The next message of a queue, which may have to come first."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        method, properties, body = channel.basic_get(name, **options)
-        if method is not None:
-            return method, properties, body
-        channel.connection.sleep(0.01)
-    raise AssertionError(f"nothing comes to {name}")
-
-
-def deaths(properties: Any) -> list[tuple[Any, ...]]:
-    """The account of a dead letter, without times."""
-    names = ("count", "reason", "queue", "exchange", "routing-keys", "original-expiration")
-    for death in properties.headers["x-death"]:
-        assert isinstance(death["time"], datetime.datetime)
-        assert set(death) <= {*names, "time"}
-    return [tuple(death.get(name) for name in names) for death in properties.headers["x-death"]]
-
-
-def first_death(properties: Any) -> list[Any]:
-    return [properties.headers.get(f"x-first-death-{name}") for name in ("reason", "queue", "exchange")]
 
 
 @pytest.mark.parametrize("how", ["reject", "nack", "nack all"])

@@ -14,7 +14,7 @@ from gateway.domain.filters import matches
 from gateway.port.adapter import Call, Principal, Publish
 from gateway.port.queues import address_of, routing_of
 from gateway.queues.bindings import PREDECLARED, Binding, Exchange, binding_predicate, patterns
-from gateway.queues.deaths import dead_letter
+from gateway.queues.leaving.deaths import dead_letter
 from store.api.message import Message
 from store.api.message import decode as decode_message
 from store.api.message import encode as encode_message

@@ -10,8 +10,8 @@ from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.port.queues import BindQueue, DeclareExchange
 from gateway.queues.dead_letters import DeadLetters
-from gateway.queues.deaths import DEATHS_COUNT_MAX, dead_letter, is_cycle, known_deaths
-from gateway.queues.reading import Letter
+from gateway.queues.leaving.deaths import DEATHS_COUNT_MAX, dead_letter, is_cycle, known_deaths
+from gateway.queues.leaving.reading import Letter
 from store.api.log import Appended
 from store.api.message import Message
 from store.base.errors import LeaseLost, StoreOverloaded

@@ -63,14 +63,15 @@ async def test_a_queue_without_a_name_is_given_one_of_its_own(rig):
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"x-expires": 1000},
-        {"x-max-length": 5},
+        {"x-expires": 0},
+        {"x-max-length": -5},
         {"x-dead-letter-exchange": 5},
         {"x-dead-letter-routing-key": "k"},
         {"x-queue-type": "stream"},
         {"x-message-ttl": -1},
         {"x-message-ttl": "soon"},
-        {"x-single-active-consumer": True},
+        {"x-single-active-consumer": 1},
+        {"x-max-priority": 5},
     ],
 )
 async def test_arguments_whose_meaning_would_be_lost_are_refused(rig, arguments):

@@ -357,3 +357,62 @@ async def test_bindings_between_exchanges_are_known_at_every_proxy(two, durable)
     await until(lambda: late.routes("z", "k"))
     await other.ask(DeleteExchange(name="a"))
     await until(lambda: not one.routes("z", "k") and not late.routes("z", "k"))
+
+
+async def test_one_proxy_has_the_single_active_consumer_until_it_is_gone(two):
+    cluster, one, other = two
+    arguments = {"x-single-active-consumer": True}
+    first, second = one.conn(), other.conn()
+    for proxy, conn in ((one, first), (other, second)):
+        await proxy.declare(conn, "q", arguments=arguments)
+        await proxy.consume(conn, "q")
+        await proxy.queues.keeper.look_after(proxy.queues.registry.queues["q"].number)
+    await other.publish("", "q", b"1", b"2")
+    assert await first.has(2) == [b"1", b"2"]
+    assert not second.taken
+    number = other.queues.registry.queues["q"].number
+    assert await other.queues.keeper.look_after(number) is not None  # it asks again
+    await cluster.lose(one, other)
+
+    async def taken_over():
+        return await other.queues.keeper.look_after(number) is None
+
+    await until(taken_over)
+    assert await second.has(2) == [b"1", b"2"]
+
+
+async def test_a_use_at_one_proxy_keeps_a_queue_from_expiring_at_another(two):
+    _, one, other = two
+    arguments = {"x-expires": 10_000}
+    await one.declare(one.conn(), "q", arguments=arguments)
+    await other.declare(other.conn(), "q", arguments=arguments)
+    number = one.queues.registry.queues["q"].number
+
+    async def look(now_ms):
+        for proxy in (other, one):
+            proxy.now_ms = now_ms
+            await proxy.queues.keeper.look_after(number)
+        return "q" in one.queues.registry.queues
+
+    assert await look(2_000)
+    other.now_ms = 8_000
+    await other.declare(other.conn(), "q", passive=True)
+    assert await look(9_000)
+    assert await look(15_000)
+    assert await look(18_500)
+    assert not await look(30_000)
+
+
+async def test_a_message_that_expires_is_moved_by_one_of_the_proxies(two):
+    _, one, other = two
+    await one.declare(one.conn(), "dead")
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-message-ttl": 5}
+    await one.declare(one.conn(), "q", arguments=arguments)
+    await other.declare(other.conn(), "q", passive=True)
+    await one.publish("", "q", *[b"%d" % n for n in range(20)])
+    number = one.queues.registry.queues["q"].number
+    one.now_ms = other.now_ms = 1 << 50
+    await asyncio.gather(*(proxy.queues.keeper.look_after(number) for proxy in (one, other, one, other)))
+    await one.queues.keeper.look_after(number)
+    assert (await one.declare(one.conn(), "dead", passive=True)).messages == 20
+    assert (await one.declare(one.conn(), "q", passive=True)).messages == 0

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from gateway.port.queues import EXPIRATION
-from gateway.queues.rules import QueueRules
+from gateway.queues.leaving.rules import QueueRules
 from store.api.leases import Lease
 from store.api.message import Message, decode
 from store.base import logs
@@ -36,6 +36,7 @@ class Found(NamedTuple):
     messages: list[Message]
     live: list[Lease]
     expired: list[Letter]
+    exhausted: list[Letter]  # came back too often
     broken: list[QueueOffset]  # no messages: a fault of ours that must not stop the queue
 
 
@@ -45,7 +46,7 @@ def read(leases: Sequence[Lease], *, now_ms: int, rules: QueueRules, hungry_sinc
     What was stored while a consumer was waiting, since `hungry_since_ms`, has not waited in the queue. It does not
     expire by the queue's time to live, nor by one that AMQP says: 0 means "at once or never" there.
     """
-    found = Found([], [], [], [])
+    found = Found([], [], [], [], [])
     ttl_ms = rules.message_ttl_ms
     for _, group in groupby(leases, key=lambda lease: id(lease.frame)):
         of_frame = list(group)
@@ -71,6 +72,9 @@ def read(leases: Sequence[Lease], *, now_ms: int, rules: QueueRules, hungry_sinc
                 if not excused:
                     found.expired.append(Letter(lease.offset, message))
                     continue
+            if rules.delivery_limit is not None and lease.deliveries > rules.delivery_limit:
+                found.exhausted.append(Letter(lease.offset, message))
+                continue
             found.messages.append(message)
             found.live.append(lease)
     return found

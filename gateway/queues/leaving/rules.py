@@ -12,7 +12,10 @@ __all__ = [
     "COMPARED",
     "DEAD_LETTER_EXCHANGE",
     "DEAD_LETTER_KEY",
+    "DROP_HEAD",
     "NO_RULES",
+    "REJECT",
+    "REJECT_TO_DLX",
     "TIME_MS_MAX",
     "QueueRules",
     "check_queue_arguments",
@@ -22,6 +25,13 @@ __all__ = [
 DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
 DEAD_LETTER_KEY: Final = "x-dead-letter-routing-key"
 MESSAGE_TTL: Final = "x-message-ttl"
+EXPIRES: Final = "x-expires"
+MAX_LENGTH: Final = "x-max-length"
+MAX_BYTES: Final = "x-max-length-bytes"
+OVERFLOW: Final = "x-overflow"
+DELIVERY_LIMIT: Final = "x-delivery-limit"
+SINGLE_ACTIVE: Final = "x-single-active-consumer"
+DROP_HEAD, REJECT, REJECT_TO_DLX = "drop-head", "reject-publish", "reject-publish-dlx"
 TIME_MS_MAX: Final = (1 << 32) - 1  # that a queue or a message may be given to live, as in RabbitMQ
 _COUNT_MAX: Final = (1 << 63) - 1
 
@@ -41,13 +51,26 @@ class QueueRules(msgspec.Struct, frozen=True, kw_only=True):
     """The rules of one queue; None: there is no such limit."""
 
     message_ttl_ms: int | None = None
+    expires_ms: int | None = None  # of the queue itself, while nobody uses it
     dead_letter_exchange: str | None = None
     dead_letter_key: str | None = None  # None: the key that the message had
+    max_length: int | None = None  # of messages that are not lent
+    max_bytes: int | None = None  # of their bodies
+    overflow: str = DROP_HEAD
+    delivery_limit: int | None = None  # how often a message may come back
+    single_active: bool = False
+
+    @property
+    def limited(self) -> bool:
+        """Returns whether the queue has a greatest length."""
+        return self.max_length is not None or self.max_bytes is not None
 
     @property
     def watched(self) -> bool:
-        """Returns whether messages leave the queue without anybody asking for them."""
-        return self.message_ttl_ms is not None or self.dead_letter_exchange is not None
+        """Returns whether something of the queue changes without anybody asking for it."""
+        times = self.message_ttl_ms, self.expires_ms
+        kept = self.limited or self.single_active or self.dead_letter_exchange is not None
+        return kept or any(one is not None for one in times)
 
 
 NO_RULES: Final = QueueRules()
@@ -71,6 +94,17 @@ def _exchange(name: str, value: object) -> None:
     exchange_level(str(value))
 
 
+def _boolean(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': {value!r} is neither true nor false")
+
+
+def _overflow(name: str, value: object) -> None:
+    if value not in (DROP_HEAD, REJECT, REJECT_TO_DLX):
+        known = f"'{DROP_HEAD}', '{REJECT}' or '{REJECT_TO_DLX}'"
+        raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': it is {known}, not {value!r}")
+
+
 def _queue_type(name: str, value: object) -> None:
     if value not in ("classic", "quorum"):
         raise Refusal(
@@ -81,8 +115,14 @@ def _queue_type(name: str, value: object) -> None:
 _CHECKS: Final[Mapping[str, Callable[[str, object], None]]] = {
     "x-queue-type": _queue_type,
     MESSAGE_TTL: _number(TIME_MS_MAX),
+    EXPIRES: _number(TIME_MS_MAX, least=1),
     DEAD_LETTER_EXCHANGE: _exchange,
     DEAD_LETTER_KEY: _text,
+    MAX_LENGTH: _number(_COUNT_MAX),
+    MAX_BYTES: _number(_COUNT_MAX),
+    OVERFLOW: _overflow,
+    DELIVERY_LIMIT: _number(_COUNT_MAX),
+    SINGLE_ACTIVE: _boolean,
 }
 COMPARED: Final = tuple(_CHECKS)  # the arguments that declarations of one queue have to agree in
 
@@ -104,6 +144,12 @@ def rules_of(arguments: Mapping[str, Any]) -> QueueRules:
     said = arguments.get
     return QueueRules(
         message_ttl_ms=said(MESSAGE_TTL),
+        expires_ms=said(EXPIRES),
         dead_letter_exchange=said(DEAD_LETTER_EXCHANGE),
         dead_letter_key=said(DEAD_LETTER_KEY),
+        max_length=said(MAX_LENGTH),
+        max_bytes=said(MAX_BYTES),
+        overflow=said(OVERFLOW, DROP_HEAD),
+        delivery_limit=said(DELIVERY_LIMIT),
+        single_active=said(SINGLE_ACTIVE, False),
     )

@@ -1,10 +1,11 @@
-"""The head of a queue: messages that leave it because they have expired."""
+"""The head of a queue: messages that leave it because they have expired, or because the queue is too long."""
 
 from collections.abc import Callable, Sequence
 
-from gateway.queues.deaths import Reason
-from gateway.queues.reading import Bury, Found, read
-from gateway.queues.rules import QueueRules
+from gateway.queues.leaving.deaths import Reason
+from gateway.queues.leaving.reading import Bury, Found, Letter, read
+from gateway.queues.leaving.rules import DROP_HEAD, QueueRules
+from gateway.queues.leaving.sizes import QueueSizes
 from store.api.client import StoreClient
 from store.api.leases import Lease
 from store.base.errors import CorruptFrame, OffsetOutOfRange
@@ -39,6 +40,7 @@ class QueueHead:
         self._now_ms = now_ms
         self._bury = bury
         self._woken = woken  # told that something was given back
+        self._sizes = QueueSizes(store, number)
 
     async def waiting(self, owner: int) -> int:
         """Returns how many messages wait, after `trim`."""
@@ -46,11 +48,47 @@ class QueueHead:
         return await self._store.leases.waiting(self._number)
 
     async def trim(self, owner: int) -> int | None:
-        """Removes what has expired at the head; `owner` leases it meanwhile. Returns when the next message expires.
+        """Removes what has expired at the head, and what is too much; `owner` leases it meanwhile.
 
-        None where it never does, or nothing waits. What has not expired is not leased, so that consumers keep its
-        order. Damage is left to whoever reads the queue. Raises `StoreError`.
+        Returns when the next message expires, None where it never does, or nothing waits. What stays is not leased, so
+        that consumers keep its order. Damage is left to whoever reads the queue. Raises `StoreError`.
         """
+        due_ms = await self._drop_expired(owner)
+        rules = self._rules()
+        if rules.limited and rules.overflow == DROP_HEAD and await self._drop_excess(owner, rules):
+            return await self._drop_expired(owner)
+        return due_ms
+
+    async def length(self) -> tuple[int, int]:
+        """Returns how many messages wait, and how many bytes their bodies have, 0 where nobody has to know."""
+        count = await self._store.leases.waiting(self._number)
+        return count, 0 if self._rules().max_bytes is None else await self._sizes.waiting_bytes()
+
+    async def _drop_excess(self, owner: int, rules: QueueRules) -> bool:
+        """Removes the oldest messages of a queue that is too long; returns whether there were any."""
+        dropped = False
+        while (excess := await self._excess(rules)) > 0:
+            leases = await self._store.leases.take(self._number, owner, max_count=min(excess, BATCH_COUNT_MAX))
+            if not leases:
+                break
+            found = self.read(leases)
+            await self.discard(owner, found)
+            letters = [Letter(lease.offset, one) for lease, one in zip(found.live, found.messages, strict=True)]
+            if letters:
+                await self._bury(owner, letters, Reason.MAXLEN)
+            dropped = True
+        return dropped
+
+    async def _excess(self, rules: QueueRules) -> int:
+        """Returns how many of the oldest messages are too many."""
+        excess = 0
+        if rules.max_length is not None:
+            excess = await self._store.leases.waiting(self._number) - rules.max_length
+        if rules.max_bytes is not None:
+            excess = max(excess, await self._sizes.excess(rules.max_bytes))
+        return excess
+
+    async def _drop_expired(self, owner: int) -> int | None:
         store, number, count = self._store, self._number, 1  # mostly the first one says that there is nothing to do
         while (first := await store.leases.first_waiting(number)) is not None:
             try:
@@ -97,5 +135,7 @@ class QueueHead:
         """Removes what is not to be delivered of what an owner has leased. Raises `StoreError`."""
         if found.expired:
             await self._bury(owner, found.expired, Reason.EXPIRED)
+        if found.exhausted:
+            await self._bury(owner, found.exhausted, Reason.DELIVERY_LIMIT)
         if found.broken:
             await self._store.leases.settle(self._number, owner, found.broken)

@@ -1,0 +1,67 @@
+"""Queues that take nothing more when they are full: what ingest asks before it puts a message there.
+
+A gate counts what it lets in, and is told now and then how much there really is. It knows what this process has on the
+way to the log. What other processes have there at that moment it does not: so many a queue may have too many.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from store.api.message import Message
+
+__all__ = ["LengthGate"]
+
+
+class LengthGate:
+    """The gate of one queue. `touched` is called when a message comes, `refused` with one that may not enter."""
+
+    __slots__ = ("_admitted", "_bytes", "_count", "_landed", "_refused", "_touched", "_way", "bytes_max", "count_max")
+
+    def __init__(self, *, touched: Callable[[], object], refused: Callable[[Message], object]) -> None:
+        self.count_max: int | None = None
+        self.bytes_max: int | None = None
+        self._count = 0  # of messages, as far as is known, with those on their way
+        self._bytes = 0
+        self._admitted = 0  # ever
+        self._landed = 0  # of those
+        self._way: deque[int] = deque()  # sizes of what is on its way; len == _admitted - _landed
+        self._touched = touched
+        self._refused = refused
+
+    def admit(self, message: Message) -> bool:
+        """Returns whether the queue takes one more message, and counts it."""
+        self._touched()
+        size = len(message.body)
+        full = self.count_max is not None and self._count >= self.count_max
+        if full or (self.bytes_max is not None and self._bytes + size > self.bytes_max):
+            self._refused(message)
+            return False
+        self._count += 1
+        self._bytes += size
+        self._admitted += 1
+        self._way.append(size)
+        return True
+
+    @property
+    def admitted(self) -> int:
+        """Returns how many messages were ever admitted."""
+        return self._admitted
+
+    def landed(self, admitted: int) -> None:
+        """The first so many messages are in the log, or never will be."""
+        while self._landed < admitted:
+            self._way.popleft()
+            self._landed += 1
+
+    @property
+    def settled(self) -> int:
+        """Returns how many messages have landed: what `counted` is to be told, from before the queue was counted."""
+        return self._landed
+
+    def counted(self, settled: int, count: int, size_bytes: int) -> bool:
+        """Corrects the counts; returns False where something has landed meanwhile: then it is to be counted again."""
+        if settled != self._landed:
+            return False
+        self._count = count + len(self._way)
+        self._bytes = size_bytes + sum(self._way)
+        return True

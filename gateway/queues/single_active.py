@@ -1,0 +1,67 @@
+"""The single active consumer of a queue among several proxies: the proxy that owns a name for the queue has it.
+
+Within a proxy it is the consumer that came first. A proxy with consumers asks for the name again and again until it has
+it, and keeps it as long as it has consumers.
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from gateway.domain.session_user import SessionUser
+from gateway.ownership.owners import Owned, Owners, Taken
+from gateway.queues.topology import Queue
+
+__all__ = ["SingleActive"]
+
+PREFIX: Final = "active/"  # of the names that are owned
+ASK_MS: Final = 1_000  # between two attempts to own a name
+
+
+class SingleActive:
+    """The names that this process owns, by queue."""
+
+    def __init__(self, owners: Owners) -> None:
+        self._owners = owners
+        self._owned: dict[int, Owned] = {}
+        owners.serve(PREFIX, self)
+
+    async def look_after(self, queue: Queue) -> int | None:
+        """Sees to it that this process delivers a queue if it may; returns in how many ms to look again.
+
+        Raises `StoreError`.
+        """
+        if self._owners.alone or not queue.rules.single_active:
+            queue.pump.active = True
+            return None
+        number = queue.number
+        if not queue.pump.consumers:
+            queue.pump.active = False
+            await self.forget(queue)
+            return None
+        if number not in self._owned:
+            queue.pump.active = False
+            try:
+                self._owned[number] = await self._owners.take(f"{PREFIX}{queue.definition.name}", wait=False)
+            except Taken:
+                return ASK_MS
+        if not queue.pump.active:
+            queue.pump.active = True
+            queue.pump.wake()
+        return None
+
+    async def forget(self, queue: Queue) -> None:
+        """Another process may deliver a queue. Raises `StoreError`."""
+        owned = self._owned.pop(queue.number, None)
+        if owned is not None:
+            await owned.release()
+
+    async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
+        """See `owners.Listener`: the name is kept as long as there are consumers."""
+
+    async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
+        """See `owners.Listener`: the name is free for who asks for it."""
+        await (await take()).release()
+
+    async def on_fenced(self) -> None:
+        """See `owners.Listener`: other processes deliver what this one did."""
+        self._owned.clear()

@@ -1,0 +1,71 @@
+"""The last use of queues that expire: of what nobody consumes, declares or asks for a message for a time.
+
+Of several proxies each writes down when it has used a queue, some times in the time that the queue has to live.
+"""
+
+from collections.abc import Callable
+
+from gateway.domain.keys import kv_key
+from gateway.ownership.owners import Owners
+from gateway.queues.consumer_counts import ConsumerCounts
+from gateway.queues.topology import Queue
+from store.api.client import StoreClient
+
+__all__ = ["QueueUses"]
+
+USES = "amqp/uses"
+PARTS_COUNT = 8  # of the time that a queue has to live: after each of them a use is written down
+STEP_MS_MIN = 1_000
+
+
+class QueueUses:
+    """The times at which this process has used its queues last; in memory, so that its start is a use of all."""
+
+    def __init__(self, store: StoreClient, owners: Owners, counts: ConsumerCounts, now_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._owners = owners
+        self._counts = counts
+        self._now_ms = now_ms
+        self._used_ms: dict[int, int] = {}  # by queue number
+
+    def used(self, number: int) -> None:
+        """A queue has been used."""
+        self._used_ms[number] = self._now_ms()
+
+    def forget(self, number: int) -> None:
+        """A queue is gone."""
+        self._used_ms.pop(number, None)
+
+    def due_ms(self, number: int, expires_ms: int) -> int:
+        """Returns when to look at a queue again."""
+        now_ms = self._now_ms()
+        if not self._owners.alone:
+            return now_ms + _step_ms(expires_ms)
+        return max(self._used_ms.get(number, now_ms) + expires_ms, now_ms + 1)
+
+    async def expired(self, queue: Queue, expires_ms: int) -> bool:
+        """Returns whether nobody has used a queue for `expires_ms`, here or elsewhere. Raises `StoreError`."""
+        number, now_ms = queue.number, self._now_ms()
+        if queue.pump.consumers:
+            self._used_ms[number] = now_ms
+        used_ms = self._used_ms.get(number, now_ms)
+        if not self._owners.alone:
+            used_ms = max(used_ms, await self._elsewhere(queue, used_ms, expires_ms))
+            expires_ms += 2 * _step_ms(expires_ms)  # a use elsewhere that is not written down yet
+        self._used_ms[number] = max(used_ms, self._used_ms.get(number, 0))
+        return used_ms + expires_ms <= now_ms
+
+    async def _elsewhere(self, queue: Queue, used_ms: int, expires_ms: int) -> int:
+        """Returns when other proxies have used a queue; writes down when this one has."""
+        key, step_ms = kv_key(USES, f"{queue.definition.name}/{queue.number}"), _step_ms(expires_ms)
+        entry = await self._store.keys.get(key)
+        known_ms = 0 if entry is None else int(entry.value)
+        if used_ms > known_ms + step_ms // 2:
+            await self._store.keys.put(key, b"%d" % used_ms, ttl_ms=2 * expires_ms + 10 * step_ms)
+        if await self._counts.elsewhere(queue.definition.name):
+            return self._now_ms()
+        return known_ms
+
+
+def _step_ms(expires_ms: int) -> int:
+    return max(expires_ms // PARTS_COUNT, STEP_MS_MIN)
