@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests.support.process.gateways import GatewayProcess
@@ -14,6 +15,10 @@ from tests.support.process.logging_state import logging_restored
 from tests.support.process.loops import AsyncioLoop
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # tests may import gRPC before `store`, which says why
+
+# A busy machine may take any time for an example.
+hypothesis.settings.register_profile("headgate", deadline=None)
+hypothesis.settings.load_profile("headgate")
 
 # A test may import the rig of another one by its file's name, whichever folder of `unit` that is in.
 sys.path += sorted({str(file.parent) for file in (Path(__file__).parent / "unit").rglob("test_*.py")})

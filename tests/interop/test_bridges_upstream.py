@@ -204,7 +204,7 @@ def test_while_the_disk_is_full_the_upstream_keeps_it_all(new_gateway, tmp_path,
         writer = publisher(client, upstream)
         for number in range(100):
             writer.publish("up/x", b"%d" % number, 1)
-        found = until(lambda: (one := figures(gateway))["unacknowledged"] and one, "nothing comes")
+        found = until(lambda: (one := figures(gateway))["unacknowledged"] and one["error"] and one, "nothing comes")
         assert found["stored"] == 0
         assert "full" in found["error"] or "free" in found["error"] or "disk" in found["error"]
         gateway.kill()

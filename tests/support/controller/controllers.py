@@ -13,6 +13,7 @@ from controller.disk.driver import Driver
 from controller.node.node import ControllerNode
 from controller.node.service import ControllerService
 from controller.raft import Member, Membership, MemoryStorage, decode, encode, first_snapshot
+from controller.raft.errors import StorageFailed
 from controller.remote.remote import RemoteController
 from store.rpc.credentials import CredentialFiles
 
@@ -87,7 +88,8 @@ class Network:
 
     def _arrive(self, to, data):
         if to in self.drivers and to not in self.cut and not self.tasks[to].done():
-            self.drivers[to].step(decode(data))
+            with contextlib.suppress(StorageFailed):  # its task says so
+                self.drivers[to].step(decode(data))
 
     async def lead(self, id_=None):
         """Let time pass until somebody leads, or this one does."""

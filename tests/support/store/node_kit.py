@@ -11,6 +11,7 @@ from store.node.master_role import MasterRole
 from store.node.node import NodeSettings, StoreNode
 from store.node.replica_role import ReplicaRole
 from store.remoting import RemoteStore
+from store.replication.errors import CannotSwitchOver
 from store.replication.pace import Pace
 from tests.support.controller.controllers import until
 from tests.support.store.store_kit import begin, frame
@@ -128,7 +129,13 @@ class StoreGroup:
         if before == heir:
             return epoch
         await self.may_take_over(heir)
-        await self.nodes[before].switch_over(self.id(heir))
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    await self.nodes[before].switch_over(self.id(heir))
+                    break
+                except CannotSwitchOver:  # it did not catch up in time, or an answer came late: on a busy machine
+                    await self.may_take_over(heir)
         assert await self.master(after=epoch) == heir
         return self.nodes[heir].role.core.epoch
 
