@@ -172,6 +172,7 @@ class Snapshot:
 
     body: bytes
     options: tuple[Option, ...]
+    asked: bytes = b""  # the payload of the FETCH that it answers
 
 
 class Snapshots(_Transfers[Snapshot]):

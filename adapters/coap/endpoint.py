@@ -2,9 +2,7 @@
 
 A POST, PUT or DELETE is answered when its message is durable, a GET when the gateway has looked. An answer that takes
 longer than `ack_delay_ms` is preceded by an empty acknowledgement and travels in a Confirmable message of its own
-(RFC 7252, 5.2.2). Multicast is not joined.
-
-Peers are anonymous: there is no DTLS and no OSCORE yet.
+(RFC 7252, 5.2.2). Multicast is not joined. Over UDP peers are anonymous: there is no DTLS and no OSCORE yet.
 
 Published messages, and blocks of them, are remembered for EXCHANGE_LIFETIME. Not so a GET that has been answered, and
 requests that were refused before anything was done: to look at them again does no harm (RFC 7252, 4.5).
@@ -32,8 +30,6 @@ from adapters.coap.registry import (
     CONTINUE,
     DELETE,
     EMPTY,
-    GET,
-    METHOD_NOT_ALLOWED,
     POST,
     PRECONDITION_FAILED,
     RST,
@@ -53,6 +49,7 @@ from gateway.port.adapter import (
     Deliveries,
     Effect,
     LastValue,
+    LastValuesPage,
     Outcome,
     Peer,
     Publish,
@@ -89,14 +86,8 @@ class CoapEndpoint:
         self._sender = Sender(settings, random=random)
         self.transfers = transfers or BlockTransfers(settings)
         self.reads = Reads(settings, self.transfers.snapshots)
-        self.observers = Observers(
-            settings,
-            self.reads,
-            self._sender,
-            new_token=self._quick_token,
-            random=random,
-            reliable=reliable,
-        )
+        parts = settings, self.reads, self._sender
+        self.observers = Observers(*parts, new_token=self._quick_token, random=random, reliable=reliable)
         self._listings = Listings()
         self._lookups = Lookups()
         self.plans = Plans(settings, self.transfers.uploads, reliable=reliable)
@@ -219,9 +210,10 @@ class CoapEndpoint:
             return self._complete_admission(outcome, now_ms)
         exchanges = self._publishing.pop(token, None)
         if exchanges is None:
+            more: Sequence[Effect] = ()
             if not self.observers.checked(token, outcome, now_ms):
-                self._complete_read(token, outcome, now_ms)
-            return (*self._listings.next(), *self.observers.take_effects())
+                more = self._complete_read(token, outcome, now_ms)
+            return (*more, *self._listings.next(), *self.observers.take_effects())
         settlement = self._lookups.answered(
             token,
             value=outcome.value,
@@ -351,9 +343,7 @@ class CoapEndpoint:
                 self._sender.answer(exchange, busy("too many requests"), now_ms)
                 return 0
             request = read_request(packet.options, reliable=self._reliable)
-            if code != GET:
-                raise ProtocolError(METHOD_NOT_ALLOWED, "the methods are GET, POST, PUT and DELETE")
-            begun = self.reads.begin(peer, request, now_ms)
+            begun = self.reads.begin(peer, code, request, packet.payload, now_ms)
             if isinstance(begun, Answer):
                 self._sender.answer(exchange, begun, now_ms)
                 return 0
@@ -409,16 +399,24 @@ class CoapEndpoint:
         self._publishing[token] = behind
         return (Call(request=LastValue(address=address), token=token),)
 
-    def _complete_read(self, token: Token, outcome: Outcome, now_ms: int) -> None:
-        """Answers a GET, or all that wait for the same links."""
+    def _complete_read(self, token: Token, outcome: Outcome, now_ms: int) -> Sequence[Effect]:
+        """Answers a GET or FETCH, or all that wait for the same links; asks for the next page of a FETCH."""
         value = outcome.value
+        if isinstance(value, LastValuesPage) and token in self._reading:
+            read = self._reading[token].read
+            question = self.reads.more(read, value)
+            if question is not None:
+                following = self._quick_token()
+                self._reading[following] = self._reading.pop(token)
+                return (Call(request=question, token=following),)
+            value = read.found
         for reading in [self._reading.pop(one) for one in self._listings.answered(token) if one in self._reading]:
             self._outstanding -= 1
             self.exchanges.forget(reading.exchange)
             try:
                 if outcome.error is not None:
                     raise outcome.error
-                if isinstance(value, list):
+                if isinstance(value, list) and reading.read.observable is None:
                     value = self.reads.links(reading.read, value)
                 max_age_s = self.observers.max_age_s(reading.exchange)
                 answer = self.reads.finish(reading.read, value, now_ms, max_age_s=max_age_s)
@@ -429,6 +427,7 @@ class CoapEndpoint:
                 answer = self.observers.answered(reading.exchange, answer, now_ms)
                 self._sender.answer(reading.exchange, answer, now_ms)
                 self.observers.begun(reading.exchange, now_ms)
+        return ()
 
     def _ask_for_more(self, exchange: Exchange, now_ms: int) -> None:
         """Answers a block that is not the last."""

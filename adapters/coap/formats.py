@@ -2,11 +2,12 @@
 
 from aiocoap.numbers.contentformat import ContentFormat
 
-__all__ = ["JSON", "LINK_FORMAT", "media_type", "number_of"]
+__all__ = ["JSON", "LINK_FORMAT", "TEXT", "media_type", "number_of"]
 
 IDENTITY = "identity"
 LINK_FORMAT = int(ContentFormat.LINKFORMAT)
 JSON = int(ContentFormat.JSON)
+TEXT = int(ContentFormat.TEXT)
 
 # Asking aiocoap's registry for a number that is not there adds it for good, so peers must not be the ones to ask.
 _REGISTERED: dict[int, tuple[str, str | None]] = {

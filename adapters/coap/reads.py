@@ -1,14 +1,14 @@
-"""GET: the last value of an address, and the list of addresses."""
+"""GET and FETCH: the last value of an address, of all addresses that a filter matches, and the list of addresses."""
 
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from adapters.cloudevents import STRUCTURED_JSON, to_structured
+from adapters.cloudevents import STRUCTURED_JSON, to_batch, to_structured
 from adapters.coap.answers import Answer
 from adapters.coap.blocks import Snapshot, Snapshots
-from adapters.coap.formats import LINK_FORMAT, number_of
+from adapters.coap.formats import LINK_FORMAT, TEXT, number_of
 from adapters.coap.links import address_prefix, link_list, read_filter
 from adapters.coap.registry import (
     BAD_REQUEST,
@@ -16,11 +16,17 @@ from adapters.coap.registry import (
     CONTENT,
     CONTENT_FORMAT,
     ETAG,
+    FETCH,
+    GET,
     MAX_AGE,
+    METHOD_NOT_ALLOWED,
     NOT_ACCEPTABLE,
     NOT_FOUND,
     PRECONDITION_FAILED,
+    REQUEST_ENTITY_INCOMPLETE,
+    REQUEST_ENTITY_TOO_LARGE,
     SIZE2,
+    UNSUPPORTED_CONTENT_FORMAT,
     VALID,
 )
 from adapters.coap.request import Block, Request, Target, resolve
@@ -28,22 +34,34 @@ from adapters.coap.settings import CoapOptions
 from adapters.coap.wire import Option, encode_uint
 from gateway.domain.address import check_address
 from gateway.domain.errors import ProtocolError, Refusal
-from gateway.port.adapter import LastValue, ListAddresses, Peer
+from gateway.domain.filters import check_filter
+from gateway.port.adapter import LastValue, LastValues, LastValuesPage, ListAddresses, Peer
 from gateway.port.adapter import Request as GatewayRequest
 from store.api.message import Message
 
-__all__ = ["Read", "Reads"]
+__all__ = ["Observable", "Read", "Reads"]
 
 PROTOCOL = "coap"
 ETAG_BYTES = 8
 
 
+class Observable(NamedTuple):
+    """The resource that a GET or FETCH reads, and that it may observe: an address, or a filter."""
+
+    pattern: str
+    many: bool  # it is a filter, of a FETCH
+
+
 class Read(msgspec.Struct, frozen=True, kw_only=True):
-    """A GET that the gateway has been asked for."""
+    """A GET or FETCH that the gateway has been asked for."""
 
     peer: Peer
     request: Request
     target: Target
+    observable: Observable | None = None  # None: links
+    limit: int = 0  # of the values that a filter is answered with
+    found: list[Message] = []  # of these, so far
+    payload: bytes = b""
 
 
 class Reads:
@@ -53,18 +71,23 @@ class Reads:
         self._settings = settings
         self.snapshots = snapshots
 
-    def begin(self, peer: Peer, request: Request, now_ms: int) -> Answer | tuple[Read, GatewayRequest[Any]]:
-        """A later block of what is at hand, or what to ask the gateway. Raises `ProtocolError` (4.00, 4.02, 4.04)."""
+    def begin(
+        self, peer: Peer, code: int, request: Request, payload: bytes, now_ms: int
+    ) -> Answer | tuple[Read, GatewayRequest[Any]]:
+        """Returns a later block of what is at hand, or what to ask the gateway.
+
+        Raises `ProtocolError` (4.00, 4.02, 4.04, 4.05, 4.06, 4.13, 4.15).
+        """
+        if code == FETCH:
+            return self._fetch(peer, request, payload, now_ms)
+        if code != GET:
+            raise ProtocolError(METHOD_NOT_ALLOWED, "the methods are GET, FETCH, POST, PUT and DELETE")
         target = resolve(request.path, bare_paths=self._settings.bare_paths)
-        block = request.block2
-        if block is not None and block.number:
-            snapshot = self.snapshots.get(peer, request.key, now_ms)
-            if snapshot is not None:
-                if block.offset + block.size >= len(snapshot.body):
-                    self.snapshots.drop(peer, request.key)
-                return self._slice(snapshot, block)
-        read = Read(peer=peer, request=request, target=target)
+        held = self._held(peer, request, now_ms)
+        if held is not None:
+            return held
         if target.address is None:
+            read = Read(peer=peer, request=request, target=target)
             if request.accept not in {None, LINK_FORMAT}:
                 raise ProtocolError(NOT_ACCEPTABLE, f"Accept: links are of Content-Format {LINK_FORMAT}")
             prefix = address_prefix(read_filter(request.query))
@@ -73,22 +96,105 @@ class Reads:
             check_address(target.address)
         except Refusal as refusal:
             raise ProtocolError(BAD_REQUEST, f"Uri-Path: {refusal.detail}") from refusal
-        return read, LastValue(address=target.address)
+        observable = Observable(target.address, many=False)
+        return Read(peer=peer, request=request, target=target, observable=observable), LastValue(address=target.address)
+
+    def _held(self, peer: Peer, request: Request, now_ms: int, payload: bytes = b"") -> Answer | None:
+        """Returns a later block of a body that is at hand; None for another request.
+
+        Some clients send the payload of a FETCH with its first request alone.
+        """
+        block = request.block2
+        if block is None or not block.number:
+            return None
+        snapshot = self.snapshots.get(peer, request.key, now_ms)
+        if snapshot is None or (payload and payload != snapshot.asked):
+            return None
+        if block.offset + block.size >= len(snapshot.body):
+            self.snapshots.drop(peer, request.key)
+        return self._slice(snapshot, block)
+
+    def _fetch(
+        self, peer: Peer, request: Request, payload: bytes, now_ms: int
+    ) -> Answer | tuple[Read, GatewayRequest[Any]]:
+        """Begins a FETCH (RFC 8132, 2) of the last values that a filter matches."""
+        target = resolve(request.path, bare_paths=self._settings.bare_paths)
+        if target.address is not None or not target.root:
+            raise ProtocolError(METHOD_NOT_ALLOWED, "FETCH is for /t, with a filter as its body")
+        if request.content_format not in {None, TEXT}:
+            raise ProtocolError(UNSUPPORTED_CONTENT_FORMAT, f"a filter is of Content-Format {TEXT}")
+        if request.accept not in {None, self._settings.cloudevents_batch_format}:
+            number = self._settings.cloudevents_batch_format
+            raise ProtocolError(NOT_ACCEPTABLE, f"Accept: values of a filter are of Content-Format {number}")
+        if request.block1 is not None and (request.block1.more or request.block1.number):
+            raise ProtocolError(REQUEST_ENTITY_TOO_LARGE, "a filter comes in one message")
+        limit, after = self._page(request.query)
+        held = self._held(peer, request, now_ms, payload)
+        if held is not None:
+            return held
+        if request.block2 is not None and request.block2.number and not payload:
+            raise ProtocolError(REQUEST_ENTITY_INCOMPLETE, "the values are held no more: ask for the first block")
+        try:
+            pattern = check_filter(payload.decode())
+        except UnicodeDecodeError:
+            raise ProtocolError(BAD_REQUEST, "the filter is not UTF-8") from None
+        except Refusal as refusal:
+            raise ProtocolError(BAD_REQUEST, f"the filter: {refusal.detail}") from refusal
+        observable = Observable(pattern, many=True)
+        read = Read(
+            peer=peer, request=request, target=target, observable=observable, limit=limit, found=[], payload=payload
+        )
+        return read, LastValues(pattern=pattern, limit=limit, after=after)
+
+    def _page(self, query: tuple[str, ...]) -> tuple[int, str]:
+        """Reads the query of a FETCH: how many values it takes, and the address that they follow."""
+        limit, after = self._settings.list_max, ""
+        for item in query:
+            name, _, text = item.partition("=")
+            if name == "after":
+                after = text
+            elif name == "limit" and text.isascii() and text.isdecimal() and 0 < int(text[:9]) <= limit:
+                limit = int(text)
+            else:
+                raise ProtocolError(BAD_REQUEST, f"{name[:32]}: a FETCH takes after=ADDRESS and limit=1 to {limit}")
+        return limit, after
+
+    def more(self, read: Read, page: LastValuesPage) -> GatewayRequest[Any] | None:
+        """Takes a page of values; returns what to ask for next, None where the response is complete."""
+        read.found.extend(page.messages)
+        left = read.limit - len(read.found)
+        full = sum([len(message.body) for message in read.found]) >= self._settings.max_body_bytes
+        if page.after is None or left <= 0 or full:
+            return None
+        assert read.observable is not None
+        return LastValues(pattern=read.observable.pattern, limit=left, after=page.after)
 
     def links(self, read: Read, addresses: list[str]) -> bytes:
         """The links that a request asks for: a `value` for `finish`, the same for all with its path and query."""
         return link_list(addresses, read_filter(read.request.query), root=read.target.root).encode()
 
-    def finish(self, read: Read, value: Message | bytes | None, now_ms: int, *, max_age_s: int | None = None) -> Answer:
-        """Returns the response, once the gateway has answered. Raises `ProtocolError` (4.00, 4.04, 4.06).
+    def finish(
+        self,
+        read: Read,
+        value: Message | list[Message] | bytes | None,
+        now_ms: int,
+        *,
+        max_age_s: int | None = None,
+    ) -> Answer:
+        """Returns the response, once the gateway has answered. Raises `ProtocolError` (4.00, 4.04, 4.06, 4.12).
 
-        `max_age_s` takes the place of the setting where the peer is told of changes.
+        `value` is links as bytes, or the messages of a filter. `max_age_s` takes the place of the setting where the
+        peer is told of changes.
         """
         if max_age_s is None:
             max_age_s = self._settings.max_age_s
         if isinstance(value, bytes):
             options = _options(LINK_FORMAT, _etag(value), max_age_s)
             return self._answer(read, value, options, now_ms)
+        if isinstance(value, list):
+            body = to_batch([message for message in value if not message.expired(now_ms)])
+            options = _options(self._settings.cloudevents_batch_format, _etag(body), max_age_s)
+            return self._answer(read, body, options, now_ms)
         if value is None or value.expired(now_ms):
             if read.request.condition is not None and read.request.condition.etags is not None:
                 raise ProtocolError(PRECONDITION_FAILED, "there is no last value")
@@ -132,7 +238,7 @@ class Reads:
         first = Block.of_size(self._settings.block_size)
         if block is None and len(body) <= first.size:
             return Answer(CONTENT, options, body)
-        snapshot = Snapshot(body=body, options=options)
+        snapshot = Snapshot(body=body, options=options, asked=read.payload)
         if len(body) > min(first.size, (block or first).size):
             self.snapshots.put(read.peer, request.key, snapshot, len(body), now_ms)
         return self._slice(snapshot, block or first)

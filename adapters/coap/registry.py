@@ -13,9 +13,10 @@ __all__ = ["OPTIONS", "OptionRule", "is_critical"]
 # Message types (RFC 7252, 3)
 CON, NON, ACK, RST = 0, 1, 2, 3
 
-# Method codes (RFC 7252, 12.1.1) and the response codes that this endpoint uses (12.1.2, RFC 7959, RFC 8516)
+# Method codes (RFC 7252, 12.1.1; RFC 8132), and response codes of this endpoint (12.1.2, RFC 7959, RFC 8516)
 EMPTY = int(Code.EMPTY)
 GET, POST, PUT, DELETE = int(Code.GET), int(Code.POST), int(Code.PUT), int(Code.DELETE)
+FETCH = int(Code.FETCH)
 CREATED, DELETED = int(Code.CREATED), int(Code.DELETED)
 VALID, CHANGED = int(Code.VALID), int(Code.CHANGED)
 CONTENT, CONTINUE = int(Code.CONTENT), int(Code.CONTINUE)

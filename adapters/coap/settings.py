@@ -76,5 +76,10 @@ class CoapOptions(msgspec.Struct, frozen=True, kw_only=True):
     cloudevents_format: Annotated[
         int, Meta(ge=65_000, le=65_535, description="the Content-Format of CloudEvents as structured JSON")
     ] = 65_011
+    cloudevents_batch_format: Annotated[
+        int, Meta(ge=65_000, le=65_535, description="the Content-Format of a batch of CloudEvents in JSON")
+    ] = 65_012
     max_age_s: Annotated[int, Meta(ge=0, le=86_400, description="how long a last value may be cached")] = 0
-    list_max: Annotated[int, Meta(ge=1, le=100_000, description="addresses listed by /.well-known/core")] = 1_000
+    list_max: Annotated[
+        int, Meta(ge=1, le=100_000, description="addresses listed by /.well-known/core, and values by a FETCH")
+    ] = 1_000

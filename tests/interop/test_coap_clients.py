@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 from aiocoap import Context, Message, Unreliable
-from aiocoap.numbers.codes import DELETE, GET, POST, PUT
+from aiocoap.numbers.codes import DELETE, FETCH, GET, POST, PUT
 
 from adapters.coap import FACTORY
 from gateway.config.config import load
@@ -162,6 +162,29 @@ async def test_aiocoap_names_segments_as_it_likes(tmp_path: Path) -> None:
             path = f"/t/plant/{quote(segment, safe='%')}"
             assert dotted(await peer.ask(POST, path, b"%d" % number)) == "2.01"
             assert (await peer.ask(GET, path)).payload == b"%d" % number
+
+
+@pytest.mark.parametrize("scheme", SCHEMES.values())
+async def test_aiocoap_observes_a_filter(tmp_path: Path, scheme: str) -> None:
+    def told(message: Message) -> dict[str, Any]:
+        return {event["subject"]: event["data"] for event in json.loads(message.payload)}
+
+    async with serving(tmp_path, scheme) as uri:
+        context = await Context.create_client_context()
+        peer = Client(context, uri)
+        try:
+            for n in range(200):
+                await peer.ask(POST, f"/t/plant/dev{n}/temp", b"%d" % n, content_format=50)
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                asked = context.request(Message(code=FETCH, uri=f"{uri}/t", payload=b"plant/+/temp", observe=0))
+                assert told(await asked.response) == {f"plant/dev{n}/temp": n for n in range(200)}
+                heard = aiter(asked.observation)
+                for n in range(40):
+                    await peer.ask(POST, f"/t/plant/dev{n}/temp", b"%d" % -n, content_format=50)
+                    await peer.ask(POST, f"/t/plant/dev{n}/other", b"1", content_format=50)
+                    assert told(await anext(heard)) == {f"plant/dev{n}/temp": -n}
+        finally:
+            await context.shutdown()
 
 
 async def test_aiocoap_makes_requests_conditional(tmp_path: Path) -> None:

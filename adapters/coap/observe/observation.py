@@ -1,10 +1,10 @@
-"""One observer's entry, and the entries by endpoint and by address."""
+"""One observer's entry, and the entries by endpoint and by what they observe."""
 
 from dataclasses import dataclass, field
 
 from adapters.coap.answers import Answer
 from adapters.coap.exchanges import Exchange
-from adapters.coap.reads import Read
+from adapters.coap.reads import Observable, Read
 from adapters.coap.registry import CONTENT, CONTENT_FORMAT
 from gateway.port.adapter import Peer, SubscriptionId, Token
 from store.api.message import Message
@@ -13,6 +13,7 @@ __all__ = ["Observation", "Observed", "Watcher", "next_sequence"]
 
 RECENT_COUNT_MAX = 64  # notifications of one endpoint that a Reset is still matched with
 SEQUENCE_MASK = 0xFF_FFFF
+WAITING_COUNT_MAX = 64  # addresses whose newest message waits for one observer
 
 
 def next_sequence(last: int, now_ms: int) -> int:
@@ -38,12 +39,26 @@ class Observation:
     content_format: tuple[bytes | None] | None = None  # of the first 2.05 response; None: there was none yet
     outstanding: int | None = None  # the Message ID of the Confirmable notification in flight
     unconfirmed_count: int = 0  # Non-confirmable notifications since the last acknowledgement
-    waiting: Message | None = None  # the newest message that came while no notification could be sent
+    # By address, the newest messages that came while no notification could be sent, <= WAITING_COUNT_MAX.
+    waiting: dict[str, Message] = field(default_factory=dict)
+    # By address, those of a filter that were sent in Non-confirmable notifications since the last acknowledgement.
+    unconfirmed: dict[str, Message] = field(default_factory=dict)
 
     @property
     def peer(self) -> Peer:
         """The observer's endpoint."""
         return self.read.peer
+
+    def take_waiting(self) -> list[Message]:
+        """Returns the messages that waited, the oldest first."""
+        waiting, self.waiting = self.waiting, {}
+        return list(waiting.values())
+
+    def wait(self, message: Message) -> bool:
+        """Lets a message wait in the place of an older one; returns False where too many addresses have one."""
+        self.waiting.pop(message.address, None)
+        self.waiting[message.address] = message
+        return len(self.waiting) <= WAITING_COUNT_MAX
 
     def keeps_format(self, answer: Answer) -> bool:
         """Returns whether a response has the Content-Format of the first one, as it must (RFC 7641, 4.2)."""
@@ -57,10 +72,10 @@ class Observation:
 
 @dataclass(slots=True, eq=False)
 class Observed:
-    """One observed address and its observers, in the order of their registration."""
+    """One observed address or filter and its observers, in the order of their registration."""
 
     sub: SubscriptionId
-    address: str
+    observable: Observable
     observations: dict[tuple[Peer, bytes], Observation] = field(default_factory=dict)  # by endpoint and token
     version: int = 0  # counts the messages delivered
     check: tuple[Token, int] | None = None  # the read under way, and the version at its start

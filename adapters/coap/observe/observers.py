@@ -1,14 +1,14 @@
 """The observers of one socket: registrations, notifications and their ends (RFC 7641).
 
-An observed address is one subscription, however many observe it. A notification is Non-confirmable; every
-`observe_confirm_every`-th is Confirmable. While a Confirmable one is in flight only the newest message waits, and it is
-sent, Confirmable, after the acknowledgement: an observer holds one message at most, and a burst takes one round trip
-for each notification.
+An observed address or filter is one subscription, however many observe it. A notification is Non-confirmable; every
+`observe_confirm_every`-th is Confirmable. While a Confirmable one is in flight only the newest message of each address
+waits; they are sent in one notification, Confirmable, after the acknowledgement: a burst takes one round trip for each
+notification. A filter of which too many addresses have changed by then is observed no more: the client begins anew.
 
 Every `observe_check_ms` the last value of each observed address is read again. That ends the observations of addresses
 that have none any more or that may not be read any more. An observer whose last notification was not acknowledged,
 or that was not heard of for `observe_confirm_ms`, is then sent the value in a Confirmable message: a lost notification
-is made good, and an endpoint that is gone is found.
+is made good, and an endpoint that is gone is found. For a filter it is the messages since the last acknowledgement.
 
 Over a reliable transport nothing is Confirmable, and each message is a notification (RFC 8323, 7).
 """
@@ -16,10 +16,10 @@ Over a reliable transport nothing is Confirmable, and each message is a notifica
 from collections import deque
 from collections.abc import Callable
 
-from adapters.coap.answers import Answer, refused, wrong
+from adapters.coap.answers import Answer, busy, refused, wrong
 from adapters.coap.exchanges import Exchange
 from adapters.coap.observe.observation import SEQUENCE_MASK, Observation, Observed, Watcher, next_sequence
-from adapters.coap.reads import Read, Reads
+from adapters.coap.reads import Observable, Read, Reads
 from adapters.coap.registry import CON, ETAG, NON, NOT_ACCEPTABLE, OBSERVE
 from adapters.coap.retransmit import Retransmitter
 from adapters.coap.sender import Sender
@@ -31,6 +31,7 @@ from gateway.port.adapter import (
     Deliveries,
     Effect,
     LastValue,
+    LastValues,
     Outcome,
     Peer,
     Random,
@@ -76,7 +77,7 @@ class Observers:
         )
         self._watchers: dict[Peer, Watcher] = {}
         self._observed: dict[SubscriptionId, Observed] = {}
-        self._by_address: dict[str, Observed] = {}
+        self._by_observable: dict[Observable, Observed] = {}
         self._checks: deque[tuple[int, SubscriptionId]] = deque()  # by the time they are due
         self._checking: dict[Token, SubscriptionId] = {}
         self._count = 0  # observations, <= observers_max
@@ -91,17 +92,17 @@ class Observers:
     # ---- registration
 
     def asked(self, exchange: Exchange, read: Read, now_ms: int) -> None:
-        """Takes a GET of an address: ends the observation of its token, and begins one where it asks for that.
+        """Takes a GET or FETCH: ends the observation of its token, and begins one where it asks for that.
 
         A GET beyond a limit is answered without the Observe option (RFC 7641, 4.1). A request for a later block
         neither begins nor ends an observation (RFC 7959, 2.6).
         """
-        request, address = read.request, read.target.address
+        request, observable = read.request, read.observable
         if request.block2 is not None and request.block2.number:
             return
         peer, token = read.peer, exchange.tag[2:]
         self.end(peer, token)
-        if request.observe != REGISTER or address is None or self._count >= self._settings.observers_max:
+        if request.observe != REGISTER or observable is None or self._count >= self._settings.observers_max:
             return
         watcher = self._watchers.get(peer)
         if watcher is None:
@@ -109,17 +110,17 @@ class Observers:
             watcher = self._watchers[peer] = Watcher(mid ^ MID_DISTANCE)
         elif len(watcher.observations) >= self._settings.observers_peer_max:
             return
-        observed = self._by_address.get(address) or self._observe(address, now_ms)
+        observed = self._by_observable.get(observable) or self._observe(observable, now_ms)
         observation = Observation(read, token, observed.sub, exchange, now_ms)
         watcher.observations[token] = observed.observations[peer, token] = observation
         self._count += 1
 
-    def _observe(self, address: str, now_ms: int) -> Observed:
-        """Subscribes to an address that nobody observes yet."""
+    def _observe(self, observable: Observable, now_ms: int) -> Observed:
+        """Subscribes to an address or filter that nobody observes yet."""
         self._last_sub += 1
         sub = SubscriptionId(self._last_sub)
-        observed = self._observed[sub] = self._by_address[address] = Observed(sub, address)
-        self._effects.append(Subscribe(sub=sub, pattern=address))
+        observed = self._observed[sub] = self._by_observable[observable] = Observed(sub, observable)
+        self._effects.append(Subscribe(sub=sub, pattern=observable.pattern))
         self._checks.append((now_ms + self._settings.observe_check_ms, sub))
         return observed
 
@@ -141,9 +142,9 @@ class Observers:
         if observation is None:
             return
         observation.registering = None
-        message, observation.waiting = observation.waiting, None
-        if message is not None:
-            self._notify(observation, message, now_ms, refresh=True)
+        messages = observation.take_waiting()
+        if messages:
+            self._notify(observation, messages, now_ms, refresh=not _of_filter(observation))
 
     def _registering(self, exchange: Exchange) -> Observation | None:
         watcher = self._watchers.get(exchange.peer)
@@ -176,7 +177,7 @@ class Observers:
         del observed.observations[peer, token]
         self._count -= 1
         if not observed.observations:
-            del self._observed[observed.sub], self._by_address[observed.address]
+            del self._observed[observed.sub], self._by_observable[observed.observable]
             if observed.check is not None:
                 del self._checking[observed.check[0]]
             self._effects.append(Unsubscribe(sub=observed.sub))
@@ -208,9 +209,10 @@ class Observers:
         observation.outstanding = None
         observation.confirmed_ms = now_ms
         observation.unconfirmed_count = 0
-        message, observation.waiting = observation.waiting, None
-        if message is not None:
-            self._notify(observation, message, now_ms, confirmable=True)
+        observation.unconfirmed.clear()
+        messages = observation.take_waiting()
+        if messages:
+            self._notify(observation, messages, now_ms, confirmable=True)
 
     def _sent(self, peer: Peer, mid: int) -> Observation | None:
         """Returns the observation that a notification belonged to, unless it has ended."""
@@ -231,10 +233,10 @@ class Observers:
                     continue
                 observed.version += 1
                 for observation in list(observed.observations.values()):
-                    if observation.registering is not None or observation.outstanding is not None:
-                        observation.waiting = message
-                    else:
-                        self._notify(observation, message, now_ms)
+                    if observation.registering is None and observation.outstanding is None:
+                        self._notify(observation, [message], now_ms)
+                    elif not observation.wait(message):
+                        self._end_with(observation, busy("too many addresses have changed"), now_ms)
         return len(deliveries.picks)
 
     # ---- time
@@ -259,7 +261,7 @@ class Observers:
                 token = self._new_token()
                 self._checking[token] = sub
                 observed.check = (token, observed.version)
-                self._effects.append(Call(request=LastValue(address=observed.address), token=token))
+                self._effects.append(Call(request=_check_of(observed.observable), token=token))
 
     def deadline_ms(self) -> int | None:
         """Returns when `tick` is due; at once where effects wait to be taken."""
@@ -295,6 +297,12 @@ class Observers:
                 answer = refused(outcome.error, max_body_bytes=self._settings.max_body_bytes)
                 for observation in settled:
                     self._end_with(observation, answer, now_ms)
+        elif observed.observable.many:
+            for observation in settled:
+                if observation.outstanding is None:
+                    self._notify(
+                        observation, list(observation.unconfirmed.values()), now_ms, confirmable=True, refresh=True
+                    )
         elif version == observed.version:
             for observation in settled:
                 if observation.outstanding is None:
@@ -306,18 +314,22 @@ class Observers:
     def _notify(
         self,
         observation: Observation,
-        message: Message | None,
+        value: Message | list[Message] | None,
         now_ms: int,
         *,
         confirmable: bool = False,
         refresh: bool = False,
     ) -> None:
-        """Sends a message as a notification, or ends the observation where the message cannot be one.
+        """Sends messages as a notification, or ends the observation where they cannot be one.
 
-        With `refresh` an observer is not sent again what it is known to have.
+        Of several messages at one address the last counts. With `refresh` an observer is not sent again what it is
+        known to have.
         """
+        many = _of_filter(observation)
+        if isinstance(value, list) and not many:
+            value = value[-1]
         try:
-            answer = self._reads.finish(observation.read, message, now_ms, max_age_s=self._max_age_s)
+            answer = self._reads.finish(observation.read, value, now_ms, max_age_s=self._max_age_s)
             if not observation.keeps_format(answer):
                 raise ProtocolError(NOT_ACCEPTABLE, "the Content-Format has changed: observe again")
         except ProtocolError as error:
@@ -325,9 +337,12 @@ class Observers:
             return
         settings = self._settings
         silent = now_ms - observation.confirmed_ms >= settings.observe_confirm_ms
-        if refresh and dict(answer.options)[ETAG] == observation.etag and not (observation.unconfirmed_count or silent):
+        known = many or dict(answer.options)[ETAG] == observation.etag
+        if refresh and known and not (observation.unconfirmed_count or silent):
             return
         confirmable = confirmable or silent or observation.unconfirmed_count + 1 >= settings.observe_confirm_every
+        if isinstance(value, list) and not self._reliable:
+            observation.unconfirmed.update({message.address: message for message in value})
         answer = self._numbered(observation, answer, now_ms)
         self._send(observation, answer, now_ms, confirmable=confirmable)
 
@@ -354,3 +369,16 @@ class Observers:
         else:
             observation.unconfirmed_count += 1
         self._sender.output.append((datagram, peer))
+
+
+def _of_filter(observation: Observation) -> bool:
+    """Returns whether an observation is one of a filter."""
+    observable = observation.read.observable
+    return observable is not None and observable.many
+
+
+def _check_of(observable: Observable) -> LastValue | LastValues:
+    """Returns what to ask the gateway to hear whether an observable may still be read, and the value of an address."""
+    if observable.many:
+        return LastValues(pattern=observable.pattern, limit=1)
+    return LastValue(address=observable.pattern)

@@ -14,6 +14,7 @@ from gateway.port.adapter import (
     Authenticate,
     Call,
     Deliveries,
+    LastValuesPage,
     Outcome,
     Principal,
     Publish,
@@ -70,6 +71,7 @@ class Driver:
     stored: list[Message] = field(default_factory=list)
     last: Message | None = None
     listed: list[str] = field(default_factory=list)
+    page: LastValuesPage = field(default_factory=lambda: LastValuesPage(messages=(), after=None))
     calls: list[Any] = field(default_factory=list)
     admit: bool = True
     subscriptions: dict[int, str] = field(default_factory=dict)
@@ -100,7 +102,9 @@ class Driver:
             else:
                 assert isinstance(effect, Call)
                 self.calls.append(effect.request)
-                value = self.last if type(effect.request).__name__ == "LastValue" else self.listed
+                value = {"LastValue": self.last, "LastValues": self.page}.get(
+                    type(effect.request).__name__, self.listed
+                )
                 told = outcome or Outcome(value=value)
                 self.complete(list(self.endpoint.completed(effect.token, told, now_ms=self.now_ms)))
 

@@ -1,0 +1,191 @@
+"""FETCH (RFC 8132) of a filter, and its observation, driven by datagrams and a clock."""
+
+import json
+from base64 import b64decode
+from typing import Any
+
+import pytest
+
+from adapters.coap.observe.observation import WAITING_COUNT_MAX
+from adapters.coap.registry import ACCEPT, ACK, BLOCK1, BLOCK2, CON, CONTENT_FORMAT, FETCH, NON, OBSERVE
+from adapters.coap.request import Block
+from adapters.coap.wire import Packet, encode, encode_uint, read_uint
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import Call, LastValues, LastValuesPage, Outcome
+from store.api.message import Message
+from tests.support.coap.coap_driver import Driver, dotted, is_ack, options_of, request
+
+REGISTER = (OBSERVE, b"")
+BATCH = 65_012
+CHECK_MS = 60_000
+
+
+def value(address: str, text: str, **fields: Any) -> Message:
+    return Message(address=address, body=text.encode(), id=f"id-{text}", content_type="text/plain", **fields)
+
+
+def page(*messages: Message, after: str | None = None) -> LastValuesPage:
+    return LastValuesPage(messages=messages, after=after)
+
+
+def fetch(driver: Driver, pattern: str = "a/+", **parts: Any) -> Packet:
+    return driver.ask(parts.pop("path", "t"), FETCH, payload=pattern.encode(), **parts)
+
+
+def told(packet: Packet) -> list[tuple[str, str]]:
+    return [(event["subject"], b64decode(event["data_base64"]).decode()) for event in json.loads(packet.payload)]
+
+
+def test_the_last_values_of_a_filter_are_a_batch_of_events() -> None:
+    driver = Driver(page=page(value("a/1", "x"), value("a/2", "y"), value("a/3", "old", expires_at_ms=1)))
+    answer = fetch(driver)
+    assert is_ack(answer, "2.05")
+    assert read_uint(options_of(answer)[CONTENT_FORMAT]) == BATCH
+    assert told(answer) == [("a/1", "x"), ("a/2", "y")]
+    assert driver.calls == [LastValues(pattern="a/+", limit=1_000)]
+
+
+def test_nothing_is_an_empty_batch() -> None:
+    assert json.loads(fetch(Driver()).payload) == []
+
+
+def test_pages_are_read_until_there_are_enough() -> None:
+    driver = Driver()
+    pages = [page(value("a/1", "x"), after="a/1"), page(after="a/5"), page(value("a/6", "y"), after="a/6")]
+    effects = driver.receive(request("t", FETCH, payload=b"a/+", query=("limit=2", "after=a/0")))
+    asked = []
+    for one in pages:
+        (call,) = effects
+        assert isinstance(call, Call)
+        asked.append((call.request.limit, call.request.after))
+        effects = list(driver.endpoint.completed(call.token, Outcome(value=one), now_ms=driver.now_ms))
+    assert effects == []
+    assert asked == [(2, "a/0"), (1, "a/1"), (1, "a/5")]
+    (answer,) = driver.sent()
+    assert told(answer) == [("a/1", "x"), ("a/6", "y")]
+
+
+@pytest.mark.parametrize("later", ["a/+", ""])
+def test_a_large_batch_is_read_in_blocks_as_it_was(later: str) -> None:
+    driver = Driver(page=page(*[value(f"a/{n}", "x" * 200) for n in range(20)]))
+    body = b""
+    for number in range(100):
+        part = fetch(
+            driver, later if number else "a/+", mid=number + 1, options=((BLOCK2, Block(number, False, 6).encode()),)
+        )
+        body += part.payload
+        if not Block.decode(options_of(part)[BLOCK2], "").more:
+            break
+    assert len(json.loads(body)) == 20
+    assert len(driver.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "parts"),
+    [
+        ("4.05", {"path": "t/a"}),
+        ("4.05", {"path": ".well-known/core"}),
+        ("4.00", {"pattern": "a/#/b"}),
+        ("4.00", {"pattern": ""}),
+        ("4.00", {"query": ("limit=0",)}),
+        ("4.00", {"query": ("limit=1001",)}),
+        ("4.00", {"query": ("other=1",)}),
+        ("4.06", {"options": ((ACCEPT, encode_uint(50)),)}),
+        ("4.13", {"options": ((BLOCK1, Block(0, True, 6).encode()),)}),
+        ("4.15", {"content_format": 50}),
+    ],
+)
+def test_what_is_wrong_is_said(code: str, parts: dict[str, Any]) -> None:
+    driver = Driver()
+    assert is_ack(fetch(driver, **parts), code)
+    assert driver.calls == []
+
+
+def test_blocks_of_another_filter_are_not_given() -> None:
+    driver = Driver(page=page(*[value(f"a/{n}", "x" * 200) for n in range(20)]))
+    second = (BLOCK2, Block(1, False, 6).encode())
+    assert is_ack(fetch(driver, "", options=(second,)), "4.08")
+    fetch(driver, mid=2)
+    fetch(driver, "b/+", mid=3, options=(second,))
+    assert [call.pattern for call in driver.calls] == ["a/+", "b/+"]
+
+
+def test_a_filter_that_is_not_utf_8() -> None:
+    assert is_ack(Driver().ask("t", FETCH, payload=b"\xff"), "4.00")
+
+
+def test_a_refusal_is_told() -> None:
+    refusal = Outcome(error=Refusal(Cause.FORBIDDEN, "not yours"))
+    assert is_ack(fetch(Driver(), outcome=refusal), "4.03")
+
+
+# ---- observed
+
+
+def watching(**settings: Any) -> Driver:
+    driver = Driver(settings, page=page(value("a/1", "0")))
+    assert OBSERVE in options_of(fetch(driver, options=(REGISTER,)))
+    assert driver.subscribed() == ["a/+"]
+    return driver
+
+
+def settle(driver: Driver, packet: Packet) -> list[Packet]:
+    return driver.exchange(encode(Packet(type=ACK, code=0, mid=packet.mid)))
+
+
+def test_each_message_of_any_address_is_a_notification() -> None:
+    driver = watching()
+    sent = driver.deliver(value("a/1", "1"), value("a/2", "2"))
+    assert [(packet.type, told(packet)) for packet in sent] == [(NON, [("a/1", "1")]), (NON, [("a/2", "2")])]
+
+
+def test_the_newest_of_each_address_wait_for_an_acknowledgement() -> None:
+    driver = watching(observe_confirm_every=1)
+    (first,) = driver.deliver(*[value(f"a/{n}", f"{n}{turn}") for turn in "xy" for n in (1, 2, 3)])
+    assert (first.type, told(first)) == (CON, [("a/1", "1x")])
+    (rest,) = settle(driver, first)
+    assert (rest.type, told(rest)) == (CON, [("a/1", "1y"), ("a/2", "2y"), ("a/3", "3y")])
+    assert settle(driver, rest) == []
+
+
+def test_what_was_not_acknowledged_is_sent_again_until_it_is() -> None:
+    driver = watching()
+    driver.deliver(value("a/1", "1"), value("a/2", "2"), value("a/1", "3"))
+    (again,) = driver.tick(CHECK_MS)
+    assert (again.type, sorted(told(again))) == (CON, [("a/1", "3"), ("a/2", "2")])
+    assert settle(driver, again) == []
+    assert driver.tick(CHECK_MS) == []
+
+
+def test_a_silent_observer_is_asked_whether_it_is_there() -> None:
+    driver = watching(observe_confirm_ms=CHECK_MS)
+    (asked,) = driver.tick(CHECK_MS)
+    assert (asked.type, told(asked)) == (CON, [])
+
+
+def test_too_many_addresses_end_the_observation() -> None:
+    driver = watching(observe_confirm_every=1)
+    sent = driver.deliver(*[value(f"a/{n}", str(n)) for n in range(WAITING_COUNT_MAX + 2)])
+    assert dotted(sent[-1].code) == "5.03"
+    assert OBSERVE not in options_of(sent[-1])
+    driver.tick(0)
+    assert driver.subscribed() == []
+
+
+def test_a_right_taken_away_ends_the_observation() -> None:
+    driver = watching()
+    driver.now_ms += CHECK_MS
+    refusal = Outcome(error=Refusal(Cause.FORBIDDEN, "not yours"))
+    driver.complete(list(driver.endpoint.tick(now_ms=driver.now_ms)), refusal)
+    assert [dotted(packet.code) for packet in driver.sent()] == ["4.03"]
+    assert driver.subscribed() == []
+
+
+def test_a_filter_and_an_address_of_the_same_text_are_two() -> None:
+    driver = Driver(last=value("a/b", "0"), page=page(value("a/b", "0")))
+    driver.get("t/a/b", options=(REGISTER,))
+    fetch(driver, "a/b", mid=2, token=b"other", options=(REGISTER,))
+    assert driver.subscribed() == ["a/b", "a/b"]
+    (plain,) = driver.deliver(value("a/b", "1"), sub=1)
+    (batch,) = driver.deliver(value("a/b", "1"), sub=2)
+    assert (plain.payload, told(batch)) == (b"1", [("a/b", "1")])
