@@ -53,6 +53,8 @@ FULL = lmdb.DiskError("mdb_txn_commit: No space left on device")
 async def test_views_without_room_refuse_and_go_on_by_themselves(lmdb_disk, tmp_path):
     async with await LocalStore.open(tmp_path / "data", linger_s=0.001) as store:
         await append(store, frame((16, b"before")))
+        while store.core.engine.views.dispatched < store.replication.end:
+            await store.queues.bounds(16)
         lmdb_disk.error = FULL
         await append(store, frame((16, b"acknowledged")))
         while store.full is None:
