@@ -131,15 +131,7 @@ class Connection:
     @staticmethod
     def singles(reads: Sequence[tuple["Connection", bytes]], now_ms: int) -> Sequence[Single | None]:
         """Returns the message of each read that is one plain PUBLISH of QoS 1."""
-        connected = Phase.CONNECTED
-        found = singles(
-            [(one.session.intake if one.phase is connected and not one.held else None, data) for one, data in reads],
-            now_ms,
-        )
-        for (one, _), single in zip(reads, found, strict=True):
-            if single is not None:
-                one.keep_alive.heard_ms = now_ms
-        return found
+        return singles(reads, now_ms, connected=Phase.CONNECTED)
 
     def publish_of(self, single: Single) -> Publish:
         """Returns what `receive` would have asked the gateway for."""

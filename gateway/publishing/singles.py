@@ -45,7 +45,7 @@ class Singles:
         self._message_bytes_max = message_bytes_max
         self._waiting: list[WaitingSingle] = []
         self.size_bytes = 0  # of the reads that brought them
-        self._urgent = False  # some of them need not wait for a sync
+        self._seen = 0  # of them, none of which is answered without a sync; <= len(_waiting)
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -53,12 +53,7 @@ class Singles:
     def add(self, singles: Sequence[WaitingSingle]) -> None:
         """Keeps messages for the next frame."""
         self._waiting += singles
-        routes = self._router.routes
-        for _, single, size_bytes in singles:
-            self.size_bytes += size_bytes
-            route = routes.get(single.message.address)
-            if route is None or route.relaxed:  # which is answered before the sync of the frame under way
-                self._urgent = True
+        self.size_bytes += sum([size_bytes for _, _, size_bytes in singles])
 
     def gather(self) -> bool:
         """Returns whether the next frame may wait for more of them: for the end of one that is under way.
@@ -68,10 +63,20 @@ class Singles:
         return (
             self._gathers
             and self._outgoing.under_way > 0
-            and not self._urgent
             and len(self._waiting) < GATHERED_MAX
             and self.size_bytes < FRAME_PAYLOAD_BYTES
+            and not self._is_urgent()
         )
+
+    def _is_urgent(self) -> bool:
+        """Returns whether one of them is answered before the sync of the frame under way."""
+        routes, waiting = self._router.routes, self._waiting
+        while self._seen < len(waiting):
+            route = routes.get(waiting[self._seen][1].message.address)
+            if route is None or route.relaxed:
+                return True
+            self._seen += 1
+        return False
 
     def enter(self) -> list[tuple[SinglePublisher, Publish, int]]:
         """Adds the messages to the frames being built; returns what is not plain, to go the way of all.
@@ -81,7 +86,7 @@ class Singles:
         router = self._router
         routes, hashes, groups, pack = router.routes, router.hashes, router.groups, ROW.pack
         singles, self._waiting = self._waiting, []
-        self.size_bytes, self._urgent = 0, False
+        self.size_bytes = self._seen = 0
         away, size_max, alone = bool(self._outgoing.refusing), self._message_bytes_max, self._outgoing.alone
         others: list[tuple[SinglePublisher, Publish, int]] = []
         frame, into = NOWHERE, SPREAD

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from gateway.domain.errors import Refusal
-from gateway.port.adapter import DONE, Outcome, Publish
+from gateway.port.adapter import DONE, Outcome
 from gateway.port.single import Single, Singles
 from gateway.publishing.publishing import WaitingSingle
 from store.base import logs
@@ -75,6 +75,7 @@ class Turn:
         others: list[Read] = []
         waiting: list[tuple[Connection, Single, int]] = []
         denied: list[tuple[Connection, Single, int, dict[int, Refusal]]] = []
+        flow, bytes_in = reads[0][0].flow, 0
         for read, single in zip(reads, found, strict=True):
             if single is None:
                 others.append(read)
@@ -88,7 +89,7 @@ class Turn:
                 except Exception:  # noqa: BLE001 - our own bug: nobody knows whether it may
                     _give_up(connection)
                     continue
-            connection.flow.bytes_in += size_bytes
+            bytes_in += size_bytes
             connection.outstanding_count = 1
             connection.outstanding_bytes += size_bytes
             connection.alone = single
@@ -96,6 +97,7 @@ class Turn:
                 denied.append((connection, single, size_bytes, denials))
             else:
                 waiting.append((connection, single, size_bytes))
+        flow.bytes_in += bytes_in  # all are of one kind of adapter
         ingest = self._hub.ingest
         if waiting:
             ingest.publish_singles(waiting)
@@ -114,7 +116,7 @@ class Turn:
         for row, (connection, single, size_bytes) in enumerate(singles, first.row):
             transport = connection.transport
             if (
-                type(connection.alone) is Publish  # the adapter knows of it, and says what is to be said
+                connection.alone is not single  # the adapter knows of it, and says what is to be said
                 or transport is None
                 or connection.gone
                 or not connection.writable

@@ -7,38 +7,32 @@ turn with a thousand calls would have to win it back a thousand times. A call th
 import ctypes
 import errno
 import os
-from ctypes import c_char_p, c_int, c_size_t, c_ssize_t, c_void_p
-from typing import Final
+from ctypes import c_ssize_t
+from typing import Any, Final
 
-__all__ = ["NO_SIGNAL", "READ_BYTES", "check", "read", "read_some", "send", "write"]
+__all__ = ["BUFFER", "NO_SIGNAL", "READ_BYTES", "check", "read", "receive", "send", "write"]
 
 READ_BYTES: Final = 256 << 10  # of one socket in one turn
 _NOTHING_YET = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR}
 NO_SIGNAL = 0x4000  # a peer that has gone is an error, not a signal
 
+# `receive` and `send` themselves are for those who count calls: `read` and `write` say what they mean. Without declared
+# types a call takes 0.3 us instead of 0.6: what is passed are numbers below 2**31, `BUFFER` and bytes, which it knows.
 _libc = ctypes.PyDLL(None, use_errno=True)
-_recv, send = _libc.recv, _libc.send  # `send` itself is for those who count calls: `write` says what it means
-_recv.argtypes, _recv.restype = [c_int, c_void_p, c_size_t, c_int], c_ssize_t
-send.argtypes, send.restype = [c_int, c_char_p, c_size_t, c_int], c_ssize_t
+receive, send = _libc.recv, _libc.send
+receive.restype = send.restype = c_ssize_t
 
-_buffer = bytearray(READ_BYTES)  # of the one thread that turns: the event loop's
-_view = memoryview(_buffer)
-_place = ctypes.addressof((ctypes.c_char * READ_BYTES).from_buffer(_buffer))
+BUFFER: Any = (ctypes.c_char * READ_BYTES)()  # of the one thread that turns: the event loop's
 
 
 def read(number: int) -> bytes | None:
     """Returns what a socket has, at most `READ_BYTES`; empty at its end, None when nothing is there. Raises OSError."""
-    count = _recv(number, _place, READ_BYTES, 0)
+    count = receive(number, BUFFER, READ_BYTES, 0)
     if count >= 0:
-        return bytes(_view[:count])
+        data: bytes = BUFFER[:count]
+        return data
     check()
     return None
-
-
-def read_some(number: int) -> bytes:
-    """Returns what a socket has; empty where `read` says more."""
-    count = _recv(number, _place, READ_BYTES, 0)
-    return bytes(_view[:count]) if count > 0 else b""
 
 
 def write(number: int, data: bytes) -> int:

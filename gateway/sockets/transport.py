@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
+from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP
 from typing import Any, Final, cast
 
 from gateway.sockets import calls
@@ -12,7 +12,8 @@ from gateway.sockets.poller import Poller
 __all__ = ["SocketTransport"]
 
 WRITE_BUFFER_BYTES: Final = 64 << 10  # until `set_write_buffer_limits` says otherwise
-_READ, _WRITE, _BROKEN = EPOLLIN, EPOLLOUT, EPOLLERR | EPOLLHUP
+_READ, _WRITE, _BROKEN = EPOLLIN | EPOLLRDHUP, EPOLLOUT, EPOLLERR | EPOLLHUP
+_ENDING = EPOLLRDHUP | _BROKEN  # there may be nothing new to tell of it, though it was not heard to its end
 
 
 class SocketTransport(asyncio.Transport):
@@ -75,6 +76,13 @@ class SocketTransport(asyncio.Transport):
                 self._lose(None)
             else:
                 self._read()  # says why, or that it has ended
+        if events & _ENDING:
+            self.look_again()
+
+    def look_again(self) -> None:
+        """See `gateway.sockets.poller.Ready`."""
+        if self._number >= 0:
+            self._poller.change(self._number, self._events)
 
     def _read(self) -> None:
         try:
@@ -83,6 +91,8 @@ class SocketTransport(asyncio.Transport):
             self._lose(error)
             return
         if data:
+            if len(data) == calls.READ_BYTES:  # perhaps there is more
+                self.look_again()
             self._protocol.data_received(data)
         elif data is not None and not self._ended:
             self._ended = True

@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 PENDING_BYTES_MAX = 64 << 20
 _UNSIGNED = 1 << 64
+_NO_OUTCOMES: dict[Position, Outcome] = {}
 
 
 def _check_hash(hash_: int) -> None:
@@ -175,6 +176,9 @@ class LocalLog:
         engine = self._core.engine
         if isinstance(engine.error, ViewsDamaged):
             return None
+        if not run.records:  # of messages alone: nothing is looked up
+            self._core.recent.follow(run)
+            return _NO_OUTCOMES
         try:
             with Lookups(engine.views) as stored:
                 return self._core.recent.add(run, stored)

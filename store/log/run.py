@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 _SMALL_ROWS = 8  # up to here counting in plain Python is cheaper than NumPy's fixed cost (8 us here)
 _COLUMNS_MIN = 64  # chunks: from here on NumPy's fixed cost (80 us here) is less than what Python takes for each
+_COUNTED_MAX = 4_096  # queue numbers: up to here rows of one frame are counted by number, and not sorted
 _LOW = 0xFFFF_FFFF
 _NOT_LAST = ROW_EXTRA | ROW_OLD  # rows that say nothing of what their address had last
 _start = attrgetter("start")
@@ -223,6 +224,10 @@ def _counts(
     keys = rows["queue"].astype(np.int64)
     if len(placed) > 1:
         keys |= np.repeat(np.arange(len(placed), dtype=np.int64) << 32, [p.frame.row_count for p in placed])
+    elif keys.max() <= _COUNTED_MAX:
+        totals = np.bincount(keys)  # a third of the time of sorting
+        found = np.flatnonzero(totals)
+        return found, totals[found]
     found, counts = np.unique(keys, return_counts=True)
     return found, counts
 

@@ -74,6 +74,11 @@ def _calls(parts: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
 
 def _write_parts(file: File, parts: Sequence[Buffer], at: int) -> int:
     """Writes parts back to back at a byte of a file; the byte behind them."""
+    if len(parts) <= _IOV_MAX and (size := sum(map(len, parts))) <= _WRITE_BYTES:  # as nearly always
+        done = file.pwritev(parts, at)
+        if done < size:
+            write_whole(file, memoryview(b"".join(parts))[done:], at + done)
+        return at + size
     for some in _calls(parts):
         size = sum(map(len, some))
         done = file.pwritev(some, at)

@@ -81,7 +81,9 @@ class Recent:
     def add(self, run: Run, stored: Stored) -> dict[Position, Outcome]:
         """Takes in the next run; `stored` is what the key-value view has. What became of each record."""
         deleted = deque((at, record) for at, record in run.records if isinstance(record, QueueDeleted))
-        if deleted:
+        if not deleted:
+            self.follow(run)
+        else:
             self._index()
             for queue, chunk in run.chunks.each():
                 while deleted and deleted[0][0].frame < chunk.frame:
@@ -90,12 +92,18 @@ class Recent:
                 self._next[queue] = chunk.next
             while deleted:
                 self._delete_queue(*deleted.popleft())
-        else:
-            self._not_indexed.append(run.chunks)
-            self._next.update(run.chunks.nexts())
+            self._keep(run)
+        return {at: self._apply(at, record, run, stored) for at, record in run.records}
+
+    def follow(self, run: Run) -> None:
+        """Takes in the next run, as far as its messages go; its records, if it has any, are for `add`."""
+        self._not_indexed.append(run.chunks)
+        self._next.update(run.chunks.nexts())
+        self._keep(run)
+
+    def _keep(self, run: Run) -> None:
         self._runs.append(run)
         self.confirmed = run.end
-        return {at: self._apply(at, record, run, stored) for at, record in run.records}
 
     def trim(self, dispatched: LogOffset) -> None:
         """Lets go of what the views hold by now."""

@@ -1,12 +1,13 @@
 """The reads of many connections that are one plain PUBLISH each (`gateway.port.single`)."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, Protocol
 
 from adapters.mqtt.messages.messages import PROTOCOL
 from adapters.mqtt.receiving.acknowledgements import PUBACK
+from adapters.mqtt.receiving.keep_alive import KeepAlive
 from adapters.mqtt.receiving.publish_reader import NO_ID
-from adapters.mqtt.session.intake import Intake
+from adapters.mqtt.session.session import Session
 from gateway.port.single import Single
 from store.api.message import Message
 
@@ -15,17 +16,28 @@ __all__ = ["singles"]
 PUBLISH_QOS_1: Final = 0x32  # without DUP and RETAIN
 
 
-def singles(reads: Sequence[tuple[Intake | None, bytes]], now_ms: int) -> list[Single | None]:
+class Client(Protocol):
+    """A connection of a client, as far as its single messages are concerned."""
+
+    phase: Any
+    held: bytearray  # input that is not parsed yet
+    session: Session
+    keep_alive: KeepAlive
+
+
+def singles(reads: Sequence[tuple[Client, bytes]], now_ms: int, *, connected: object) -> list[Single | None]:
     """Returns the message of each read that is one plain PUBLISH of QoS 1, to a topic that is known.
 
-    One loop for the reads of many connections: 1 us each, of which `Message` and `Single` take half.
+    `connected` is the phase in which a client may publish. One loop for the reads of many connections: 1 us each, of
+    which `Message` and `Single` take a quarter.
     """
     found: list[Single | None] = []
     add = found.append
-    for intake, data in reads:
-        size = len(data)
+    for one, data in reads:
+        size, intake = len(data), one.session.intake
         if (
-            intake is None
+            one.phase is not connected
+            or one.held
             or size < 7
             or data[0] != PUBLISH_QOS_1
             or intake.unstored
@@ -58,6 +70,7 @@ def singles(reads: Sequence[tuple[Intake | None, bytes]], now_ms: int) -> list[S
                 add(None)
                 continue
             body += 1
+        one.keep_alive.heard_ms = now_ms
         native = intake.native
         message = (
             Message(address, data[body:], now_ms, PROTOCOL, context.device)

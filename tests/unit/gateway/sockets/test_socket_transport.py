@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.sockets import listening, poller
+from gateway.sockets import calls, listening, poller
 from gateway.sockets.listening import PlainListener
 from gateway.sockets.poller import Poller
 from tests.support.store.replica_kit import until
@@ -541,3 +541,53 @@ async def test_a_turn_that_has_read_much_does_not_look_again():
         sockets._turn()
         assert handed == [poller.LOOK_AGAIN_BYTES + 1]
         asyncio.get_running_loop().add_reader(sockets._epoll.fileno(), sockets._turn)
+
+
+async def test_what_one_read_leaves_is_read_in_the_next_looks(monkeypatch):
+    monkeypatch.setattr(calls, "READ_BYTES", 4)
+    handed = []
+
+    def received(reads):
+        handed.extend(data for _, data in reads)
+
+    async with two_peers(received) as (_, first, __):
+        first.sendall(b"0123456789")
+        await until(lambda: b"".join(handed) == b"0123456789")
+        assert max(map(len, handed)) <= 4
+
+
+async def test_what_is_left_unread_is_read_without_anything_new(rig, monkeypatch):
+    monkeypatch.setattr(calls, "READ_BYTES", 4)
+    sock, peer = await rig.connect()
+    sock.sendall(b"0123456789")
+    await until(lambda: peer.data == b"0123456789")
+    peer.transport.pause_reading()
+    sock.sendall(b"while it is not read")
+    sock.shutdown(socket.SHUT_WR)
+    await asyncio.sleep(0)
+    peer.transport.resume_reading()
+    await until(lambda: peer.heard[-1] == "lost")
+    assert peer.data == b"0123456789while it is not read"
+    assert peer.heard == ["made", "eof", "lost"]
+
+
+async def test_a_last_word_and_its_end_that_come_in_one_look_are_both_heard(rig):
+    rig.half_open = True
+    sock, peer = await rig.connect()
+    sock.sendall(b"last")
+    sock.shutdown(socket.SHUT_WR)
+    await until(lambda: peer.heard == ["made", "eof"])
+    assert peer.data == b"last"
+    peer.transport.write(b"answer")
+    sock.setblocking(False)
+    assert await asyncio.get_running_loop().sock_recv(sock, 100) == b"answer"
+
+
+async def test_a_reset_is_heard_while_nothing_is_read(rig):
+    sock, peer = await rig.connect()
+    peer.transport.pause_reading()
+    await asyncio.sleep(0)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+    peer.transport.resume_reading()
+    await until(lambda: peer.heard[-1] in {"lost", "ConnectionResetError"})
