@@ -17,7 +17,7 @@ __all__ = ["Poller", "Ready"]
 
 SOCKETS_A_TURN: Final = 512  # then others of the event loop have their turn
 LOOKS_A_TURN: Final = 4  # for what has come while the reads of the look before were handed over: it joins their frame
-LOOK_AGAIN_BYTES: Final = 32 << 10  # read in a turn; beyond, a frame is large enough without another look
+LOOK_AGAIN_BYTES: Final = 1 << 10  # of a read of the turn on average; beyond, a frame is large enough as it is
 TOGETHER_BYTES: Final = 1 << 20  # of reads that wait for the others of their turn; beyond, they are handed over
 
 _READABLE: Final = select.EPOLLIN
@@ -85,7 +85,7 @@ class Poller:
             count, size = self._look(left)
             left -= count
             size_bytes += size
-            if not size or left <= 0 or size_bytes > LOOK_AGAIN_BYTES:
+            if not size or left <= 0 or size_bytes > LOOK_AGAIN_BYTES * (SOCKETS_A_TURN - left):
                 return
 
     def _look(self, count_max: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from threading import Event, Thread
 from store.base.errors import StoreFull
 from store.disk.space import Space
 from store.format.frame import LogOffset
-from store.log.run import Run
+from store.log.run import Run, joined
 from store.views import Views
 
 __all__ = ["LINGER_S", "Dispatcher"]
@@ -134,7 +134,7 @@ class Dispatcher:
         while self._waiting and not self._failed:
             some = self._next(TRANSACTION_BYTES if not short else 0)
             try:
-                self._views.apply(some)
+                self._views.apply(joined(some))
             except StoreFull as full:
                 if not self._wait_for_room(full):
                     return

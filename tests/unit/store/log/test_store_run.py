@@ -8,7 +8,7 @@ from store.format.frame import ROW_EXTRA, Position
 from store.format.records import KvPut, QueueDeleted
 from store.log import run as run_module
 from store.log.log import Placed
-from store.log.run import QueueEnd, RunBuilder
+from store.log.run import QueueEnd, RunBuilder, joined
 from tests.support.store.store_kit import fanout, frame, records_frame
 
 
@@ -84,3 +84,56 @@ def test_positions_and_the_last_record_of_an_address():
     assert run.last(8) == Position(0, 1)
     assert run.last(9) is None
     assert np.array_equal(run.counted(), [0, 1, 2])
+
+
+def said(run):
+    return [*map(bytes, run.rows)], [placed.start for placed in run.placed], [*run.records]
+
+
+def test_runs_of_messages_alone_are_joined_and_hold_the_same():
+    builder, at, runs = RunBuilder(lambda _: QueueEnd()), 0, []
+    for number, made in enumerate(
+        [
+            [frame((16, b"a"))],
+            [frame((17, b"b"), (16, b"c")), frame((16, b"d"))],
+            [records_frame(KvPut("k", b"v"))],
+            [frame((18, b"e"))],
+            [records_frame(QueueDeleted(18)), frame((18, b"f"))],
+            [frame((18, b"g"))],
+            [frame((18, b"h"), (19, b"i"))],
+            [frame(*((20 + n, b"many") for n in range(100)))],
+            [frame(*((20 + n, b"many") for n in range(90)))],
+            [frame((16, b"j"))],
+        ]
+    ):
+        placed = place(*made, start=at)
+        runs.append(builder.build(placed))
+        at = runs[-1].end
+        assert (runs[-1].chunks.columns is not None) is (number in {7, 8})
+    whole = joined(runs)
+    assert [(run.start, run.end) for run in whole] == [
+        (runs[0].start, runs[1].end),
+        (runs[2].start, runs[2].end),
+        (runs[3].start, runs[3].end),
+        (runs[4].start, runs[4].end),
+        (runs[5].start, runs[6].end),
+        (runs[7].start, runs[8].end),
+        (runs[9].start, runs[9].end),
+    ]
+    for part in range(3):
+        assert [one for run in whole for one in said(run)[part]] == [one for run in runs for one in said(run)[part]]
+    assert [one for run in whole for one in offsets(run)] == [one for run in runs for one in offsets(run)]
+    assert [whole[0].position(row) for row in range(4)] == [
+        Position(runs[0].start, 0),
+        Position(runs[1].start, 0),
+        Position(runs[1].start, 1),
+        Position(runs[1].placed[1].start, 0),
+    ]
+
+
+def test_rows_are_counted_alike_whatever_numbers_their_queues_have(monkeypatch):
+    chance = random.Random(5)
+    made = [frame(*((16 + chance.randrange(400), b"x") for _ in range(50))) for _ in range(3)]
+    counted = [RunBuilder(lambda _: QueueEnd()).build(place(one)) for one in made]
+    monkeypatch.setattr(run_module, "_COUNTED_MAX", 0)
+    assert [offsets(RunBuilder(lambda _: QueueEnd()).build(place(one))) for one in made] == list(map(offsets, counted))
