@@ -1,18 +1,5 @@
 """Errors that the analytics side raises on purpose."""
 
-__all__ = [
-    "BadOption",
-    "BadRow",
-    "DataLoss",
-    "DiskFull",
-    "GatewayUnreachable",
-    "MissingJdk",
-    "OutputBusy",
-    "OutputMismatch",
-    "PublishRefused",
-    "SparkError",
-]
-
 
 class SparkError(Exception):
     """The root."""

@@ -10,19 +10,6 @@ import msgspec
 
 from spark.errors import BadOption
 
-__all__ = [
-    "file",
-    "flag",
-    "names",
-    "parse_options",
-    "positive",
-    "seconds",
-    "targets",
-    "texts",
-    "timestamp_ms",
-    "urls",
-]
-
 _TEXTS = msgspec.json.Decoder(tuple[str, ...])
 TARGETS_MAX = 64  # of one option
 

@@ -23,12 +23,12 @@ class AmqpFactory:
     options = AmqpOptions
 
     def __init__(self) -> None:
-        self._arriving = ReceiveBudget()
+        self.arriving = ReceiveBudget()
 
     def connect(self, info: ConnectionInfo, options: Any, *, random: Random) -> AmqpConnection:
         """The state machine of a new connection."""
         assert isinstance(options, AmqpOptions)
-        return AmqpConnection(info, options, arriving=self._arriving, random=random)
+        return AmqpConnection(info, options, arriving=self.arriving, random=random)
 
     def bind(self, options: Any, *, random: Random) -> DatagramAdapter:
         """AMQP has no datagrams."""

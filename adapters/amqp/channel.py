@@ -29,8 +29,6 @@ from gateway.port.adapter import ConsumerId, Leased, Outcome, Request
 from gateway.port.queues import Got
 from store.format.frame import QueueOffset
 
-__all__ = ["REPLY_CODES", "Channel", "Consumer", "State", "cut"]
-
 REPLY_CODES: Final = {
     Cause.UNAUTHENTICATED: ACCESS_REFUSED,
     Cause.FORBIDDEN: ACCESS_REFUSED,

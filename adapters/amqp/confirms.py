@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from adapters.amqp.channel import Channel
     from adapters.amqp.connection_output import ConnectionOutput
 
-__all__ = ["Publisher"]
-
 
 class _Run(NamedTuple):
     """Messages of a group that one channel has published one after the other."""

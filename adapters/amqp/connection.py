@@ -48,8 +48,18 @@ from adapters.amqp.wire import (
     read_method,
 )
 from gateway.domain.errors import ProtocolError, Refusal
-from gateway.port.adapter import Close, ConnectionInfo, Deliveries, Effect, Leased, Outcome, Principal, Random, Token
-from gateway.port.queues import ConsumerCancelled
+from gateway.domain.principal import Principal
+from gateway.port.adapter import (
+    Close,
+    ConnectionInfo,
+    ConsumerCancelled,
+    Deliveries,
+    Effect,
+    Leased,
+    Outcome,
+    Random,
+    Token,
+)
 from store.api.message import Message
 
 BLOCKED_MS: Final = 1_000  # how long connection.blocked lasts unless the gateway hints otherwise

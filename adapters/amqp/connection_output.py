@@ -24,8 +24,6 @@ from store.format.frame import QueueOffset
 if TYPE_CHECKING:
     from adapters.amqp.channel import Channel, Consumer
 
-__all__ = ["Answered", "ConnectionOutput"]
-
 OUTPUT_BYTES_MAX: Final = 1 << 20  # waiting to be written; beyond, nothing more is fetched for basic.get
 FETCHING_COUNT_MAX: Final = 8  # basic.get under way, on all channels
 

@@ -15,8 +15,6 @@ from adapters.amqp.wire import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD
 from gateway.port.queues import routing_of
 from store.api.message import Message
 
-__all__ = ["deliver_frames", "deliver_prefix", "get_ok_frames", "return_frames"]
-
 _DELIVER: Final = b"\x00\x3c\x00\x3c"
 _GET_OK: Final = b"\x00\x3c\x00\x47"
 _RETURN: Final = b"\x00\x3c\x00\x32"

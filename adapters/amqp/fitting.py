@@ -5,8 +5,6 @@ from typing import Final
 from adapters.amqp.properties import layout
 from adapters.amqp.wire import field_spans, write_table
 
-__all__ = ["fitted"]
-
 _LEFT_OUT: Final = "x-headers-left-out"  # how many headers the frame had no room for
 
 

@@ -8,8 +8,6 @@ from adapters.amqp.wire import ACCESS_REFUSED, FRAME_OVERHEAD, NOT_ALLOWED, SYNT
 from gateway.domain.errors import ProtocolError
 from gateway.port.adapter import Authenticate, ConnectionInfo
 
-__all__ = ["SERVER_PROPERTIES", "Limits", "Phase", "authentication", "mechanisms", "negotiate", "renewed"]
-
 SERVER_PROPERTIES: Final[Table] = {
     "capabilities": {
         "publisher_confirms": True,

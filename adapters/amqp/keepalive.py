@@ -2,8 +2,6 @@
 
 from typing import Final
 
-__all__ = ["CLOSE_TIMEOUT_MS", "Keepalive"]
-
 CLOSE_TIMEOUT_MS: Final = 5_000  # for the peer to answer connection.close
 
 

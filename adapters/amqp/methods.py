@@ -31,8 +31,6 @@ from gateway.port.queues import (
     UnbindQueue,
 )
 
-__all__ = ["handle"]
-
 _U32_MAX: Final = 0xFFFFFFFF
 
 

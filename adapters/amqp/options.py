@@ -5,8 +5,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-__all__ = ["FRAME_MIN", "AmqpOptions"]
-
 FRAME_MIN = 4_096  # AMQP 0-9-1, 4.2.3: every peer takes frames of this size
 
 

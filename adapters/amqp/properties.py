@@ -29,8 +29,6 @@ from gateway.domain.errors import ProtocolError, Refusal
 from gateway.port.queues import DEATHS, EXPIRATION, PROPERTIES, PROPERTIES_BEFORE, routing_of, text_of
 from store.api.message import REPLY_QUEUE, Message
 
-__all__ = ["NATIVE", "SHORT_BYTES_MAX", "Template", "layout", "properties_of", "read_properties"]
-
 NATIVE: Final = "amqp"
 NUMBER_MAX: Final = 1 << 53  # of milliseconds that a peer may name: 285,000 years
 SHORT_BYTES_MAX: Final = 255  # of a short string

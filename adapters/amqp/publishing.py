@@ -19,18 +19,6 @@ from adapters.amqp.wire import (
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.port.queues import address_of
 
-__all__ = [
-    "PUBLISH",
-    "TARGETS",
-    "TARGETS_COUNT_MAX",
-    "TEMPLATES",
-    "TEMPLATES_COUNT_MAX",
-    "Content",
-    "Target",
-    "target_of",
-    "template_of",
-]
-
 PUBLISH: Final = b"\x00\x3c\x00\x28"  # class basic, method publish: what its payload begins with
 TARGETS_COUNT_MAX: Final = 8_192
 TEMPLATES_COUNT_MAX: Final = 2_048  # what one means takes up to 12 KB: many small headers

@@ -12,8 +12,6 @@ from typing import Final
 
 from adapters.amqp.options import AmqpOptions
 
-__all__ = ["FREE_BYTES", "RETRY_MS", "ConnectionBudget", "Credit", "ReceiveBudget"]
-
 FREE_BYTES: Final = 128 << 10  # a body that needs no credit: about a frame, which a read may hold anyhow
 RETRY_MS: Final = 50  # until credit is asked for again
 BODY_TIME_MS: Final = 30_000  # that a body may take while others wait, and

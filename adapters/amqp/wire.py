@@ -15,44 +15,6 @@ from pamqp.commands import INDEX_MAPPING
 
 from gateway.domain.errors import ProtocolError
 
-__all__ = [
-    "ACCESS_REFUSED",
-    "CHANNEL_ERROR",
-    "COMMAND_INVALID",
-    "CONNECTION_FORCED",
-    "FRAME_BODY",
-    "FRAME_END",
-    "FRAME_ERROR",
-    "FRAME_HEADER",
-    "FRAME_HEARTBEAT",
-    "FRAME_METHOD",
-    "FRAME_OVERHEAD",
-    "HEAD",
-    "HEARTBEAT",
-    "INTERNAL_ERROR",
-    "NOT_ALLOWED",
-    "NOT_FOUND",
-    "NOT_IMPLEMENTED",
-    "PRECONDITION_FAILED",
-    "PROTOCOL_HEADER",
-    "RESOURCE_ERROR",
-    "RESOURCE_LOCKED",
-    "SYNTAX_ERROR",
-    "UNEXPECTED_FRAME",
-    "Reader",
-    "Table",
-    "Timestamp",
-    "field_spans",
-    "method_frame",
-    "read_method",
-    "read_octet",
-    "read_short_string",
-    "read_table",
-    "read_timestamp",
-    "short_string",
-    "write_table",
-]
-
 Table: TypeAlias = dict[str, Any]
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"

@@ -8,21 +8,6 @@ from urllib.parse import quote
 from gateway.domain.address import address_of_subject, check_address
 from gateway.domain.errors import Cause, Refusal
 
-__all__ = [
-    "ADDRESS",
-    "CORE",
-    "AttributeRefusal",
-    "Route",
-    "address_of",
-    "check",
-    "clean",
-    "escape_level",
-    "is_name",
-    "malformed",
-    "named_address",
-    "split",
-]
-
 ADDRESS: Final = "headgateaddress"  # where an event was published, where that is not what it names
 Route: TypeAlias = Callable[[Mapping[str, str]], str | None]  # context attributes to an address, or None: the default
 

@@ -29,8 +29,6 @@ from adapters.cloudevents.attributes import (
 from adapters.cloudevents.timestamps import format_ms, parse_ms
 from store.api.message import EVENT, Message
 
-__all__ = ["DEFAULT_TYPE", "NATIVE", "attributes_of", "from_attributes", "message_of", "placed", "wrap"]
-
 NATIVE: Final = EVENT  # the key in Message.native
 DEFAULT_TYPE: Final = "headgate.message.v1"  # of a message that never was an event and says no type
 

@@ -10,8 +10,6 @@ from msgspec import Meta
 
 from adapters.cloudevents.attributes import Route, escape_level
 
-__all__ = ["EventRoute", "route_by"]
-
 _PLACE: Final = re.compile(r"\{([a-z0-9]+)\}")
 
 

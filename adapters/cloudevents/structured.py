@@ -17,19 +17,6 @@ from adapters.cloudevents.event import NATIVE, message_of, placed, wrap
 from gateway.domain.errors import Cause, Refusal
 from store.api.message import Message
 
-__all__ = [
-    "BATCH_JSON",
-    "STRUCTURED_JSON",
-    "BatchRefusal",
-    "each_of_batch",
-    "from_batch",
-    "from_structured",
-    "is_json",
-    "to_batch",
-    "to_document",
-    "to_structured",
-]
-
 STRUCTURED_JSON: Final = "application/cloudevents+json"
 BATCH_JSON: Final = "application/cloudevents-batch+json"
 BATCH_REFUSALS_MAX: Final = 100  # how many faulty events of a batch are named; the rest is as faulty unsaid

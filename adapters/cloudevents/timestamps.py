@@ -3,8 +3,6 @@
 import re
 from datetime import UTC, date, datetime, timedelta
 
-__all__ = ["format_ms", "parse_ms"]
-
 _RFC3339 = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):(\d\d))",
     re.ASCII,

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from gateway.domain.errors import Refusal
 from gateway.port.adapter import Authenticate, Call, Outcome, Peer, Token
 
-__all__ = ["Admission"]
-
 PARKED_DATAGRAMS_MAX = 256  # waiting to hear whether peers are let in; what is dropped then, peers send again
 
 

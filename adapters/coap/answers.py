@@ -20,8 +20,6 @@ from adapters.coap.registry import (
 from adapters.coap.wire import Option, encode_uint
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 
-__all__ = ["Answer", "busy", "refused", "wrong"]
-
 DIAGNOSTIC_BYTES_MAX = 128  # a refusal is not to be larger than what it refuses (RFC 7252, 11.3)
 RETRY_AFTER_S = 2  # where nobody knows better
 

@@ -15,8 +15,6 @@ from adapters.coap.wire import Option
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.adapter import Peer
 
-__all__ = ["SILENCE_SPARED_MS", "BlockTransfers", "Snapshot", "Snapshots", "Uploads"]
-
 SILENCE_SPARED_MS = 4_000  # a peer that lost a datagram has sent it again by then (RFC 7252, 4.8: at most 3 s)
 OPTION_BYTES = 128  # what an option of a transfer's name costs besides its value
 

@@ -58,8 +58,6 @@ from gateway.port.adapter import (
 )
 from store.api.message import Message
 
-__all__ = ["CoapEndpoint"]
-
 
 class _Reading(msgspec.Struct, frozen=True):
     """A GET under way."""
@@ -96,7 +94,7 @@ class CoapEndpoint:
         self._publishing: dict[Token, list[Exchange]] = {}
         self._conditional: dict[Token, str] = {}  # those of `_publishing` behind which requests for an address wait
         self._reading: dict[Token, _Reading] = {}
-        self._outstanding = 0  # requests in _publishing and _reading, <= requests_outstanding_max
+        self.outstanding = 0  # requests in _publishing and _reading, <= requests_outstanding_max
         self._slow: deque[tuple[int, Token]] = deque()  # when to acknowledge what is not answered by then
         self._later: list[Exchange] = []  # of this wake: blocks that are not the last, and PUTs that wait
 
@@ -115,7 +113,7 @@ class CoapEndpoint:
             return self._admit(datagrams, now_ms)
         settings, exchanges, plans = self._settings, self.exchanges, self.plans.known
         exchanges.expire(now_ms, at_least=2 * len(datagrams))
-        room = min(exchanges.room(now_ms), settings.requests_outstanding_max - self._outstanding)
+        room = min(exchanges.room(now_ms), settings.requests_outstanding_max - self.outstanding)
         by_peer, peer_max, peers_max = exchanges.by_peer, exchanges.peer_max, exchanges.peers_max
         lifetime_ms, body_max = exchanges.lifetime_ms, settings.max_body_bytes
         heads, output, lookups = HEADS, self._sender.output, self._lookups
@@ -194,7 +192,7 @@ class CoapEndpoint:
         if taken:
             token = self._token(now_ms)
             self._publishing[token] = taken
-            self._outstanding += len(taken)
+            self.outstanding += len(taken)
             exchanges.remember(taken, now_ms)
             effects.insert(0, Publish(messages, token))
         if self._later:
@@ -223,7 +221,7 @@ class CoapEndpoint:
         )
         if settlement is not None:
             return self._settle(settlement, outcome.error, now_ms)
-        self._outstanding -= len(exchanges)
+        self.outstanding -= len(exchanges)
         self._answer_published(exchanges, outcome, now_ms)
         address = self._conditional.pop(token, None)
         return () if address is None else self._ask_for_those_behind(address, now_ms)
@@ -354,7 +352,7 @@ class CoapEndpoint:
             return 0
         token = self._token(now_ms)
         self._reading[token] = _Reading(exchange, read)
-        self._outstanding += 1
+        self.outstanding += 1
         self.exchanges.open(exchange)
         self.observers.asked(exchange, read, now_ms)
         effects += self.observers.take_effects()
@@ -365,7 +363,7 @@ class CoapEndpoint:
         self, exchange: Exchange, message: Message, condition: Condition | None, now_ms: int
     ) -> Sequence[Effect]:
         """Lets a request wait until it is known what the last value of its address is."""
-        self._outstanding += 1
+        self.outstanding += 1
         self._later.append(exchange)
         token = self._token(now_ms)
         if self._lookups.add(exchange, message, condition, token):
@@ -378,7 +376,7 @@ class CoapEndpoint:
 
     def _settle(self, settlement: Settlement, error: Refusal | None, now_ms: int) -> Sequence[Effect]:
         """Publishes what waited for the last value of an address, and answers what is not done."""
-        self._outstanding -= len(settlement.failed)
+        self.outstanding -= len(settlement.failed)
         answer = Answer(PRECONDITION_FAILED) if error is None else refused(error, max_body_bytes=0)
         for exchange in settlement.failed:
             self._sender.answer(exchange, answer, now_ms)
@@ -411,7 +409,7 @@ class CoapEndpoint:
                 return (Call(request=question, token=following),)
             value = read.found
         for reading in [self._reading.pop(one) for one in self._listings.answered(token) if one in self._reading]:
-            self._outstanding -= 1
+            self.outstanding -= 1
             self.exchanges.forget(reading.exchange)
             try:
                 if outcome.error is not None:

@@ -12,8 +12,6 @@ import msgspec
 
 from gateway.port.adapter import Peer
 
-__all__ = ["Conversation", "Exchange", "Exchanges"]
-
 MAX_TRANSMIT_SPAN_MS = 45_000  # RFC 7252, 4.8.2
 EXPIRY_SLACK_MS = 1_000  # the past is tidied up once a second, not once a message
 DROPPED_PER_TICK_MAX = 16_384

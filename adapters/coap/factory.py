@@ -5,8 +5,6 @@ from adapters.coap.settings import CoapOptions
 from adapters.coap.stream import CoapConnection, StreamsContext
 from gateway.port.adapter import Adapter, ConnectionInfo, DatagramAdapter, Listener, Random
 
-__all__ = ["FACTORY", "CoapFactory"]
-
 
 class CoapFactory:
     """Makes the state machines of sockets and connections (`gateway.port.adapter.AdapterFactory`)."""

@@ -2,8 +2,6 @@
 
 from aiocoap.numbers.contentformat import ContentFormat
 
-__all__ = ["JSON", "LINK_FORMAT", "TEXT", "media_type", "number_of"]
-
 IDENTITY = "identity"
 LINK_FORMAT = int(ContentFormat.LINKFORMAT)
 JSON = int(ContentFormat.JSON)

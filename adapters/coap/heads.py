@@ -3,8 +3,6 @@
 from adapters.coap.registry import ACK, CHANGED, CON, CREATED, DELETE, DELETED, NON, POST, PUT
 from adapters.coap.wire import TOKEN_BYTES_MAX
 
-__all__ = ["HEADS"]
-
 
 def _heads() -> dict[bytes, bytes]:
     """Returns the first two bytes of a response that says that all is well, by those of its POST, PUT or DELETE.

@@ -9,8 +9,6 @@ from adapters.coap.formats import LINK_FORMAT
 from adapters.coap.request import ROOTS
 from gateway.domain.address import escape_level, unescape_level
 
-__all__ = ["Filter", "address_prefix", "link_list", "read_filter"]
-
 DATA_TYPE = "core.ps.data"  # resource types of the CoAP publish-subscribe draft
 COLLECTION_TYPE = "core.ps.coll"
 SAFE = "-._~!$'()*@:&="  # in a segment, unescaped: RFC 3986's pchar without what separates links and their parts

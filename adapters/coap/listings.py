@@ -13,8 +13,6 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Call, Effect, ListAddresses, Token
 from gateway.port.adapter import Request as GatewayRequest
 
-__all__ = ["LISTS_WAITING_MAX", "Listings"]
-
 LISTS_WAITING_MAX = 64  # different lists that requests wait for; more are refused
 
 _Links: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]  # path and query: what links a request asks for

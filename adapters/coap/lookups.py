@@ -17,8 +17,6 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Token
 from store.api.message import Message
 
-__all__ = ["Lookups", "Settlement"]
-
 KNOWN_MS = 10_000  # what was found is taken for granted: values go by retention and by other protocols, too
 KNOWN_ADDRESSES_MAX = 16_384  # addresses known to have a value
 

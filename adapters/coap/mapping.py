@@ -27,8 +27,6 @@ from gateway.domain.address import check_address, level_of
 from gateway.domain.errors import ProtocolError, Refusal
 from store.api.message import Message
 
-__all__ = ["Plan", "make_plan", "read_query"]
-
 PROTOCOL = "coap"
 SECONDS_MAX = 0xFFFF_FFFF  # as MQTT's Message Expiry Interval
 TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999

@@ -9,8 +9,6 @@ from adapters.coap.settings import CoapOptions
 from adapters.coap.wire import MessageFormatError, encode_options, read_options
 from gateway.domain.errors import ProtocolError
 
-__all__ = ["Plans"]
-
 PLANS_MAX = 16_384  # option lists remembered with what they mean
 PLAN_KEY_BYTES_MAX = 256  # of such a list; what is longer is read each time
 

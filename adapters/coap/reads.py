@@ -39,8 +39,6 @@ from gateway.port.adapter import LastValue, LastValues, LastValuesPage, ListAddr
 from gateway.port.adapter import Request as GatewayRequest
 from store.api.message import Message
 
-__all__ = ["Observable", "Read", "Reads"]
-
 PROTOCOL = "coap"
 ETAG_BYTES = 8
 

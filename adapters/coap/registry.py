@@ -8,8 +8,6 @@ from typing import NamedTuple
 from aiocoap.numbers.codes import Code
 from aiocoap.numbers.optionnumbers import OptionNumber
 
-__all__ = ["OPTIONS", "OptionRule", "is_critical"]
-
 # Message types (RFC 7252, 3)
 CON, NON, ACK, RST = 0, 1, 2, 3
 

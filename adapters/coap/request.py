@@ -32,8 +32,6 @@ from adapters.coap.wire import Option, encode_uint, read_uint
 from gateway.domain.address import escape_level
 from gateway.domain.errors import ProtocolError
 
-__all__ = ["Block", "Condition", "Request", "Target", "read_request", "resolve"]
-
 SIZE_EXPONENT_BERT = 7
 WELL_KNOWN, CORE = ".well-known", "core"
 ROOTS = ("t", "ps")  # what addresses stand below; "ps" as the CoAP publish-subscribe draft has it

@@ -5,8 +5,6 @@ from heapq import heapify, heappop, heappush
 
 from gateway.port.adapter import Peer, Random
 
-__all__ = ["Retransmitter"]
-
 JITTER_BITS = 16
 HEAP_SLACK = 64
 

@@ -11,8 +11,6 @@ from adapters.coap.wire import MessageFormatError, encode_options
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.port.adapter import Peer, Random
 
-__all__ = ["Sender"]
-
 
 class Sender:
     """Makes datagrams of answers, and sends those again that have to be.

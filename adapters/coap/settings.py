@@ -5,8 +5,6 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-__all__ = ["CoapOptions"]
-
 MiB = 1024 * 1024
 
 

@@ -13,18 +13,6 @@ import msgspec
 
 from gateway.domain.errors import ProtocolError
 
-__all__ = [
-    "MessageFormatError",
-    "Option",
-    "Packet",
-    "decode",
-    "encode",
-    "encode_options",
-    "encode_uint",
-    "read_options",
-    "read_uint",
-]
-
 Option: TypeAlias = tuple[int, bytes]
 
 VERSION = 1

@@ -29,11 +29,11 @@ class HttpFactory:
     sink_request = staticmethod(sink_request)
 
     def __init__(self) -> None:
-        self._arriving = ReceiveBudget()
+        self.arriving = ReceiveBudget()
 
     def connect(self, info: ConnectionInfo, options: HttpOptions, *, random: Random) -> HttpConnection:
         """The state machine of a new connection."""
-        return HttpConnection(info, options, self._arriving)
+        return HttpConnection(info, options, self.arriving)
 
     def bind(self, options: HttpOptions, *, random: Random) -> NoReturn:
         """HTTP/3 is not spoken here."""

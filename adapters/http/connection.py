@@ -25,6 +25,7 @@ from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone
 from adapters.http.wire.versions import choose
 from gateway.domain.errors import Refusal
 from gateway.domain.idempotency import IdempotencyKey, KeyRepeated
+from gateway.domain.principal import Principal
 from gateway.port.adapter import (
     Call,
     Close,
@@ -33,7 +34,6 @@ from gateway.port.adapter import (
     Deliveries,
     Effect,
     Outcome,
-    Principal,
     Publish,
     Settled,
     SubscriptionId,
@@ -43,8 +43,6 @@ from gateway.port.adapter import (
 from gateway.port.adapter import Request as GatewayRequest
 from gateway.port.single import Single
 from store.api.message import Message
-
-__all__ = ["HttpConnection"]
 
 SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: h2c\r\n\r\n"
 
@@ -61,7 +59,7 @@ class HttpConnection:
         self._info = info
         self._share = ConnectionBudget(arriving, options)
         self._options = options
-        self._transport: Transport | None = None
+        self.transport: Transport | None = None
         self._streams: EventStreams | None = None
         self._keys: KeyStreams | None = None
         self._opening = b""  # the first bytes, until they tell the version
@@ -89,7 +87,7 @@ class HttpConnection:
     @property
     def wants_data(self) -> bool:
         """Returns whether more may be read."""
-        return not self._closed and (self._transport is None or self._transport.wants_data)
+        return not self._closed and (self.transport is None or self.transport.wants_data)
 
     def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
         """Bytes from the peer."""
@@ -97,7 +95,7 @@ class HttpConnection:
         if self._closed:
             return ()
         given = bytes(data)
-        transport = self._transport
+        transport = self.transport
         if transport is None:
             self._opening += given
             chosen = choose(self._opening, self._info.alpn, self._options)
@@ -123,7 +121,7 @@ class HttpConnection:
 
     def publish_of(self, single: Single) -> Publish:
         """Returns what `receive` would have asked the gateway for."""
-        if self._transport is None:
+        if self.transport is None:
             return Publish((single.message,), self._token(), who=single.who)  # nobody hears its outcome
         (effect,) = self.receive(single.read, now_ms=self.active_ms or 0)  # when it was read
         assert isinstance(effect, Publish)
@@ -164,14 +162,14 @@ class HttpConnection:
         self._now_ms = now_ms
         if self.active_ms is None:
             self.active_ms = now_ms
-        transport, streams, keys = self._transport, self._streams, self._keys
+        transport, streams, keys = self.transport, self._streams, self._keys
         if transport is not None and streams is not None and keys is not None:
             streams.beat(self._options.sse_heartbeat_s * 1000, now_ms=now_ms)
             keys.beat(self._options.sse_heartbeat_s * 1000, now_ms=now_ms)
             self._end_streams(self._identities.expired(now_ms))
             self._take(transport.tick(now_ms=now_ms))
             self._advance()
-        if not self._busy and now_ms - self.active_ms >= self._options.idle_timeout_s * 1000:
+        if not self.busy and now_ms - self.active_ms >= self._options.idle_timeout_s * 1000:
             self._say_goodbye()
         return self._end_turn()
 
@@ -183,8 +181,8 @@ class HttpConnection:
             return 0  # the clock is not known before the first call that brings it
         if (turn := self._requests.turn) and self._may_begin(turn[0]):
             return 0  # there was no room for its answer
-        times = [] if self._busy else [self.active_ms + self._options.idle_timeout_s * 1000]
-        ends_ms = self._identities.deadline_ms(), None if self._transport is None else self._transport.deadline_ms()
+        times = [] if self.busy else [self.active_ms + self._options.idle_timeout_s * 1000]
+        ends_ms = self._identities.deadline_ms(), None if self.transport is None else self.transport.deadline_ms()
         times += [at_ms for at_ms in ends_ms if at_ms is not None]
         quiet = [streams.quietest_ms() for streams in (self._streams, self._keys) if streams is not None]
         times += [since_ms + self._options.sse_heartbeat_s * 1000 for since_ms in quiet if since_ms is not None]
@@ -206,24 +204,25 @@ class HttpConnection:
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
         """The connection is gone; what is still asked for it keeps the object, but none of the bodies."""
         self._closed, self._requests = True, Requests()
-        if self._transport is not None:
-            self._transport.let_go()
-        self._transport = self._streams = self._keys = None
+        if self.transport is not None:
+            self.transport.let_go()
+        self.transport = self._streams = self._keys = None
         self.repeats.forget()
         self._share.holds(0, known=True)
         return ()
 
     def take_output(self) -> bytes:
         """The bytes to write now."""
-        out = self._transport.take_output() if self._transport is not None else b""
+        out = self.transport.take_output() if self.transport is not None else b""
         out, self._upgraded = self._upgraded + out, b""
         return out
 
     # ---- turns
 
     @property
-    def _busy(self) -> bool:
-        return self._transport is not None and self._transport.busy
+    def busy(self) -> bool:
+        """Returns whether an exchange is under way."""
+        return self.transport is not None and self.transport.busy
 
     def _begin_turn(self, now_ms: int) -> None:
         self._now_ms = self.active_ms = now_ms
@@ -231,7 +230,7 @@ class HttpConnection:
     def _end_turn(self) -> Sequence[Effect]:
         """Ends this turn: publishes, keeps to the share of bytes that may be held, and returns the effects."""
         self._publish()
-        transport, share = self._transport, self._share
+        transport, share = self.transport, self._share
         if transport is not None:
             held_bytes = transport.arriving_bytes + self._requests.body_bytes
             if held_bytes != share.held_bytes and not share.holds(held_bytes, known=self._identities.anybody):
@@ -264,16 +263,16 @@ class HttpConnection:
     # ---- versions
 
     def _use(self, transport: Transport) -> Transport:
-        if self._transport is not None:
+        if self.transport is not None:
             self.repeats.forget()
-        self._transport = transport
+        self.transport = transport
         self._streams = EventStreams(transport)
         self._keys = KeyStreams(transport, call=self._call, begin=self._begin_events, respond=self._respond)
         return transport
 
     def _upgrade(self, event: Upgrade) -> None:
         """Goes on in HTTP/2, the request being its first; where that cannot be, as if it had not been offered."""
-        http1 = self._transport
+        http1 = self.transport
         assert isinstance(http1, Http1)
         http2 = Http2(self._options)
         if self._info.secure or not http2.upgrade(event.request, event.settings, now_ms=self._now_ms):
@@ -354,7 +353,7 @@ class HttpConnection:
     def _may_begin(self, pending: Pending) -> bool:
         """Returns whether a request has room for its answer and nothing to wait for before it."""
         publishing = bool(self._published or self._messages)
-        return may_begin(pending, self._transport, self._requests, self._asked.values(), publishing=publishing)
+        return may_begin(pending, self.transport, self._requests, self._asked.values(), publishing=publishing)
 
     def _identified(self, credentials: Credentials, outcome: Outcome) -> None:
         waiting = self._requests.answered(credentials)
@@ -412,8 +411,8 @@ class HttpConnection:
         self._keys.open(exchange, request, action.request, now_ms=self._now_ms)
 
     def _begin_events(self, exchange: Exchange, request: Request) -> None:
-        assert self._transport is not None
-        self._transport.begin(exchange, finished(request, OPENING, self._options), now_ms=self._now_ms)
+        assert self.transport is not None
+        self.transport.begin(exchange, finished(request, OPENING, self._options), now_ms=self._now_ms)
 
     def _stream(self, exchange: Exchange, request: Request, action: Stream) -> None:
         assert self._streams is not None
@@ -424,25 +423,25 @@ class HttpConnection:
         self._begin_events(exchange, request)
 
     def _respond(self, exchange: Exchange, request: Request, response: Response | None) -> None:
-        assert self._transport is not None
+        assert self.transport is not None
         if response is not None:  # else others of the same request have no answer yet
-            self._transport.respond(exchange, finished(request, response, self._options), now_ms=self._now_ms)
+            self.transport.respond(exchange, finished(request, response, self._options), now_ms=self._now_ms)
 
     def _say_goodbye(self) -> None:
         """Takes no more requests; ends what would never end."""
-        if self._transport is None:
+        if self.transport is None:
             if not self._closed:
                 self._closed = True
                 self._effects.append(Close())
             return
-        self._transport.say_goodbye()
+        self.transport.say_goodbye()
         self._end_streams([stream.exchange for stream in self._streams or ()])
         self._end_streams(self._keys or ())
 
     def _end_streams(self, exchanges: Iterable[Exchange]) -> None:
-        assert self._transport is not None
+        assert self.transport is not None
         for exchange in exchanges:
-            self._transport.finish(exchange)
+            self.transport.finish(exchange)
             self._gone(exchange)
 
     _actions: ClassVar[dict[type[Action], Callable[..., None]]] = {

@@ -19,6 +19,7 @@ from adapters.mqtt.session.session import Session
 from adapters.mqtt.session.session_state import NO_EXCHANGES, NO_STATE, load
 from adapters.mqtt.session.singles import singles
 from gateway.domain.errors import Cause, ProtocolError, Refusal
+from gateway.domain.principal import Principal
 from gateway.port.adapter import (
     Authenticate,
     Challenge,
@@ -31,14 +32,11 @@ from gateway.port.adapter import (
     OpenedSession,
     OpenSession,
     Outcome,
-    Principal,
     Publish,
     Random,
     Token,
 )
 from gateway.port.single import Single
-
-__all__ = ["Connection", "Phase"]
 
 LAST_TURNS_COUNT = 16  # of a connection that is gone, at once; what comes behind them is lost with it
 _GATED = 1 << 62  # more bytes than ever come: nothing is parsed
@@ -73,7 +71,6 @@ class Connection:
         "_anonymous",
         "_authentication",
         "_connect_by_ms",
-        "_context",
         "_ends_ms",
         "_expires_ms",
         "_final",
@@ -81,6 +78,7 @@ class Connection:
         "_options",
         "_random",
         "_terms",
+        "context",
         "held",
         "info",
         "keep_alive",
@@ -95,8 +93,8 @@ class Connection:
         self.wants_data = True
         self._options = options
         self._random = random
-        self._context = ConnectionContext(options)
-        self.session = Session(self._context, self._control, self._not_saved)
+        self.context = ConnectionContext(options)
+        self.session = Session(self.context, self._control, self._not_saved)
         self._terms: Terms | None = None  # set by the CONNECT
         self._anonymous = True  # it offered no name and password
         self._authentication: Authentication | None = None  # set by a CONNECT with a method
@@ -141,7 +139,7 @@ class Connection:
         """The gateway has done, or refused, what an effect asked."""
         try:
             if not self.session.intake.stored(token, outcome) and self.phase is not Phase.CLOSED:
-                self._context.answered(token, outcome, now_ms)
+                self.context.answered(token, outcome, now_ms)
         except ProtocolError as error:
             self._fail(error.code, error.detail)
         return self._finish(now_ms)
@@ -196,11 +194,11 @@ class Connection:
         if self.phase is not Phase.CLOSED:
             self._end()
         self.session.end()
-        return self._context.take_effects()
+        return self.context.take_effects()
 
     def take_output(self) -> bytes:
         """Returns the bytes to write to the client now."""
-        return self._context.take_output()
+        return self.context.take_output()
 
     # ---- input
 
@@ -234,7 +232,7 @@ class Connection:
 
     def _control(self, first: int, body: bytes) -> bool:
         """Acts on any packet but PUBLISH once connected; returns whether to read on. Raises `ProtocolError`."""
-        packet = decode(first, body, self._context.version)
+        packet = decode(first, body, self.context.version)
         if isinstance(packet, Disconnect):
             self._disconnected(packet)
             return False
@@ -253,7 +251,7 @@ class Connection:
             session.advance(now_ms)
         stored = session.intake.unstored_bytes < self._options.unstored_bytes_max
         self.wants_data = stored and self.phase not in _GATES and not (session.exact.waits or session.intake.tired)
-        return self._context.take_effects()
+        return self.context.take_effects()
 
     def _start(self, now_ms: int) -> None:
         """The clock starts with the first time we are told."""
@@ -271,8 +269,8 @@ class Connection:
         if frame is None:
             return 0
         body = data[frame.start : frame.end]
-        self._context.speak(peek_version(body) or 0)  # the words for whatever is wrong with the rest
-        packet = decode(frame.first, body, self._context.version)
+        self.context.speak(peek_version(body) or 0)  # the words for whatever is wrong with the rest
+        packet = decode(frame.first, body, self.context.version)
         assert isinstance(packet, Connect)
         self._connected(packet)
         return frame.end
@@ -280,19 +278,19 @@ class Connection:
     def _connected(self, connect: Connect) -> None:
         """A CONNECT: ask who this is. Nothing more is parsed until the gateway has answered."""
         terms = self._terms = handshake.agree(connect, self._options, self._random, self.info.gateway)
-        self._context.client_id = terms.client_id
-        self._context.packet_bytes_max = terms.packet_bytes_max
+        self.context.client_id = terms.client_id
+        self.context.packet_bytes_max = terms.packet_bytes_max
         self._anonymous = terms.method is not None or (connect.username is None and connect.password is None)
         if terms.method is None:
             self._ask_who(handshake.authentication(connect, terms))
             return
-        self._authentication = Authentication(terms.method, self._context, username=connect.username or "")
+        self._authentication = Authentication(terms.method, self.context, username=connect.username or "")
         self._ask_who(self._authentication.begin(connect.properties.authentication_data))
 
     def _ask_who(self, request: Authenticate) -> None:
         self._needed = _GATED
         self.phase = _NEXT[self.phase]
-        self._context.call(request, self._authenticated)
+        self.context.call(request, self._authenticated)
 
     def _authenticated(self, outcome: Outcome, now_ms: int) -> None:
         """We know who this is, and ask for the session; or the client has more to prove."""
@@ -307,18 +305,18 @@ class Connection:
         if self._authentication is not None:
             self._authentication.check_patience(self.held)
         principal: Principal = outcome.value
-        self._context.anonymous = principal.anonymous
-        self._context.device = terms.client_id if principal.anonymous else principal.device
-        self._context.permissions = principal.permissions
+        self.context.anonymous = principal.anonymous
+        self.context.device = terms.client_id if principal.anonymous else principal.device
+        self.context.permissions = principal.permissions
         self._final, self._expires_ms = principal.final, principal.expires_at_ms
         self.phase = _NEXT[self.phase]
         request = OpenSession(
             session_id=terms.client_id,
             clean=terms.clean,
             expiry_s=terms.expiry_s,
-            will=handshake.will_of(terms, self._context),
+            will=handshake.will_of(terms, self.context),
         )
-        self._context.call(request, self._opened)
+        self.context.call(request, self._opened)
 
     def _opened(self, outcome: Outcome, now_ms: int) -> None:
         """The session is ours: say CONNACK, take up what it remembers, and read what has come meanwhile."""
@@ -334,7 +332,7 @@ class Connection:
         if self._authentication is not None:
             self._authentication.check_patience(self.held)
             self._authentication.end()
-        if not self._context.send(handshake.welcome(terms, self._options, session_present=present, final=self._final)):
+        if not self.context.send(handshake.welcome(terms, self._options, session_present=present, final=self._final)):
             self._drop_will()
             self._close("the client takes no packet as large as a CONNACK")
             return
@@ -369,7 +367,7 @@ class Connection:
         frame, self._needed = handshake.whole(data, self._options)
         if frame is None:
             return 0
-        packet = decode(frame.first, data[frame.start : frame.end], self._context.version)
+        packet = decode(frame.first, data[frame.start : frame.end], self.context.version)
         if isinstance(packet, Auth):
             assert self._authentication is not None
             self._ask_who(self._authentication.hear(packet))
@@ -384,7 +382,7 @@ class Connection:
         if self._authentication is None:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH without an authentication method in CONNECT")
         begins = self._authentication.turn is Turn.NOBODY
-        self._context.call(self._authentication.hear(packet), self._proven)
+        self.context.call(self._authentication.hear(packet), self._proven)
         if begins:
             by_ms = self.keep_alive.heard_ms + self._options.connect_timeout_s * 1_000
             self._ends_ms = by_ms if self._expires_ms is None else min(by_ms, self._expires_ms)
@@ -404,7 +402,7 @@ class Connection:
 
     def _disconnected(self, packet: Disconnect) -> None:
         """A DISCONNECT: it may take back the will and change the session's expiry (3.14). Raises `ProtocolError`."""
-        asked_s, context = packet.properties.session_expiry_s, self._context
+        asked_s, context = packet.properties.session_expiry_s, self.context
         if asked_s and not context.durable:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a session without expiry cannot be given one")
         if packet.code == ReasonCode.SUCCESS:
@@ -420,7 +418,7 @@ class Connection:
 
     def _drop_will(self) -> None:
         if self._terms is not None and self._terms.will is not None:
-            self._context.call(DropWill())
+            self.context.call(DropWill())
 
     def _not_saved(self, why: Refusal) -> None:
         """Fails the connection: what waited for the save can never be sent, so the client has to try on a new one."""
@@ -428,7 +426,7 @@ class Connection:
 
     def _fail(self, code: int, detail: str) -> None:
         """Ends the connection and says why, as far as the client's version has a word for it."""
-        context, again = self._context, False
+        context, again = self.context, False
         if self.phase is Phase.CONNECTED:
             again = code in SENT_AGAIN
             if context.version == 5:
@@ -443,9 +441,9 @@ class Connection:
     def _close(self, reason: str, *, again: bool = False) -> None:
         if self.phase is not Phase.CLOSED:
             self.held.clear()
-            self._context.close()
+            self.context.close()
             self._end()
-            self._context.effects.append(Close(reason=reason, again=again))
+            self.context.effects.append(Close(reason=reason, again=again))
 
     def _end(self) -> None:
         if self.phase is Phase.OPENING:

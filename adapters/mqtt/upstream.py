@@ -40,8 +40,6 @@ from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.bridge import LOOPED, Place, Terms
 from store.api.message import Message
 
-__all__ = ["MqttUpstream"]
-
 ENVELOPE_BYTES_MAX = 128 << 10  # what a PUBLISH may take besides its payload
 SUBSCRIBE_ID = 1
 VERSIONS = {"5.0": 5, "3.1.1": 4}

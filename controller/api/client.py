@@ -10,47 +10,6 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-__all__ = [
-    "HOME_GROUP",
-    "OUTAGE_LEASE_MS",
-    "Acknowledge",
-    "ControllerClient",
-    "ControllerClosed",
-    "ControllerDamaged",
-    "ControllerError",
-    "ControllerOverloaded",
-    "ControllerUnreachable",
-    "Group",
-    "GroupChanges",
-    "GroupConfig",
-    "GroupExists",
-    "GroupNotEmpty",
-    "Member",
-    "MetadataForgotten",
-    "NamedQueue",
-    "NoMaster",
-    "NotElectable",
-    "QueueClosed",
-    "Replica",
-    "ReplicaElsewhere",
-    "ReplicaIdTaken",
-    "ReplicaInSync",
-    "Request",
-    "Service",
-    "StaleEpoch",
-    "Topic",
-    "TopicExists",
-    "TopicLimit",
-    "UnknownGroup",
-    "UnknownQueue",
-    "UnknownReplica",
-    "UnknownTopic",
-    "User",
-    "WrongCluster",
-    "WrongLog",
-    "answer_type",
-]
-
 HOME_GROUP = 0  # holds keys and values; the only group of a single node
 OUTAGE_LEASE_MS = 4_000  # of an `AskService` answer; longer than controllers take to elect another leader
 

@@ -26,39 +26,6 @@ from controller.api.client import (
     User,
 )
 
-__all__ = [
-    "COMMANDS",
-    "AddGroup",
-    "AlterSyncSet",
-    "CloseGroup",
-    "CloseQueue",
-    "Command",
-    "ConfigureGroup",
-    "ConfigureTopic",
-    "CreateTopic",
-    "DeleteMember",
-    "DeleteTopic",
-    "DeleteUser",
-    "DropQueue",
-    "ElectMaster",
-    "ForgetQueue",
-    "ForgetReplica",
-    "GrowTopic",
-    "Limits",
-    "LogEnd",
-    "MoveQueue",
-    "NameCluster",
-    "NameQueue",
-    "RaiseQueues",
-    "RegisterReplica",
-    "RemoveGroup",
-    "RetireReplica",
-    "SetMember",
-    "SetUser",
-    "decode_command",
-    "encode_command",
-]
-
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits on what a cluster may hold."""

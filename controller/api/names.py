@@ -2,8 +2,6 @@
 
 from controller.api.client import ControllerError
 
-__all__ = ["check_name", "check_text"]
-
 
 def check_name(name: str, bytes_max: int) -> None:
     """Refuses an empty name, one that is too long, and one that is no text. Raises `ControllerError`."""

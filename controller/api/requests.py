@@ -6,18 +6,6 @@ from msgspec import Meta
 
 from controller.api.client import Group, Request, Service
 
-__all__ = [
-    "TEXT_CHARS_MAX",
-    "AddMember",
-    "AskService",
-    "Barrier",
-    "Elect",
-    "Number",
-    "RemoveMember",
-    "Text",
-    "Transfer",
-]
-
 TEXT_CHARS_MAX = 1_024  # of an address, or an error
 Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
 Number = Annotated[int, Meta(ge=0, le=1 << 62)]

@@ -7,17 +7,6 @@ from msgspec import Meta
 
 from controller.api.client import Request
 
-__all__ = [
-    "COMPLAIN_MS",
-    "HINT_MS",
-    "PROXY_COMPLAIN_MS",
-    "REPORT_COMPLAINTS_MAX",
-    "REPORT_S",
-    "Complaint",
-    "Report",
-    "Trouble",
-]
-
 HINT_MS = 400  # of silence before it is said at all: two heartbeats of a master to its replicas
 COMPLAIN_MS = 2_000  # before it counts as a complaint: ten of them
 PROXY_COMPLAIN_MS = 3_000  # likewise of a proxy: three pings

@@ -13,8 +13,6 @@ from controller.api.client import Group
 from controller.complaints.ledger import Damping, Reports
 from controller.complaints.messages import COMPLAIN_MS, PROXY_COMPLAIN_MS, Complaint, Report, Trouble
 
-__all__ = ["LONE_PROXY_MS", "SETTLE_MS", "SLOW_MS", "Complaints", "ReplicaReport"]
-
 logger = logging.getLogger(__name__)
 
 LONE_PROXY_MS = 10_000  # that the only proxy has to complain of a master which all replicas reach

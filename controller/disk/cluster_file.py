@@ -11,8 +11,6 @@ import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-__all__ = ["ClusterFile"]
-
 logger = logging.getLogger(__name__)
 
 _NAME = "cluster"

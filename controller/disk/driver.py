@@ -36,8 +36,6 @@ from controller.raft import (
     Witness,
 )
 
-__all__ = ["Driver", "Machine", "OutcomeUnknown"]
-
 logger = logging.getLogger(__name__)
 
 COMPACT_BYTES = 8 << 20  # of applied entries between two snapshots, at least; or as much as the snapshot has
@@ -94,9 +92,9 @@ class Driver:
         self._storage = storage
         self._machine = machine
         self._send = send
-        self._tick_s = tick_s
-        self._compact_bytes, self._keep_entries = compact_bytes, keep_entries
-        self._raft = Raft(node_id, storage, settings=self._settings, random=chance or random.Random())
+        self.tick_s = tick_s
+        self.compact_bytes, self.keep_entries = compact_bytes, keep_entries
+        self.raft = Raft(node_id, storage, settings=self._settings, random=chance or random.Random())
         self._disk = ThreadPoolExecutor(1, "raft")
         self._wake = asyncio.Event()
         self._wake.set()
@@ -112,7 +110,7 @@ class Driver:
         self._snapshot_bytes = len(snapshot.data)
         self._logged_bytes = 0  # applied since that snapshot
         self.applied = snapshot.index
-        self.status: Status = self._raft.status()  # as of the last turn
+        self.status: Status = self.raft.status()  # as of the last turn
 
     # ---- life
 
@@ -125,7 +123,7 @@ class Driver:
                 await self._wake.wait()
                 self._wake.clear()
                 self._check()
-                while (ready := self._raft.ready()) is not None:
+                while (ready := self.raft.ready()) is not None:
                     await self._deal(ready)
                 self._look()
         except Exception as error:
@@ -143,7 +141,7 @@ class Driver:
 
     def tick(self) -> None:
         """A unit of the core's time has gone by."""
-        self._raft.tick()
+        self.raft.tick()
         self._wake.set()
 
     def settle(self) -> None:
@@ -151,19 +149,19 @@ class Driver:
 
         It would only wait for itself. Its disk is waited for here.
         """
-        status = self._raft.status()
+        status = self.raft.status()
         if status.membership.voters != (status.id,) or not status.votes:
             return
         while self.status.role is not Role.LEADER or self.status.applied < self.status.last_index:
-            self._raft.tick()
-            while (ready := self._raft.ready()) is not None:
+            self.raft.tick()
+            while (ready := self.raft.ready()) is not None:
                 self._storage.save(ready)
                 self._finish(ready)
 
     def _schedule(self) -> None:
-        if self._tick_s is None:
+        if self.tick_s is None:
             return
-        self._beat = self._loop.call_later(self._tick_s, self._on_beat)
+        self._beat = self._loop.call_later(self.tick_s, self._on_beat)
 
     def _on_beat(self) -> None:
         try:  # after a pause of the process this is one tick, however long it was
@@ -186,23 +184,23 @@ class Driver:
 
     def witness(self, node_id: int) -> Witness | None:
         """Returns a node's progress as last heard; None when nothing was heard."""
-        return self._raft.witness(node_id)
+        return self.raft.witness(node_id)
 
     def form(self, membership: Membership) -> None:
         """Begins a new cluster, unless this node knows of one; with a slow disk `status` says that later."""
-        if self._raft.is_fresh:
-            self._raft.form(membership)
+        if self.raft.is_fresh:
+            self.raft.form(membership)
             self._wake.set()
 
     def prove(self, *, proven: bool, term: int = 0, floor: tuple[int, int] = (0, 0)) -> None:
         """Says whether this node may vote, and for whom (see `Raft.prove`)."""
-        self._raft.prove(proven=proven, term=term, floor=floor)
+        self.raft.prove(proven=proven, term=term, floor=floor)
         self._wake.set()
 
     async def renew(self, incarnation: str) -> None:
         """Becomes another node with the same log. Raises `StorageFailed`."""
         await self._loop.run_in_executor(self._disk, self._storage.renew, incarnation)
-        self._raft.renew(incarnation)
+        self.raft.renew(incarnation)
         self._wake.set()
         self._look(news=True)
 
@@ -216,7 +214,7 @@ class Driver:
         """Takes a peer's message. Raises `BadMessage`; `StorageFailed`: the log cannot be read, and `run` ends."""
         self._check()
         try:
-            self._raft.step(message)
+            self.raft.step(message)
         except StorageFailed as error:
             self._failed = error
             raise
@@ -225,7 +223,7 @@ class Driver:
 
     def unreachable(self, node_id: int) -> None:
         """Notes that what was sent to a peer lately is lost."""
-        self._raft.unreachable(node_id)
+        self.raft.unreachable(node_id)
 
     def propose(self, data: bytes, *, term: int | None = None) -> "asyncio.Future[Any]":
         """Proposes a command; the future has its answer, or raises what refused it, once it is applied here.
@@ -234,21 +232,21 @@ class Driver:
         when the leadership is lost meanwhile.
         """
         self._check_proposal()
-        if term is not None and self._raft.status().term != term:
+        if term is not None and self.raft.status().term != term:
             raise NotLeader(None)
-        entry = self._raft.propose(data)
+        entry = self.raft.propose(data)
         return self._await_entry(entry.index, entry.term)
 
     async def change(self, change: Change) -> None:
         """Changes the membership, and waits until it is applied. Raises `NotLeader`, `ChangeRefused`, as `propose`."""
         self._check_proposal()
-        entry = self._raft.propose_change(change)
+        entry = self.raft.propose_change(change)
         await self._await_entry(entry.index, entry.term)
 
     def transfer(self, to: int) -> None:
         """Hands the leadership over. Raises `NotLeader`, `TransferRefused`."""
         self._check()
-        self._raft.transfer(to)
+        self.raft.transfer(to)
         self._wake.set()
 
     async def barrier(self) -> int:
@@ -260,7 +258,7 @@ class Driver:
             self._check()
             context = next(self._numbers).to_bytes(8, "big")
             future: asyncio.Future[int | None] = self._loop.create_future()
-            self._raft.read_index(context)
+            self.raft.read_index(context)
             self._reads[context] = future
             self._wake.set()
             try:
@@ -290,7 +288,7 @@ class Driver:
 
     @property
     def _patience_s(self) -> float:
-        return 2 * self._settings.election_ticks * (self._tick_s or 0.1)
+        return 2 * self._settings.election_ticks * (self.tick_s or 0.1)
 
     def _check_proposal(self) -> None:
         self._check()
@@ -350,7 +348,7 @@ class Driver:
             waiting = self._reads.pop(read.context, None)
             if waiting is not None and not waiting.done():
                 waiting.set_result(read.index)
-        self._raft.advance(ready)
+        self.raft.advance(ready)
         if ready.snapshot is not None or ready.committed:
             self._release()
             self._compact()
@@ -395,16 +393,16 @@ class Driver:
 
     def _compact(self) -> None:
         """Lets a snapshot stand for the log when as much has been applied since the last one as that is worth."""
-        if self._logged_bytes < max(self._compact_bytes, self._snapshot_bytes):
+        if self._logged_bytes < max(self.compact_bytes, self._snapshot_bytes):
             return
         data = self._machine.snapshot()
         self._snapshot_bytes, self._logged_bytes = len(data), 0
-        self._raft.compact(self.applied, data, keep=self._keep_entries)
+        self.raft.compact(self.applied, data, keep=self.keep_entries)
         self._wake.set()
 
     def _look(self, *, news: bool = False) -> None:
         """See whether the role, the leader or the term has changed."""
-        before, self.status = self.status, self._raft.status()
+        before, self.status = self.status, self.raft.status()
         after = self.status
         if before.role is Role.LEADER and (after.role is not Role.LEADER or after.term != before.term):
             self._fail_proposals(OutcomeUnknown("the leadership was lost"))

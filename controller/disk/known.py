@@ -8,8 +8,6 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["KnownControllers"]
-
 logger = logging.getLogger(__name__)
 
 _NAME = "controllers"

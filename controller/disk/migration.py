@@ -17,8 +17,6 @@ from controller.raft import Member, Membership, StorageFailed, first_snapshot
 from controller.raft.lmdb_storage import LmdbStorage, new_incarnation
 from store.disk.lmdb_file import is_cut_short
 
-__all__ = ["open_storage"]
-
 RAFT = "raft"  # the directory of the log, in the controller's
 OLD = "data.mdb"
 KEPT = "data-before-raft.mdb"  # what the old file is called when all of it is in the log

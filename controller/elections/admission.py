@@ -6,8 +6,6 @@ from controller.api.client import Group, NotElectable, ReplicaElsewhere, Replica
 from controller.api.commands import AlterSyncSet, RegisterReplica
 from controller.elections.registry import Registry
 
-__all__ = ["Admission"]
-
 
 class Admission:
     """Over `groups`, which is the live metadata, and `registry`."""

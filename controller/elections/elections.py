@@ -27,8 +27,6 @@ from controller.elections.losses import candidates, why_nobody
 from controller.elections.registry import Heartbeat, Registry
 from controller.metadata.groups import majority
 
-__all__ = ["Elections"]
-
 logger = logging.getLogger(__name__)
 
 TAKE_OVER_MS = 10_000  # for an elected replica to serve, while it is alive, before another one is

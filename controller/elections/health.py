@@ -6,8 +6,6 @@ from typing import NamedTuple
 from controller.api.client import Group, Replica
 from controller.elections.registry import Route, RouteReplica
 
-__all__ = ["ClusterHealth", "GroupHealth", "cluster_health", "group_health"]
-
 
 class GroupHealth(NamedTuple):
     """One group. `refusals`: why it takes nothing. `damages` are the damaged ranges of all its replicas' logs.

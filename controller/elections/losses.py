@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from controller.api.client import Group, NotElectable, UnknownReplica
 from controller.elections.registry import Heartbeat
 
-__all__ = ["candidates", "why_nobody"]
-
 
 def candidates(
     group: Group,

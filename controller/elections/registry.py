@@ -21,18 +21,6 @@ from controller.api.client import ControllerError, Group
 from controller.complaints.messages import Complaint, Trouble
 from controller.complaints.policy import Complaints
 
-__all__ = [
-    "DEAD_AFTER_MS",
-    "HEARTBEAT_MS",
-    "SUSPECT_MS",
-    "TICK_MS",
-    "Heartbeat",
-    "Registry",
-    "RegistryFull",
-    "Route",
-    "RouteReplica",
-]
-
 HEARTBEAT_MS = 1000
 DEAD_AFTER_MS = 2000
 SUSPECT_MS = 500

@@ -13,8 +13,6 @@ sent when it is confirmed that it still leads: so the next leader begins later t
 from controller.api.client import Group, Service
 from controller.elections.registry import Registry
 
-__all__ = ["Serving"]
-
 
 class Serving:
     """The answers of one leader. `now_ms` is the registry's clock."""

@@ -8,8 +8,6 @@ from controller.api.client import ControllerError, WrongCluster
 from controller.wire.asking import ask
 from controller.wire.wire import IDENTIFY, Acquaintance, Introduction, encode
 
-__all__ = ["ANSWER_S", "ask_all"]
-
 ANSWER_S = 1.0  # for one controller to answer
 
 

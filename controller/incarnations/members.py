@@ -15,8 +15,6 @@ from controller.raft import Change, ChangeKind, ChangeRefused, Member, RaftError
 from controller.raft.progress import ProgressState
 from controller.wire.wire import Hello
 
-__all__ = ["Members"]
-
 logger = logging.getLogger(__name__)
 
 HEARD_COUNT_MAX = 1_024  # controllers whose address is known from themselves only

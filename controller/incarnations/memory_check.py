@@ -38,8 +38,6 @@ from controller.raft import Member as RaftMember
 from controller.raft.lmdb_storage import new_incarnation
 from controller.wire.wire import Acquaintance, Introduction
 
-__all__ = ["CheckedController", "MemoryCheck"]
-
 logger = logging.getLogger(__name__)
 
 ASK_S = 0.3  # between two rounds of asking all others

@@ -17,8 +17,6 @@ from controller.raft import EntryKind, HardState, Membership, Ready, Snapshot, d
 from controller.raft import Member as RaftMember
 from controller.raft.lmdb_storage import LmdbStorage, new_incarnation
 
-__all__ = ["DirectoryContent", "Survivor"]
-
 RECOVERED_INDEXES = 1 << 40  # indexes left out, for entries that were committed and are lost
 RECOVERED_TERMS = 1 << 20
 READ_BYTES = 16 << 20  # of entries at a time

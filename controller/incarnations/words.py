@@ -1,7 +1,5 @@
 """The sentences that tell an operator of a controller that does not vote; docs/cluster.md has the same."""
 
-__all__ = ["ANOTHER", "COPIED", "EMPTY", "FORGOTTEN", "FORMING", "LOST", "MISSING", "RECOVERED", "REPLACED", "WAITING"]
-
 _ADVICE = (
     "the cluster's leader adds it again by itself, and where no leader can be elected any more, stop all controllers "
     "and run `headgate controller recover` on the one that knows most"

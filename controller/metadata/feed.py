@@ -5,8 +5,6 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["Feed"]
-
 FEED_BYTES_MAX = 8 << 20  # of commands kept; who is further behind takes a snapshot
 ENTRY_BYTES = 64  # what a command counts beside its bytes
 

@@ -45,8 +45,6 @@ from controller.api.commands import (
 from controller.api.names import check_name, check_text
 from controller.metadata.plans import Change, Plans, no_change
 
-__all__ = ["GROUPS_MAX", "LEARNERS_MAX", "REPLICAS_MAX", "VOTERS_MAX", "GroupTable", "majority"]
-
 GROUPS_MAX = 1 << 15  # a group's number is in every offset of its log
 REPLICAS_MAX = 5  # as configured
 VOTERS_MAX = 8  # with those that are to replace others

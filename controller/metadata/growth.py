@@ -3,8 +3,6 @@
 from controller.api.client import MetadataForgotten
 from controller.metadata.state import MetadataState
 
-__all__ = ["check_growth"]
-
 
 def check_growth(before: MetadataState, after: MetadataState) -> None:
     """Compares a state with a later one of the same cluster, whatever lies between. Raises `MetadataForgotten`."""

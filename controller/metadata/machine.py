@@ -8,8 +8,6 @@ from controller.metadata.feed import Feed
 from controller.metadata.state import MetadataState
 from controller.raft import Entry, Snapshot
 
-__all__ = ["Metadata"]
-
 
 class Metadata:
     """A `driver.Machine`. `state` is another object after a snapshot was installed.

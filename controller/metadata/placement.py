@@ -4,8 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from controller.api.client import HOME_GROUP, Group, TopicLimit
 
-__all__ = ["place", "takes_queues"]
-
 
 def takes_queues(groups: Iterable[Group]) -> tuple[int, ...]:
     """The groups on which new queues are placed: those with a master, or all when none has one, but no closed ones.

@@ -9,8 +9,6 @@ from typing import Any, TypeAlias, TypeVar
 
 from controller.api.commands import Command
 
-__all__ = ["Change", "Plans", "no_change"]
-
 T = TypeVar("T")
 Change: TypeAlias = Callable[[], T]
 Plans: TypeAlias = Mapping[type[Command[Any]], Callable[[Any], Change[Any]]]

@@ -28,9 +28,7 @@ from controller.api.names import check_name, check_text
 from controller.metadata.groups import GroupTable
 from controller.metadata.placement import takes_queues
 from controller.metadata.plans import Change, Plans
-from controller.metadata.topics import FIRST_QUEUE_NUMBER, TopicTable
-
-__all__ = ["FIRST_QUEUE_NUMBER", "MetadataState"]
+from controller.metadata.topics import TopicTable
 
 USERS_MAX = 10_000  # who may connect
 USER_NAME_BYTES_MAX = 255

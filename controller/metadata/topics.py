@@ -31,8 +31,6 @@ from controller.api.names import check_name
 from controller.metadata.placement import place
 from controller.metadata.plans import Change, Plans, no_change
 
-__all__ = ["FIRST_QUEUE_NUMBER", "TopicTable"]
-
 FIRST_QUEUE_NUMBER = 16  # lower numbers are the store's own records
 TOPIC_NAME_BYTES_MAX = 255
 QUEUE_NAME_BYTES_MAX = 255  # AMQP 0-9-1, 1.2: a short string

@@ -30,8 +30,6 @@ from controller.metadata.machine import Metadata
 from controller.raft import NotLeader, RaftError, Role
 from controller.wire.wire import BadRequest, NotLeading
 
-__all__ = ["ChangeSignal", "Leadership", "name_cluster"]
-
 logger = logging.getLogger(__name__)
 
 BEGIN_AGAIN_S = 0.02  # until a new leader tries again to learn what its predecessors did

@@ -21,7 +21,7 @@ from controller.api.client import (
     Service,
     UnknownGroup,
 )
-from controller.api.commands import Command, ElectMaster, encode_command
+from controller.api.commands import Command, ElectMaster, Limits, encode_command
 from controller.api.requests import AskService, Elect
 from controller.complaints.messages import Report
 from controller.disk.driver import Driver, OutcomeUnknown
@@ -30,10 +30,8 @@ from controller.metadata.machine import Metadata
 from controller.node.leadership import name_cluster
 from controller.raft import Role, Settings
 from controller.raft.lmdb_storage import LmdbStorage
-from controller.wire.front import Limits, StateClient
+from controller.wire.front import StateClient
 from controller.wire.wire import COMMAND_BYTES_MAX
-
-__all__ = ["Limits", "LocalController"]
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +68,7 @@ class LocalController(StateClient):
         self.driver.settle()
         if self.driver.status.role is not Role.LEADER:
             raise ControllerError("the directory is that of one controller of several: start headgate controller on it")
-        self._state = metadata.state
+        self.state = metadata.state
         metadata.news = False
         metadata.on_move = self._moved
         self._naming: asyncio.Future[Any] | None = None  # the cluster gets an id
@@ -158,7 +156,7 @@ class LocalController(StateClient):
             case Elect():
                 return await self._elect(request)
             case Command():
-                self._state.check(request)  # what would be refused costs no write
+                self.state.check(request)  # what would be refused costs no write
                 try:
                     return await self.driver.propose(encode_command(request))
                 except OutcomeUnknown as unknown:

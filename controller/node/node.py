@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.api.client import ControllerClosed, ControllerError, ControllerUnreachable, Request, WrongCluster
+from controller.api.commands import Limits
 from controller.api.requests import AddMember, Barrier
 from controller.disk.cluster_file import ClusterFile
 from controller.disk.driver import Driver, OutcomeUnknown
@@ -23,7 +24,6 @@ from controller.incarnations.members import Members
 from controller.incarnations.memory_check import MemoryCheck
 from controller.metadata.feed import Feed
 from controller.metadata.machine import Metadata
-from controller.metadata.state import MetadataState
 from controller.node.leadership import ChangeSignal, Leadership
 from controller.raft import (
     BadMessage,
@@ -38,12 +38,10 @@ from controller.raft import (
 )
 from controller.raft.lmdb_storage import LmdbStorage
 from controller.wire.commander import BUDGET_S, Commander, settled
-from controller.wire.front import Limits, StateClient
+from controller.wire.front import StateClient
 from controller.wire.peers import Peers
 from controller.wire.status import ControllerStatus, status_of
 from controller.wire.wire import COMMAND_BYTES_MAX, Hello, NotLeading
-
-__all__ = ["ControllerNode", "monotonic_ms"]
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +94,7 @@ class ControllerNode(StateClient):
         self.node = node
         self.storage = storage
         self._members = Members(node_id, members or {})
-        self._clock_ms = clock_ms
+        self.clock_ms = clock_ms
         self._budget_s = budget_s
         self._peers = Peers(
             lambda: Hello(node_id, address, self.cluster),
@@ -119,7 +117,7 @@ class ControllerNode(StateClient):
         self._forward = Commander(
             self._members.others, cluster=lambda: self.cluster, credentials=credentials, budget_s=budget_s
         )
-        self._state = self._metadata.state
+        self.state = self._metadata.state  # for reading; another object after a snapshot was installed
         self.registry = Registry(clock_ms())
         self._metadata.on_move = self._moved
         self._changes = ChangeSignal()
@@ -236,11 +234,6 @@ class ControllerNode(StateClient):
             raise WrongCluster(f"this is controller {self.id} of cluster {self.cluster}, not of cluster {cluster}")
 
     @property
-    def state(self) -> MetadataState:
-        """Returns the applied state. For reading; another object after a snapshot was installed."""
-        return self._metadata.state
-
-    @property
     def feed(self) -> Feed:
         """The newest commands."""
         return self._metadata.feed
@@ -290,7 +283,7 @@ class ControllerNode(StateClient):
     def _moved(self) -> None:
         """More is applied, or somebody else leads."""
         metadata = self._metadata
-        self._state = metadata.state
+        self.state = metadata.state
         term = self._leadership.look()
         if term is not None:
             self._spawn(self._leadership.begin(term), "beginning to lead")
@@ -397,18 +390,18 @@ class ControllerNode(StateClient):
 
     def heartbeat(self, said: Heartbeat) -> None:
         """A replica has spoken. Raises `ControllerError`."""
-        if self.registry.heartbeat(said, self._clock_ms()):
+        if self.registry.heartbeat(said, self.clock_ms()):
             self._leadership.judge()
 
     def disconnected(self, group: int, replica: int) -> None:
         """The connection of a replica has ended."""
-        self.registry.disconnected(group, replica, self._clock_ms())
+        self.registry.disconnected(group, replica, self.clock_ms())
 
     def routes(self, group: int | None) -> list[Route]:
         """Returns where this group is served, or all are, as far as this controller has heard."""
-        now_ms = self._clock_ms()
-        numbers = [group] if group is not None else sorted({*self._state.groups, *self.registry.groups()})
-        found = (self.registry.route(number, self._state.groups.get(number), now_ms) for number in numbers)
+        now_ms = self.clock_ms()
+        numbers = [group] if group is not None else sorted({*self.state.groups, *self.registry.groups()})
+        found = (self.registry.route(number, self.state.groups.get(number), now_ms) for number in numbers)
         return [route for route in found if route is not None]
 
     async def _watch_time(self) -> None:
@@ -420,4 +413,4 @@ class ControllerNode(StateClient):
 
     def status(self) -> ControllerStatus:
         """For an operator."""
-        return status_of(self.driver.status, self._state, self.registry, self._clock_ms())
+        return status_of(self.driver.status, self.state, self.registry, self.clock_ms())

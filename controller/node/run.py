@@ -9,11 +9,11 @@ import msgspec
 from prometheus_client import CollectorRegistry, Gauge
 
 from controller.api.client import ControllerError
+from controller.api.commands import Limits
 from controller.disk.migration import RAFT
 from controller.node.node import ControllerNode
 from controller.node.service import ControllerService
 from controller.raft import Settings
-from controller.wire.front import Limits
 from controller.wire.wire import COMMAND_BYTES_MAX
 from store.base import logs
 from store.base.admin import AdminServer, AdminSettings, ReadyState, process_registry
@@ -21,8 +21,6 @@ from store.base.clock import now_ms
 from store.base.process_errors import ServerFailed, cannot_listen
 from store.base.runner import Run, run_server
 from store.disk.presence import PRESENCE_LOOK_S, identity_of
-
-__all__ = ["ControllerRun", "serve"]
 
 log = logs.get(__name__)
 

@@ -55,8 +55,6 @@ from controller.wire.wire import (
 )
 from store.base import listening
 
-__all__ = ["ControllerService"]
-
 logger = logging.getLogger(__name__)
 
 STREAMS_MAX = 2_048  # of all kinds at the same time; of each kind half as many

@@ -44,8 +44,6 @@ from controller.raft.ready import Compaction, ReadState, Ready, Role, Status, Wi
 from controller.raft.settings import Settings
 from controller.raft.storage import Storage, first_snapshot
 
-__all__ = ["Raft"]
-
 _FROM_LEADER = (Append, Heartbeat, InstallSnapshot)
 _Handlers: TypeAlias = Mapping[type, Callable[["Raft", Any], None]]
 
@@ -62,35 +60,35 @@ class Raft:
     ) -> None:
         if not 1 <= node_id <= NUMBER_MAX:
             raise ValueError(f"{node_id} is not the id of a node")
-        self._node = Node(node_id, storage, settings or Settings())
+        self.node = Node(node_id, storage, settings or Settings())
         self._random = random
-        self._role = Role.FOLLOWER
-        self._leader: Leader | None = None  # set exactly in the role of that name
+        self.role = Role.FOLLOWER
+        self.leadership: Leader | None = None  # set exactly in the role of that name
         self._votes: dict[int, bool] = {}  # for us as a candidate, real or pre
-        self._elapsed = 0  # ticks since the leader was heard of, a vote was given, or a candidacy began
-        self._timeout = 0  # ticks; after so many, an election
+        self.elapsed = 0  # ticks since the leader was heard of, a vote was given, or a candidacy began
+        self.election_timeout = 0  # ticks; after so many, an election
         self._witnesses = Witnesses()
         self._out: Ready | None = None  # handed out
         self._compaction: tuple[Snapshot, int] | None = None  # with how many entries to keep
-        self._become_follower(self._node.term, NOBODY)
+        self.become_follower(self.node.term, NOBODY)
 
     # ---- what comes in
 
     def tick(self) -> None:
         """A unit of time has gone by."""
-        if self._leader is not None:
-            if not self._leader.tick():
-                self._become_follower(self._node.term, NOBODY)
+        if self.leadership is not None:
+            if not self.leadership.tick():
+                self.become_follower(self.node.term, NOBODY)
             return
-        self._elapsed += 1
-        if self._elapsed >= self._timeout:
-            self._node.leader = NOBODY
-            if self._may_stand():
-                self._become_pre_candidate()
+        self.elapsed += 1
+        if self.elapsed >= self.election_timeout:
+            self.node.leader = NOBODY
+            if self.may_stand():
+                self.become_pre_candidate()
 
     def step(self, message: Message) -> None:
         """Takes in a peer's message. Raises `BadMessage` where no correct peer sends it; the log stays as it is."""
-        node = self._node
+        node = self.node
         if message.to != node.id or message.sender == node.id:
             raise BadMessage(f"a message of node {message.sender} to node {message.to}")
         check(message)
@@ -103,7 +101,7 @@ class Raft:
         elif message.term < node.term:
             self._answer_late(message)
             return
-        handler = self._HANDLERS[self._role].get(type(message))
+        handler = self._HANDLERS[self.role].get(type(message))
         if handler is not None:
             handler(self, message)
 
@@ -117,22 +115,22 @@ class Raft:
         Raises ValueError where this node knows of a cluster already.
         """
         if not self.is_fresh:
-            raise ValueError(f"node {self._node.id} knows of a cluster already")
+            raise ValueError(f"node {self.node.id} knows of a cluster already")
         snapshot = first_snapshot(membership, data)
-        self._become_follower(snapshot.term, NOBODY)
-        self._node.log.restore(snapshot)
+        self.become_follower(snapshot.term, NOBODY)
+        self.node.log.restore(snapshot)
 
     @property
     def is_fresh(self) -> bool:
         """Returns whether this node has never taken part in any cluster."""
-        return (self._node.term, self._node.log.last_index) == (0, 0)
+        return (self.node.term, self.node.log.last_index) == (0, 0)
 
     def renew(self, incarnation: str) -> None:
         """Is another node from now on, of the same id and logs, which nobody knows yet. Its storage says so already."""
-        if self._leader is not None or self._role is not Role.FOLLOWER:
-            self._become_follower(self._node.term, NOBODY)
-        self._node.incarnation, self._node.legacy, self._node.proven = incarnation, False, True
-        self._node.early, self._node.outbox = [], []  # they were the other one's
+        if self.leadership is not None or self.role is not Role.FOLLOWER:
+            self.become_follower(self.node.term, NOBODY)
+        self.node.incarnation, self.node.legacy, self.node.proven = incarnation, False, True
+        self.node.early, self.node.outbox = [], []  # they were the other one's
 
     def prove(self, *, proven: bool, term: int = 0, floor: tuple[int, int] = (0, 0)) -> None:
         """Says whether this node's memory may be relied on; until then it neither votes nor stands.
@@ -140,11 +138,11 @@ class Raft:
         Of a memory that may be an old one, `term` is the newest in which it may have voted, and `floor` the term and
         the index of the last entry that it may have had: it votes in later terms only, and for who has that entry.
         """
-        node = self._node
+        node = self.node
         node.proven, node.floor = proven, floor
         if term:
             if term > node.term:
-                self._become_follower(term, NOBODY)
+                self.become_follower(term, NOBODY)
             node.vote = node.vote or node.id
 
     def propose(self, data: bytes) -> EntryId:
@@ -166,11 +164,11 @@ class Raft:
 
         Raises `NotLeader`, `ProposalDropped`.
         """
-        node = self._node
+        node = self.node
         if len(context) > CONTEXT_BYTES_MAX:
             raise ValueError(f"a read's context has at most {CONTEXT_BYTES_MAX} bytes")
-        if self._leader is not None:
-            self._leader.read(node.id, context)
+        if self.leadership is not None:
+            self.leadership.read(node.id, context)
         elif node.leader == NOBODY:
             raise NotLeader(None)
         else:
@@ -188,7 +186,7 @@ class Raft:
 
         `keep` more entries stay for followers that are a little behind. Raises ValueError for what is not applied.
         """
-        log = self._node.log
+        log = self.node.log
         if index > log.applied or keep < 0:
             raise ValueError(f"index {index} is not applied, or {keep} is negative")
         if index <= log.snapshot_index:
@@ -203,19 +201,19 @@ class Raft:
 
         A hint: without it, the core finds out later.
         """
-        if self._leader is not None:
-            self._leader.unreachable(node_id)
+        if self.leadership is not None:
+            self.leadership.unreachable(node_id)
 
     # ---- what goes out
 
     def ready(self) -> Ready | None:
         """Returns the work to do now; None when there is none. `advance` has to be called before the next call."""
         assert self._out is None, "the last Ready is not done"
-        if self._leader is not None:
-            self._leader.flush()
-            if self._leader.is_gone():
-                self._become_follower(self._node.term, NOBODY)
-        node, log = self._node, self._node.log
+        if self.leadership is not None:
+            self.leadership.flush()
+            if self.leadership.is_gone():
+                self.become_follower(self.node.term, NOBODY)
+        node, log = self.node, self.node.log
         hard, saved = node.hard_state(), node.saved
         entries, committed, compaction = log.unstable(), log.to_apply(), self._take_compaction()
         membership = node.membership if node.membership is not node.told else None
@@ -244,7 +242,7 @@ class Raft:
         """All that the `Ready` asked for is done."""
         assert ready is self._out, "another Ready is to be done"
         self._out = None
-        node, log = self._node, self._node.log
+        node, log = self.node, self.node.log
         log.saved(ready)
         if ready.hard_state is not None:
             node.saved = ready.hard_state
@@ -252,22 +250,22 @@ class Raft:
             log.applied_to(ready.snapshot.index)
         if ready.committed:
             log.applied_to(ready.committed[-1].index)
-            if self._leader is not None:
-                self._leader.applied(ready.committed)
-        if self._leader is not None:
-            self._leader.persisted()
-        elif self._role is Role.CANDIDATE and (node.saved.term, node.saved.vote) == (node.term, node.id):
+            if self.leadership is not None:
+                self.leadership.applied(ready.committed)
+        if self.leadership is not None:
+            self.leadership.persisted()
+        elif self.role is Role.CANDIDATE and (node.saved.term, node.saved.vote) == (node.term, node.id):
             self._count(node.id, granted=True)  # only now: after a crash it could have been another's
 
     def status(self) -> Status:
         """The node as it sees itself."""
-        node, log, leader = self._node, self._node.log, self._leader
+        node, log, leader = self.node, self.node.log, self.leadership
         return Status(
             id=node.id,
             incarnation=node.incarnation,
             fresh=self.is_fresh,
             votes=node.votes,
-            role=self._role,
+            role=self.role,
             term=node.term,
             vote=node.vote or None,
             leader=node.leader or None,
@@ -284,58 +282,61 @@ class Raft:
 
     # ---- roles
 
-    def _become_follower(self, term: int, leader: int) -> None:
-        node = self._node
-        if self._leader is not None:
-            node.reads += [ReadState(context=context, index=None) for context in self._leader.lost_reads()]
+    def become_follower(self, term: int, leader: int) -> None:
+        """Follows a leader, or `NOBODY` yet, in this term; what a lost leadership still had to read is given up."""
+        node = self.node
+        if self.leadership is not None:
+            node.reads += [ReadState(context=context, index=None) for context in self.leadership.lost_reads()]
         if term > node.term:
             node.term, node.vote = term, NOBODY
         node.leader = leader
         self._enter(Role.FOLLOWER)
 
-    def _become_pre_candidate(self) -> None:
+    def become_pre_candidate(self) -> None:
         """Asks whether an election could be won, before disturbing anybody with a new term (thesis, 9.6)."""
-        self._node.leader = NOBODY
+        self.node.leader = NOBODY
         self._enter(Role.PRE_CANDIDATE)
-        self._ask_for_votes(self._node.term + 1)
-        self._count(self._node.id, granted=True)
+        self._ask_for_votes(self.node.term + 1)
+        self._count(self.node.id, granted=True)
 
-    def _become_candidate(self, *, forced: bool = False) -> None:
-        """Stand for election in a new term. The vote for ourselves counts when it is on disk."""
-        node = self._node
+    def become_candidate(self, *, forced: bool = False) -> None:
+        """Stands for election in a new term. The vote for ourselves counts when it is on disk."""
+        node = self.node
         node.term, node.vote, node.leader = node.term + 1, node.id, NOBODY
         self._enter(Role.CANDIDATE)
         self._ask_for_votes(node.term, forced=forced)
 
-    def _become_leader(self) -> None:
-        self._node.leader = self._node.id
+    def become_leader(self) -> None:
+        """Leads from now on, in the term whose election it has won."""
+        self.node.leader = self.node.id
         self._enter(Role.LEADER)
-        self._leader = Leader(self._node)
+        self.leadership = Leader(self.node)
 
     def _enter(self, role: Role) -> None:
-        self._role = role
-        self._leader = None
+        self.role = role
+        self.leadership = None
         self._votes = {}
-        self._elapsed = 0
-        ticks = self._node.settings.election_ticks
-        self._timeout = self._random.randrange(ticks, 2 * ticks)  # so that votes are seldom split (paper, 5.2)
+        self.elapsed = 0
+        ticks = self.node.settings.election_ticks
+        self.election_timeout = self._random.randrange(ticks, 2 * ticks)  # so that votes are seldom split (paper, 5.2)
 
     def _require_leader(self) -> Leader:
-        if self._leader is None:
-            raise NotLeader(self._node.leader or None)
-        return self._leader
+        if self.leadership is None:
+            raise NotLeader(self.node.leader or None)
+        return self.leadership
 
     # ---- elections
 
-    def _may_stand(self) -> bool:
-        node = self._node
+    def may_stand(self) -> bool:
+        """Returns whether this node may stand for election now."""
+        node = self.node
         return node.may_lead() and node.log.pending is None and node.term < NUMBER_MAX
 
     def _hears_leader(self) -> bool:
-        return self._node.leader != NOBODY and self._elapsed < self._node.settings.election_ticks
+        return self.node.leader != NOBODY and self.elapsed < self.node.settings.election_ticks
 
     def _ask_for_votes(self, term: int, *, forced: bool = False) -> None:
-        node, log = self._node, self._node.log
+        node, log = self.node, self.node.log
         for voter in node.membership.voters:
             if voter != node.id:
                 node.outbox.append(
@@ -345,22 +346,22 @@ class Raft:
                         term=term,
                         last_index=log.last_index,
                         last_term=log.last_term,
-                        pre=self._role is Role.PRE_CANDIDATE,
+                        pre=self.role is Role.PRE_CANDIDATE,
                         forced=forced,
                     )
                 )
 
     def _count(self, voter: int, *, granted: bool) -> None:
         """Counts a vote, and draws the conclusion when there is one. A voter's first answer stands."""
-        if voter != self._node.id or self._node.votes:  # our id may be another incarnation's
+        if voter != self.node.id or self.node.votes:  # our id may be another incarnation's
             self._votes.setdefault(voter, granted)
-        result = tally(self._node.membership.voters, self._votes)
+        result = tally(self.node.membership.voters, self._votes)
         if result is Tally.LOST:
-            self._become_follower(self._node.term, NOBODY)
-        elif result is Tally.WON and self._role is Role.PRE_CANDIDATE:
-            self._become_candidate()
+            self.become_follower(self.node.term, NOBODY)
+        elif result is Tally.WON and self.role is Role.PRE_CANDIDATE:
+            self.become_candidate()
         elif result is Tally.WON:
-            self._become_leader()
+            self.become_leader()
 
     # ---- messages
 
@@ -373,7 +374,7 @@ class Raft:
                 return True  # it asks about a term that may never come
         elif isinstance(message, VoteReply) and message.pre and message.granted:
             return True  # likewise
-        self._become_follower(message.term, message.sender if isinstance(message, _FROM_LEADER) else NOBODY)
+        self.become_follower(message.term, message.sender if isinstance(message, _FROM_LEADER) else NOBODY)
         return True
 
     def _answer_late(self, message: Message) -> None:
@@ -382,7 +383,7 @@ class Raft:
         A node whose term has run ahead would otherwise be stuck: it is not heard as a candidate while there is a
         leader, and does not follow one of an earlier term.
         """
-        node = self._node
+        node = self.node
         if isinstance(message, _FROM_LEADER):
             node.outbox.append(
                 AppendReply(sender=node.id, to=message.sender, addressee=message.incarnation, term=node.term, index=0)
@@ -400,23 +401,23 @@ class Raft:
             )
 
     def _on_vote(self, message: Vote) -> None:
-        if follower.on_vote(self._node, message):
-            self._elapsed = 0
+        if follower.on_vote(self.node, message):
+            self.elapsed = 0
 
     def _on_vote_reply(self, message: VoteReply) -> None:
-        pre = self._role is Role.PRE_CANDIDATE
-        if message.pre == pre and (not message.granted or message.term == self._node.term + pre):
+        pre = self.role is Role.PRE_CANDIDATE
+        if message.pre == pre and (not message.granted or message.term == self.node.term + pre):
             self._count(message.sender, granted=message.granted)
 
     def _on_leader(self, message: Append | Heartbeat | InstallSnapshot) -> None:
         """The leader of this term has spoken."""
-        node = self._node
-        if self._role is Role.LEADER or node.leader not in {NOBODY, message.sender}:
+        node = self.node
+        if self.role is Role.LEADER or node.leader not in {NOBODY, message.sender}:
             raise BadMessage(f"nodes {node.leader} and {message.sender} both lead term {node.term}")
-        if self._role is not Role.FOLLOWER:
-            self._become_follower(node.term, message.sender)
+        if self.role is not Role.FOLLOWER:
+            self.become_follower(node.term, message.sender)
         node.leader = message.sender
-        self._elapsed = 0
+        self.elapsed = 0
         if isinstance(message, Append):
             follower.on_append(node, message)
         elif isinstance(message, Heartbeat):
@@ -426,19 +427,19 @@ class Raft:
 
     def _on_timeout_now(self, message: TimeoutNow) -> None:
         """The leader hands over (thesis, 3.10): no pre-vote, it knows what it does."""
-        if message.sender == self._node.leader and self._may_stand():
-            self._become_candidate(forced=True)
+        if message.sender == self.node.leader and self.may_stand():
+            self.become_candidate(forced=True)
 
     def _on_read_reply(self, message: ReadReply) -> None:
-        follower.on_read_reply(self._node, message)
+        follower.on_read_reply(self.node, message)
 
     def _on_follower(self, message: AppendReply | HeartbeatReply | ReadRequest) -> None:
-        assert self._leader is not None
-        self._leader.step(message)
+        assert self.leadership is not None
+        self.leadership.step(message)
 
     def _take_compaction(self) -> Compaction | None:
         held, self._compaction = self._compaction, None
-        log = self._node.log
+        log = self.node.log
         if held is None or held[0].index <= log.snapshot_index:
             return None
         snapshot, keep = held

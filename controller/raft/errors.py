@@ -2,21 +2,6 @@
 
 from controller.api.client import ControllerDamaged, ControllerError
 
-__all__ = [
-    "BadMessage",
-    "ChangeRefused",
-    "Compacted",
-    "NotLeader",
-    "ProposalDropped",
-    "ProposalTooLarge",
-    "RaftError",
-    "StorageDamaged",
-    "StorageFailed",
-    "StorageFull",
-    "TransferRefused",
-    "WentBack",
-]
-
 
 class RaftError(ControllerError):
     """The root of these errors."""

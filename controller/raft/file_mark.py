@@ -9,8 +9,6 @@ import os
 import struct
 from pathlib import Path
 
-__all__ = ["FileMark", "mark_of"]
-
 FileMark = tuple[int, int]  # inode, nanoseconds since the epoch or 0
 
 _AT_FDCWD = -100

@@ -15,8 +15,6 @@ from controller.raft.messages import (
 from controller.raft.node import Node
 from controller.raft.ready import ReadState
 
-__all__ = ["on_append", "on_heartbeat", "on_install_snapshot", "on_read_reply", "on_vote"]
-
 
 def on_append(node: Node, message: Append) -> None:
     """Takes entries, and says up to where the logs are equal, or where to look for it (paper, 5.3)."""

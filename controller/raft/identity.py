@@ -8,8 +8,6 @@ from controller.raft.messages import AppendReply, HeartbeatReply, Message, ReadR
 from controller.raft.node import Node
 from controller.raft.ready import Witness
 
-__all__ = ["Witnesses", "is_heard", "signed"]
-
 WITNESSES_MAX = 1_024  # nodes of which it is remembered how far they were
 _COUNTED = (VoteReply, AppendReply, HeartbeatReply, ReadRequest)  # only by members
 

@@ -33,8 +33,6 @@ from controller.raft.quorum import majority_index
 from controller.raft.reads import Read, Reads
 from controller.raft.ready import ReadState
 
-__all__ = ["Leader"]
-
 
 class Leader:
     """Replication, commitment, reads, hand-over and changes of the membership.

@@ -28,21 +28,6 @@ from controller.raft.file_mark import FileMark
 from controller.raft.messages import Entry, HardState, Index, Snapshot, Term
 from controller.raft.ready import Ready
 
-__all__ = [
-    "Identity",
-    "StoredSummary",
-    "begin",
-    "check_number",
-    "is_new",
-    "number",
-    "put_identity",
-    "read_entries",
-    "read_identity",
-    "read_snapshot",
-    "recover",
-    "write",
-]
-
 VERSION = 1
 
 _NODE, _IDENTITY, _HARD, _BASE, _SNAPSHOT, _DATA, _ENTRY = b"N", b"I", b"H", b"B", b"S", b"D", b"E"

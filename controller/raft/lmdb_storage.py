@@ -19,8 +19,6 @@ from controller.raft.ready import Ready
 from controller.raft.sealing import SealFile
 from store.disk.lmdb_file import is_cut_short
 
-__all__ = ["LmdbStorage", "new_incarnation"]
-
 MAP_SIZE_BYTES = 4 << 30  # of address space, not of disk
 LOCK = "raft.lock"
 ADVICE = (
@@ -42,7 +40,7 @@ class LmdbStorage:
     def __init__(
         self, env: lmdb.Environment, lock: int, held: StoredSummary, identity: Identity, seal: SealFile
     ) -> None:
-        self._env = env
+        self.env = env
         self._seal = seal
         self._lock = lock
         self._held = held
@@ -99,7 +97,7 @@ class LmdbStorage:
 
     def close(self) -> None:
         """Closes. What did not have to be synced yet is forgotten."""
-        self._env.close()
+        self.env.close()
         self._seal.close()
         os.close(self._lock)
 
@@ -115,14 +113,14 @@ class LmdbStorage:
 
     def keep(self) -> None:
         """Goes on as who it was, in a copied directory. Raises `StorageFailed`."""
-        self._identify(msgspec.structs.replace(self._identity, file=_file_of(self._env)))
+        self._identify(msgspec.structs.replace(self._identity, file=_file_of(self.env)))
 
     def renew(self, incarnation: str) -> None:
         """Is another node, which nobody knows yet, with the same log. Raises `StorageFailed`."""
-        self._identify(Identity(incarnation=incarnation, file=_file_of(self._env)))
+        self._identify(Identity(incarnation=incarnation, file=_file_of(self.env)))
 
     def _identify(self, identity: Identity) -> None:
-        with _failures(self._env.path(), StorageFailed), self._env.begin(write=True) as txn:
+        with _failures(self.env.path(), StorageFailed), self.env.begin(write=True) as txn:
             lmdb_records.put_identity(txn, identity)
             lmdb_records.number(txn)
         self._write_seal(self._held)
@@ -183,18 +181,18 @@ class LmdbStorage:
         if not ready.must_sync:
             self._unwritten = hard
             return
-        with _failures(self._env.path(), StorageFailed), self._env.begin(write=True) as txn:
+        with _failures(self.env.path(), StorageFailed), self.env.begin(write=True) as txn:
             held = lmdb_records.write(txn, self._held, ready, hard)
             lmdb_records.number(txn)
         self._write_seal(held)
         self._held, self._unwritten = held, None
 
     def _write_seal(self, held: StoredSummary) -> None:
-        self._seal.write(self._env.info()["last_txnid"], held)
+        self._seal.write(self.env.info()["last_txnid"], held)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[lmdb.Transaction]:
-        with _failures(self._env.path(), StorageDamaged), self._env.begin() as txn:
+        with _failures(self.env.path(), StorageDamaged), self.env.begin() as txn:
             yield txn
 
 

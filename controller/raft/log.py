@@ -9,8 +9,6 @@ from controller.raft.ready import Ready
 from controller.raft.settings import Settings
 from controller.raft.storage import Storage, bounded
 
-__all__ = ["Log"]
-
 
 class Log:
     """Entries by index. applied <= committed <= last, and stable <= last."""
@@ -24,9 +22,9 @@ class Log:
         self.committed: Index = max(storage.hard_state().commit, snapshot.index)
         self.applied: Index = snapshot.index
         self.stable: Index = storage.last_index()  # all up to it is on disk
-        self._tail: list[Entry] = []  # the newest entries: all that are not on disk, and some that are
+        self.tail: list[Entry] = []  # the newest entries: all that are not on disk, and some that are
         self._tail_bytes = 0
-        self._offset: Index = self.stable + 1  # of the tail's first
+        self.offset: Index = self.stable + 1  # of the tail's first
         self.history = self._read_history(snapshot)
         assert self.committed <= self.stable
 
@@ -38,7 +36,7 @@ class Log:
     @property
     def last_index(self) -> Index:
         """The greatest index."""
-        return self._offset + len(self._tail) - 1
+        return self.offset + len(self.tail) - 1
 
     @property
     def last_term(self) -> Term:
@@ -49,8 +47,8 @@ class Log:
 
     def term(self, index: Index) -> Term | None:
         """The term of an entry in `first_index - 1` to `last_index`, None for others."""
-        if index >= self._offset:
-            return self._tail[index - self._offset].term if index <= self.last_index else None
+        if index >= self.offset:
+            return self.tail[index - self.offset].term if index <= self.last_index else None
         if self.pending is not None:
             return self.pending.term if index == self.pending.index else None
         try:
@@ -60,11 +58,11 @@ class Log:
 
     def entries(self, low: Index, high: Index, bytes_max: int) -> Sequence[Entry]:
         """Entries from `low` to before `high`, at least one and no more than `bytes_max`. Raises `Compacted`."""
-        if low >= self._offset:
-            return bounded(self._tail[low - self._offset : high - self._offset], bytes_max)
+        if low >= self.offset:
+            return bounded(self.tail[low - self.offset : high - self.offset], bytes_max)
         if self.pending is not None:
             raise Compacted(f"entry {low} lies before a snapshot")
-        return self._storage.entries(low, min(high, self._offset), bytes_max)
+        return self._storage.entries(low, min(high, self.offset), bytes_max)
 
     # ---- growing
 
@@ -72,14 +70,14 @@ class Log:
         """Adds entries, in place of all from the first one's index on. What is committed is never replaced."""
         first = entries[0].index
         assert self.committed < first <= self.last_index + 1
-        if first < self._offset:
-            self._tail, self._tail_bytes, self._offset = [], 0, first
+        if first < self.offset:
+            self.tail, self._tail_bytes, self.offset = [], 0, first
         elif first <= self.last_index:
-            self._tail_bytes -= sum(map(entry_bytes, self._tail[first - self._offset :]))
-            del self._tail[first - self._offset :]
+            self._tail_bytes -= sum(map(entry_bytes, self.tail[first - self.offset :]))
+            del self.tail[first - self.offset :]
         self.stable = min(self.stable, first - 1)
         self.history.cut(first)
-        self._tail.extend(entries)
+        self.tail.extend(entries)
         for entry in entries:
             self._tail_bytes += entry_bytes(entry)
             if entry.kind is EntryKind.CHANGE:
@@ -113,7 +111,7 @@ class Log:
         assert snapshot.index > self.committed
         self.pending = snapshot
         self.snapshot_index = self.committed = self.stable = snapshot.index
-        self._tail, self._tail_bytes, self._offset = [], 0, snapshot.index + 1
+        self.tail, self._tail_bytes, self.offset = [], 0, snapshot.index + 1
         self.history = History(snapshot.index, snapshot.membership)
 
     def last_not_above(self, index: Index, term: Term) -> tuple[Index, Term]:
@@ -144,7 +142,7 @@ class Log:
 
     def unstable(self) -> tuple[Entry, ...]:
         """Returns the entries that are not on disk yet."""
-        return tuple(self._tail[self.stable + 1 - self._offset :])
+        return tuple(self.tail[self.stable + 1 - self.offset :])
 
     def to_apply(self) -> tuple[Entry, ...]:
         """Returns the entries that are committed and not applied, as many as one `Ready` may hold."""
@@ -162,7 +160,7 @@ class Log:
         if self.pending is not None:
             return  # it will replace what was saved
         for entry in reversed(ready.entries):
-            if entry.index >= self._offset and self.term(entry.index) == entry.term:
+            if entry.index >= self.offset and self.term(entry.index) == entry.term:
                 self.stable = max(self.stable, entry.index)  # logs are equal up to an entry they share
                 break
 
@@ -187,10 +185,10 @@ class Log:
     def _shrink(self) -> None:
         """Forgets the oldest that can be read again."""
         count = 0
-        for entry in self._tail[: max(0, min(self.applied, self.stable) + 1 - self._offset)]:
+        for entry in self.tail[: max(0, min(self.applied, self.stable) + 1 - self.offset)]:
             if self._tail_bytes <= self._settings.cache_bytes_max:
                 break
             self._tail_bytes -= entry_bytes(entry)
             count += 1
-        del self._tail[:count]
-        self._offset += count
+        del self.tail[:count]
+        self.offset += count

@@ -26,8 +26,6 @@ import msgspec
 
 from controller.raft.errors import BadMessage, ChangeRefused
 
-__all__ = ["Change", "ChangeKind", "History", "Member", "Membership", "decode_change", "encode_change"]
-
 MEMBERS_MAX = 64  # voters and learners: each is sent everything
 ADDRESS_BYTES_MAX = 1024
 INCARNATION_CHARS_MAX = 64
@@ -163,31 +161,31 @@ class History:
     """The memberships of a log since its snapshot: each is in force from the entry of its index on."""
 
     def __init__(self, index: int, membership: Membership) -> None:
-        self._held = [(index, membership)]  # by index, never empty
+        self.held = [(index, membership)]  # by index, never empty
 
     @property
     def newest(self) -> Membership:
         """The one that is gone by."""
-        return self._held[-1][1]
+        return self.held[-1][1]
 
     def at(self, index: int) -> Membership:
         """The one after the entry of `index`."""
-        return next(membership for since, membership in reversed(self._held) if since <= index)
+        return next(membership for since, membership in reversed(self.held) if since <= index)
 
     def append(self, index: int, change: Change) -> None:
         """The log grows by an entry that holds a change."""
-        assert index > self._held[-1][0]
-        self._held.append((index, self.newest.apply(change)))
+        assert index > self.held[-1][0]
+        self.held.append((index, self.newest.apply(change)))
 
     def cut(self, index: int) -> None:
         """The log loses the entry of `index` and all after it, none of them in the snapshot."""
-        while self._held[-1][0] >= index:
-            del self._held[-1]
+        while self.held[-1][0] >= index:
+            del self.held[-1]
 
     def forget(self, index: int) -> None:
         """Forgets those before the one in force at `index`."""
-        while len(self._held) > 1 and self._held[1][0] <= index:
-            del self._held[0]
+        while len(self.held) > 1 and self.held[1][0] <= index:
+            del self.held[0]
 
 
 encode_change = msgspec.msgpack.Encoder().encode

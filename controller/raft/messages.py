@@ -14,35 +14,6 @@ from msgspec import Meta
 from controller.raft.errors import BadMessage
 from controller.raft.membership import INCARNATION_CHARS_MAX, Change, Membership, decode_change, encode_change
 
-__all__ = [
-    "NOBODY",
-    "Append",
-    "AppendReply",
-    "Entry",
-    "EntryId",
-    "EntryKind",
-    "HardState",
-    "Heartbeat",
-    "HeartbeatReply",
-    "Incarnation",
-    "Index",
-    "InstallSnapshot",
-    "Message",
-    "NodeId",
-    "ReadReply",
-    "ReadRequest",
-    "Snapshot",
-    "Term",
-    "TimeoutNow",
-    "Vote",
-    "VoteReply",
-    "check",
-    "decode",
-    "encode",
-    "entry_bytes",
-    "make_change",
-]
-
 NOBODY = 0  # in place of a node's id: no vote, no leader
 NUMBER_MAX = 1 << 62
 MESSAGE_BYTES_MAX = 1 << 30

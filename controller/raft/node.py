@@ -7,8 +7,6 @@ from controller.raft.ready import ReadState
 from controller.raft.settings import Settings
 from controller.raft.storage import Storage
 
-__all__ = ["Node"]
-
 
 class Node:
     """The state that all roles share. Only `Raft` changes term, vote and leader."""

@@ -8,8 +8,6 @@ import msgspec
 from controller.raft.messages import Index
 from controller.raft.settings import Settings
 
-__all__ = ["Progress", "ProgressState", "ProgressStatus"]
-
 
 class ProgressState(enum.Enum):
     """The ways to send entries to a follower."""
@@ -33,8 +31,8 @@ class Progress:
     """A follower's progress. match < next, and the entries between them are in flight."""
 
     __slots__ = (
-        "_inflight", "_inflight_bytes", "_match_heard", "_settings", "_snapshot_ticks", "active", "commit_sent",
-        "incarnation",
+        "_inflight_bytes", "_match_heard", "_settings", "_snapshot_ticks", "active", "commit_sent",
+        "incarnation", "inflight",
         "match", "next", "nudge", "paused", "state", "was_active",
     )  # fmt: skip
 
@@ -49,7 +47,7 @@ class Progress:
         self.paused = False  # probing, and the probe is under way
         self.nudge = False  # it was heard of, and stands still: an empty message finds out what was lost
         self.commit_sent: Index = 0
-        self._inflight: deque[tuple[Index, int]] = deque()  # last index and bytes of each message not answered
+        self.inflight: deque[tuple[Index, int]] = deque()  # last index and bytes of each message not answered
         self._inflight_bytes = 0
         self._match_heard: Index = -1  # `match` at its last answer to a heartbeat
         self._snapshot_ticks = 0  # since one was sent
@@ -58,7 +56,7 @@ class Progress:
     def full(self) -> bool:
         """Returns whether as much is in flight as may be."""
         settings = self._settings
-        return len(self._inflight) >= settings.inflight_max or self._inflight_bytes >= settings.inflight_bytes_max
+        return len(self.inflight) >= settings.inflight_max or self._inflight_bytes >= settings.inflight_bytes_max
 
     def status(self) -> ProgressStatus:
         """Returns the follower's state for operators and for changes of the membership."""
@@ -66,7 +64,7 @@ class Progress:
             state=self.state,
             match=self.match,
             next=self.next,
-            inflight=len(self._inflight),
+            inflight=len(self.inflight),
             active=self.active or self.was_active,
         )
 
@@ -79,7 +77,7 @@ class Progress:
         if self.state is ProgressState.PROBE:
             self.paused = True
         elif last >= self.next:
-            self._inflight.append((last, size_bytes))
+            self.inflight.append((last, size_bytes))
             self._inflight_bytes += size_bytes
             self.next = last + 1
 
@@ -89,8 +87,8 @@ class Progress:
         self.match = max(self.match, index)
         if self.state is ProgressState.REPLICATE:
             self.next = max(self.next, self.match + 1)
-            while self._inflight and self._inflight[0][0] <= index:
-                self._inflight_bytes -= self._inflight.popleft()[1]
+            while self.inflight and self.inflight[0][0] <= index:
+                self._inflight_bytes -= self.inflight.popleft()[1]
         elif index >= self.match and (self.state is ProgressState.PROBE or self.match + 1 >= first_index):
             self._become(ProgressState.REPLICATE, self.match + 1)
         elif self.state is ProgressState.SNAPSHOT and self.match >= self.next - 1:
@@ -135,5 +133,5 @@ class Progress:
         self.next = next_index
         self.paused = self.nudge = False
         self.commit_sent = min(self.commit_sent, next_index - 1)
-        self._inflight.clear()
+        self.inflight.clear()
         self._inflight_bytes = self._snapshot_ticks = 0

@@ -3,8 +3,6 @@
 import enum
 from collections.abc import Collection, Mapping
 
-__all__ = ["Tally", "majority_index", "tally"]
-
 
 class Tally(enum.Enum):
     """The result of a vote so far."""

@@ -13,8 +13,6 @@ from typing import NamedTuple
 from controller.raft.messages import Index
 from controller.raft.quorum import majority_index
 
-__all__ = ["Read", "Reads"]
-
 
 class Read(NamedTuple):
     """A read asked for by a node."""

@@ -8,8 +8,6 @@ from controller.raft.membership import Membership
 from controller.raft.messages import Entry, HardState, Index, Message, NodeId, Snapshot, Term
 from controller.raft.progress import ProgressStatus
 
-__all__ = ["Compaction", "ReadState", "Ready", "Role", "Status", "Witness"]
-
 
 class Role(enum.Enum):
     """The roles of a node in its term (paper, 5.1; the pre-candidate: thesis, 9.6)."""

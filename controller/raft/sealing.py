@@ -21,8 +21,6 @@ from google_crc32c import value
 from controller.raft.errors import StorageDamaged, StorageFailed
 from controller.raft.lmdb_records import StoredSummary
 
-__all__ = ["SEAL", "SealFile"]
-
 SEAL = "raft.seal"
 _SLOT_BYTES = 512
 _HEAD = struct.Struct(">II")

@@ -2,8 +2,6 @@
 
 import msgspec
 
-__all__ = ["Settings"]
-
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Times are in ticks: calls of `Raft.tick`, whose pace is the driver's. Raises ValueError.

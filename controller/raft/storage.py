@@ -8,8 +8,6 @@ from controller.raft.membership import Membership
 from controller.raft.messages import Entry, HardState, Index, Snapshot, Term, entry_bytes
 from controller.raft.ready import Ready
 
-__all__ = ["MemoryStorage", "Storage", "bounded", "first_snapshot"]
-
 
 def first_snapshot(membership: Membership, data: bytes = b"") -> Snapshot:
     """Returns the snapshot with which all of a new cluster's first members begin; later ones begin with nothing.

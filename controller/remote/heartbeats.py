@@ -12,8 +12,6 @@ from controller.wire.commander import CONNECT_S
 from controller.wire.wire import ERRORS, HEARTBEAT, BeatHello, Pushed, decode, encode, open_channel, path
 from store.base.streams import Backoff, Stream, keep_connected, opened, until_one_ends
 
-__all__ = ["Heartbeats"]
-
 logger = logging.getLogger(__name__)
 
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.5  # between attempts to connect

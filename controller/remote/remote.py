@@ -18,14 +18,14 @@ from controller.api.client import (
     Request,
     WrongCluster,
 )
-from controller.api.commands import decode_command
+from controller.api.commands import Limits, decode_command
 from controller.api.requests import Barrier
 from controller.elections.registry import Route
 from controller.metadata.growth import check_growth
 from controller.metadata.state import MetadataState
 from controller.wire.asking import ask
 from controller.wire.commander import BUDGET_S, CONNECT_S, Commander
-from controller.wire.front import Limits, StateClient
+from controller.wire.front import StateClient
 from controller.wire.status import ControllerStatus
 from controller.wire.wire import (
     ERRORS,
@@ -44,8 +44,6 @@ from controller.wire.wire import (
     path,
 )
 from store.base.streams import Backoff, Stream, keep_connected, opened
-
-__all__ = ["RemoteController"]
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +77,7 @@ class RemoteController(StateClient):
         self._commander = Commander(
             self.addresses,
             cluster=lambda: self.cluster,
-            applied=lambda: (self.index, self._state.digest),
+            applied=lambda: (self.index, self.state.digest),
             credentials=credentials,
             budget_s=budget_s,
         )
@@ -227,7 +225,7 @@ class RemoteController(StateClient):
             raise ControllerUnreachable("no controller is known")
         async with opened(open_channel(target, self._credentials)) as channel:
             stream = Stream(channel.stream_stream(path(FOLLOW))(), ERRORS, target)
-            request = FollowRequest(self.index, self.cluster, self._state.digest)
+            request = FollowRequest(self.index, self.cluster, self.state.digest)
             async with stream.within(CONNECT_S):
                 await stream.write(encode(request))
             whole = bytearray()  # of a snapshot; <= SNAPSHOT_BYTES_MAX
@@ -262,16 +260,16 @@ class RemoteController(StateClient):
         whole.clear()
         if fed.index >= self.index:  # else it is older than what is here
             state = MetadataState.restore(data)
-            check_growth(self._state, state)
-            self._state = state
+            check_growth(self.state, state)
+            self.state = state
             self._reached(fed.index)
 
     def _take_commands(self, fed: Fed) -> None:
         for data in fed.commands:
             command = decode_command(data)
-            self._state.chain(data)
+            self.state.chain(data)
             try:
-                self._state.apply(command)
+                self.state.apply(command)
             except ControllerDamaged:
                 raise
             except ControllerError:

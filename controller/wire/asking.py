@@ -9,8 +9,6 @@ from controller.api.client import ControllerError, ControllerUnreachable
 from controller.wire.wire import ERRORS, BadAnswer, BadRequest, decode, open_channel, path
 from store.base.streams import of_call, opened
 
-__all__ = ["ask"]
-
 
 async def ask(
     address: str, method: str, request: bytes, kind: Any, *, credentials: Any, timeout_s: float

@@ -48,8 +48,6 @@ from controller.wire.wire import (
 )
 from store.base.streams import Backoff, Stream, opened, until_one_ends
 
-__all__ = ["BUDGET_S", "CONNECT_S", "Commander", "settled"]
-
 logger = logging.getLogger(__name__)
 
 BUDGET_S = 10.0  # how long a request may take, elections of the controllers included

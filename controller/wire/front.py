@@ -8,8 +8,6 @@ from controller.api.commands import Command, ConfigureTopic, CreateTopic, DropQu
 from controller.metadata.state import MetadataState
 from controller.wire.wire import BadAnswer
 
-__all__ = ["Limits", "StateClient"]
-
 T = TypeVar("T")
 _ASK: Final = object()  # the state here does not answer a command
 
@@ -18,7 +16,7 @@ class StateClient:
     """Answers reads from a `MetadataState` in this process; `_request` is where its requests go."""
 
     def __init__(self, state: MetadataState, limits: Limits, now_ms: Callable[[], int]) -> None:
-        self._state = state
+        self.state = state
         self._limits = limits
         self._now_ms = now_ms
         self._listeners: dict[int, Callable[[], None]] = {}
@@ -43,7 +41,7 @@ class StateClient:
 
     def _known(self, command: Command[Any]) -> Any:
         """Returns the answer to a command that has nothing to change by the state here, for those asked for often."""
-        state = self._state
+        state = self.state
         match command:
             case CreateTopic() if not command.queues and not command.config:
                 return state.topics.get(command.name, _ASK)
@@ -63,23 +61,23 @@ class StateClient:
 
     def topic(self, name: str) -> Topic | None:
         """A topic by name."""
-        return self._state.topics.get(name)
+        return self.state.topics.get(name)
 
     def topics(self) -> Sequence[Topic]:
         """All topics, by name."""
-        return [self._state.topics[name] for name in sorted(self._state.topics)]
+        return [self.state.topics[name] for name in sorted(self.state.topics)]
 
     def topic_of_queue(self, number: int) -> str | None:
         """The name of the topic a queue belongs to."""
-        return self._state.owner.get(number)
+        return self.state.owner.get(number)
 
     def group_of_queue(self, number: int) -> int | None:
         """The group in which a topic's queue or a named queue lies; None for a queue that there is not."""
-        return self._state.group_of.get(number)
+        return self.state.group_of.get(number)
 
     def dropped(self, group: int) -> frozenset[int]:
         """The queues of a group that were dropped."""
-        return frozenset(number for number, there in self._state.dropped.items() if there == group)
+        return frozenset(number for number, there in self.state.dropped.items() if there == group)
 
     @property
     def home(self) -> int:
@@ -89,27 +87,27 @@ class StateClient:
     @property
     def cluster(self) -> str:
         """The cluster's id, empty as long as that is not known here."""
-        return self._state.cluster
+        return self.state.cluster
 
     def groups(self) -> Sequence[Group]:
         """All store groups, by number."""
-        return [self._state.groups[number] for number in sorted(self._state.groups)]
+        return [self.state.groups[number] for number in sorted(self.state.groups)]
 
     def group(self, number: int) -> Group | None:
         """A store group by number."""
-        return self._state.groups.get(number)
+        return self.state.groups.get(number)
 
     def users(self) -> Sequence[User]:
         """All users, by name."""
-        return [self._state.users[name] for name in sorted(self._state.users)]
+        return [self.state.users[name] for name in sorted(self.state.users)]
 
     def user(self, name: str) -> User | None:
         """A user by name."""
-        return self._state.users.get(name)
+        return self.state.users.get(name)
 
     def members(self) -> Sequence[Member]:
         """The controllers, by id."""
-        return [self._state.members[id_] for id_ in sorted(self._state.members)]
+        return [self.state.members[id_] for id_ in sorted(self.state.members)]
 
     def watch(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Calls `listener` on the event loop after every change. Returns what stops it."""

@@ -14,8 +14,6 @@ from controller.wire.wire import INSTALL, MESSAGE_BYTES, PART_BYTES, PEER, Hello
 from controller.wire.wire import encode as pack
 from store.base.streams import Backoff, keep_connected, opened
 
-__all__ = ["Peers"]
-
 logger = logging.getLogger(__name__)
 
 QUEUE_BYTES_MAX = 32 << 20  # for one peer; more is dropped, and Raft sends it again

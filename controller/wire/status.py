@@ -6,8 +6,6 @@ from controller.elections.registry import Registry
 from controller.metadata.state import MetadataState
 from controller.raft import Status
 
-__all__ = ["ControllerStatus", "MemberStatus", "PeerStatus", "status_of"]
-
 
 class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A follower as the leader sees it."""

@@ -41,46 +41,6 @@ from controller.raft import BadMessage, ChangeRefused, NotLeader, ProposalDroppe
 from store.base import streams
 from store.base.streams import ErrorTable
 
-__all__ = [
-    "COMMAND",
-    "ERRORS",
-    "FOLLOW",
-    "HEARTBEAT",
-    "IDENTIFY",
-    "INSTALL",
-    "MESSAGE_BYTES_MAX",
-    "PEER",
-    "REQUESTS",
-    "ROUTES",
-    "SERVICE",
-    "STATUS",
-    "Acquaintance",
-    "Answered",
-    "Answers",
-    "Asked",
-    "BadAnswer",
-    "BadRequest",
-    "BeatHello",
-    "CommandHello",
-    "Fed",
-    "FollowRequest",
-    "Greeting",
-    "Hello",
-    "Introduction",
-    "NotLeading",
-    "Pushed",
-    "RoutesRequest",
-    "decode",
-    "decode_answer",
-    "decode_request",
-    "describe",
-    "encode",
-    "encode_answer",
-    "open_channel",
-    "path",
-    "revive",
-]
-
 SERVICE = "headgate.controller.v1.Controller"
 PEER, INSTALL, FOLLOW, COMMAND, HEARTBEAT = "Peer", "Install", "Follow", "Command", "Heartbeat"
 STATUS, ROUTES, IDENTIFY = "Status", "Routes", "Identify"
@@ -331,7 +291,7 @@ ERRORS: Final[ErrorTable[ControllerError]] = ErrorTable(
     [
         kind
         for kind in (
-            *(getattr(client, name) for name in client.__all__),
+            *(one for one in vars(client).values() if getattr(one, "__module__", "") == client.__name__),
             *(BadRequest, NotLeading, OutcomeUnknown, RegistryFull),
             *(ProposalDropped, ProposalTooLarge, ChangeRefused, TransferRefused),
         )

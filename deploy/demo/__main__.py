@@ -13,8 +13,6 @@ from rich.console import Console
 from deploy.demo.plan import FLEETS, Target
 from deploy.demo.show import Options, Show, ShowFailed
 
-__all__ = ["main"]
-
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from deploy.demo.findings_heard import Finding
 
-__all__ = ["Row", "faults", "findings_faults", "rows"]
-
 
 class Row(NamedTuple):
     """One fleet. `counted` is None when Spark does not run."""

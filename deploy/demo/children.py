@@ -13,8 +13,6 @@ from deploy.demo.fleet import Report
 from deploy.demo.plan import Target
 from gateway.process.child import Child, end, module_command
 
-__all__ = ["FleetChild", "launch", "stop", "wait_until"]
-
 TERM_S = 20.0  # from SIGTERM to SIGKILL
 
 

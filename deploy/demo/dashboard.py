@@ -8,8 +8,6 @@ from deploy.demo.children import launch, stop
 from deploy.demo.plan import Target
 from gateway.process.child import Child
 
-__all__ = ["Dashboard"]
-
 NEEDS = ("dash", "dash_mantine_components", "deltalake", "duckdb", "pyarrow", "waitress")
 _READY = re.compile(r"^dashboard: (http\S+)$", re.MULTILINE)
 

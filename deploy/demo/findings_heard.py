@@ -8,8 +8,6 @@ import paho.mqtt.client as mqtt
 
 from deploy.demo.plan import Target
 
-__all__ = ["FILTER", "Finding", "FindingsHeard"]
-
 FILTER = "analytics/#"
 CONNECT_S = 15.0
 

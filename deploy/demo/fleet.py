@@ -21,8 +21,6 @@ import msgspec
 from deploy.demo.plan import FLEETS, RATES, Readings, Seen, Target
 from deploy.demo.session_seen import SessionSeen
 
-__all__ = ["Fleet", "Report"]
-
 REPORT_S = 0.5
 TICK_S = 0.05
 

@@ -5,8 +5,6 @@ from store.api.message import decode
 from store.api.queues import Bounds
 from store.remoting.reader import RemoteReader
 
-__all__ = ["LogReader"]
-
 
 class LogReader:
     """Follows the telemetry topic. Blocking: for one thread of its own at a time."""

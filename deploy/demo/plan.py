@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 import msgspec
 
-__all__ = ["AT_MOST_ONCE", "FLEETS", "METRICS", "RATES", "TOPIC", "Reading", "Readings", "Seen", "Target"]
-
 TOPIC = "telemetry"
 FLEETS = ("mqtt", "coap", "http", "cloudevents", "amqp")
 RATES = {"mqtt": 400.0, "coap": 60.0, "http": 120.0, "cloudevents": 120.0, "amqp": 200.0}  # messages a second

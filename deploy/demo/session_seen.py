@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from deploy.demo.plan import AT_MOST_ONCE, Seen
 
-__all__ = ["SessionSeen"]
-
 
 class _Gap(NamedTuple):
     """Numbers of one device that an absence may have cost: `low` and above, below `high`."""

@@ -26,8 +26,6 @@ from gateway.process.child import Child
 from spark.errors import MissingJdk, SparkError
 from store.base.errors import StoreError
 
-__all__ = ["Options", "Show", "ShowFailed"]
-
 READY_S = 30.0  # for the gateway to be ready
 FLEETS_READY_S = 60.0
 DRAIN_S = 60.0  # for everything under way to be answered

@@ -20,8 +20,6 @@ from spark.tables.manifest import Progress
 if TYPE_CHECKING:
     from spark.tables.reader import Tables
 
-__all__ = ["SparkJob"]
-
 TRIGGER_S = 2.0
 
 

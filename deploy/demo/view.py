@@ -11,8 +11,6 @@ from rich.text import Text
 from deploy.demo.balance import Row
 from gateway.ops.status import Status
 
-__all__ = ["Aggregate", "Scene", "line", "live", "summary"]
-
 AGGREGATES_SHOWN = 8
 
 

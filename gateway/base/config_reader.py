@@ -13,8 +13,6 @@ from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 
-__all__ = ["ENV_PREFIX", "Hash", "Mistakes", "Secret", "Text", "environment_table", "fill", "merge", "read_struct"]
-
 ENV_PREFIX = "HEADGATE__"
 SECRET_BYTES_MAX = 64 * 1024  # a secret's file that is larger is some other file
 

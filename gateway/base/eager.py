@@ -7,8 +7,6 @@ Such a coroutine runs up to its first wait outside of any task, so it must not a
 from collections.abc import Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
-__all__ = ["EagerStart", "eager_start"]
-
 T = TypeVar("T")
 
 

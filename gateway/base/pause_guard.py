@@ -7,8 +7,6 @@ from typing import Protocol
 
 from store.base import logs
 
-__all__ = ["HELD_BYTES_MAX", "LOOK_S", "SLEPT_S", "PauseGuard", "Reader"]
-
 LOOK_S = 0.25  # between two looks
 SLEPT_S = 1.5  # without a look: half of what another proxy waits until it takes a session by force
 HELD_BYTES_MAX = 64 << 20  # of input, of all connections; beyond, it is read as ever

@@ -6,8 +6,6 @@ Nearly always nobody else is there: then a turn is an entry in a dictionary, and
 import asyncio
 from collections import deque
 
-__all__ = ["Turn", "Turns"]
-
 _Waiting = deque[asyncio.Future[None]]
 
 

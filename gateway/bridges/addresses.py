@@ -14,8 +14,6 @@ from gateway.domain.errors import Refusal
 from gateway.domain.filters import MANY, ONE, check_filter, is_filter
 from gateway.port.bridge import Place
 
-__all__ = ["Places", "Subscription", "captured", "filled"]
-
 SHARE = "$share/"
 
 _BLANK = re.compile(r"\{([^{}]*)\}")

@@ -24,8 +24,6 @@ from store.api.message import Message
 from store.base import logs
 from store.base.streams import Backoff, until_one_ends
 
-__all__ = ["Bridge", "Figures", "Store"]
-
 STEADY_S = 10.0  # a connection that has lasted so long makes the next attempt a first one
 CROWDED_S = 0.05  # between two looks whether there is room again
 AGAIN_S = 1.0  # until what the store did not take is tried again, where it does not say itself
@@ -84,7 +82,7 @@ class Bridge:
         self._written: Final = asyncio.Lock()  # what is taken to be sent first is sent first
         self._under_way: asyncio.Future[Outcome] | None = None
         self._tokens = 0
-        self._fence: Fence | None = None  # of the owner for which it runs
+        self.fence: Fence | None = None  # of the owner for which it runs
 
     # ---- as long as it is ours
 
@@ -93,7 +91,7 @@ class Bridge:
 
         Raises `OwnershipLost` when one has.
         """
-        self._fence = fence
+        self.fence = fence
         self._upstream = self._new_upstream()
         config = self._config
         backoff = Backoff(config.reconnect_min_s, config.reconnect_max_s, uniform=self._chance.uniform)
@@ -257,7 +255,7 @@ class Bridge:
         self._tokens += 1
         outcome = self._under_way = asyncio.get_running_loop().create_future()
         size = sum([len(message.body) for message in messages])
-        self._store(self, Publish(messages, Token(self._tokens), fence=self._fence), size)
+        self._store(self, Publish(messages, Token(self._tokens), fence=self.fence), size)
         found: Outcome = await asyncio.shield(outcome)
         self._under_way = None
         if isinstance(found.error, OwnershipLost):

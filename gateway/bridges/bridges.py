@@ -20,7 +20,7 @@ from gateway.bridges.addresses import Places
 from gateway.bridges.bridge import Bridge, Store
 from gateway.bridges.settings import BridgeConfig
 from gateway.bridges.upstream_stream import dial
-from gateway.domain.errors import ConfigError, Refusal
+from gateway.domain.errors import Refusal
 from gateway.domain.session_user import SessionUser
 from gateway.ops.status import BridgeStatus
 from gateway.ownership.owners import Owned, Owners, OwnershipLost, Taken
@@ -31,8 +31,7 @@ from gateway.publishing.fences import fence_of, raise_fences
 from store.api.client import StoreClient
 from store.base import logs
 from store.base.errors import StoreError
-
-__all__ = ["BridgeHost", "Bridges"]
+from store.base.process_errors import ConfigError
 
 PREFIX = "bridge/"  # of the names that are owned
 LOOK_S = 2.0  # between two looks whether a bridge is free, about
@@ -78,7 +77,7 @@ class Bridges:
     ) -> None:
         """Raises `ConfigError` for a URL that no adapter speaks."""
         self._gate = gate
-        self._keepers: dict[str, _BridgeRunner] = {}
+        self.runners: dict[str, _BridgeRunner] = {}
         chance = random.SystemRandom()
         schemes: dict[str, Scheme] = {}
         factories: dict[str, tuple[BridgeFactory, Any]] = {}
@@ -100,27 +99,27 @@ class Bridges:
                 now_ms=now_ms,
                 chance=chance,
             )
-            self._keepers[name] = _BridgeRunner(bridge, gate.owners, gate.store, chance)
-        if self._keepers:
-            registry.register(_Figures([keeper.bridge for keeper in self._keepers.values()]))
+            self.runners[name] = _BridgeRunner(bridge, gate.owners, gate.store, chance)
+        if self.runners:
+            registry.register(_Figures([keeper.bridge for keeper in self.runners.values()]))
 
     def start(self) -> None:
         """Runs those that are not another process's."""
-        if self._keepers:
+        if self.runners:
             self._gate.owners.serve(PREFIX, self)
-        for keeper in self._keepers.values():
+        for keeper in self.runners.values():
             keeper.task = self._gate.spawn(keeper.run())
 
     async def stop(self) -> None:
         """Stops reading, and lets others go on. What is stored is acknowledged."""
-        for keeper in self._keepers.values():
+        for keeper in self.runners.values():
             if keeper.task is not None:
                 keeper.task.cancel()
-        await asyncio.gather(*(keeper.ended() for keeper in self._keepers.values()))
+        await asyncio.gather(*(keeper.ended() for keeper in self.runners.values()))
 
     def status(self) -> tuple[BridgeStatus, ...]:
         """Returns the status of each bridge."""
-        return tuple([_status(name, keeper.bridge) for name, keeper in self._keepers.items()])
+        return tuple([_status(name, keeper.bridge) for name, keeper in self.runners.items()])
 
     # ---- `gateway.ownership.owners.Listener`
 
@@ -137,11 +136,11 @@ class Bridges:
 
     async def on_fenced(self) -> None:
         """See `Listener`."""
-        for keeper in self._keepers.values():
+        for keeper in self.runners.values():
             keeper.depose()
 
     def _keeper(self, name: str) -> "_BridgeRunner | None":
-        return self._keepers.get(name.removeprefix(PREFIX))
+        return self.runners.get(name.removeprefix(PREFIX))
 
 
 class _BridgeRunner:
@@ -156,7 +155,7 @@ class _BridgeRunner:
         self._chance = chance
         self._name = f"{PREFIX}{bridge.name}"
         self._owned: Owned | None = None
-        self._running: asyncio.Task[None] | None = None
+        self.running: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -181,13 +180,13 @@ class _BridgeRunner:
 
     async def _run(self, owned: Owned) -> None:
         """Runs the bridge until it is not ours any more."""
-        running = self._running = asyncio.ensure_future(self._bridge(owned))
+        running = self.running = asyncio.ensure_future(self._bridge(owned))
         try:
             await asyncio.wait([running])
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-            self._running = None
+            self.running = None
         failure = None if running.cancelled() else running.exception()
         if isinstance(failure, OwnershipLost):
             log.warning("bridge: another process runs it by now; nothing more is stored here", bridge=self.bridge.name)
@@ -216,14 +215,14 @@ class _BridgeRunner:
     def depose(self) -> None:
         """It is not ours any more."""
         self._owned = None
-        if self._running is not None:
-            self._running.cancel()
+        if self.running is not None:
+            self.running.cancel()
 
     async def let_go(self) -> None:
         """Another process asks for it."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait([self._running])
+        if self.running is not None:
+            self.running.cancel()
+            await asyncio.wait([self.running])
         await self._release()
 
     async def ended(self) -> None:

@@ -13,8 +13,6 @@ from msgspec import Meta
 from gateway.base.config_reader import Secret
 from gateway.bridges.addresses import Places, Subscription
 
-__all__ = ["BridgeConfig", "BridgeTls", "bridge_mistakes"]
-
 KiB, MiB = 1024, 1024 * 1024
 BRIDGES_COUNT_MAX = 64
 SUBSCRIPTIONS_COUNT_MAX = 256  # of one bridge

@@ -14,8 +14,6 @@ import websockets.typing
 from gateway.bridges.settings import BridgeConfig, BridgeTls
 from gateway.port.bridge import Scheme
 
-__all__ = ["UpstreamError", "UpstreamStream", "dial"]
-
 READ_BYTES = 64 << 10
 CLOSE_S = 2.0  # that a polite end may take
 

@@ -7,8 +7,6 @@ import typer
 
 from gateway.cli.controllers import ask
 
-__all__ = ["app"]
-
 EXIT_DENIED = 1
 app = typer.Typer(help="Access rules.", no_args_is_help=True)
 
@@ -38,8 +36,8 @@ def check(
     from gateway.config.config import load  # noqa: PLC0415
     from gateway.domain.access import Identity, Rules  # noqa: PLC0415 - only this command needs it
     from gateway.domain.access_settings import ACCESS, ACTIONS, own_access  # noqa: PLC0415
-    from gateway.domain.errors import ConfigError  # noqa: PLC0415
     from gateway.domain.filters import is_filter  # noqa: PLC0415
+    from store.base.process_errors import ConfigError  # noqa: PLC0415
 
     if action not in ACTIONS:
         raise ConfigError(f"{action!r} is none of {', '.join(ACTIONS)}")

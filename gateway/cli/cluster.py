@@ -17,8 +17,6 @@ from gateway.cli import replicas as cli_replicas
 from gateway.cli import users as cli_users
 from gateway.cli.controllers import ConfigOption, ControllersOption, ask, channel, run
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Start a cluster on this machine, look at one, change it.", no_args_is_help=True)
 members = typer.Typer(help="The controllers.", no_args_is_help=True)
 groups = typer.Typer(help="The store groups.", no_args_is_help=True)
@@ -208,7 +206,7 @@ def add_group(
 ) -> None:
     """Add a store group, or say that it is there: its nodes wait for that. Topics made from now on use it too."""
     from controller.api.client import GroupConfig  # noqa: PLC0415
-    from gateway.domain.errors import ConfigError  # noqa: PLC0415
+    from store.base.process_errors import ConfigError  # noqa: PLC0415
 
     if acknowledge not in get_args(_Acknowledge):
         raise ConfigError(f"--acknowledge: {acknowledge!r} is none of {', '.join(get_args(_Acknowledge))}")

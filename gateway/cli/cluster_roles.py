@@ -8,8 +8,6 @@ import typer
 
 from gateway.cli.mains import run_main
 
-__all__ = ["register"]
-
 Load = Callable[[Path | None, Path | None, int | None, str | None], Any]
 
 

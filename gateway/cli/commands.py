@@ -25,11 +25,9 @@ from gateway.cli import remote as cli_remote
 from gateway.cli import spark as cli_spark
 from gateway.cli import store as cli_store
 from gateway.cli.mains import run_main
-from gateway.domain.errors import ConfigError, HeadgateError
 from gateway.remote.http import Unreachable
 from store.base.errors import StoreError
-
-__all__ = ["app", "main"]
+from store.base.process_errors import ConfigError, HeadgateError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 3, 130
 WORKERS_MAX = 64  # processes of one gateway

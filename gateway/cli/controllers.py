@@ -7,8 +7,6 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-__all__ = ["ConfigOption", "ControllersOption", "ask", "channel", "run"]
-
 PATIENCE_S = 5.0  # for the controllers to answer
 T = TypeVar("T")
 
@@ -26,7 +24,7 @@ def ask(config: Path | None, controllers: str | None, work: Callable[[Any], Awai
 def _addresses(config: Path | None, controllers: str | None) -> Sequence[str]:
     """Returns the addresses of the controllers."""
     from gateway.config.config import load  # noqa: PLC0415
-    from gateway.domain.errors import ConfigError  # noqa: PLC0415
+    from store.base.process_errors import ConfigError  # noqa: PLC0415
 
     if controllers is not None:
         named = [one.strip() for one in controllers.split(",") if one.strip()]

@@ -11,8 +11,6 @@ import typer
 from gateway.cli.remote import ADMIN_PORT
 from gateway.cli.spark import OUTPUT, SparkFailed, pair
 
-__all__ = ["check_of", "register"]
-
 DASHBOARD_PORT = 8050
 
 

@@ -12,8 +12,6 @@ from gateway.cli.remote import HTTP_PORT, HostOption, OffsetOption, PortOption, 
 from gateway.remote.groups import RemoteGroups
 from gateway.remote.http import RemoteGateway
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Consumer groups of a running gateway.", no_args_is_help=True)
 
 GroupArgument = Annotated[str, typer.Argument(help="Its name.")]

@@ -15,8 +15,6 @@ from gateway.remote.http import RemoteGateway
 from gateway.remote.kv import RemoteKeys
 from store.api.keys import Entry
 
-__all__ = ["app"]
-
 EXIT_ABSENT = 1
 
 app = typer.Typer(help="Keys and values of a running gateway.", no_args_is_help=True)

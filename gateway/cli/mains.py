@@ -8,8 +8,6 @@ from typing import Any, NoReturn
 
 import typer
 
-__all__ = ["run_main"]
-
 
 def run_main(settings: Any, serve: Callable[[Any], int]) -> NoReturn:
     """Run a server with its configuration. Raises `typer.Exit` with its exit status, and what `serve` raises."""

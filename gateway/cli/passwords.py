@@ -5,9 +5,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.domain.errors import ConfigError
-
-__all__ = ["PasswordFileOption", "hashed_password", "register"]
+from store.base.process_errors import ConfigError
 
 PasswordFileOption = Annotated[
     Path | None, typer.Option("--password-file", help="Holds the password; asked for if not said.")

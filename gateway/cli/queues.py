@@ -9,8 +9,6 @@ import typer
 
 from gateway.cli.controllers import ConfigOption, ControllersOption, ask, channel
 
-__all__ = ["register"]
-
 REACH_S = 5.0  # for the home group's master to answer
 T = TypeVar("T")
 

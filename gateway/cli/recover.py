@@ -7,10 +7,7 @@ from controller.incarnations.recovery import DirectoryContent, Survivor
 from gateway.config.cluster_settings import NodeAddress
 from gateway.config.config import Config
 from gateway.config.nodes import place
-from gateway.domain.errors import ConfigError
-from store.base.process_errors import ServerFailed
-
-__all__ = ["recover"]
+from store.base.process_errors import ConfigError, ServerFailed
 
 
 def recover(config: Config, address: str | None, *, confirmed: bool) -> None:

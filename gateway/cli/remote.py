@@ -11,17 +11,6 @@ from rich.table import Table
 
 from gateway.remote.http import Event, RemoteGateway
 
-__all__ = [
-    "ADMIN_PORT",
-    "HTTP_PORT",
-    "HostOption",
-    "OffsetOption",
-    "PortOption",
-    "UrlOption",
-    "gateway_url",
-    "register",
-]
-
 HTTP_PORT, ADMIN_PORT = 8080, 8088
 
 HostOption = Annotated[str, typer.Option("--host", help="Where the gateway is.")]

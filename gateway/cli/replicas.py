@@ -6,8 +6,6 @@ import typer
 
 from gateway.cli.controllers import ConfigOption, ControllersOption, ask, channel
 
-__all__ = ["app"]
-
 app = typer.Typer(help="The replicas of a store group.", no_args_is_help=True)
 
 GroupArgument = Annotated[int, typer.Argument(min=0, help="The store group's number.")]

@@ -10,9 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from gateway.domain.errors import HeadgateError
-
-__all__ = ["OUTPUT", "SparkFailed", "app", "pair"]
+from store.base.process_errors import HeadgateError
 
 HTTP_PORT, RPC_PORT = 8080, 8081
 ROWS_MAX: Final = 1_000  # that a statement shows, where --limit says nothing

@@ -9,8 +9,6 @@ import typer
 
 from gateway.cli.mains import run_main
 
-__all__ = ["app", "register"]
-
 EXIT_DAMAGED = 1
 
 app = typer.Typer()

@@ -17,8 +17,6 @@ from store.engine.repair import Stats, Verified, ViewsVerified
 from store.format.frame import FIRST_QUEUE, Frame
 from store.format.records import decode as decode_record
 
-__all__ = ["print_line", "print_stats", "print_verified", "progress", "records", "verified_document"]
-
 DAMAGES_SHOWN = 20
 BODY_BYTES_SHOWN = 200
 

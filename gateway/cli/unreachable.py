@@ -10,8 +10,6 @@ from typing import Any
 
 from gateway.config.cluster_settings import NodeAddress
 
-__all__ = ["UNIX", "why_silent", "why_unreachable"]
-
 PROBE_S = 2.0  # to connect, and for TLS
 UNIX = "unix:"
 _NO_TLS = {"WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"}

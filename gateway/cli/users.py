@@ -9,8 +9,6 @@ from controller.api.commands import DeleteUser, SetUser
 from gateway.cli.controllers import ConfigOption, ControllersOption, ask
 from gateway.cli.passwords import PasswordFileOption, hashed_password
 
-__all__ = ["app", "rules_of"]
-
 app = typer.Typer(help="Who may connect, and do what, on all proxies.", no_args_is_help=True)
 
 AllowOption = Annotated[
@@ -41,9 +39,9 @@ def set_user(
     """
     from controller.api.client import User  # noqa: PLC0415 - here and below: what only this command needs
     from gateway.domain.access_settings import ACCESS  # noqa: PLC0415
-    from gateway.domain.errors import ConfigError  # noqa: PLC0415
     from gateway.domain.identity import check_user_name  # noqa: PLC0415
     from gateway.security.auth import TRUSTED_GATEWAY  # noqa: PLC0415
+    from store.base.process_errors import ConfigError  # noqa: PLC0415
 
     try:
         check_user_name(name)
@@ -77,7 +75,7 @@ def set_rules(
     import msgspec  # noqa: PLC0415
 
     from gateway.domain.access_settings import ACCESS  # noqa: PLC0415
-    from gateway.domain.errors import ConfigError  # noqa: PLC0415
+    from store.base.process_errors import ConfigError  # noqa: PLC0415
 
     rules = rules_of(allow, deny, otherwise)
     if none and rules is not None:
@@ -120,7 +118,7 @@ def remove_user(
     name: Annotated[str, typer.Argument()], config: ConfigOption = None, controllers: ControllersOption = None
 ) -> None:
     """Let a user connect no more, on all proxies; who is connected is told to go."""
-    from gateway.domain.errors import ConfigError  # noqa: PLC0415
+    from store.base.process_errors import ConfigError  # noqa: PLC0415
 
     async def change(controller: Any) -> None:
         if await _known(controller, name) is None:
@@ -145,7 +143,7 @@ def rules_of(
 ) -> Mapping[str, Any] | None:
     """The rules that options say, as a user's rights hold them; None for none. Raises `ConfigError`."""
     from gateway.domain.access_settings import OwnAccess, read_permission, rights_of  # noqa: PLC0415
-    from gateway.domain.errors import ConfigError  # noqa: PLC0415
+    from store.base.process_errors import ConfigError  # noqa: PLC0415
 
     if not allow and not deny and otherwise is None:
         return None

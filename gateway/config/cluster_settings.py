@@ -12,8 +12,6 @@ from typing import Annotated, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-__all__ = ["ClusterConfig", "ControllerConfig", "NodeAddress", "NodesTls", "ProxyConfig", "cluster_mistakes"]
-
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):(?P<port>[0-9]{1,5})")
 
 

@@ -23,7 +23,7 @@ from gateway.base.config_reader import Mistakes, environment_table, merge, read_
 from gateway.bridges.settings import BridgeConfig, bridge_mistakes
 from gateway.config.cluster_settings import ClusterConfig, ControllerConfig, NodeAddress, ProxyConfig, cluster_mistakes
 from gateway.domain.access_settings import AccessConfig, access_mistakes
-from gateway.domain.errors import ConfigError, Refusal
+from gateway.domain.errors import Refusal
 from gateway.domain.filters import check_filter
 from gateway.domain.forwarding_settings import ForwardingConfig, forwarding_mistakes
 from gateway.groups.settings import GroupsConfig
@@ -33,31 +33,11 @@ from gateway.publishing.topic_settings import TopicSettings
 from gateway.push.settings import SubscriptionsConfig, subscription_mistakes
 from gateway.queues.shared_settings import SharedConfig
 from gateway.security.auth_mistakes import auth_mistakes
-from gateway.security.auth_settings import AuthConfig, TlsConfig, UserConfig
+from gateway.security.auth_settings import AuthConfig, TlsConfig
 from gateway.security.limits_settings import LimitsConfig
 from store.api.decoding import DecodeRule
 from store.api.devices import DeviceRule
-
-__all__ = [
-    "ADAPTER_GROUP",
-    "DECLARED",
-    "DEFAULT_FILE",
-    "AdminConfig",
-    "AuthConfig",
-    "Config",
-    "GatewayConfig",
-    "ListenerConfig",
-    "LogConfig",
-    "Route",
-    "RpcConfig",
-    "StoreConfig",
-    "TlsConfig",
-    "TopicsConfig",
-    "UserConfig",
-    "adapter_factories",
-    "is_loopback",
-    "load",
-]
+from store.base.process_errors import ConfigError
 
 DEFAULT_FILE = Path("headgate.toml")  # read when it is in the working directory and no other file is named
 ADAPTER_GROUP = "headgate.adapters"

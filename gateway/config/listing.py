@@ -9,8 +9,6 @@ import msgspec
 from gateway.base.config_reader import Secret, describe
 from gateway.config.config import DECLARED, Config, ListenerConfig
 
-__all__ = ["listing"]
-
 
 def listing(config: Config) -> Iterator[str]:
     """A line for each key: `gateway.connections_max = 50000  # open connections, over all listeners`."""

@@ -6,10 +6,8 @@ from typing import Any, NamedTuple
 
 from gateway.config.cluster_settings import ClusterConfig, NodeAddress
 from gateway.config.config import Config, is_loopback
-from gateway.domain.errors import ConfigError
+from store.base.process_errors import ConfigError
 from store.rpc.credentials import CredentialFiles
-
-__all__ = ["NodeCredentials", "node_credentials", "place"]
 
 
 class NodeCredentials(NamedTuple):

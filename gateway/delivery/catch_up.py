@@ -13,8 +13,6 @@ from store.base.errors import CorruptFrame, StoreError
 from store.base.streams import Backoff
 from store.format.frame import Frame, LogOffset, Position, QueueNumber
 
-__all__ = ["CatchUp"]
-
 CATCH_UP_BYTES = 256 << 10  # read from a log at a time, for one lane, before others have their turn
 BATCHES_KEPT = 64  # decoded frames shared by lanes that catch up together
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 5.0  # between attempts to read a log that does not answer

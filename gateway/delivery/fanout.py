@@ -30,8 +30,6 @@ from store.base.errors import StoreError
 from store.base.streams import Backoff
 from store.format.frame import Frame, LogOffset, Position, QueueNumber
 
-__all__ = ["Fanout", "Receiver", "Subscriber"]
-
 PLANS_MAX = 1 << 16  # addresses whose matches are remembered; beyond, all are forgotten and found again
 LONG_COUNT = 8  # subscribers; those of longer plans are found by a table
 REMEMBERED_LENGTH_MAX = 256  # longer addresses are matched each time: the table is bounded in bytes too

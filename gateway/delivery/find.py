@@ -20,8 +20,6 @@ from store.base import logs
 from store.base.errors import CorruptFrame
 from store.format.frame import Position
 
-__all__ = ["LOOKED_MAX", "find_messages"]
-
 PAGE = 500  # positions asked of the store at a time
 LOOKED_MAX = 5_000  # positions looked at for one answer: with a filter that little passes, the answer may be short
 PASSED_OVER_MAX = 10_000  # positions of what the asker may not read, besides; then the answer may be short, too

@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from store.format.frame import FIRST_QUEUE, QueueNumber
 
-__all__ = ["Interest"]
-
 QUEUES_MARKED_MAX = 1 << 22  # numbers beyond are not marked: their frames are looked into
 _UNSEEN, _IDLE, _WANTED = 0, 1, 2
 

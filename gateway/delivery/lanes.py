@@ -13,8 +13,6 @@ from gateway.port.adapter import Deliveries, SubscriptionId
 from store.api.log import LogCalls
 from store.format.frame import Frame, LogOffset, Position
 
-__all__ = ["NOBODY", "Lane", "Receiver", "Subscriber", "Tail", "rewind"]
-
 
 class Receiver(Protocol):
     """A connection, as its subscriber sees it."""

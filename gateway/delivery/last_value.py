@@ -17,8 +17,6 @@ from store.api.client import StoreClient
 from store.api.message import Message, decode
 from store.base.errors import CorruptFrame
 
-__all__ = ["LOOKED_MAX", "last_value", "last_values"]
-
 PAGE = 500  # addresses asked of the store at a time
 LOOKED_MAX = 5_000  # addresses looked at for one answer: where few of them match, it may be short or empty
 PAGE_BYTES = 4 << 20  # of bodies in one answer, about

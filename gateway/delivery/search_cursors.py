@@ -18,8 +18,6 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from gateway.domain.errors import Cause, Refusal
 from store.format.frame import LogOffset, Position
 
-__all__ = ["CURSOR_CHARS", "BadCursor", "CursorSeal", "PlainCursors"]
-
 CURSOR_CHARS: Final = 54
 _NONCE_BYTES: Final = 12
 _KEY_BYTES: Final = 16

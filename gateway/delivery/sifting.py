@@ -6,8 +6,6 @@ from gateway.domain.batch import Batch
 from gateway.domain.sql92 import Where
 from gateway.port.adapter import SubscriptionId
 
-__all__ = ["sift"]
-
 
 def sift(
     batch: Batch,

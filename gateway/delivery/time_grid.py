@@ -8,8 +8,6 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Final, TypeVar
 
-__all__ = ["GRID_S", "on_grid"]
-
 GRID_S: Final = 0.025  # between two lines: more than most searches take
 
 T = TypeVar("T")

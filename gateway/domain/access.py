@@ -28,8 +28,6 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.named import denied_name
 from store.api.message import Message
 
-__all__ = ["NOTHING", "OPEN", "Access", "Decision", "Identity", "Permissions", "Rules"]
-
 REMEMBERED_COUNT_MAX = 8_192  # addresses of one client and action whose answer is remembered
 REMEMBERED_CHARS_MAX = 256  # longer addresses are looked at each time: what is remembered is bounded in bytes too
 

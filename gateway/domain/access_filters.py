@@ -7,8 +7,6 @@ end; functions that also take a pattern of AMQP, with `#` anywhere, say so.
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
-__all__ = ["EVERYTHING", "Levels", "covers", "levels_of", "matches", "meet", "touches"]
-
 Levels: TypeAlias = tuple[str, ...]
 
 EVERYTHING: Final[Levels] = ()  # no filter: matches every address, those that begin with `$` too

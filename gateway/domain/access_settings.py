@@ -10,21 +10,6 @@ from msgspec import Meta
 from gateway.domain.errors import Refusal
 from gateway.domain.filters import check_filter
 
-__all__ = [
-    "ACCESS",
-    "ACTIONS",
-    "PLACEHOLDER",
-    "AccessConfig",
-    "AccessRule",
-    "Action",
-    "OwnAccess",
-    "Permission",
-    "access_mistakes",
-    "own_access",
-    "read_permission",
-    "rights_of",
-]
-
 ACCESS = "access"  # the name of `OwnAccess` among a user's rights
 EVERYBODY = "*"
 PLACEHOLDERS = ("client_id", "username", "device")

@@ -11,25 +11,6 @@ from urllib.parse import quote
 
 from gateway.domain.errors import Cause, Refusal
 
-__all__ = [
-    "ADDRESS_BYTES_MAX",
-    "LEVELS_COUNT_MAX",
-    "address_hash",
-    "address_of_subject",
-    "check_address",
-    "escape_level",
-    "exchange_address",
-    "from_routing_key",
-    "group_address",
-    "hash64",
-    "key_address",
-    "level_of",
-    "queue_address",
-    "subscription_address",
-    "to_routing_key",
-    "unescape_level",
-]
-
 ADDRESS_BYTES_MAX = 65_535  # MQTT 5.0, 1.5.4: what a UTF-8 string can hold
 GENERATED = "amq.gen-"  # queues that the gateway has named begin so
 LEVELS_COUNT_MAX = 128  # of an address or a filter: what a match may cost

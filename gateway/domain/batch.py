@@ -10,8 +10,6 @@ import numpy as np
 from store.api.message import Message, decode
 from store.format.frame import FIRST_QUEUE, ROW_COPY, ROW_EXTRA, Frame, LogOffset, Position
 
-__all__ = ["Batch", "LostRange"]
-
 log = logging.getLogger(__name__)
 
 

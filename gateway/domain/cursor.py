@@ -10,8 +10,6 @@ from typing import TypeAlias
 
 from store.format.frame import LogOffset, Position, group_of, origin_of
 
-__all__ = ["Cursor", "beginning_of", "by_log", "cursor_of", "earlier", "end_of", "later"]
-
 Cursor: TypeAlias = tuple[Position, ...]
 
 

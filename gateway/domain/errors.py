@@ -6,9 +6,7 @@ wire's code. `ProtocolError` is a peer's fault on the wire, already in that prot
 
 from enum import Enum
 
-from store.base.process_errors import ConfigError, HeadgateError, cannot_listen
-
-__all__ = ["Cause", "ConfigError", "HeadgateError", "ProtocolError", "Refusal", "cannot_listen"]
+from store.base.process_errors import HeadgateError
 
 
 class Cause(Enum):

@@ -10,8 +10,6 @@ from typing import Generic, TypeVar
 from gateway.domain.address import LEVELS_COUNT_MAX
 from gateway.domain.errors import Cause, Refusal
 
-__all__ = ["FilterTrie", "check_filter", "first_level", "is_filter", "is_sys", "matches"]
-
 T = TypeVar("T")
 
 ONE, MANY = "+", "#"

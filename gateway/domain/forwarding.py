@@ -14,8 +14,6 @@ from typing import Final
 
 from gateway.domain.forwarding_settings import ForwardingConfig
 
-__all__ = ["UNKNOWN", "Forwarding"]
-
 UNKNOWN: Final = "unknown"  # who is behind a proxy that does not say it by an address
 
 _PAIR: Final = re.compile(r'[ \t]*([A-Za-z0-9!#$%&\'*+.^_`|~-]+)=(?:"([^"\\]*)"|([^";,\s]*))[ \t]*')

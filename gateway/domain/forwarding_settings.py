@@ -7,8 +7,6 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-__all__ = ["ForwardingConfig", "forwarding_mistakes"]
-
 
 class ForwardingConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[forwarding]`: whose word counts on where clients of HTTP and WebSocket are."""

@@ -17,9 +17,6 @@ from store.format.frame import LogOffset, Position
 from store.format.records import KvPut, encode
 from store.guards.rows import NAME_BYTES, ONCES
 
-__all__ = ["IdempotencyKey", "KeyRepeated", "StoredRequest", "digest", "once_record", "recall"]
-
-
 RETRY_AFTER_MS = 60_000
 _SAID = struct.Struct(">IIQ")  # the key's row, the first message's, when that is due (0: at once)
 

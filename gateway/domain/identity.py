@@ -4,8 +4,6 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-__all__ = ["NAME_BYTES_MAX", "Claim", "check_user_name", "identity_of", "is_name"]
-
 NAME_BYTES_MAX = 255
 
 _KINDS: Final = {"dns": "DNS", "uri": "URI", "email": "email"}

@@ -2,8 +2,6 @@
 
 from gateway.domain.address import hash64
 
-__all__ = ["KEY_BYTES_MAX", "kv_key", "literal_prefix"]
-
 KEY_BYTES_MAX = 480  # what the store's KV takes
 _KEPT_BYTES = 400  # of a text too long for a key; the rest is told apart by its hash
 

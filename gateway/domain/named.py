@@ -15,8 +15,6 @@ from store.api.message import EVENT, REPLY_QUEUE, Message
 if TYPE_CHECKING:
     from gateway.domain.access_settings import Action
 
-__all__ = ["denied_name"]
-
 _AMQP = "amqp"
 
 

@@ -7,8 +7,6 @@ import msgspec
 
 from gateway.domain.access import OPEN, Permissions
 
-__all__ = ["Principal"]
-
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """The authenticated identity of a connection.

@@ -11,8 +11,6 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from store.base import logs
 
-__all__ = ["NotItsUser", "SessionUser", "check_user", "user_of"]
-
 log = logs.get(__name__)
 
 

@@ -27,8 +27,6 @@ from store.base import logs
 from store.base.errors import RevisionConflict
 from store.format.frame import QueueNumber
 
-__all__ = ["delete", "describe", "list_groups", "list_readable", "reset"]
-
 DELETE_TRIES_COUNT_MAX = 16
 GROUPS_AT_ONCE = 1_000  # names asked of the store at a time, where some are left out
 

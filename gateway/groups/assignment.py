@@ -12,8 +12,6 @@ from typing import Final, TypeAlias
 
 from gateway.domain.address import hash64
 
-__all__ = ["STRATEGIES", "VIRTUAL_NODES", "Assignment", "averaged", "consistent_hash"]
-
 VIRTUAL_NODES: Final = 10  # points of each member on the ring
 RINGS_COUNT_MAX, PLACES_COUNT_MAX = 64, 1 << 14  # remembered: they are asked for again and again
 

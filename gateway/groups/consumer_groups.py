@@ -16,6 +16,7 @@ import msgspec
 from controller.api.client import ControllerClient
 from gateway.domain.address import group_address
 from gateway.domain.errors import Cause, Refusal
+from gateway.domain.principal import Principal
 from gateway.groups.admin import delete, describe, list_groups, list_readable, reset
 from gateway.groups.joining import QUEUES_COUNT_MAX, check_asked, check_group_name, check_same, new_group
 from gateway.groups.lost_ends import LostEnds
@@ -36,7 +37,7 @@ from gateway.groups.state import (
 from gateway.groups.store import load_group, queues_of, without_successors
 from gateway.groups.wakes import GroupWakes
 from gateway.ownership.owners import Spawn
-from gateway.port.adapter import Principal, Random
+from gateway.port.adapter import Random
 from gateway.port.groups import (
     CommitOffsets,
     DeleteGroup,
@@ -60,8 +61,6 @@ from store.api.keys import EXISTS, Delete, Put
 from store.base import logs
 from store.base.errors import AppendOutcomeUnknown, CorruptFrame, OffsetOutOfRange, RevisionConflict
 from store.format.frame import QueueNumber, QueueOffset
-
-__all__ = ["ConsumerGroups", "GroupClient"]
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -15,9 +15,6 @@ from store.format.frame import QueueNumber
 
 TOPIC_CHARS_MAX = 1_024  # more than a topic's name may have bytes
 
-__all__ = ["QUEUES_COUNT_MAX", "check_asked", "check_group_name", "check_same", "new_group"]
-
-
 NAME_CHARS_MAX = 64
 QUEUES_COUNT_MAX = 1_000  # of a topic that a group can read: all their records change in one transaction
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_CHARS_MAX - 1}}}")

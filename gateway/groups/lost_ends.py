@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from controller.api.client import ControllerClient
 from store.base import logs
 
-__all__ = ["LostEnds"]
-
 CERTAIN_S = 5.0  # an end that is too low for so long is one
 REMEMBERED_COUNT_MAX = 4_096  # queues of groups; beyond, all are forgotten and seen for the first time again
 

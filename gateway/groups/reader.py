@@ -17,8 +17,6 @@ from store.base import logs
 from store.base.errors import CorruptFrame, OffsetOutOfRange, StoreError
 from store.format.frame import Frame, Position, QueueNumber, QueueOffset
 
-__all__ = ["QueueReader", "ReadLimits", "Reading"]
-
 FETCHES_AT_ONCE = 16
 FETCH_BYTES_MIN = 64 << 10
 ROUNDS_COUNT_MAX = 16  # of fetches for one answer; each asks all queues that may have more

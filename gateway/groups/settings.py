@@ -5,8 +5,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-__all__ = ["GroupsConfig"]
-
 MiB = 1024 * 1024
 
 

@@ -15,32 +15,6 @@ from gateway.groups.assignment import STRATEGIES
 from gateway.port.groups import GroupCursor
 from store.api.keys import EXISTS, Page, Put
 
-__all__ = [
-    "NAMES",
-    "STATE",
-    "Group",
-    "GroupRecord",
-    "MemberRecord",
-    "Plan",
-    "QueueRecord",
-    "Versioned",
-    "cursor_of",
-    "decode_group",
-    "decode_queue",
-    "encode",
-    "group_key",
-    "group_range",
-    "member_key",
-    "name_key",
-    "names_range",
-    "owned",
-    "plan",
-    "positions_of",
-    "queue_key",
-    "queue_puts",
-    "read_group",
-]
-
 NAMES, STATE = "consumer-groups/names", "consumer-groups/state"
 _ABSENT: Final = 0  # as a revision
 

@@ -9,8 +9,6 @@ from gateway.groups.state import Group, group_range, read_group
 from store.api.client import StoreClient
 from store.format.frame import QueueNumber
 
-__all__ = ["load_group", "queues_of", "without_successors"]
-
 ENTRIES_COUNT_MAX = 4_096  # of a group: a thousand members, a thousand queues, and more than there can be
 
 

@@ -11,8 +11,6 @@ from store.api.keys import Change
 from store.base import logs
 from store.base.errors import StoreError
 
-__all__ = ["GroupWakes"]
-
 RETRY_S = 1.0
 
 log = logs.get(__name__)

@@ -25,7 +25,7 @@ from gateway.port.kv import (
     UnwatchKeys,
     WatchKeys,
 )
-from gateway.publishing.ingest import refusal_of
+from gateway.publishing.publishing import refusal_of
 from store.api.client import StoreClient
 from store.api.keys import EXISTS, Changes, Delete, Entry, Page, Put, Transacted
 from store.base import logs
@@ -40,8 +40,6 @@ from store.base.errors import (
     TooManyHolds,
     TransactionTooLarge,
 )
-
-__all__ = ["HOLDS_COUNT_MAX", "WATCHES_COUNT_MAX", "KeyClient", "KeyValues"]
 
 WATCHES_COUNT_MAX = 64  # of one connection
 HOLDS_COUNT_MAX = 4  # likewise
@@ -84,7 +82,7 @@ class KeyValues:
         self._config = config
         self._named = frozenset(said.name for said in config.namespaces)
         self._watches: dict[int, dict[int, _Watch]] = {}  # by connection and its own number
-        self._holds: dict[int, list[int]] = {}  # by connection: revisions
+        self.holds: dict[int, list[int]] = {}  # by connection: revisions
 
     async def start(self) -> None:
         """Tells the store the limits of namespaces that it does not know yet."""
@@ -119,7 +117,7 @@ class KeyValues:
         """A connection has ended: so have its watches and holds."""
         for watch in self._watches.pop(connection.id, {}).values():
             await watch.close()
-        for revision in self._holds.pop(connection.id, ()):
+        for revision in self.holds.pop(connection.id, ()):
             self._store.keys.release(revision)
 
     # ---- single keys
@@ -193,23 +191,23 @@ class KeyValues:
 
     async def hold(self, asker: KeyClient, _: HoldKeys) -> int:
         """See `HoldKeys`."""
-        if len(self._holds.get(asker.connection.id, ())) >= HOLDS_COUNT_MAX:
+        if len(self.holds.get(asker.connection.id, ())) >= HOLDS_COUNT_MAX:
             raise Refusal(Cause.QUOTA, f"a connection holds at most {HOLDS_COUNT_MAX} snapshots of keys")
         revision = await self._store.keys.hold()
         if asker.connection.gone:
             self._store.keys.release(revision)
             raise Refusal(Cause.UNAVAILABLE, "the connection has ended")
-        self._holds.setdefault(asker.connection.id, []).append(revision)
+        self.holds.setdefault(asker.connection.id, []).append(revision)
         return revision
 
     async def release(self, asker: KeyClient, request: ReleaseKeys) -> None:
         """See `ReleaseKeys`."""
-        held = self._holds.get(asker.connection.id, [])
+        held = self.holds.get(asker.connection.id, [])
         if request.revision not in held:
             raise Refusal(Cause.NOT_FOUND, f"this connection does not hold revision {request.revision}")
         held.remove(request.revision)
         if not held:
-            del self._holds[asker.connection.id]
+            del self.holds[asker.connection.id]
         self._store.keys.release(request.revision)
 
     # ---- watches

@@ -5,8 +5,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-__all__ = ["NAMESPACE_PATTERN", "KvConfig", "NamespaceSettings"]
-
 NAMESPACE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,27}\Z"  # of a user's namespace; all others are the gateway's own
 
 

@@ -6,9 +6,7 @@ from typing import cast, get_args
 from controller.api.client import Acknowledge, Group, GroupChanges, UnknownGroup
 from controller.api.commands import ConfigureGroup
 from controller.remote.remote import RemoteController
-from gateway.domain.errors import ConfigError
-
-__all__ = ["configure", "effects"]
+from store.base.process_errors import ConfigError
 
 
 async def configure(

@@ -7,8 +7,6 @@ from controller.api.requests import Elect
 from controller.elections.registry import Route, RouteReplica
 from controller.remote.remote import RemoteController
 
-__all__ = ["Risk", "at_risk", "elect", "elect_unclean"]
-
 
 class Risk(NamedTuple):
     """A group of which nobody in sync may be left; what is known of the log of each replica, and which one has most."""

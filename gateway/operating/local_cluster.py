@@ -19,8 +19,6 @@ from typing import NamedTuple
 from gateway.process.child import Child, module_command
 from gateway.process.supervisor import READY_POLL_S, Supervisor
 
-__all__ = ["LocalCluster", "Node", "Plan", "nodes"]
-
 LOOPBACK = "127.0.0.1"
 PROXY_LISTENERS = ("mqtt", "mqtt-ws", "coap", "coap-tcp", "http", "amqp")
 PROXY_STEP = 100

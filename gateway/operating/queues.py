@@ -21,8 +21,6 @@ from store.api.client import StoreClient
 from store.base.errors import StoreError
 from store.format.frame import Position, QueueNumber, QueueOffset, group_of
 
-__all__ = ["QueueLine", "Unread", "delete", "drop", "lines", "unread"]
-
 NAMES_COUNT_MAX = 1_000  # consumer groups in one page
 NAMED_COUNT_MAX = 8  # readers that one sentence names
 FETCH_BYTES = 1

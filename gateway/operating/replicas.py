@@ -9,11 +9,9 @@ import grpc.aio
 from controller.api.client import Group, ReplicaInSync, UnknownGroup, UnknownReplica
 from controller.api.commands import ForgetReplica, RetireReplica
 from controller.remote.remote import RemoteController
-from gateway.domain.errors import HeadgateError
+from store.base.process_errors import HeadgateError
 from store.node import wire
 from store.node.wire import Verified, VerifyRequest
-
-__all__ = ["CannotVerify", "forget", "retire", "verify"]
 
 ANSWER_S = 5.0  # that a replica has for saying how far it is
 LOOK_S = 0.2  # between two questions

@@ -14,8 +14,6 @@ from controller.elections.registry import Route, RouteReplica
 from controller.remote.remote import RemoteController
 from controller.wire.status import ControllerStatus
 
-__all__ = ["ClusterReport", "document", "gathered", "show", "show_controllers", "troubles"]
-
 
 class ClusterReport(NamedTuple):
     """A cluster as its controllers see it. A controller that does not answer has no status."""

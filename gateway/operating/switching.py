@@ -6,10 +6,8 @@ import grpc
 import grpc.aio
 
 from controller.api.client import ControllerClient, Group, NoMaster, UnknownGroup
-from gateway.domain.errors import HeadgateError
+from store.base.process_errors import HeadgateError
 from store.node import wire
-
-__all__ = ["CannotHandOver", "switch_over"]
 
 PATIENCE_S = 15.0  # draining takes 5 s at most
 

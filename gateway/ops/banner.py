@@ -8,8 +8,6 @@ from rich.table import Table
 from gateway.ops.status import Listening
 from store.base import logs
 
-__all__ = ["announce"]
-
 log = logs.get(__name__)
 
 

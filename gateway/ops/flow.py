@@ -10,8 +10,6 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-__all__ = ["Flow", "Flows"]
-
 
 class Flow:
     """Of one protocol, in one process. Whoever counts adds to it; it belongs to the event loop."""

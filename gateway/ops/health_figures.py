@@ -7,8 +7,6 @@ from prometheus_client.registry import Collector
 
 from controller.elections.health import GroupHealth
 
-__all__ = ["GroupFigures"]
-
 _FIGURES: dict[str, tuple[str, Callable[[GroupHealth], float]]] = {
     "writable": ("Whether what is published to the group is stored", lambda one: float(one.writable)),
     "in_sync": ("Replicas in the group's SyncStateSet that are heard of", lambda one: float(one.in_sync)),

@@ -8,8 +8,6 @@ from controller.api.client import ControllerError
 from controller.elections.registry import Route
 from controller.remote.remote import RemoteController
 
-__all__ = ["GroupWatch"]
-
 LOOK_S = 5.0  # between two looks
 SOON_S = 0.5  # after a group has changed: until what led to it is heard of everywhere
 

@@ -7,8 +7,6 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-__all__ = ["Distribution"]
-
 
 class Distribution(Collector):
     """The distribution of a value, as the metrics of one histogram.

@@ -17,8 +17,6 @@ from gateway.ops.histogram import Distribution
 from store.base.admin import process_registry
 from store.integrity.figures import DamageFigures
 
-__all__ = ["OTHER_TOPICS", "TOPIC_LABELS_MAX", "Metrics", "Traffic"]
-
 TOPIC_LABELS_MAX = 500  # topics counted by name; all later ones are counted together
 OTHER_TOPICS = "_other"
 

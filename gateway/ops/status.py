@@ -4,20 +4,6 @@ from collections.abc import Mapping
 
 import msgspec
 
-__all__ = [
-    "BridgeStatus",
-    "DamageStatus",
-    "GroupStatus",
-    "Listening",
-    "LogStatus",
-    "LostStatus",
-    "ScrubStatus",
-    "Status",
-    "TopicStatus",
-    "ViewDamageStatus",
-    "WorkerStatus",
-]
-
 
 class Listening(msgspec.Struct, frozen=True, kw_only=True):
     """One open port."""

@@ -24,7 +24,6 @@ from gateway.domain.keys import kv_key
 from gateway.domain.session_user import SessionUser, check_user
 from gateway.ownership.outage_lease import OutageLease
 from gateway.ownership.owner_keys import (
-    HEIRS,
     OWNERS,
     WANTED,
     Asked,
@@ -38,15 +37,13 @@ from gateway.ownership.owner_keys import (
     wanted_key,
 )
 from gateway.ownership.owners import NOTHING_SEEN, Listener, Operations, Owned, OwnershipLost, Revisions, Spawn, Taken
-from gateway.ownership.presence import ALIVE, Presence
+from gateway.ownership.presence import ALIVE, HEIRS, Presence
 from gateway.ownership.stored_entries import stored_entries
 from gateway.port.adapter import Random
 from store.api.client import StoreClient
 from store.api.keys import Change, Delete, Put
 from store.base import logs
 from store.base.errors import AppendOutcomeUnknown, RevisionConflict, StoreError
-
-__all__ = ["TAKEOVER_S", "ClusterOwners"]
 
 WATCHED = ("proxies/", "proxies0")  # "0" is the character behind "/"
 TAKEOVER_S = 3.0  # that a living owner has to let go of a name
@@ -83,7 +80,7 @@ class ClusterOwners:
         self.presence = Presence(store, ttl_s=ttl_s, random=random, clock=clock)
         self.outage_lease = OutageLease(self.presence, service, outage_s=outage_s, clock=clock)
         self.asked: dict[str, WantedRecord] = {}  # what others ask this proxy for
-        self._takeover_s = takeover_s
+        self.takeover_s = takeover_s
         self._listeners: dict[str, Listener] = {}  # by prefix
         self._waiting: dict[str, Asked] = {}
         self._deaths = asyncio.Event()  # somebody may have left something behind
@@ -167,7 +164,7 @@ class ClusterOwners:
                 if not wait:
                     raise Taken(name)
                 if waiting.asked != owner:
-                    until_s = until_s or loop.time() + self._takeover_s
+                    until_s = until_s or loop.time() + self.takeover_s
                     self._waiting[name] = waiting
                     waiting.asked = owner
                     waiting.mine = await self._ask(WantedRecord(name, self.presence.id, owner, user))

@@ -7,8 +7,6 @@ from typing import Any
 from controller.api.client import ControllerError
 from store.base import logs
 
-__all__ = ["MetadataBarrier"]
-
 ANSWER_S = 1.0  # that controllers have: whoever asks has another way, which costs more
 DEAF_S = 5.0  # not asked again for so long after they have not answered
 

@@ -14,8 +14,6 @@ from controller.api.client import OUTAGE_LEASE_MS, ControllerError, Service
 from gateway.ownership.presence import Presence
 from store.base import logs
 
-__all__ = ["ASK_S", "OutageLease"]
-
 ASK_S = 1.0  # between two questions, while a proxy is not heard of, and for an answer
 
 log = logs.get(__name__)

@@ -8,27 +8,12 @@ import msgspec
 from gateway.domain.keys import kv_key
 from gateway.domain.session_user import SessionUser
 from gateway.ownership.owners import Cursor, Operations, OwnershipLost, cursor_key, decode_cursor, forget_cursor
-from gateway.ownership.presence import HEIRS, Presence
+from gateway.ownership.presence import Presence
 from store.api.client import StoreClient
 from store.api.keys import Delete, Put
 from store.base import logs
 from store.base.errors import AppendOutcomeUnknown, NotWritable, RevisionConflict, StoreFull, StoreUnreachable
 from store.base.streams.backoff import Backoff
-
-__all__ = [
-    "HEIRS",
-    "OWNERS",
-    "WANTED",
-    "Asked",
-    "OwnedName",
-    "OwnerRecord",
-    "WantedRecord",
-    "decode_owner",
-    "decode_wanted",
-    "encode",
-    "owner_key",
-    "wanted_key",
-]
 
 AGAIN_MIN_S, AGAIN_MAX_S = 0.1, 2.0  # until what the store did not take is tried again: of many sessions, maybe
 OWNERS, WANTED = "owners", "proxies/wanted"

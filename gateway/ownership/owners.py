@@ -18,22 +18,6 @@ from store.api.client import StoreClient
 from store.api.keys import Delete, Put
 from store.format.frame import QueueNumber
 
-__all__ = [
-    "NOTHING_SEEN",
-    "Listener",
-    "LocalOwners",
-    "Operations",
-    "Owned",
-    "Owners",
-    "OwnershipLost",
-    "Revisions",
-    "Spawn",
-    "Taken",
-    "cursor_key",
-    "decode_cursor",
-    "forget_cursor",
-]
-
 Operations: TypeAlias = Sequence[Put | Delete]
 Cursor: TypeAlias = Mapping[QueueNumber, int]  # as `GroupCalls.commit` takes it
 Revisions: TypeAlias = Mapping[str, int]  # of keys; 0: not there

@@ -18,8 +18,6 @@ from store.api.keys import EXISTS, Put
 from store.base import logs
 from store.base.errors import RevisionConflict, StoreError
 
-__all__ = ["ALIVE", "HEIRS", "Presence"]
-
 ALIVE, HEIRS = "proxies/alive", "proxies/heirs"
 BEATS = 3  # in one time to live
 
@@ -38,8 +36,8 @@ class Presence:
         self._clock = clock
         self.id = ""
         self.present = False  # others know that we are there
-        self._heard_until_s = 0.0  # when the others may think that this is over, unless we are heard of
-        self._until_s = (
+        self.heard_until_s = 0.0  # when the others may think that this is over, unless we are heard of
+        self.until_s = (
             0.0  # when it is; later than that while nobody can think anything (`gateway.ownership.outage_lease`)
         )
         self._heard_since_s: float | None = None  # without a break
@@ -54,7 +52,7 @@ class Presence:
         self._renew()
         asked_s = self._clock()
         await self._store.keys.put(kv_key(ALIVE, self.id), b"", ttl_ms=self._ttl_ms)
-        self._heard_until_s = self._until_s = asked_s + self._ttl_s
+        self.heard_until_s = self.until_s = asked_s + self._ttl_s
         self.present = True
         self._heard_since_s = self._clock()
 
@@ -74,7 +72,7 @@ class Presence:
         heard_s = self._clock()
         late = heard_s - asked_s > self.interval_s / 2
         self._heard_since_s = heard_s if since_s is None or late else since_s
-        self._heard_until_s = self._until_s = asked_s + self._ttl_s
+        self.heard_until_s = self.until_s = asked_s + self._ttl_s
 
     async def inherit(self, proxy: str, *, expected_revision: int) -> None:
         """Becomes the heir of a proxy that is gone, for good. Raises `RevisionConflict` when it is there or has one."""
@@ -105,17 +103,17 @@ class Presence:
     @property
     def waning(self) -> bool:
         """Returns whether we are present, but our last confirmed refresh is older than it should be between two."""
-        return self.remaining_s > 0 and self._heard_until_s - self._clock() < self._ttl_s / 2
+        return self.remaining_s > 0 and self.heard_until_s - self._clock() < self._ttl_s / 2
 
     def go_on(self, until_s: float, *, at_most_s: float) -> None:
         """Extends the presence, as nobody can take what we own: `at_most_s` longer than the others were told."""
         if self.remaining_s > 0:
-            self._until_s = max(self._until_s, min(until_s, self._heard_until_s + at_most_s))
+            self.until_s = max(self.until_s, min(until_s, self.heard_until_s + at_most_s))
 
     @property
     def remaining_s(self) -> float:
         """Returns how long we are present at least."""
-        return self._until_s - self._clock() if self.present else 0.0
+        return self.until_s - self._clock() if self.present else 0.0
 
     async def leave(self) -> None:
         """Removes the presence key; whatever the store says, times will do it."""

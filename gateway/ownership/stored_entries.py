@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator
 from store.api.client import StoreClient
 from store.api.keys import Entry
 
-__all__ = ["stored_entries"]
-
 _PAGE_COUNT = 500
 
 

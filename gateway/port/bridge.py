@@ -14,9 +14,6 @@ import msgspec
 from gateway.domain.errors import Refusal
 from store.api.message import Message
 
-__all__ = ["LOOPED", "BridgeFactory", "Place", "Placing", "Scheme", "Terms", "Upstream", "Wanted"]
-
-
 LOOPED: Final = "looped"  # why a message is passed over that has been here before
 
 

@@ -16,31 +16,6 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Request
 from store.api.message import Message
 
-__all__ = [
-    "MESSAGES_COUNT_MAX",
-    "TTL_S_MAX",
-    "TTL_S_MIN",
-    "WAIT_MS_MAX",
-    "CommitOffsets",
-    "DeleteGroup",
-    "DescribeGroup",
-    "GroupCursor",
-    "GroupDescription",
-    "GroupName",
-    "GroupsPage",
-    "JoinGroup",
-    "Joined",
-    "LeaveGroup",
-    "ListGroups",
-    "NotOwned",
-    "PollGroup",
-    "Polled",
-    "QueueDescription",
-    "RenewMember",
-    "Renewed",
-    "ResetGroup",
-]
-
 TTL_S_MIN, TTL_S_MAX = 2, 3_600  # how long a member may be unheard of
 TTL_S = 30  # unless it says something else
 WAIT_MS_MAX = 60_000  # for messages

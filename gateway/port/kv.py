@@ -14,24 +14,6 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Request
 from store.api.keys import Changes, Delete, Entry, Page, Put, Transacted
 
-__all__ = [
-    "DEFAULT_NAMESPACE",
-    "Compacted",
-    "CountKeys",
-    "GetKey",
-    "HoldKeys",
-    "KeyConflict",
-    "ListKeys",
-    "Match",
-    "NextChanges",
-    "ReleaseKeys",
-    "RemoveKey",
-    "StoreKey",
-    "TransactKeys",
-    "UnwatchKeys",
-    "WatchKeys",
-]
-
 DEFAULT_NAMESPACE = "default"
 
 

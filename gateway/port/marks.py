@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-__all__ = ["NO_MARKS", "Fence", "Mark", "Marks", "OpenedMarks"]
-
 
 class Fence(NamedTuple):
     """The fence of a session's owner: frames of earlier owners are not stored (`store.guards`)."""

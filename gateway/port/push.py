@@ -11,25 +11,6 @@ import msgspec
 from gateway.port.adapter import Request
 from store.api.message import Message
 
-__all__ = [
-    "CONCURRENCY_MAX",
-    "CreateSubscription",
-    "DeleteSubscription",
-    "DeliveryStatus",
-    "GetSubscription",
-    "ListSubscriptions",
-    "PauseSubscription",
-    "ProtocolSettings",
-    "SinkCredential",
-    "SinkFactory",
-    "SinkRequest",
-    "Subscription",
-    "SubscriptionConfig",
-    "SubscriptionSpec",
-    "SubscriptionsPage",
-    "UpdateSubscription",
-]
-
 CONCURRENCY_MAX: Final = 256  # deliveries of one subscription that are attempted at a time
 
 

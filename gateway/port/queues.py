@@ -15,37 +15,8 @@ import msgspec
 
 from gateway.domain.address import from_routing_key, to_routing_key
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import ConsumerCancelled, Leased, Request
+from gateway.port.adapter import Leased, Request
 from store.api.message import Message
-
-__all__ = [
-    "DEATHS",
-    "EXCHANGE_KINDS",
-    "EXPIRATION",
-    "PROPERTIES",
-    "PROPERTIES_BEFORE",
-    "ROOT",
-    "TOPIC_EXCHANGE",
-    "Arguments",
-    "BindExchange",
-    "BindQueue",
-    "ConsumerCancelled",
-    "CountRoutes",
-    "DeclareExchange",
-    "DeclareQueue",
-    "DeleteExchange",
-    "DeleteQueue",
-    "GetMessage",
-    "Got",
-    "PurgeQueue",
-    "QueueInfo",
-    "UnbindExchange",
-    "UnbindQueue",
-    "address_of",
-    "exchange_level",
-    "routing_of",
-    "text_of",
-]
 
 TOPIC_EXCHANGE = "amq.topic"
 EXCHANGE_KINDS = ("direct", "fanout", "topic", "headers")

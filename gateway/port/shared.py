@@ -12,8 +12,6 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.filters import check_filter, is_sys
 from gateway.port.adapter import Request
 
-__all__ = ["SHARED_PREFIX", "JoinShared", "LeaveShared", "SharedName", "shared_name"]
-
 SHARED_PREFIX = "$share/"
 QUEUE_NAME_BYTES_MAX = 255  # what a controller takes
 _KEPT_BYTES = 230  # of a name that is too long; the rest is told apart by its hash

@@ -5,11 +5,10 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from gateway.port.adapter import Principal, Publish
+from gateway.domain.principal import Principal
+from gateway.port.adapter import Publish
 from store.api.message import Message
 from store.format.frame import Position
-
-__all__ = ["Single", "SingleAdapter", "Singles"]
 
 
 class Single(msgspec.Struct, frozen=True, gc=False):

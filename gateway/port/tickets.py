@@ -5,13 +5,10 @@ import hmac
 from collections.abc import Sequence
 
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Principal
+from gateway.domain.principal import Principal
 from store.api.message import Message
 from store.format.frame import Position
 from store.format.timer_key import TimerKey
-
-__all__ = ["timer_id", "timer_of", "timer_ticket"]
-
 
 _MAC_BYTES = 16
 

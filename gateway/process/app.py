@@ -44,16 +44,6 @@ from store.serving.rpc import StoreService
 if TYPE_CHECKING:
     from gateway.bridges.bridges import Bridges
 
-__all__ = [
-    "PAGES",
-    "Gateway",
-    "Load",
-    "serve",
-    "serve_proxy",
-    "serve_worker",
-    "topics_status",
-]
-
 ACCEPT_BACKLOG = 1024
 TLS_HANDSHAKE_S = 10.0  # a peer that takes longer is cut off; until then it is no connection that is counted
 PAGES = "/healthz /readyz /metrics /status"

@@ -8,11 +8,11 @@ from random import SystemRandom
 from typing import Protocol
 
 from controller.api.client import ControllerClient, Topic
+from controller.api.commands import Limits
 from controller.api.requests import AskService
 from controller.elections.health import ClusterHealth, GroupHealth, cluster_health, group_health
 from controller.node.local import LocalController
 from controller.remote.remote import RemoteController
-from controller.wire.front import Limits
 from gateway.config.config import Config
 from gateway.config.nodes import node_credentials
 from gateway.ops.health_watch import GroupWatch
@@ -25,20 +25,11 @@ from store.api.client import StoreClient
 from store.base import logs
 from store.base.clock import now_ms
 from store.base.errors import StoreError, StoreUnreachable
-from store.cluster.cluster import ClusterStore, Connect, connect_remote
+from store.cluster.cluster import ClusterStore, connect_remote
+from store.cluster.store_groups import Connect
 from store.format.frame import LogOffset
 from store.local.local import LocalStore
 from store.reach.reporter import Reporter
-
-__all__ = [
-    "Backend",
-    "ClusterBackend",
-    "LocalBackend",
-    "StoreFigures",
-    "cluster_backend",
-    "local_backend",
-    "metadata_limits",
-]
 
 log = logs.get(__name__)
 

@@ -21,8 +21,6 @@ from pathlib import Path
 
 from store.base.process_errors import HeadgateError
 
-__all__ = ["Child", "ChildFailed", "end", "module_command"]
-
 _PR_SET_PDEATHSIG = 1
 LAST_WORDS_BYTES = 64 * 1024  # of the end of a log, in which the last line is looked for
 

@@ -2,19 +2,18 @@
 
 from importlib.metadata import version
 
+from controller.api.commands import Limits
 from controller.node.run import ControllerRun
 from controller.node.run import serve as serve_controller_run
-from controller.wire.front import Limits
 from gateway.config.cluster_settings import NodeAddress
 from gateway.config.config import Config
 from gateway.config.nodes import NodeCredentials, node_credentials, place
 from gateway.process.roles import check_store
 from gateway.process.store_options import store_options
-from store.node.node import Credentials, NodeSettings
+from store.node.node import Credentials
 from store.node.run import StoreRun
 from store.node.run import serve as serve_store_run
-
-__all__ = ["controller_run", "serve_controller", "serve_store", "store_run", "store_settings"]
+from store.node.settings import NodeSettings
 
 NO_CREDENTIALS = NodeCredentials(None, None)
 

@@ -8,11 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gateway.config.config import Config
 from gateway.config.nodes import node_credentials, place
-from gateway.domain.errors import ConfigError
 from gateway.security.auth import tokens_of
 from gateway.security.tls import ServerTls
-
-__all__ = ["ROLES", "check_controller", "check_proxy", "check_serve", "check_store", "refusals", "roles_of"]
+from store.base.process_errors import ConfigError
 
 NO_CONTROLLERS = 'cluster.controllers: is empty; write where the controllers are, { 1 = "10.0.0.1:8082" }'
 

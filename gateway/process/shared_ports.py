@@ -14,8 +14,6 @@ import msgspec
 from gateway.config.config import ListenerConfig
 from store.base.process_errors import listening_on
 
-__all__ = ["SharedPorts"]
-
 
 class SharedPorts:
     """The ports of listeners, kept for the processes that listen. `listeners` have the real ones instead of 0."""

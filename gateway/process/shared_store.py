@@ -21,16 +21,14 @@ from controller.elections.registry import HEARTBEAT_MS, Heartbeat
 from controller.node.node import ControllerNode
 from controller.node.service import ControllerService
 from gateway.config.config import Config
-from gateway.domain.errors import ConfigError
 from gateway.process.backend import StoreFigures, metadata_limits
 from gateway.process.store_options import store_options
 from store.base.clock import now_ms
+from store.base.process_errors import ConfigError
 from store.local.local import LocalStore
 from store.node.identity import register
 from store.serving.rpc import StoreService
 from store.serving.service import NodeService
-
-__all__ = ["SharedStore", "shared_store"]
 
 STORE_SOCKET, CONTROLLER_SOCKET = "store.sock", "controller.sock"
 LONGEST_NAME = CONTROLLER_SOCKET  # of all sockets, those of workers too

@@ -6,8 +6,6 @@ from gateway.config.config import StoreConfig
 from store.log.retention import Limits
 from store.timers.timers import DAY_MS, TimerLimits
 
-__all__ = ["store_options"]
-
 
 def store_options(said: StoreConfig) -> dict[str, Any]:
     """Options of `LocalStore.open`: all but which group's it is, and in which role."""

@@ -12,8 +12,6 @@ from store.base import logs
 from store.base.process_errors import HeadgateError
 from store.base.streams.backoff import Backoff
 
-__all__ = ["READY_POLL_S", "Supervisor"]
-
 READY_POLL_S = 0.05  # between two looks at children that are not ready
 WAITING_S = 5.0  # between two words on who is waited for
 AGAIN_MIN_S, AGAIN_MAX_S = 0.1, 10.0  # until a child that has ended is started again

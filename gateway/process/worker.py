@@ -14,11 +14,9 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 from gateway.config.config import Config
-from gateway.domain.errors import HeadgateError
 from gateway.process.worker_messages import LENGTH, Told, WorkerMessageError, check_length, decode
 from store.base import logs
-
-__all__ = ["serve"]
+from store.base.process_errors import HeadgateError
 
 
 def _first() -> Told:

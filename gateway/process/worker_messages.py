@@ -15,10 +15,8 @@ import msgspec
 
 from gateway.base.config_reader import Secret
 from gateway.config.config import Config, adapter_factories
-from gateway.domain.errors import HeadgateError
 from gateway.port.adapter import AdapterFactory
-
-__all__ = ["LENGTH", "MESSAGE_BYTES_MAX", "Told", "WorkerMessageError", "check_length", "decode", "encode"]
+from store.base.process_errors import HeadgateError
 
 LENGTH = Struct("!I")  # of the message behind it
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024  # a configuration file of 1 MiB and what the files that it names hold

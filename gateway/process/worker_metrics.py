@@ -12,8 +12,6 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-__all__ = ["WorkerMetrics"]
-
 OURS = frozenset(  # figures of the store and its metadata, which no worker has
     {
         "headgate_log_end_bytes",

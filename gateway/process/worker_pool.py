@@ -16,8 +16,6 @@ from gateway.process.supervisor import READY_POLL_S, Supervisor
 from gateway.process.worker_messages import Told, encode
 from store.base import logs
 
-__all__ = ["Worker", "WorkerPool", "WorkerSilent"]
-
 READY_S = 60.0  # from the start of the first workers until they serve
 POLL_S = 1.0  # between two looks at how a worker is
 METRICS_S = 5.0  # between two looks at what it has counted, when nobody asks
@@ -81,7 +79,7 @@ class Worker:
     async def look(self) -> None:
         """Asks it how it is."""
         try:
-            status = msgspec.json.decode(await self._ask("/status"), type=Status)
+            status = msgspec.json.decode(await self.ask("/status"), type=Status)
         except (WorkerSilent, msgspec.MsgspecError) as error:
             self.troubles = (str(error),)
             return
@@ -91,9 +89,9 @@ class Worker:
     async def count(self) -> None:
         """Asks it what it has counted; without an answer the last one stands."""
         with suppress(WorkerSilent):
-            self.metrics = (await self._ask("/metrics")).decode()
+            self.metrics = (await self.ask("/metrics")).decode()
 
-    async def _ask(self, page: str) -> bytes:
+    async def ask(self, page: str) -> bytes:
         """A page. Raises `WorkerSilent`."""
         try:
             async with asyncio.timeout(ASK_S):
@@ -121,16 +119,14 @@ class WorkerPool:
         self._config = config
         self._gone = gone
         self._tasks: list[asyncio.Task[None]] = []  # two a worker
-        self._supervisor = Supervisor(_launch, stop_s=STOP_S + 2 * config.gateway.shutdown_grace_s)
+        self.supervisor = Supervisor(_launch, stop_s=STOP_S + 2 * config.gateway.shutdown_grace_s)
 
     async def start(self) -> None:
         """Starts all, and waits until they serve. Raises `ChildFailed`, `WorkerMessageError`: one of them cannot."""
         for worker in self.workers:
             await self._start(worker)
         troubles = {worker.name: worker for worker in self.workers}
-        for _ in self._supervisor.becoming_ready(
-            list(troubles), lambda name: troubles[name].trouble, timeout_s=READY_S
-        ):
+        for _ in self.supervisor.becoming_ready(list(troubles), lambda name: troubles[name].trouble, timeout_s=READY_S):
             await asyncio.sleep(READY_POLL_S)
             await asyncio.gather(*(worker.look() for worker in self.workers if not worker.ready))
         for worker in self.workers:
@@ -156,7 +152,7 @@ class WorkerPool:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         names = [worker.name for worker in self.workers]
-        for child in await asyncio.to_thread(self._supervisor.stop, *names):  # they need the store, which is ours
+        for child in await asyncio.to_thread(self.supervisor.stop, *names):  # they need the store, which is ours
             log.error("a worker does not end, and is killed", worker=child.name, pid=child.pid)
         for worker in self.workers:
             worker.close()
@@ -165,7 +161,7 @@ class WorkerPool:
         """Starts a worker that is not running. Raises `ChildFailed`, `WorkerMessageError`."""
         worker.pages.unlink(missing_ok=True)
         orders = _orders(self._config, worker)
-        child = self._supervisor.start(worker.name)
+        child = self.supervisor.start(worker.name)
         worker.child, worker.status, worker.troubles = child, None, ("starting",)
         pipe = await asyncio.get_running_loop().connect_write_pipe(asyncio.BaseProtocol, child.process.stdin)
         worker.orders = pipe[0]
@@ -189,7 +185,7 @@ class WorkerPool:
             worker.restarts += 1
             await self._start(worker)
 
-        await self._supervisor.keep(worker.name, ended=ended, start=again)
+        await self.supervisor.keep(worker.name, ended=ended, start=again)
 
     async def _watch(self, worker: Worker) -> None:
         """See how a worker is, again and again."""

@@ -34,9 +34,6 @@ from store.base.process_errors import listening_on
 from store.base.runner import Run, hangups, run_server
 from store.serving.rpc import StoreService
 
-__all__ = ["Workers", "serve"]
-
-
 log = logs.get(__name__)
 
 

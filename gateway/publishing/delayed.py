@@ -22,8 +22,6 @@ from store.base.errors import FrameTooLarge, NoSuchTimer, StoreError, TimersFull
 from store.format.frame import ROW, ROW_EXTRA
 from store.format.records import TimerSet, encode
 
-__all__ = ["cancel_timer", "timers_of"]
-
 TIMERS_OF_MESSAGE_MAX = 64  # in as many groups; an id that names more is none
 
 

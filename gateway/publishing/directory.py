@@ -13,8 +13,6 @@ from store.api.client import StoreClient
 from store.base import logs
 from store.base.errors import StoreError
 
-__all__ = ["Directory"]
-
 PENDING_MAX = 1 << 16  # addresses waiting to be noted; more are not, until they are offered again
 NOTED_AT_ONCE = 1_000
 PAGE = 1_000
@@ -28,24 +26,24 @@ class Directory:
     def __init__(self, store: StoreClient, *, spawn: Callable[[Coroutine[Any, Any, object]], object]) -> None:
         self._store = store
         self._spawn = spawn
-        self._pending: dict[str, None] = {}  # len <= PENDING_MAX
+        self.pending: dict[str, None] = {}  # len <= PENDING_MAX
         self._noting = False
 
     def offer(self, address: str) -> None:
         """An address that is published to. Reserved ones and those that no cache keeps are not listed."""
-        if address.startswith("$") or len(address) > REMEMBERED_LENGTH_MAX or len(self._pending) >= PENDING_MAX:
+        if address.startswith("$") or len(address) > REMEMBERED_LENGTH_MAX or len(self.pending) >= PENDING_MAX:
             return
-        self._pending[address] = None
+        self.pending[address] = None
         if not self._noting:
             self._noting = True
             self._spawn(self._note())
 
     async def _note(self) -> None:
         try:
-            while self._pending:
-                some = list(self._pending)[:NOTED_AT_ONCE]
+            while self.pending:
+                some = list(self.pending)[:NOTED_AT_ONCE]
                 for address in some:
-                    del self._pending[address]
+                    del self.pending[address]
                 await self._store.log.note_addresses(some)
         except StoreError as error:  # offered again when the router has forgotten them
             log.warning("addresses could not be recorded", error=str(error))

@@ -11,8 +11,6 @@ from typing import NamedTuple, TypeAlias
 
 from store.api.message import Message
 
-__all__ = ["Edge", "Graph", "Node", "Predicate", "Walk", "make_graph"]
-
 Predicate: TypeAlias = Callable[[Message], bool]
 
 

@@ -17,8 +17,6 @@ from store.base.errors import AppendOutcomeUnknown, StoreError
 from store.format.frame import FRAME_GUARDED, UnplacedFrame
 from store.guards.rows import FENCES, epoch_in, fence_record, guard_row
 
-__all__ = ["FENCE_KEPT_MS", "fence_change", "fence_of", "raise_fences"]
-
 FENCE_KEPT_MS = 24 * 3_600_000  # after a session has ended: how late its last owner's frames may come
 TRIES_COUNT = 3  # of a fence whose outcome is unknown: raising it twice does no harm
 

@@ -28,7 +28,6 @@ from gateway.publishing.publishing import (
     Receipt,
     WaitingSingle,
     add_guards,
-    refusal_of,
 )
 from gateway.publishing.retained import retained_change
 from gateway.publishing.router import SPREAD, Route, Router, UnknownTopicError
@@ -38,8 +37,6 @@ from store.api.client import StoreClient
 from store.api.message import Message, encode
 from store.format.frame import ROW, ROW_EXTRA, Position
 from store.format.records import TIMERS_QUEUE
-
-__all__ = ["Ingest", "Publisher", "refusal_of"]
 
 ENVELOPE_BYTES_MAX = 128 << 10  # what a record may take besides the body that the limit is for: address, properties
 

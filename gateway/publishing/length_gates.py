@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 from store.api.message import Message
 
-__all__ = ["LengthGate"]
-
 
 class LengthGate:
     """The gate of one queue. `touched` is called when a message comes, `refused` with one that may not enter."""

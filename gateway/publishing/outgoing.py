@@ -25,8 +25,6 @@ from store.api.log import Appended
 from store.base.errors import StoreError, StoreUnreachable
 from store.format.frame import FRAME_ASYNC, FRAME_GUARDED, ONCE_PRODUCER, Position, UnplacedFrame, origin_of
 
-__all__ = ["Outgoing"]
-
 
 class Outgoing:
     """Frames under way, and the receipts that wait for them. The callables are those of `Ingest`."""

@@ -7,8 +7,6 @@ from gateway.publishing.router import Route, Router
 from store.api.message import Message, encode
 from store.format.frame import ROW, ROW_EXTRA
 
-__all__ = ["Parts"]
-
 
 class _Part:
     """Rows and records for the log of one store group."""

@@ -21,21 +21,6 @@ from store.base.errors import AppendOutcomeUnknown, CorruptFrame, FrameTooLarge,
 from store.format.frame import Position
 from store.guards.rows import guard_row
 
-__all__ = [
-    "FRAME_PAYLOAD_BYTES",
-    "FRAME_ROWS",
-    "NONE_DENIED",
-    "NOWHERE",
-    "Building",
-    "Producer",
-    "Publisher",
-    "Receipt",
-    "add_guards",
-    "outcome_of",
-    "refusal_of",
-    "with_denied",
-]
-
 FRAME_PAYLOAD_BYTES: Final = 512 << 10  # a frame is closed when its payload has grown past this
 FRAME_ROWS: Final = 16_384
 NONE_DENIED: Final[Mapping[int, Refusal]] = {}

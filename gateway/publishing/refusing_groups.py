@@ -17,8 +17,6 @@ from store.base.errors import StoreError
 from store.format.frame import ROW, UnplacedFrame
 from store.format.records import ADDRESSES_QUEUE, AddressesSeen, encode
 
-__all__ = ["RefusingGroups"]
-
 RETRY_AFTER_MS = 5_000
 _PASSING = frozenset(
     {Cause.OVERLOAD, Cause.UNAVAILABLE, Cause.UNKNOWN}

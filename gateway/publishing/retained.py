@@ -15,8 +15,6 @@ from store.format.frame import ROW
 from store.format.records import KV_QUEUE, KvDelete, KvPut
 from store.format.records import encode as encode_record
 
-__all__ = ["retained_change", "retained_page"]
-
 NAMESPACE = "retained"
 _MS_MAX = (1 << 63) - 1  # what the store's KV takes
 PAGE = 16  # entries read at a time: values may be as large as messages

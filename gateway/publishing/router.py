@@ -25,8 +25,6 @@ from store.api.log import IndexKind
 from store.api.message import Message
 from store.format.frame import ROW_INDEX_ADDRESS, ROW_INDEX_KEY, ROW_TOMBSTONE
 
-__all__ = ["AMQP_TOPIC", "SPREAD", "Route", "Router", "TopicRule", "UnknownTopicError", "check_binding_pattern"]
-
 ROUTES_MAX = 1 << 17  # addresses remembered; beyond, all are forgotten and learned again
 HASHES_MAX = 1 << 17
 MANY_COUNT_MAX = 8  # '#' in one pattern: each multiplies what a match may cost

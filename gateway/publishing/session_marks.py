@@ -16,8 +16,6 @@ from store.format.records import KV_QUEUE, KvPut
 from store.format.records import encode as encode_record
 from store.guards.rows import guard_row
 
-__all__ = ["forget_marks", "marks_change", "marks_key", "open_marks"]
-
 NAMESPACE = "session-marks"
 PAGE = 256
 _NAME_BYTES_MAX = 360  # of a session's key in the key of its marks

@@ -18,8 +18,6 @@ from gateway.publishing.router import SPREAD, Router
 from store.api.message import encode
 from store.format.frame import ROW
 
-__all__ = ["Singles"]
-
 GATHERED_MAX: Final = 256  # messages that wait for a frame under way; so many are worth a frame of their own
 
 

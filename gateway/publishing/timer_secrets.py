@@ -11,8 +11,6 @@ from store.api.client import StoreClient
 from store.base import logs
 from store.base.errors import RevisionConflict, StoreError
 
-__all__ = ["TimerSecrets"]
-
 _SPACE = "$timers"  # the KV's namespace of the key that secrets are made with
 _KEY_BYTES = 32
 _GATEWAY = "\0gateway"  # what the id is made of; nobody has such a name

@@ -14,8 +14,6 @@ from controller.api.client import Topic
 from store.format.frame import QueueNumber
 from store.format.queue_config import FOREVER, QueueConfig
 
-__all__ = ["TopicSettings", "is_async", "is_compacted", "prefers_zone", "queue_configs", "summary"]
-
 _Limit = Annotated[int, Meta(ge=FOREVER)]
 
 

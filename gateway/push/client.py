@@ -11,8 +11,6 @@ import httpcore
 
 from gateway.push.guard import SinkGuard, SinkRefused, SinkUnreachable, resolve
 
-__all__ = ["ANSWER_BYTES_MAX", "SinkAnswer", "SinkClient"]
-
 ANSWER_BYTES_MAX: Final = 64 << 10  # of an answer's body, which nobody looks at; a longer one costs its connection
 CONNECT_S: Final = 10.0
 IDLE_S: Final = 30.0  # that a connection is kept for the next delivery

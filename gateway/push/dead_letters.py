@@ -13,8 +13,6 @@ from gateway.push.tools import Tools
 from store.api.message import Message
 from store.base import logs
 
-__all__ = ["DeadLetters"]
-
 REASON_CHARS_MAX: Final = 256
 _OURS: Final = frozenset(
     {"deadletteraddress", "deadletterattempts", "deadletterreason", "deadlettersubscription"}

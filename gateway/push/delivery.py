@@ -36,8 +36,6 @@ from store.base.streams import Backoff, until_one_ends
 if TYPE_CHECKING:
     from gateway.push.client import SinkAnswer, SinkClient
 
-__all__ = ["Delivery", "SinkGone", "status_key"]
-
 COMMIT_S: Final = 1.0  # between two commits of a cursor that moves
 STATUS_S: Final = 5.0  # between two statuses, unless the state changes
 STOP_S: Final = 5.0  # that deliveries in flight have to end when the subscription stops here

@@ -13,8 +13,6 @@ from urllib.parse import SplitResult, urlsplit
 from gateway.domain.errors import Cause, Refusal
 from gateway.push.settings import SubscriptionsConfig
 
-__all__ = ["SINK_CHARS_MAX", "SinkGuard", "SinkRefused", "SinkUnreachable", "resolve"]
-
 SINK_CHARS_MAX: Final = 2_048
 _STREAM: Final = 1  # SOCK_STREAM
 _SCHEMES: Final = {"http": 80, "https": 443}

@@ -26,8 +26,6 @@ from store.base import logs
 from store.base.errors import RevisionConflict, StoreError
 from store.base.streams import Backoff
 
-__all__ = ["PushManager", "subscription_key"]
-
 PREFIX: Final = "push/"  # of the names that are owned
 LOOK_S: Final = 10.0  # between two looks whether a subscription is free; its end is heard of before
 FIRST_S: Final = 0.2  # that a process waits by chance for a new subscription, so that not one has them all

@@ -23,8 +23,6 @@ from store.api.message import Message
 from store.base.streams import Backoff
 from store.format.frame import Position, group_of
 
-__all__ = ["BREAKER_FAILURES", "HELD_BYTES_MAX", "HELD_COUNT_MAX", "Attempt", "Failure", "Outbox", "Policy"]
-
 HELD_COUNT_MAX: Final = 1_024  # events of one subscription that have left the log and are not delivered
 HELD_BYTES_MAX: Final = 4 << 20  # their bodies; a single event may be larger
 BREAKER_FAILURES: Final = 5  # in a row, after which the breaker opens

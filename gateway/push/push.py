@@ -24,8 +24,6 @@ from gateway.security.access_control import AccessControl
 from store.api.client import StoreClient
 from store.base.clock import now_ms
 
-__all__ = ["Push"]
-
 ORIGIN: Final = "headgate"  # of WebHook-Request-Origin, where the configuration does not say
 ID_BITS: Final = 96  # of a subscription's id: nobody guesses one
 

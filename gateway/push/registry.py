@@ -13,7 +13,7 @@ from gateway.domain.access import Permissions
 from gateway.domain.address import subscription_address
 from gateway.domain.cursor import beginning_of, cursor_of
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Principal
+from gateway.domain.principal import Principal
 from gateway.port.push import (
     CreateSubscription,
     DeleteSubscription,
@@ -37,8 +37,6 @@ from store.api.keys import Delete, Entry, Put
 from store.base import logs
 from store.base.errors import RevisionConflict
 from store.format.frame import Position, QueueNumber
-
-__all__ = ["PushRegistry"]
 
 RESOLVE_S: Final = 3.0  # for a look at where a sink's name leads
 TRIES_MAX: Final = 5  # of a change that others' changes come before

@@ -13,8 +13,6 @@ from typing import Final
 
 from gateway.domain.cesql import FilterError
 
-__all__ = ["SECRET_BYTES_MAX", "SECRET_BYTES_MIN", "read_secret", "signed"]
-
 PREFIX: Final = "whsec_"
 SECRET_BYTES_MIN, SECRET_BYTES_MAX = 24, 64
 

@@ -20,17 +20,6 @@ from gateway.push.outbox import Policy
 from gateway.push.signing import read_secret
 from store.format.frame import QueueNumber
 
-__all__ = [
-    "STATUS",
-    "SUBSCRIPTIONS",
-    "SubscriptionRecord",
-    "check_spec",
-    "filter_of",
-    "policy_of",
-    "with_secrets",
-    "without_secrets",
-]
-
 SUBSCRIPTIONS, STATUS = "push/subscriptions", "push/status"  # namespaces of keys
 
 ADDRESSES_MAX: Final = 64  # filters of one subscription

@@ -16,8 +16,6 @@ from gateway.push.settings import SubscriptionsConfig
 from store.api.client import StoreClient
 from store.api.message import Message
 
-__all__ = ["HeldBudget", "Holder", "Tools", "Totals"]
-
 
 class Holder(Protocol):
     """A subscription that holds events."""

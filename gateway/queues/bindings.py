@@ -13,18 +13,6 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.queues import ROOT, TOPIC_EXCHANGE, Arguments, exchange_level, routing_of, text_of
 from store.api.message import Message
 
-__all__ = [
-    "ALTERNATE",
-    "PREDECLARED",
-    "Binding",
-    "Exchange",
-    "QueueDefinition",
-    "binding_predicate",
-    "check_exchange_arguments",
-    "header_predicate",
-    "patterns",
-]
-
 ALTERNATE = "alternate-exchange"  # the argument of an exchange
 
 

@@ -18,8 +18,6 @@ from gateway.ownership.stored_entries import stored_entries
 from store.api.client import StoreClient
 from store.api.keys import Delete, Put
 
-__all__ = ["PREFIX", "ConsumerCounts", "LocalConsumerCounts", "SharedConsumerCounts"]
-
 PREFIX = "consumers/"  # of the names that are owned
 COUNTS = "amqp/consumers"
 

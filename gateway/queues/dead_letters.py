@@ -32,8 +32,6 @@ from store.base.errors import CorruptFrame, LeaseLost, OffsetOutOfRange, StoreEr
 from store.format.frame import QueueNumber, QueueOffset, UnplacedFrame
 from store.format.ranges import ranges_of
 
-__all__ = ["DeadLetters"]
-
 READ_BYTES: Final = 1 << 20  # of rejected messages read at once
 OUTSIDE_COUNT_MAX: Final = 10_000  # messages that full queues have not taken, and that wait to be published elsewhere
 

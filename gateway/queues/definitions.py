@@ -19,8 +19,6 @@ from store.api.keys import Change, Delete, Entry, Put
 from store.base import logs
 from store.base.errors import RevisionConflict
 
-__all__ = ["NOTHING", "Changed", "Definitions", "LocalDefinitions", "SharedDefinitions", "StoredDefinition"]
-
 EXCHANGES, QUEUES = "amqp/exchanges", "amqp/queues"
 LIVE_EXCHANGES, LIVE_QUEUES = "amqp/live/exchanges", "amqp/live/queues"  # of several proxies, and not durable
 WATCHED = ("amqp/", "amqp0")  # "0" is the character behind "/"

@@ -32,16 +32,6 @@ from gateway.queues.topology import Queue, Topology
 from store.base import logs
 from store.base.errors import StoreError
 
-__all__ = [
-    "BINDINGS_COUNT_MAX",
-    "EXCHANGES_COUNT_MAX",
-    "RESERVED",
-    "ExchangeRegistry",
-    "check_binding",
-    "check_equal",
-    "check_same",
-]
-
 BINDINGS_COUNT_MAX = 10_000  # of one queue, or of one exchange to others
 EXCHANGES_COUNT_MAX = 10_000
 RESERVED = "amq."  # names that begin so are the gateway's

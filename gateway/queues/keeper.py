@@ -16,8 +16,6 @@ from store.api.client import StoreClient
 from store.api.message import Message
 from store.format.frame import QueueOffset
 
-__all__ = ["Keeper"]
-
 
 class Keeper:
     """Applies the rules of queues, which it finds by their numbers in `queues`. `drop` removes a queue by its name."""

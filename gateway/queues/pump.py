@@ -12,8 +12,7 @@ from typing import Protocol
 
 from gateway.domain.access import OPEN, Access, Permissions
 from gateway.domain.address import queue_address
-from gateway.port.adapter import ConsumerId, Leased
-from gateway.port.queues import ConsumerCancelled
+from gateway.port.adapter import ConsumerCancelled, ConsumerId, Leased
 from gateway.queues.leaving.head import BATCH_COUNT_MAX, QueueHead
 from gateway.queues.leaving.reading import Bury
 from gateway.queues.leaving.rules import QueueRules
@@ -23,8 +22,6 @@ from store.api.message import Message
 from store.base import logs
 from store.base.errors import StoreError
 from store.format.frame import QueueNumber
-
-__all__ = ["Connection", "Consumer", "Pump"]
 
 RETRY_S = 1.0  # after the store has failed
 SHARE_COUNT_MIN = 16  # messages offered at once where there are very many consumers, if so many wait

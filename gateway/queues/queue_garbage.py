@@ -13,8 +13,6 @@ from store.base import logs
 from store.base.errors import StoreError
 from store.format.frame import QueueNumber
 
-__all__ = ["QueueGarbage"]
-
 log = logs.get(__name__)
 
 

@@ -16,9 +16,8 @@ from gateway.domain.access import OPEN, Permissions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.session_user import SessionUser
 from gateway.ownership.owners import LocalOwners, Owned, Owners
-from gateway.port.adapter import Cancel, Consume, ConsumerId, Leased, Random, Ready, SettleLeased
+from gateway.port.adapter import Cancel, Consume, ConsumerCancelled, ConsumerId, Leased, Random, Ready, SettleLeased
 from gateway.port.queues import (
-    ConsumerCancelled,
     CountRoutes,
     DeclareQueue,
     GetMessage,
@@ -43,8 +42,6 @@ from store.api.client import StoreClient
 from store.base import logs
 from store.base.errors import StoreError
 from store.format.frame import QueueNumber, QueueOffset
-
-__all__ = ["NamedQueues"]
 
 FOLLOW_S = 1.0  # between two attempts to follow the other proxies
 FINISH_S, FINISH_MAX_S = 1.0, 60.0  # between two attempts to remove what could not be: at first, and at most

@@ -41,8 +41,6 @@ from gateway.queues.topology import ELSEWHERE, PREFIX, Queue, check_access, kept
 from store.base import logs
 from store.base.errors import StoreError
 
-__all__ = ["QueueRegistry"]
-
 _RESERVED_QUEUES = (RESERVED, SHARED_PREFIX)
 
 log = logs.get(__name__)

@@ -15,8 +15,6 @@ from store.api.client import StoreClient
 from store.base import logs
 from store.base.errors import StoreError
 
-__all__ = ["SharedCounts"]
-
 COUNTS = "shared/counts"
 WATCHED = (f"{COUNTS}/", f"{COUNTS}0")  # "0" is the character behind "/"
 SAY_S = 0.25  # between two looks whether there is something new to say

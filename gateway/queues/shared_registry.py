@@ -13,8 +13,6 @@ from gateway.queues.bindings import QueueDefinition
 from gateway.queues.registry import QueueRegistry
 from gateway.queues.topology import Queue
 
-__all__ = ["SharedRegistry", "Unless"]
-
 # Asks whether a queue may be removed: None when it has members, else what has to be as it is for that to stay so.
 Unless: TypeAlias = Callable[[], Awaitable[Mapping[str, int] | None]]
 

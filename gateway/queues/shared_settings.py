@@ -5,8 +5,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-__all__ = ["SharedConfig"]
-
 
 class SharedConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[shared_subscriptions]`: subscriptions that several MQTT clients share, `$share/{group}/{filter}`."""

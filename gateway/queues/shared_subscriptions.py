@@ -31,8 +31,6 @@ from store.api.keys import Delete, Put
 from store.base import logs
 from store.base.errors import RevisionConflict, StoreError
 
-__all__ = ["SWEEP_SHARED_INTERVAL_MS", "SharedSubscriptions"]
-
 SWEEP_SHARED_INTERVAL_MS = 1_800_000
 MEMBERS, OF, JOINS = "shared/members", "shared/of", "shared/joins"
 FORGET_COUNT_MAX = 256  # memberships that end in one transaction
@@ -117,7 +115,7 @@ class SharedSubscriptions:
             self._joined[session] = conn.id
             self._here.setdefault(conn.id, _JoinedConnection(session))
         answers = await asyncio.gather(*(self._join(conn, session, shared, permissions) for shared in request.names))
-        if conn.gone and not await self._is_there(session):  # it has ended meanwhile, without this membership
+        if conn.gone and not await self.is_there(session):  # it has ended meanwhile, without this membership
             await self.ended(session)
         return answers
 
@@ -196,7 +194,7 @@ class SharedSubscriptions:
         async for entry in stored_entries(self._store, MEMBERS):
             record = _decode(entry.value)
             if record.session not in there:
-                there[record.session] = await self._is_there(record.session)
+                there[record.session] = await self.is_there(record.session)
             if not there[record.session]:
                 gone.append(record)
         if self._owners.alone:
@@ -214,7 +212,8 @@ class SharedSubscriptions:
             raise Refusal(Cause.FORBIDDEN, "only a session can share a subscription")
         return session
 
-    async def _is_there(self, session: str) -> bool:
+    async def is_there(self, session: str) -> bool:
+        """Returns whether a session exists, at this proxy or at another one."""
         if self._sessions.holds(session) or await self._store.keys.get(session) is not None:
             return True
         return not self._owners.alone and await self._store.keys.get(owner_key(session)) is not None

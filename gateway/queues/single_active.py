@@ -11,8 +11,6 @@ from gateway.domain.session_user import SessionUser
 from gateway.ownership.owners import Owned, Owners, Taken
 from gateway.queues.topology import Queue
 
-__all__ = ["SingleActive"]
-
 PREFIX: Final = "active/"  # of the names that are owned
 ASK_MS: Final = 1_000  # between two attempts to own a name
 

@@ -23,8 +23,6 @@ from store.base import logs
 from store.format.frame import QueueNumber
 from store.format.queue_config import QueueConfig
 
-__all__ = ["PREFIX", "Queue", "QueueRouter", "Topology", "check_access", "kept", "no_queue"]
-
 CLAIM_S = 3.0  # that another proxy may take to make or to remove a queue of a name
 CLAIM_RETRY_S = 0.02
 TRIES_COUNT_MAX = 16  # of one change, while other proxies change the same

@@ -11,8 +11,6 @@ from gateway.queues.consumer_counts import ConsumerCounts
 from gateway.queues.topology import Queue
 from store.api.client import StoreClient
 
-__all__ = ["QueueUses"]
-
 USES = "amqp/uses"
 PARTS_COUNT = 8  # of the time that a queue has to live: after each of them a use is written down
 STEP_MS_MIN = 1_000

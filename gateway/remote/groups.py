@@ -10,8 +10,6 @@ import msgspec
 from gateway.port.groups import GroupDescription, GroupName
 from gateway.remote.http import RemoteGateway, RemoteRefused
 
-__all__ = ["RemoteGroups"]
-
 PAGE_COUNT = 1_000
 
 T = TypeVar("T")

@@ -9,10 +9,8 @@ from urllib.parse import quote, urlencode
 import httpx
 import msgspec
 
-from gateway.domain.errors import HeadgateError
 from gateway.ops.status import Status
-
-__all__ = ["EVENT_BYTES_MAX", "Event", "RemoteGateway", "RemoteRefused", "Unreachable", "read_events", "read_lines"]
+from store.base.process_errors import HeadgateError
 
 EVENT_BYTES_MAX = 512 * 1024 * 1024  # a server-sent event that is longer is no message of ours
 CONNECT_TIMEOUT_S = 5.0

@@ -10,12 +10,10 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from gateway.domain.errors import HeadgateError
 from gateway.remote.http import RemoteGateway, RemoteRefused
 from store.api.keys import Change, Entry, Page
 from store.api.kv_export import Exported, ExportWriter, Imported, batches, exporting, read_export
-
-__all__ = ["RemoteKeys", "Watched"]
+from store.base.process_errors import HeadgateError
 
 PAGE_COUNT = 1_000
 LARGE_BYTES = 1 << 20  # a value over this is stored by a request of its own

@@ -49,31 +49,6 @@ from store.api.kv_rules import end_of_prefix
 if TYPE_CHECKING:
     from gateway.runtime.hub import Hub
 
-__all__ = [
-    "binds",
-    "binds_exchange",
-    "check_consume",
-    "counts_keys",
-    "declares_exchange",
-    "declares_queue",
-    "describes_group",
-    "finds",
-    "gets",
-    "manages_exchange",
-    "manages_group",
-    "manages_queue",
-    "own",
-    "reads_address",
-    "reads_by_group",
-    "reads_filter",
-    "reads_key",
-    "reads_keys",
-    "transacts",
-    "unbinds",
-    "unbinds_exchange",
-    "writes_key",
-]
-
 
 def check_consume(permissions: Permissions, effect: Consume) -> None:
     """Raises `Refusal` (FORBIDDEN) unless a queue may be read. The pump checks a shared subscription's filter."""

@@ -21,8 +21,6 @@ from store.base.listening import STRANGERS
 if TYPE_CHECKING:
     from gateway.runtime.hub import Hub, ListenerContext
 
-__all__ = ["Connection"]
-
 LAST_READ_BYTES = 64 << 10  # of a peer that went away while it was written to
 LINGERING_MAX = 256  # connections at a time that wait for their peers to go; beyond, they are closed at once
 CLOSE_TIMEOUT_S = 5.0  # a peer that does not read what is left to be written is cut off after this
@@ -110,7 +108,7 @@ class Connection(asyncio.Protocol, Endpoint):
             return
         if self.has_session and self.hub.pauses.holds(self, data):
             if self._pause is None:
-                self._pause = self.hub.later(HELD_S, self._rested)
+                self._pause = self.hub.later(HELD_S, self.rested)
             self.flush()
             return
         self._receive(data)
@@ -160,7 +158,7 @@ class Connection(asyncio.Protocol, Endpoint):
             log.exception("an adapter failed", protocol=self.protocol, endpoint=self.id)
             self.close("internal error")
         if began_s and thread_time() - began_s >= LONG_READ_S and self._pause is None and not self.gone:
-            self._pause = self.hub.later(0, self._rested)  # else the loop reads on, 32 times, before it looks at others
+            self._pause = self.hub.later(0, self.rested)  # else the loop reads on, 32 times, before it looks at others
         self.flush()
 
     def _tell_of_alone(self) -> None:
@@ -291,10 +289,11 @@ class Connection(asyncio.Protocol, Endpoint):
     def _in_pace(self, pace: Pace) -> bool:
         """Returns whether the peer keeps to its rate; if not, schedules another look for when the excess is over."""
         if wait_ms := pace.wait_ms(now_ms=now_ms()):
-            self._pause = self.hub.later(wait_ms / 1_000, self._rested)
+            self._pause = self.hub.later(wait_ms / 1_000, self.rested)
         return self._pause is None
 
-    def _rested(self) -> None:
+    def rested(self) -> None:
+        """Reads again, as its pause is over."""
         self._pause = None
         self.flush()
 

@@ -18,8 +18,6 @@ from store.base.clock import now_ms
 if TYPE_CHECKING:
     from gateway.runtime.hub import Hub, ListenerContext
 
-__all__ = ["DatagramEndpoint"]
-
 WAKE_DATAGRAMS_MAX = 256  # read in one wake, so that other connections get their turn
 DATAGRAM_BYTES_MAX = 65_535
 UNSENT_DATAGRAMS_MAX = 4_096  # waiting for the socket; more are dropped, as a network would

@@ -7,9 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gateway.config.config import is_loopback
-from gateway.delivery.fanout import Subscriber
+from gateway.delivery.lanes import Subscriber
 from gateway.domain.batch import Batch
 from gateway.domain.errors import Refusal
+from gateway.domain.principal import Principal
 from gateway.ownership.owners import OwnershipLost
 from gateway.port.adapter import (
     Adapter,
@@ -25,7 +26,6 @@ from gateway.port.adapter import (
     Effect,
     Leased,
     Outcome,
-    Principal,
     Publish,
     Ready,
     Settled,
@@ -41,8 +41,6 @@ from store.base.clock import now_ms
 
 if TYPE_CHECKING:
     from gateway.runtime.hub import Hub
-
-__all__ = ["Endpoint"]
 
 OUTSTANDING_BYTES_MAX = 1 << 20  # read and not yet durable, of one connection; beyond, it is not read
 

@@ -14,7 +14,7 @@ from gateway.config.config import Config
 from gateway.delivery.fanout import Fanout
 from gateway.delivery.find_waits import FindWaits
 from gateway.delivery.lanes import NOBODY
-from gateway.domain.errors import Cause, ConfigError, Refusal
+from gateway.domain.errors import Cause, Refusal
 from gateway.domain.forwarding import Forwarding
 from gateway.groups.consumer_groups import ConsumerGroups
 from gateway.kv.kv import KeyValues
@@ -59,10 +59,9 @@ from store.api.client import StoreClient
 from store.base import logs
 from store.base.clock import now_ms
 from store.base.errors import StoreError
+from store.base.process_errors import ConfigError
 from store.format.frame import QueueNumber
 from store.format.queue_config import QueueConfig
-
-__all__ = ["Hub", "ListenerContext"]
 
 TOPICS_INTERVAL_MS = 5_000  # between two looks whether there are queues that the store should know more of
 RELIEF_INTERVAL_S = 0.005  # between two looks whether it is still crowded

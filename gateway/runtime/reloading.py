@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 
 from gateway.delivery.lanes import Receiver
 from gateway.domain.access import OPEN, Permissions
-from gateway.domain.errors import ConfigError
 from gateway.runtime.endpoint import Endpoint
 from store.base import logs
+from store.base.process_errors import ConfigError
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
     from gateway.runtime.hub import Hub
-
-__all__ = ["apply", "follow", "reread", "waiting_for_a_restart", "watch_users"]
 
 RELOADED = frozenset({"auth", "access"})  # sections
 

@@ -15,6 +15,7 @@ from gateway.domain.access import Permissions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.filters import is_sys
 from gateway.domain.idempotency import StoredRequest, recall
+from gateway.domain.principal import Principal
 from gateway.groups.consumer_groups import ConsumerGroups, GroupClient
 from gateway.kv.kv import KeyClient, KeyValues
 from gateway.port.adapter import (
@@ -34,7 +35,6 @@ from gateway.port.adapter import (
     OpenedSession,
     OpenSession,
     Outcome,
-    Principal,
     RecallKey,
     Request,
     Retained,
@@ -89,7 +89,7 @@ from gateway.port.queues import (
 from gateway.port.shared import JoinShared, LeaveShared
 from gateway.port.tickets import timer_of
 from gateway.publishing.delayed import cancel_timer
-from gateway.publishing.ingest import refusal_of
+from gateway.publishing.publishing import refusal_of
 from gateway.publishing.retained import retained_page
 from gateway.push.registry import PushRegistry
 from gateway.queues.queues import NamedQueues
@@ -103,8 +103,6 @@ from store.base.errors import StoreError
 
 if TYPE_CHECKING:
     from gateway.runtime.hub import Hub
-
-__all__ = ["REQUESTS", "Asked", "Served", "answer", "outcome", "served_by"]
 
 log = logs.get(__name__)
 

@@ -20,8 +20,6 @@ from store.base.errors import StoreError
 if TYPE_CHECKING:
     from gateway.runtime.hub import Hub
 
-__all__ = ["SAMPLE_INTERVAL_MS", "SysTopics"]
-
 SAMPLE_INTERVAL_MS = 10_000
 COUNT_INTERVAL_MS = 60_000  # between two counts of what takes a look at each
 PROTOCOL = "mqtt"

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from gateway.runtime.connection import Connection
     from gateway.runtime.hub import Hub
 
-__all__ = ["Turn"]
-
 Read: TypeAlias = tuple["Connection", bytes]
 
 log = logs.get(__name__)

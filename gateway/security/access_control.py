@@ -15,12 +15,10 @@ import msgspec
 from controller.api.client import ControllerClient, User
 from gateway.domain.access import NOTHING, Access, Identity, Permissions, Rules
 from gateway.domain.access_settings import ACCESS, AccessConfig, Action, OwnAccess, own_access
+from gateway.domain.principal import Principal
 from gateway.ops.metrics import Metrics
-from gateway.port.adapter import Principal
 from store.api.message import Message
 from store.base import logs
-
-__all__ = ["AccessControl"]
 
 LOG_INTERVAL_S = 1.0  # between two lines of what was denied; what comes in between is counted
 

@@ -13,8 +13,9 @@ import msgspec
 from controller.api.client import User
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.identity import Claim, identity_of
+from gateway.domain.principal import Principal
 from gateway.domain.session_user import SessionUser, user_of
-from gateway.port.adapter import Authenticate, Challenge, Principal
+from gateway.port.adapter import Authenticate, Challenge
 from gateway.security import scram
 from gateway.security.auth_settings import AuthConfig, TlsConfig
 from gateway.security.limits import network_of
@@ -24,8 +25,6 @@ from store.base import logs
 
 if TYPE_CHECKING:
     from gateway.security.tokens import Tokens
-
-__all__ = ["TRUSTED_GATEWAY", "Authenticator", "same_principal"]
 
 GUEST = "guest"
 TRUSTED_GATEWAY = "trusted_gateway"  # a user's right to speak for other devices
@@ -65,8 +64,8 @@ class Authenticator:
         self._user = user
         self._secret = secret
         self._now_ms = now_ms
-        self._passwords = Passwords()
-        self._throttle = Throttle(config.failures_max)
+        self.passwords = Passwords()
+        self.throttle = Throttle(config.failures_max)
         self._tokens = tokens_of(config)
         self._verifiers: asyncio.Future[Mapping[str, scram.Verifier]] | None = None  # of the configuration's users
 
@@ -78,7 +77,7 @@ class Authenticator:
         self._tokens = tokens_of(config)
         before, self._config = self._config, config
         self._verifiers = None
-        self._throttle.failures_max = config.failures_max
+        self.throttle.failures_max = config.failures_max
         names = {*before.users, *config.users}
         changed = [name for name in names if before.users.get(name) != config.users.get(name)]
         if (before.anonymous, before.guest) != (config.anonymous, config.guest):
@@ -114,21 +113,21 @@ class Authenticator:
         mechanism = _MECHANISMS.get(request.mechanism)
         if mechanism is None:
             raise Refusal(Cause.UNAUTHENTICATED, f"no mechanism {request.mechanism[:64]!r}")
-        self._throttle.check(address, now_ms=self._now_ms())
+        self.throttle.check(address, now_ms=self._now_ms())
         effort, network = ComparisonCost(), network_of(address)
         try:
             found = await mechanism(self, request, _Asker(identity, loopback, network, effort))
             if isinstance(found, Principal):
                 found = self._vouched(found, identity)
             # Of many that were tried at once none is told from wrong ones once there have been too many of those.
-            self._throttle.check(address, now_ms=self._now_ms())
+            self.throttle.check(address, now_ms=self._now_ms())
         except Refusal as refusal:
             try:
                 if refusal.cause is Cause.UNAUTHENTICATED:
-                    self._throttle.check(address, now_ms=self._now_ms())
-                    self._throttle.failed(address, now_ms=self._now_ms())
+                    self.throttle.check(address, now_ms=self._now_ms())
+                    self.throttle.failed(address, now_ms=self._now_ms())
             finally:
-                await self._passwords.even_out(effort, network=network)
+                await self.passwords.even_out(effort, network=network)
             raise
         return found
 
@@ -170,14 +169,14 @@ class Authenticator:
         if user is not None and user.password is not None:
             right = hmac.compare_digest(user.password.reveal().encode(), password)
             if not right:
-                await self._passwords.pretend(password, network=network, effort=effort)
+                await self.passwords.pretend(password, network=network, effort=effort)
             return right
         hashed = self._hash_of(name)
         if hashed is not None:
-            right = await self._passwords.verify(hashed, password, network=network, effort=effort)
+            right = await self.passwords.verify(hashed, password, network=network, effort=effort)
             return right and self._hash_of(name) == hashed
         if not (name == GUEST and self._is_guest(password)):
-            await self._passwords.pretend(password, network=network, effort=effort)
+            await self.passwords.pretend(password, network=network, effort=effort)
         return False
 
     def _is_guest(self, password: bytes) -> bool:
@@ -241,7 +240,7 @@ class Authenticator:
         """The verifiers of the configuration's users, made when the first client wants to use one."""
         making = self._verifiers
         if making is None or (making.done() and making.exception() is not None):
-            making = self._verifiers = asyncio.ensure_future(self._passwords.work(self._derived))
+            making = self._verifiers = asyncio.ensure_future(self.passwords.work(self._derived))
         return await asyncio.shield(making)
 
     def _derived(self) -> Mapping[str, scram.Verifier]:

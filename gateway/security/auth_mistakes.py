@@ -4,12 +4,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from gateway.domain.errors import ConfigError
 from gateway.domain.identity import check_user_name
 from gateway.security.auth_settings import NAME_CHARS_MAX, AuthConfig, JwtConfig, TlsConfig
 from gateway.security.passwords import check_hash
-
-__all__ = ["auth_mistakes"]
+from store.base.process_errors import ConfigError
 
 
 def auth_mistakes(auth: AuthConfig, tls: TlsConfig) -> Iterator[tuple[str, str]]:

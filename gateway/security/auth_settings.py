@@ -9,8 +9,6 @@ from msgspec import Meta
 
 from gateway.base.config_reader import Hash, Secret
 
-__all__ = ["Algorithm", "AuthConfig", "JwtConfig", "JwtKey", "TlsConfig", "UserConfig"]
-
 NAME_CHARS_MAX = 64  # shown of a name that is too long
 
 Whence: TypeAlias = Literal["loopback", "everyone", "nobody"]

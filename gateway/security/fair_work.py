@@ -13,8 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from gateway.domain.errors import Cause, Refusal
 
-__all__ = ["FairWork"]
-
 T = TypeVar("T")
 
 

@@ -10,8 +10,6 @@ from typing import Final, NamedTuple
 from gateway.domain.errors import Cause, Refusal
 from gateway.security.limits_settings import LimitsConfig
 
-__all__ = ["TOLD_COUNT_MAX", "Bucket", "ConnectionAdmission", "ConnectionLimiter", "Pace"]
-
 TOLD_COUNT_MAX: Final = 256  # connections at a time that are turned away in their protocol's words; more are cut off
 
 
@@ -107,12 +105,12 @@ class ConnectionLimiter:
     def __init__(self, config: LimitsConfig, connections_max: int, *, now_ms: int) -> None:
         self._connections_max = connections_max
         self._per_address = config.connections_per_address
-        self._by_network: dict[str, int] = {}  # those that are in
+        self.by_network: dict[str, int] = {}  # those that are in
         self._rate: Bucket | None = None
         if config.connections_per_s:
             self._rate = Bucket(config.connections_per_s, config.connections_burst, now_ms=now_ms)
-        self._inside = 0
-        self._told = 0  # <= TOLD_COUNT_MAX
+        self.inside = 0
+        self.told = 0  # <= TOLD_COUNT_MAX
 
     def admit(self, address: str, *, now_ms: int) -> ConnectionAdmission | None:
         """Admits a new connection; None: it is to be cut off without a word, for many are being told already.
@@ -122,16 +120,16 @@ class ConnectionLimiter:
         network = network_of(address) if self._per_address and address else ""
         refusal = self._judge(network, now_ms)
         if refusal is not None:
-            if self._told >= TOLD_COUNT_MAX:
+            if self.told >= TOLD_COUNT_MAX:
                 return None
-            self._told += 1
+            self.told += 1
             return ConnectionAdmission(network, refusal)
-        self._inside += 1
+        self.inside += 1
         if self._rate is not None:
             self._rate.take(1, now_ms=now_ms)
         if not network:
             return _UNCOUNTED
-        self._by_network[network] = self._by_network.get(network, 0) + 1
+        self.by_network[network] = self.by_network.get(network, 0) + 1
         return ConnectionAdmission(network, None)
 
     def place(self, admission: ConnectionAdmission, address: str) -> ConnectionAdmission:
@@ -139,10 +137,10 @@ class ConnectionLimiter:
         if not self._per_address or admission.network or admission.refusal is not None:
             return admission
         network = network_of(address)
-        count = self._by_network.get(network, 0)
+        count = self.by_network.get(network, 0)
         if count >= self._per_address:
             raise self._crowded()
-        self._by_network[network] = count + 1
+        self.by_network[network] = count + 1
         return ConnectionAdmission(network, None)
 
     def _crowded(self) -> Refusal:
@@ -151,18 +149,18 @@ class ConnectionLimiter:
     def release(self, admission: ConnectionAdmission) -> None:
         """Frees the place of a connection that has ended."""
         if admission.refusal is not None:
-            self._told -= 1
+            self.told -= 1
             return
-        self._inside -= 1
+        self.inside -= 1
         if admission.network:
-            left = self._by_network.pop(admission.network) - 1
+            left = self.by_network.pop(admission.network) - 1
             if left:
-                self._by_network[admission.network] = left
+                self.by_network[admission.network] = left
 
     def _judge(self, network: str, now_ms: int) -> Refusal | None:
-        if self._inside >= self._connections_max:
+        if self.inside >= self._connections_max:
             return Refusal(Cause.QUOTA, f"{self._connections_max} connections are open (gateway.connections_max)")
-        if network and self._by_network.get(network, 0) >= self._per_address:
+        if network and self.by_network.get(network, 0) >= self._per_address:
             return self._crowded()
         wait_ms = self._rate.wait_ms(now_ms=now_ms, need=1) if self._rate is not None else 0
         return Refusal(Cause.RATE, "too many new connections", retry_after_ms=wait_ms) if wait_ms else None

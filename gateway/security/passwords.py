@@ -27,8 +27,6 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from gateway.security import scram
 from gateway.security.fair_work import FairWork
 
-__all__ = ["ComparisonCost", "Passwords", "check_hash", "hash_password", "is_match", "verifier_in"]
-
 MEMORY_KIB, PASSES, LANES = 19 * 1024, 2, 1  # OWASP's least for argon2id
 THREADS = 2  # that compare
 WAITING_COUNT_MAX = 256  # comparisons; more are refused: who waits for longer has gone

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from store.base import logs
 
-__all__ = ["ReconnectPenalty", "ReconnectingClient"]
-
 FREE_COUNT = 3  # ends in a row before a client is slowed down
 FORGET_MS = 600_000  # after so long without another, a client begins anew
 FIRST_DELAY_MS = 250  # doubled with every further one

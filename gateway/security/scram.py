@@ -21,8 +21,6 @@ from gateway.domain.errors import Cause, Refusal
 if TYPE_CHECKING:
     from scramp.core import ScramServer
 
-__all__ = ["MECHANISM", "PREFIX", "ScramExchange", "Verifier", "derive", "load_library"]
-
 MECHANISM = "SCRAM-SHA-256"
 PREFIX = MECHANISM + "$"
 ITERATIONS = 15_000  # RFC 7677, 4: a tenth of a second of 2015; a small device needs a second or two

@@ -8,8 +8,6 @@ from collections import OrderedDict
 from gateway.domain.errors import Cause, Refusal
 from gateway.security.limits import network_of
 
-__all__ = ["Throttle"]
-
 PERIOD_MS = 60_000
 ADDRESSES_COUNT_MAX = 65_536  # remembered; of more, those are forgotten that have failed longest ago
 

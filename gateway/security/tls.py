@@ -9,11 +9,9 @@ import ssl
 from collections.abc import Sequence
 from pathlib import Path
 
-from gateway.domain.errors import ConfigError
 from gateway.security.auth_settings import TlsConfig
 from store.base import logs
-
-__all__ = ["ServerTls"]
+from store.base.process_errors import ConfigError
 
 LOOK_INTERVAL_S = 5.0  # between two looks whether files have changed
 

@@ -15,8 +15,6 @@ from gateway.security.limits import network_of
 from gateway.sockets.listening import Listener
 from store.base import logs
 
-__all__ = ["HANDSHAKES_COUNT_MAX", "Handshakes", "TlsListener"]
-
 HANDSHAKES_COUNT_MAX: Final = 4_096  # under way; each takes some 50 KiB
 CROWD_COUNT: Final = 1_024  # so many, and a network may have only
 NETWORK_COUNT_MAX: Final = 128  # of them
@@ -29,23 +27,23 @@ class Handshakes:
 
     def __init__(self) -> None:
         self.count = 0
-        self._by_network: dict[str, int] = {}
+        self.by_network: dict[str, int] = {}
 
     def enter(self, network: str) -> bool:
         """Counts one more handshake and returns True, or returns False where it may not begin."""
-        own = self._by_network.get(network, 0)
+        own = self.by_network.get(network, 0)
         if self.count >= HANDSHAKES_COUNT_MAX or (self.count >= CROWD_COUNT and own >= NETWORK_COUNT_MAX):
             return False
         self.count += 1
-        self._by_network[network] = own + 1
+        self.by_network[network] = own + 1
         return True
 
     def leave(self, network: str) -> None:
         """One that had begun is over."""
         self.count -= 1
-        left = self._by_network.pop(network) - 1
+        left = self.by_network.pop(network) - 1
         if left:
-            self._by_network[network] = left
+            self.by_network[network] = left
 
 
 class TlsListener(Listener):

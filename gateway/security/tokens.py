@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
 
-from gateway.domain.errors import Cause, ConfigError, Refusal
+from gateway.domain.errors import Cause, Refusal
 from gateway.domain.identity import Claim, is_name
 from gateway.security.auth_settings import JwtConfig, JwtKey
 from store.base import logs
-
-__all__ = ["Tokens"]
+from store.base.process_errors import ConfigError
 
 TOKEN_BYTES_MAX = 8 * 1024
 KEYS_FILE_BYTES_MAX = 1024 * 1024

@@ -7,8 +7,6 @@ from gateway.domain.errors import Refusal
 from store.base import logs
 from store.base.errors import StoreError
 
-__all__ = ["end_all_orphans"]
-
 AT_ONCE_COUNT = 64
 AGAIN_S = 1.0
 

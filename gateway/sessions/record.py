@@ -5,7 +5,8 @@ from typing import Protocol
 
 import msgspec
 
-from gateway.delivery.fanout import Fanout, Subscriber
+from gateway.delivery.fanout import Fanout
+from gateway.delivery.lanes import Subscriber
 from gateway.domain.cursor import Cursor, beginning_of, by_log, earlier, later
 from gateway.domain.keys import kv_key
 from gateway.domain.session_user import SessionUser, check_user
@@ -14,24 +15,6 @@ from gateway.sessions.wills import WillRecord
 from store.api.client import StoreClient
 from store.api.keys import Entry, Put
 from store.format.frame import LogOffset, Position, QueueNumber
-
-__all__ = [
-    "SESSIONS",
-    "Ended",
-    "Holder",
-    "LiveSession",
-    "SessionRecord",
-    "cursor_of_offsets",
-    "distance",
-    "exchanges_key",
-    "expired",
-    "load_record",
-    "not_told",
-    "offsets_of",
-    "put_record",
-    "record_in",
-    "session_key",
-]
 
 SESSIONS = "sessions"  # the namespace of their records
 EXCHANGES = "session-exchanges"  # the namespace of what changes with every message

@@ -22,8 +22,6 @@ from store.api.message import Message
 from store.base import logs
 from store.base.errors import StoreError
 
-__all__ = ["WaitingWills"]
-
 PAGE: Final = 500  # records asked of the store at a time
 PAUSE_S: Final = 1.0  # between two looks, while rights change again and again, and after the store has failed
 

@@ -23,18 +23,17 @@ from gateway.domain.access import Identity
 from gateway.domain.address import hash64
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.keys import kv_key
+from gateway.domain.principal import Principal
 from gateway.ownership.owners import Owned
-from gateway.port.adapter import Outcome, Principal, Publish, Random, Token, Will
+from gateway.port.adapter import Outcome, Publish, Random, Token, Will
 from gateway.port.tickets import timer_id
 from gateway.publishing.delayed import cancel_timer
-from gateway.publishing.ingest import Publisher
+from gateway.publishing.publishing import Publisher
 from store.api.client import StoreClient
 from store.api.keys import Delete, Put
 from store.api.log import IndexKind
 from store.api.message import Message, decode
 from store.base import logs
-
-__all__ = ["NAMESPACE", "Publishing", "WillRecord", "Wills"]
 
 NAMESPACE = "session-wills"
 PAGE = 500

@@ -10,8 +10,6 @@ import os
 from ctypes import c_ssize_t
 from typing import Any, Final
 
-__all__ = ["BUFFER", "NO_SIGNAL", "READ_BYTES", "check", "read", "receive", "send", "write"]
-
 READ_BYTES: Final = 256 << 10  # of one socket in one turn
 _NOTHING_YET = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR}
 NO_SIGNAL = 0x4000  # a peer that has gone is an error, not a signal

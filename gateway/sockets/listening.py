@@ -11,8 +11,6 @@ from gateway.sockets.poller import Poller
 from gateway.sockets.transport import SocketTransport
 from store.base import logs
 
-__all__ = ["Listener", "PlainListener"]
-
 ACCEPTED_AT_ONCE: Final = 64  # connections, then others of the event loop have their turn
 OUT_OF_FILES_S: Final = 1.0  # until it is tried again to accept, where there was no file descriptor left
 

@@ -13,8 +13,6 @@ from typing import Any, Final, Protocol
 from gateway.sockets import calls
 from store.base import logs
 
-__all__ = ["Poller", "Ready"]
-
 SOCKETS_A_TURN: Final = 512  # then others of the event loop have their turn
 LOOKS_A_TURN: Final = 4  # for what has come while the reads of the look before were handed over: it joins their frame
 LOOK_AGAIN_BYTES: Final = 1 << 10  # of a read of the turn on average; beyond, a frame is large enough as it is
@@ -53,7 +51,7 @@ class Poller:
         self, loop: asyncio.AbstractEventLoop, received: Callable[[Sequence[tuple[Any, bytes]]], None]
     ) -> None:
         self._epoll = select.epoll()
-        self._sockets: dict[int, Ready] = {}
+        self.sockets: dict[int, Ready] = {}
         self._loop = loop
         self._received = received
         loop.add_reader(self._epoll.fileno(), self._turn)
@@ -61,7 +59,7 @@ class Poller:
     def add(self, number: int, socket: Ready, events: int) -> None:
         """Looks at a socket from now on. Raises OSError."""
         self._epoll.register(number, events | _ON_CHANGE)
-        self._sockets[number] = socket
+        self.sockets[number] = socket
 
     def change(self, number: int, events: int) -> None:
         """Looks at it for other events, or for the same again: what is there already counts as new."""
@@ -69,12 +67,12 @@ class Poller:
 
     def remove(self, number: int) -> None:
         """Looks at it no more. It may be closed in the next turn of the event loop, not in this."""
-        if self._sockets.pop(number, None) is not None:
+        if self.sockets.pop(number, None) is not None:
             self._epoll.unregister(number)
 
     def close(self) -> None:
         """Looks at nothing any more. Sockets that are still there are aborted."""
-        for socket in list(self._sockets.values()):
+        for socket in list(self.sockets.values()):
             socket.abort()
         self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
@@ -90,7 +88,7 @@ class Poller:
 
     def _look(self, count_max: int) -> tuple[int, int]:
         """Reads each socket that has something, once; returns how many had, and the bytes that were handed over."""
-        sockets, receive, buffer, size_max = self._sockets, calls.receive, calls.BUFFER, calls.READ_BYTES
+        sockets, receive, buffer, size_max = self.sockets, calls.receive, calls.BUFFER, calls.READ_BYTES
         together: list[tuple[Any, bytes]] = []
         size_bytes = handed_over = 0
         found = self._epoll.poll(0, count_max)

@@ -9,8 +9,6 @@ from gateway.sockets import calls
 from gateway.sockets.calls import NO_SIGNAL, send
 from gateway.sockets.poller import Poller
 
-__all__ = ["SocketTransport"]
-
 WRITE_BUFFER_BYTES: Final = 64 << 10  # until `set_write_buffer_limits` says otherwise
 _READ, _WRITE, _BROKEN = EPOLLIN | EPOLLRDHUP, EPOLLOUT, EPOLLERR | EPOLLHUP
 _ENDING = EPOLLRDHUP | _BROKEN  # there may be nothing new to tell of it, though it was not heard to its end

@@ -9,8 +9,6 @@ import httpx
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-__all__ = ["AdminApi", "Answer"]
-
 TIMEOUT_S = 2.0
 FRESH_S = 2.0
 RATE_S_MIN = 1.0  # between two answers that make a rate

@@ -16,8 +16,6 @@ from typing import Any
 
 from flask import Flask, Response, request
 
-__all__ = ["CheckPassword", "guard", "is_loopback"]
-
 CheckPassword = Callable[[str, bytes], bool]
 REMEMBERED_COUNT_MAX = 1_024
 REMEMBERED_S = 300.0

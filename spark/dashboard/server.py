@@ -26,8 +26,6 @@ from spark.dashboard.queries.reading import Reading, TelemetryTables
 from spark.dashboard.queries.time_ranges import DEFAULT_RANGE, range_named
 from spark.errors import BadOption, SparkError
 
-__all__ = ["DashboardOptions", "application", "run"]
-
 THREADS_COUNT = 6
 BODY_BYTES_MAX = 1024 * 1024  # of a request
 TITLE = "Headgate"

@@ -9,8 +9,6 @@ from typing import Final
 
 from spark.decode.values import Undecodable
 
-__all__ = ["decode"]
-
 _DEPTH_MAX: Final = 32
 _BREAK = object()
 _SIMPLE: Final = {20: False, 21: True, 22: None, 23: None}

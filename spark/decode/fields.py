@@ -4,10 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from spark.decode.rules import DecodeRule
 from spark.decode.values import DEPTH_MAX, METRICS_MAX, Rows, Undecodable
-
-__all__ = ["read", "time_us_of"]
+from store.api.decoding import DecodeRule
 
 _VALUE: Final = "value"
 _YEAR_2200_S: Final = 7_258_118_400

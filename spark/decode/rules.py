@@ -9,8 +9,6 @@ from spark.errors import BadOption
 from store.api.decoding import DecodeRule
 from store.api.devices import DeviceRule
 
-__all__ = ["DecodeRule", "Rules", "load_rules"]
-
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """The rules of a job: which device a message is of, and what its body says. The first that matches applies."""

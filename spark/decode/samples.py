@@ -12,11 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from spark.decode import cbor, fields, senml, sparkplug
-from spark.decode.rules import DecodeRule
 from spark.decode.values import BAD_BODY, ENCODED, METRIC_CHARS_MAX, METRICS_MAX, NO_METRICS, OK, Rows, Undecodable
+from store.api.decoding import DecodeRule
 from store.api.message import Message
-
-__all__ = ["Decoder"]
 
 _REMEMBERED_MAX: Final = 65_536
 _VALUE: Final = "value"

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from spark.decode.values import Rows, Undecodable
 
-__all__ = ["read"]
-
 _RELATIVE_S: Final = 1 << 28
 _LABELS: Final = {  # CBOR's integers for JSON's labels (RFC 8428, table 4)
     -2: "bn",

@@ -14,8 +14,6 @@ from typing import Any, Final
 
 from spark.decode.values import Rows, Undecodable
 
-__all__ = ["ALIAS", "read"]
-
 ALIAS: Final = "alias/"
 
 _SIGNED: Final = {1: 8, 2: 16, 3: 32, 4: 64}  # Int8 to Int64: bits (6.4.16)

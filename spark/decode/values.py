@@ -2,20 +2,6 @@
 
 import math
 
-__all__ = [
-    "BAD_BODY",
-    "DEPTH_MAX",
-    "ENCODED",
-    "METRICS_MAX",
-    "METRIC_CHARS_MAX",
-    "NO_METRICS",
-    "OK",
-    "TEXT_CHARS_MAX",
-    "TOO_MANY",
-    "Rows",
-    "Undecodable",
-]
-
 METRICS_MAX = 256  # of one message; the rest of its fields is passed over
 METRIC_CHARS_MAX = 256  # a field with a longer name is passed over
 TEXT_CHARS_MAX = 1_024  # of a state; the rest is cut off

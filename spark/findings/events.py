@@ -18,8 +18,6 @@ import pyarrow as pa
 from spark.telemetry.events import ANOMALY, LIVENESS
 from spark.telemetry.liveness import KINDS
 
-__all__ = ["SOURCE", "Event", "events_of_rows", "level"]
-
 SOURCE = "/headgate/telemetry"
 _ROWS_AT_ONCE = 1_024
 _ESCAPED = frozenset('%/+#$"') | {chr(code) for code in (*range(0x20), *range(0x7F, 0xA0))}

@@ -21,8 +21,6 @@ from spark.tables.files import Place
 from spark.tables.schemas import FINDINGS, SPECS
 from spark.telemetry.windows import INSTANT
 
-__all__ = ["FINDINGS_MAX", "Outcome", "Publishing", "publish_file"]
-
 FINDINGS_MAX = 10_000  # of one bucket and batch that are published, those with the highest scores; all are in the table
 IN_FLIGHT_MAX = 32  # requests of one task
 REQUEST_S = 10.0

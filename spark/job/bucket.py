@@ -46,8 +46,6 @@ from spark.telemetry.windows import (
     settled_before,
 )
 
-__all__ = ["RECORD_COLUMNS", "merge", "work"]
-
 RECORD_COLUMNS = (
     *("topic", "queue", "offset", "position", "address", "device", "time", "stored_at", "protocol"),
     *("samples", "quality", "reason", "rejected", "content_type"),

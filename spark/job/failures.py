@@ -2,8 +2,6 @@
 
 import re
 
-__all__ = ["gist"]
-
 _ERROR_LINE = re.compile(r"[A-Za-z_][\w.]*: .")
 
 

@@ -14,8 +14,6 @@ from spark.source import offsets
 from store.base.errors import StoreError
 from store.remoting.reader import RemoteReader
 
-__all__ = ["IdleTime", "LogEnd", "position_of"]
-
 
 class IdleTime:
     """The least that the store's clock can be, from looks at the log: pure arithmetic on the time it is given."""

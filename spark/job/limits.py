@@ -10,8 +10,6 @@ from spark.tables.state import BucketState
 from spark.telemetry import marks
 from spark.telemetry.forgetting import crowded_out, has_series, stale, trimmed_aliases
 
-__all__ = ["MARKS_SPARE", "Kept", "drop_stale", "make_room"]
-
 MARKS_SPARE = 10_000  # marks of a table that are kept beside those of known series, before they are pruned
 
 

@@ -15,8 +15,6 @@ from spark.tables.commits import Commits
 from spark.tables.files import Place, now_ms
 from spark.tables.schemas import SPECS
 
-__all__ = ["Description", "compact", "describe", "expire", "vacuum"]
-
 
 class Description(NamedTuple):
     """One table, as it is now."""

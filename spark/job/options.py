@@ -7,8 +7,6 @@ import msgspec
 from spark.errors import BadOption
 from spark.tables.files import Place
 
-__all__ = ["BUCKETS_MAX", "TelemetryOptions"]
-
 MIN_TICK_S = 0.1
 BUCKETS_MAX = 1_000  # each is a task, and some files, of every batch
 

@@ -42,8 +42,6 @@ from spark.tables.commits import Commits, Settings
 from spark.tables.files import Place, now_ms
 from spark.tables.reports import BucketReport, Plan
 
-__all__ = ["Signals", "follow", "run_telemetry", "settings_of"]
-
 _LOG = logging.getLogger(__name__)
 _POLL_S = 0.2
 CLOCKS_MS = 5_000  # by which the clocks of the store and of `--once` may differ

@@ -12,8 +12,6 @@ from pyspark.sql import SparkSession
 
 from spark.errors import MissingJdk
 
-__all__ = ["JAVA_MIN", "build_session", "find_java_home", "register"]
-
 JAVA_MIN = 17
 REGISTERED = "HEADGATE_SPARK_REGISTERED"  # in the environment: the module for Spark's own search offers nothing
 _JVMS = Path("/usr/lib/jvm")

@@ -12,8 +12,6 @@ import msgspec
 
 from spark.errors import BadOption, GatewayUnreachable, PublishRefused
 
-__all__ = ["Answer", "GatewayClient"]
-
 TIMEOUT_S: Final = 30.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.05, 2.0
 _AGAIN: Final = frozenset({408, 409, 425, 429, 502, 503, 504})

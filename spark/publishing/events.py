@@ -17,8 +17,6 @@ from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructT
 from spark.errors import BadOption, BadRow
 from spark.publishing.options import WriterOptions, fields_of
 
-__all__ = ["FIELDS", "Request", "RowEvents", "requests", "rows_of"]
-
 _TEXT = (StringType,)
 _TIME = (TimestampType, TimestampNTZType)
 FIELDS: Final[Mapping[str, tuple[type[DataType], ...]]] = {

@@ -10,8 +10,6 @@ import msgspec
 from spark import parsing
 from spark.errors import BadOption
 
-__all__ = ["ROWS_MAX", "WriterOptions", "fields_of"]
-
 ROWS_MAX = 10_000  # of one request
 BYTES_MAX = 64 << 20  # likewise
 

@@ -28,8 +28,6 @@ from spark.publishing.client import GatewayClient
 from spark.publishing.events import RowEvents, requests, rows_of
 from spark.publishing.options import WriterOptions
 
-__all__ = ["BatchWriter", "Published", "StreamWriter"]
-
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # as Spark names them for its tasks
 _REPEATED_OTHERWISE = 422
 

@@ -9,8 +9,6 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-__all__ = ["PACKAGES", "write_package"]
-
 PACKAGES: Final = ("spark", "store", "controller", "pyspark_headgate")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the same zip of the same files
 

@@ -16,8 +16,6 @@ from spark.tables.files import Place
 from spark.tables.manifest import Manifest
 from spark.tables.schemas import SPECS
 
-__all__ = ["LOG", "open_session", "refresh"]
-
 LOG: Final = "log"
 _READ_OPTION: Final = "target"
 

@@ -32,8 +32,6 @@ from spark.errors import BadOption
 from spark.source.json_types import Json
 from store.api.message import EVENT, Message
 
-__all__ = ["DATA", "DATA_ERROR", "BodyDecoder", "data_type"]
-
 DATA, DATA_ERROR = "data", "data_error"
 REASON_CHARS_MAX: Final = 200
 

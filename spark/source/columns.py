@@ -43,8 +43,6 @@ from store.api.queues import Fetched
 from store.base.errors import CorruptFrame
 from store.format.frame import HEADER, ROWS_DTYPE
 
-__all__ = ["DERIVED", "TIME_MS_MAX", "TYPES", "Columns", "schema_of"]
-
 TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999: the last instant Spark and Python can both show
 
 _TEXT = StringType()

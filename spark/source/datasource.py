@@ -31,8 +31,6 @@ from spark.source.readers import BatchReader, PushingReader, StreamReader
 if TYPE_CHECKING:
     from spark.publishing.writers import BatchWriter, StreamWriter
 
-__all__ = ["PUSHDOWN", "HeadgateDataSource", "PushingDataSource"]
-
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"  # the setting without which Spark refuses sources that push
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

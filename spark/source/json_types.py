@@ -18,8 +18,6 @@ from spark.decode.fields import time_us_of
 from spark.errors import BadOption
 from store.api.message import Message
 
-__all__ = ["Json"]
-
 _Build = Callable[[list[Any], pa.DataType], pa.Array]
 _BITS: Final[dict[type[T.DataType], int]] = {T.ByteType: 7, T.ShortType: 15, T.IntegerType: 31, T.LongType: 63}
 _PLAIN: Final[dict[type[T.DataType], Any]] = {

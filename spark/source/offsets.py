@@ -11,8 +11,6 @@ from spark.errors import BadOption
 from spark.source.options import EARLIEST, LATEST, At, Place
 from store.api.queues import Bounds
 
-__all__ = ["Range", "advance", "chosen_queues", "decode", "encode", "place", "ranges"]
-
 
 class Range(NamedTuple):
     """Records `start` (inclusive) to `end` (exclusive) of one queue: what one task reads."""

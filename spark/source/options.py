@@ -12,8 +12,6 @@ from spark.errors import BadOption
 from store.api.filters import check_levels
 from store.rpc import wire
 
-__all__ = ["EARLIEST", "LATEST", "At", "Format", "Place", "SourceOptions", "parse_place"]
-
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 

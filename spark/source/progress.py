@@ -16,8 +16,6 @@ from spark.errors import BadOption, GatewayUnreachable, PublishRefused
 from spark.publishing.client import GatewayClient
 from spark.source.options import SourceOptions
 
-__all__ = ["GroupProgress"]
-
 INTERVAL_S: Final = 5.0
 _NOT_THERE: Final = frozenset({404})
 _NONE: Final[frozenset[int]] = frozenset()

@@ -12,8 +12,6 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEq
 
 from spark.source.selection import FIELDS, Selection
 
-__all__ = ["Pushed"]
-
 _END: Final = (1 << 63) - 1
 
 

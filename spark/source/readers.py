@@ -48,8 +48,6 @@ from store.rpc.credentials import CredentialFiles
 if TYPE_CHECKING:
     from spark.source.progress import GroupProgress
 
-__all__ = ["BatchReader", "PushingReader", "QueueRange", "StreamReader"]
-
 BEHIND_S: Final = 2.0  # that a node may be behind another one that has told of records
 BEHIND_POLL_S: Final = 0.05
 

@@ -6,8 +6,6 @@ from store.base.errors import CorruptFrame, OffsetOutOfRange
 from store.format.frame import ROWS_DTYPE
 from store.remoting.reader import RemoteReader
 
-__all__ = ["RecordSizes"]
-
 RECORDS: Final = 200  # of one sample
 UNKNOWN_BYTES: Final = 200.0  # of a record that cannot be read
 TURNS: Final = 16  # micro-batches that a sample is good for

@@ -13,8 +13,6 @@ from store.api.devices import Devices
 from store.api.filters import matches
 from store.api.message import Message
 
-__all__ = ["ADDRESS", "FIELDS", "Selection", "address_of"]
-
 ADDRESS: Final = "address"
 DEVICE: Final = "device"
 FIELDS: Final = (ADDRESS, DEVICE, "type", "protocol", "key", "speaker", "principal", "content_type")

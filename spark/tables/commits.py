@@ -38,8 +38,6 @@ from spark.tables.schemas import DAY, FINDINGS, SPECS
 from spark.tables.state import STATE
 from spark.telemetry.forgetting import Capacity
 
-__all__ = ["JOB_FILE", "Commits", "Settings"]
-
 JOB_FILE = "headgate-job"
 _LOCK_FILE = ".lock"
 VACUUM_EVERY_MS = 3_600_000

@@ -11,8 +11,6 @@ from spark.tables.reports import BucketReport, Plan
 from spark.tables.schemas import SPECS
 from spark.telemetry.windows import INSTANT, WINDOW_MS
 
-__all__ = ["DRIVER", "counts_after", "progress_after", "traffic_after"]
-
 DRIVER = 9999  # the "bucket" of the files that the driver writes itself
 
 

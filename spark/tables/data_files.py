@@ -24,8 +24,6 @@ from spark.tables.schemas import DAY, SPECS
 from spark.telemetry.groups import codes, column
 from spark.telemetry.windows import INSTANT
 
-__all__ = ["OPEN", "SETTLED", "bucket_of", "kind_of", "merge_files", "pass_of", "take_settled", "write_rows"]
-
 OPEN, SETTLED = "open", "settled"
 _STATS_TEXT_MAX = 64  # characters of a text in the statistics
 _ROW_GROUP_ROWS = 128_000

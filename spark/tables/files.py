@@ -19,8 +19,6 @@ from pyarrow import fs
 
 from spark.errors import BadOption, DiskFull
 
-__all__ = ["Place"]
-
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SCHEMES = ("s3", "s3a")
 

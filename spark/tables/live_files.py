@@ -8,8 +8,6 @@ import pyarrow as pa
 from spark.tables.data_files import OPEN, SETTLED, bucket_of, kind_of, pass_of
 from spark.tables.reports import NewFile
 
-__all__ = ["MERGE_FILES", "LiveFiles"]
-
 MERGE_FILES = 32  # small settled files of one bucket and day that are merged into one
 _SMALL_BYTES = 32 << 20  # a larger file is left as it is
 _RUN_FILES = 128  # merged at once

@@ -12,8 +12,6 @@ import msgspec
 from spark.errors import OutputMismatch, SparkError
 from spark.tables.files import Place
 
-__all__ = ["MANIFEST", "TICKS_MAX", "Manifest", "Progress", "TrafficRow", "sequence"]
-
 MANIFEST: Final = "manifest.json"
 TICKS_MAX: Final = 1_000_000  # passes between two micro-batches
 

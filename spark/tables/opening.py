@@ -10,8 +10,6 @@ from spark.errors import OutputMismatch, SparkError
 from spark.tables.files import Place
 from spark.tables.schemas import SPECS
 
-__all__ = ["evolve", "open_table"]
-
 _CONFIGURATION = {"delta.checkpointInterval": "50", "delta.enableExpiredLogCleanup": "true"}
 
 

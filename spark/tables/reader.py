@@ -21,8 +21,6 @@ from spark.tables.manifest import Manifest, Progress
 from spark.tables.schemas import DAY, SPECS
 from spark.telemetry.windows import INSTANT, WINDOW_MS
 
-__all__ = ["Progress", "Tables"]
-
 
 class Tables:
     """The output of a telemetry job, which may be running. Empty answers until its first commit."""

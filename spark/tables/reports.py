@@ -8,8 +8,6 @@ from spark.tables.files import Place
 from spark.tables.manifest import TrafficRow
 from spark.telemetry.forgetting import Capacity
 
-__all__ = ["BucketReport", "NewFile", "Plan", "QueueCount"]
-
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The driver's word to every bucket: which pass this is, and what it continues."""

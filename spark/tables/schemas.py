@@ -12,8 +12,6 @@ from spark.telemetry.groups import column, flatten, lists
 from spark.telemetry.liveness import COUNTS, DEVICES
 from spark.telemetry.windows import CENTROIDS, INSTANT, LATEST, PARTIALS, STATES, WINDOW_MS
 
-__all__ = ["DAY", "FINDINGS", "SPECS", "WINDOWS", "WINDOW_TABLES", "Spec", "partials_from", "presented", "rated"]
-
 DAY = pa.field("day", pa.date32())
 FINDINGS = "anomalies"  # the table of what the job finds: anomalies, silence, return
 SETTLED_CENTROIDS, SETTLED_COMPRESSION = 16, 30  # a settled window's digest: for rolling windows up, and corrections

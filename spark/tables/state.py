@@ -18,8 +18,6 @@ from spark.telemetry.liveness import DEVICES
 from spark.telemetry.marks import MARKS
 from spark.telemetry.windows import LATEST, PARTIALS
 
-__all__ = ["STATE", "BucketState", "load_state", "save_state"]
-
 STATE = "state"
 _OTHERS = 4  # tables that are no windows' and no marks'
 

@@ -9,8 +9,6 @@ import pyarrow.compute as pc
 
 from spark.telemetry.groups import codes, group
 
-__all__ = ["ALIASES", "learn", "resolve"]
-
 ALIASES = pa.schema([("device", pa.string()), ("alias", pa.int64()), ("metric", pa.string())])
 _UNNAMED = "alias/"
 

@@ -27,8 +27,6 @@ import pyarrow as pa
 from spark.telemetry.events import EVENTS, events_of
 from spark.telemetry.groups import Indices, codes, column, group
 
-__all__ = ["LEVEL_SHIFT", "RANKS_MAX", "SERIES", "SPIKE", "STUCK", "detect"]
-
 SPIKE, LEVEL_SHIFT, STUCK = "spike", "level_shift", "stuck"
 RANKS_MAX = 512  # samples of one series in one batch that are looked at
 WARM_COUNT = 30  # samples from which on a series is judged

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from spark.telemetry.groups import Indices
 
-__all__ = ["COMPRESSION", "EXACT_MAX", "Digests", "compress", "merge", "quantiles"]
-
 EXACT_MAX = 64  # centroids of one digest that are kept as they are
 COMPRESSION = 100  # delta: of a digest that has more
 

@@ -9,8 +9,6 @@ import pyarrow.compute as pc
 
 from spark.telemetry.windows import INSTANT
 
-__all__ = ["ANOMALY", "EVENTS", "LIVENESS", "events_of", "finding_at"]
-
 ANOMALY, LIVENESS = "analytics/anomaly/", "analytics/liveness/"  # addresses at which findings are published, by device
 
 EVENTS = pa.schema(

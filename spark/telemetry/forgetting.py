@@ -17,8 +17,6 @@ from spark.telemetry.groups import codes, group
 from spark.telemetry.liveness import LEARNED_COUNT
 from spark.telemetry.windows import INSTANT
 
-__all__ = ["Capacity", "crowded_out", "has_series", "refused_devices", "refused_samples", "stale", "trimmed_aliases"]
-
 GRACE_MS = 600_000  # for so long a device that was heard once does not give way
 
 Mask = npt.NDArray[np.bool_]

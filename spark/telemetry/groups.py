@@ -8,8 +8,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Groups", "Indices", "codes", "column", "flatten", "group", "lists"]
-
 Indices: TypeAlias = npt.NDArray[np.int64]
 _KEY_MAX = 1 << 62
 

@@ -12,20 +12,6 @@ import numpy.typing as npt
 
 from spark.telemetry.windows import WINDOW_MS
 
-__all__ = [
-    "AHEAD",
-    "FINDING",
-    "IN_LATEST",
-    "IN_WINDOWS",
-    "LATE",
-    "OK",
-    "TOO_MANY_DEVICES",
-    "TOO_MANY_METRICS",
-    "TOO_OLD",
-    "Limits",
-    "judge",
-]
-
 OK = "ok"
 LATE = "late"  # stored after its window was settled; the window is corrected
 TOO_OLD = "too_old"  # later than windows are corrected: in the latest values still, in no window

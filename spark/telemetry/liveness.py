@@ -18,21 +18,6 @@ from spark.telemetry.events import EVENTS, events_of
 from spark.telemetry.groups import Indices, codes, column, group
 from spark.telemetry.windows import INSTANT
 
-__all__ = [
-    "ALIVE",
-    "BACK",
-    "COUNTS",
-    "DEVICES",
-    "FLAPPING",
-    "KINDS",
-    "NEW",
-    "SILENT",
-    "Flags",
-    "any_heard",
-    "observe",
-    "silence",
-]
-
 NEW, ALIVE, SILENT, FLAPPING = "new", "alive", "silent", "flapping"
 BACK = "back"
 KINDS = (SILENT, BACK, FLAPPING)  # of findings

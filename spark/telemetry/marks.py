@@ -15,8 +15,6 @@ import pyarrow.compute as pc
 from spark.telemetry.groups import codes, column, group
 from spark.telemetry.windows import INSTANT
 
-__all__ = ["MARKS", "advance", "behind", "prune"]
-
 MARKS = pa.schema([("device", pa.string()), ("metric", pa.string()), ("until", INSTANT)])  # the newest settled start
 
 

@@ -17,20 +17,6 @@ import pyarrow.compute as pc
 from spark.telemetry import digest
 from spark.telemetry.groups import Groups, codes, column, flatten, group, lists
 
-__all__ = [
-    "INSTANT",
-    "LATEST",
-    "PARTIALS",
-    "SAMPLES",
-    "STATES",
-    "WINDOW_MS",
-    "absorb",
-    "coarser",
-    "latest_of",
-    "partials_of",
-    "settled_before",
-]
-
 WINDOW_MS = 60_000
 OPEN_MAX = 1_000_000  # windows of one bucket and width that wait for more late samples
 INSTANT = pa.timestamp("us", "UTC")

@@ -15,8 +15,6 @@ from store.api.log import LogCalls
 from store.api.queues import QueueCalls
 from store.api.timers import TimerCalls
 
-__all__ = ["StoreClient"]
-
 
 class StoreClient(Protocol):
     """One store group, or all groups of a cluster behind one. What is asked of it raises `StoreError` and its kind.

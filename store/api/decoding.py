@@ -7,8 +7,6 @@ import msgspec
 
 from store.api.filters import matches
 
-__all__ = ["DecodeRule"]
-
 Format = Literal["auto", "json", "senml", "senml-cbor", "cbor", "sparkplug", "number", "text", "none"]
 
 

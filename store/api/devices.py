@@ -20,8 +20,6 @@ import msgspec
 from store.api.filters import check_levels, matches
 from store.api.message import EVENT, Message
 
-__all__ = ["DEVICE_CHARS_MAX", "DeviceRule", "Devices", "generated"]
-
 DEVICE_CHARS_MAX: Final = 256  # a longer name is cut
 _REMEMBERED_MAX = 65_536  # pairs of address and name that are remembered
 _LEVEL = 2  # of an address, counted from 0: as the adapters' `device_level`

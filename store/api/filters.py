@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-__all__ = ["check_levels", "matches"]
-
 
 def matches(pattern: Sequence[str], levels: Sequence[str]) -> bool:
     """Returns whether a filter of these levels matches an address of those."""

@@ -5,8 +5,6 @@ from typing import Protocol
 
 from store.format.frame import QueueNumber
 
-__all__ = ["GroupCalls"]
-
 
 class GroupCalls(Protocol):
     """The cursors of consumer groups; of a cluster those of its home group."""

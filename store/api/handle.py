@@ -18,8 +18,6 @@ from typing import NamedTuple
 from store.base.errors import BadHandle
 from store.format.frame import LogOffset, QueueNumber, QueueOffset
 
-__all__ = ["HANDLE_CHARS_MAX", "KEY_BYTES", "Grant", "LeaseHandle", "queue_of"]
-
 KEY_BYTES = 32
 HANDLE_CHARS_MAX = 1024  # more cannot be a handle, and is not looked at
 _VERSION = 2

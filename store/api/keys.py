@@ -3,19 +3,6 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-__all__ = [
-    "EXISTS",
-    "Change",
-    "Changes",
-    "Delete",
-    "Entry",
-    "KeyCalls",
-    "Namespace",
-    "Page",
-    "Put",
-    "Transacted",
-]
-
 EXISTS: Final = -1  # as an expected revision: any, but the key must be there
 
 

@@ -27,19 +27,6 @@ from store.api.keys import Entry, Put
 from store.base.errors import DamagedExport
 from store.format.frame import FRAME_BYTES_MAX
 
-__all__ = [
-    "BATCH_BYTES",
-    "BATCH_COUNT_MAX",
-    "ExportWriter",
-    "Exported",
-    "Imported",
-    "batches",
-    "export_to",
-    "exporting",
-    "import_from",
-    "read_export",
-]
-
 VERSION: Final = 1
 BLOCK_BYTES: Final = 1 << 20  # of entries in a block; the one that reaches it is its last
 BATCH_BYTES: Final = 1 << 20  # of keys and values stored by one change in an import

@@ -20,28 +20,6 @@ from store.base.errors import KeyTooLong, NamespaceFull, RevisionConflict, Store
 from store.format.frame import Position
 from store.format.records import KvDelete, KvExpired, KvLimits, KvPut, KvTransaction
 
-__all__ = [
-    "GONE",
-    "KEY_BYTES_MAX",
-    "KV_RECORDS",
-    "NAMESPACE_BYTES_MAX",
-    "OPERATIONS_COUNT_MAX",
-    "KvRecord",
-    "SlotContent",
-    "Space",
-    "State",
-    "Verdict",
-    "apply",
-    "changes_of",
-    "check_key",
-    "check_slot",
-    "end_of_prefix",
-    "revision",
-    "slot",
-    "slot_range",
-    "split",
-]
-
 KEY_BYTES_MAX = 480
 NAMESPACE_BYTES_MAX = 28  # with a key and a length it stays below LMDB's limit of 511
 OPERATIONS_COUNT_MAX = 1_024  # in one transaction; as many compares

@@ -8,8 +8,6 @@ from store.base.errors import StoreError
 from store.format.frame import Frame, QueueNumber, QueueOffset
 from store.format.policy import LeasePolicy
 
-__all__ = ["Lease", "LeaseCalls"]
-
 
 class Lease(NamedTuple):
     """A message lent to a consumer: `deliveries` is how often it had been lent before, and counted.

@@ -7,8 +7,6 @@ from typing import NamedTuple, Protocol, TypeAlias
 from store.base.errors import StoreError
 from store.format.frame import Frame, LogOffset, Position, QueueNumber, UnplacedFrame
 
-__all__ = ["Appended", "IndexKind", "LogCalls", "OnAppended", "TailListener"]
-
 
 class Appended(NamedTuple):
     """The log offset of an appended frame.

@@ -4,8 +4,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["EVENT", "REPLY_QUEUE", "Message", "decode", "encode"]
-
 EVENT = "cloudevents"  # key in `Message.native` of what an event said besides the fields: `subject` among it
 REPLY_QUEUE = "reply_queue"  # key in `Message.native["amqp"]`: the queue that answers are wanted in
 

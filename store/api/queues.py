@@ -6,8 +6,6 @@ from typing import NamedTuple, Protocol, TypeAlias
 from store.format.frame import Frame, QueueNumber, QueueOffset
 from store.format.queue_config import QueueConfig
 
-__all__ = ["Bounds", "Fetched", "QueueCalls", "QueuesListener"]
-
 
 class Bounds(NamedTuple):
     """The offsets of a queue that can be read: `first` (inclusive) to `next` (exclusive)."""

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-__all__ = ["TimerCalls", "TimerEntry", "TimersHeld"]
-
 
 class TimersHeld(NamedTuple):
     """The number of pending timers, and the bytes that they hold."""

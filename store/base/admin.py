@@ -28,8 +28,6 @@ from store.base.browsers import BROWSERS, knows_host, same_origin
 from store.base.listening.places import Places, origin_of
 from store.base.process_errors import listening_on
 
-__all__ = ["AdminPlace", "AdminServer", "AdminSettings", "ReadyState", "StatusSource", "process_registry"]
-
 HEAD_BYTES_MAX = 8 * 1024  # a request head that is longer gets 431
 HEAD_TIMEOUT_S = 5.0  # from connecting to the end of the head
 PAGE_TIMEOUT_S = 5.0  # for the runtime to say what it is asked
@@ -96,7 +94,7 @@ class AdminServer:
         self._allowed_hosts: Collection[str] = ()
         self._gather: Callable[[], Awaitable[None]] | None = None
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()  # one a connection
+        self.tasks: set[asyncio.Task[Any]] = set()  # one a connection
         self._places = Places()  # <= CONNECTIONS_MAX
         self._pages: dict[str, Callable[[str], _Answer | Awaitable[_Answer]]] = {
             "/healthz": self._healthz,
@@ -148,9 +146,9 @@ class AdminServer:
         if self._server is None:
             return
         self._server.close()
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
         await self._server.wait_closed()
         self._server = None
 
@@ -158,7 +156,7 @@ class AdminServer:
         """One connection: one request, one answer."""
         task = asyncio.current_task()
         assert task is not None
-        self._tasks.add(task)
+        self.tasks.add(task)
         accepted = writer.get_extra_info("socket")
         self._places.take(task, origin_of(accepted.family, writer.get_extra_info("peername")), CONNECTIONS_MAX)
         try:
@@ -170,7 +168,7 @@ class AdminServer:
         except (ConnectionError, TimeoutError):
             pass  # the peer has gone or does not read; there is nobody to tell
         finally:
-            self._tasks.discard(task)
+            self.tasks.discard(task)
             self._places.leave(task)
             writer.close()
 

@@ -11,8 +11,6 @@ from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
-__all__ = ["BROWSERS", "allows_origin", "knows_host", "same_origin"]
-
 ANY: Final = "*"
 # What browsers send with their requests, and a page cannot keep them from sending, at least one of them; the tools that
 # send none of these are no browsers. Sec-Fetch-Site alone is not enough: it is sent to trustworthy origins only.

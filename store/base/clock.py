@@ -2,8 +2,6 @@
 
 import time
 
-__all__ = ["now_ms"]
-
 
 def now_ms() -> int:
     """The clock of all shells: ms since 1970."""

@@ -1,46 +1,5 @@
 """The errors of a store; each tells whether what was being written is stored, is not, or may be."""
 
-__all__ = [
-    "AppendOutcomeUnknown",
-    "BadArgument",
-    "BadHandle",
-    "CorruptFrame",
-    "DamagedExport",
-    "DataDirLocked",
-    "ForeignCluster",
-    "ForeignLog",
-    "FrameTooLarge",
-    "KeyTooLong",
-    "LeaseLost",
-    "NamespaceFull",
-    "NoSuchTimer",
-    "NotMaster",
-    "NotRebuildable",
-    "NotWritable",
-    "OffsetOutOfRange",
-    "QueueDropped",
-    "RemoteFailure",
-    "ReplicaIncomplete",
-    "RevisionCompacted",
-    "RevisionConflict",
-    "SequenceOutOfOrder",
-    "SnapshotLost",
-    "SnapshotUnusable",
-    "StoreClosed",
-    "StoreError",
-    "StoreFailed",
-    "StoreFull",
-    "StoreOverloaded",
-    "StoreUnreachable",
-    "TimerTooFar",
-    "TimersFull",
-    "TooManyHolds",
-    "TransactionTooLarge",
-    "TruncationRefused",
-    "ViewsDamaged",
-    "WrongGroup",
-]
-
 
 class StoreError(Exception):
     """The root. `retriable`: nothing was stored and the same call may succeed later."""

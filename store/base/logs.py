@@ -12,8 +12,6 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-__all__ = ["LogSettings", "configure", "get"]
-
 # Libraries whose "info" is our "debug".
 _TALKATIVE = (
     "httpx",

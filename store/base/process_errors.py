@@ -3,8 +3,6 @@
 import contextlib
 from collections.abc import Iterator
 
-__all__ = ["ConfigError", "HeadgateError", "ServerFailed", "cannot_listen", "listening_on"]
-
 
 class HeadgateError(Exception):
     """The root of everything that the gateway raises on purpose."""

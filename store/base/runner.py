@@ -18,8 +18,6 @@ import uvloop
 
 from store.base import logs
 
-__all__ = ["Run", "StopRequested", "hangups", "run_server"]
-
 SWITCH_INTERVAL_S = 0.0005  # how long the loop may keep the interpreter from the store's threads
 GC_THRESHOLD = 50_000  # new containers between two looks for cycles: messages make none, so looks are mostly in vain
 

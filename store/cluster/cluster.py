@@ -22,8 +22,6 @@ from store.cluster.store_groups import Connect, StoreGroups
 from store.cluster.timers import ClusterTimers
 from store.remoting import NearStore, RemoteStore
 
-__all__ = ["ClusterStore", "Connect", "connect_remote"]
-
 
 def connect_remote(controller: ControllerClient, *, zone: str | None = None, **options: Any) -> Connect:
     """Makes the clients of groups: over the network to whoever the controller says is master.
@@ -70,20 +68,20 @@ class ClusterStore:
 
     def __init__(self, controller: ControllerClient, connect: Connect) -> None:
         """Begins to connect; the event loop has to be running."""
-        self._groups = StoreGroups(controller, connect)
-        self.log = ClusterLog(self._groups)
-        self.queues = ClusterQueues(self._groups)  # type: ignore[abstract]  # the rest is routed
-        self.keys = self._groups.home.keys
-        self.groups = ClusterGroups(self._groups)
-        self.leases = ClusterLeases(self._groups)  # type: ignore[abstract]  # the rest is routed
-        self.timers = ClusterTimers(self._groups)
+        self.store_groups = StoreGroups(controller, connect)
+        self.log = ClusterLog(self.store_groups)
+        self.queues = ClusterQueues(self.store_groups)  # type: ignore[abstract]  # the rest is routed
+        self.keys = self.store_groups.home.keys
+        self.groups = ClusterGroups(self.store_groups)
+        self.leases = ClusterLeases(self.store_groups)  # type: ignore[abstract]  # the rest is routed
+        self.timers = ClusterTimers(self.store_groups)
 
     @classmethod
     async def open(cls, controller: ControllerClient, connect: Connect) -> "ClusterStore":
         """Connects, and waits for the home group. Raises `StoreUnreachable`."""
         store = cls(controller, connect)
         try:
-            home = store._groups.home
+            home = store.store_groups.home
             if isinstance(home, RemoteStore):
                 await home.connected()
         except BaseException:
@@ -101,24 +99,24 @@ class ClusterStore:
 
     async def close(self) -> None:
         """Disconnects from all groups."""
-        await self._groups.close()
+        await self.store_groups.close()
 
     @property
     def group(self) -> int:
         """See `StoreClient.group`."""
-        return self._groups.controller.home
+        return self.store_groups.controller.home
 
     @property
     def logs(self) -> Mapping[int, StoreClient]:
         """See `StoreClient.logs`."""
-        return MappingProxyType(self._groups.logs)
+        return MappingProxyType(self.store_groups.logs)
 
     @property
     def unreachable(self) -> Sequence[int]:
         """The groups to which no connection stands."""
-        return self._groups.unreachable
+        return self.store_groups.unreachable
 
     @property
     def troubles(self) -> Mapping[int, str]:
         """Returns why groups do not take what they were sent, as they said last; groups that take it are left out."""
-        return self._groups.troubles
+        return self.store_groups.troubles

@@ -2,8 +2,6 @@
 
 from store.cluster.store_groups import StoreGroups
 
-__all__ = ["ClusterGroups"]
-
 
 class ClusterGroups:
     """`GroupCalls` of all groups: the home group's `commit` and `offsets`."""

@@ -12,8 +12,6 @@ from store.cluster.store_groups import StoreGroups, routed
 from store.format.frame import ROW, QueueNumber, QueueOffset
 from store.format.policy import LeasePolicy
 
-__all__ = ["ClusterLeases"]
-
 T = TypeVar("T")
 
 

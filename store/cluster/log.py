@@ -9,8 +9,6 @@ from store.base.errors import StoreError
 from store.cluster.store_groups import StoreGroups
 from store.format.frame import ROW, Frame, LogOffset, Position, QueueNumber, UnplacedFrame, group_of
 
-__all__ = ["ClusterLog"]
-
 
 class ClusterLog(LogCalls):
     """`LogCalls` of all groups."""

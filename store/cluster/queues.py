@@ -8,8 +8,6 @@ from store.cluster.store_groups import StoreGroups, routed
 from store.format.frame import QueueNumber
 from store.format.queue_config import QueueConfig
 
-__all__ = ["ClusterQueues"]
-
 
 @routed("queues")
 class ClusterQueues(QueueCalls):

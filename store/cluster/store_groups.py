@@ -13,8 +13,6 @@ from store.base.errors import StoreUnreachable
 from store.format.frame import QueueNumber
 from store.remoting import RemoteStore
 
-__all__ = ["Connect", "StoreGroups", "routed"]
-
 logger = logging.getLogger(__name__)
 
 ROUTES_COUNT_MAX = 1 << 20  # queues whose group is remembered; a queue never changes its group

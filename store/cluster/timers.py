@@ -9,8 +9,6 @@ from store.cluster.store_groups import StoreGroups
 from store.format.frame import group_of
 from store.format.timer_key import TimerKey
 
-__all__ = ["ClusterTimers"]
-
 
 class ClusterTimers(TimerCalls):
     """`TimerCalls` of all groups."""

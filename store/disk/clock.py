@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable
 from threading import Lock
 
-__all__ = ["LEAP_MS", "RisingClock", "SteadyClock", "WallClock"]
-
 logger = logging.getLogger(__name__)
 
 LEAP_MS = 10 * 60 * 1000  # a clock that was set ahead by more is not believed at once

@@ -9,8 +9,6 @@ import os
 from threading import Lock
 from typing import NamedTuple
 
-__all__ = ["ColdReads"]
-
 AHEAD_BYTES_MIN, AHEAD_BYTES_MAX = 128 << 10, 1 << 20
 GAP_BYTES_MAX = 128 << 10  # a reader may skip so much and still go on where it was
 WINDOWS_MAX = 8  # readers of one file that are told apart

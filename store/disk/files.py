@@ -8,8 +8,6 @@ from typing import Protocol
 
 from store.disk.cold import ColdReads
 
-__all__ = ["DIRECTORY_MODE", "FILE_MODE", "File", "Files", "OsFile", "OsFiles", "write_whole"]
-
 FILE_MODE = 0o600  # messages, and the key that handles are signed with: nobody else reads them
 DIRECTORY_MODE = 0o700
 

@@ -6,8 +6,6 @@ from threading import Event, Thread
 from time import monotonic
 from typing import NamedTuple
 
-__all__ = ["Chore", "Housekeeper"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -10,8 +10,6 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["is_cut_short", "is_mapped_beyond"]
-
 _PAGE = struct.Struct("<QHHHH")  # number, pad, flags, lower (the end of the node pointers), upper
 _META = struct.Struct(
     "<IIQQ48s48sQQ"

@@ -7,8 +7,6 @@ from pathlib import Path
 from store.base.errors import DataDirLocked
 from store.disk.files import FILE_MODE
 
-__all__ = ["DataDirLock"]
-
 
 class DataDirLock:
     """An flock on `LOCK` in a data directory. The kernel drops it with its process, however that ends."""

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from store.disk.files import Files
 
-__all__ = ["PRESENCE_LOOK_S", "Identity", "Presence", "identity_of"]
-
 PRESENCE_LOOK_S = 1.0  # between two looks: what is acknowledged in between, without replicas, may be lost
 LOCK, VIEWS = "LOCK", Path("views") / "data.mdb"
 

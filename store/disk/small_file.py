@@ -12,8 +12,6 @@ from google_crc32c import value
 
 from store.disk.files import Files, write_whole
 
-__all__ = ["read_small_file", "write_small_file"]
-
 logger = logging.getLogger(__name__)
 
 _FILE_BYTES_MAX = 1 << 20

@@ -12,8 +12,6 @@ from pathlib import Path
 from store.base.errors import StoreFull
 from store.disk.files import Files
 
-__all__ = ["DISK_RESERVE_BYTES", "LOOK_S", "NO_FILES", "NO_ROOM", "Space", "no_room_is_full"]
-
 logger = logging.getLogger(__name__)
 
 DISK_RESERVE_BYTES = 256 << 20  # for the views, which follow, and for the records that retention writes to make room

@@ -23,12 +23,11 @@ from store.disk.space import NO_ROOM, Space
 from store.engine.compaction import RowWatch
 from store.engine.loop_commits import LoopCommits
 from store.format.frame import FRAME_ASYNC, FRAME_GUARDED, UnplacedFrame
+from store.format.placed import Placed
 from store.guards.table import Admitted, GuardTable
-from store.log.log import CommitLog, Placed
+from store.log.log import CommitLog
 from store.log.producers import ProducerTable
 from store.log.run import Run, RunBuilder
-
-__all__ = ["FLUSH_INTERVAL_MS", "Committed", "Committer", "Late"]
 
 logger = logging.getLogger(__name__)
 

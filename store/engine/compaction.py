@@ -34,8 +34,6 @@ from store.log.log import CommitLog
 from store.views import Views
 from store.views.compact import CompactKey, Live
 
-__all__ = ["COPY_BYTES", "LIVE_SHARE_MAX", "Compaction", "Copy", "RowWatch", "copies_frame"]
-
 logger = logging.getLogger(__name__)
 
 COPY_BYTES = 1 << 20  # of records stored again in one frame

@@ -18,8 +18,6 @@ from store.format.frame import LogOffset
 from store.log.run import Run, joined
 from store.views import Views
 
-__all__ = ["LINGER_S", "Dispatcher"]
-
 logger = logging.getLogger(__name__)
 
 LINGER_S = 0.1  # how long runs gather

@@ -29,18 +29,18 @@ from store.engine.opening import DataDir, open_data_dir
 from store.engine.receiver import Receiver
 from store.engine.recovery import OnProgress, cut_off, give_up, recover, settle
 from store.engine.trimming import RETENTION_INTERVAL_S, Trimmer
+from store.format.chunks import QueueEnd
 from store.format.frame import LogOffset, QueueNumber, UnplacedFrame
+from store.format.placed import Placed
 from store.guards.table import GuardTable, ViewQueries
-from store.log.log import SEGMENT_SIZE_BYTES, Placed
+from store.log.log import SEGMENT_SIZE_BYTES
 from store.log.producers import ProducerTable
 from store.log.retention import UNLIMITED, Limits
-from store.log.run import QueueEnd, Run, RunBuilder
+from store.log.run import Run, RunBuilder
 from store.log.scrub import SCRUB_BYTES_PER_S, STEP_S, Scrub
 from store.log.sealer import Sealer
 from store.log.tail import LogTail
 from store.views import MAP_SIZE_BYTES
-
-__all__ = ["Committed", "Engine", "Role"]
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class Engine:
                 map_size_bytes=map_size_bytes,
             )
             self.log, self.views, self.seals = directory.log, directory.views, directory.seals
-            self._builder = RunBuilder(self._stored_end, lambda: self.views.dispatched)
+            self.builder = RunBuilder(self._stored_end, lambda: self.views.dispatched)
             self._inherited = self._recover(directory, confirmed, truncate_to, give_up_from, on_recovering)
             self._views_at = self.views.dispatched  # when it was opened
             self.scrub = Scrub(
@@ -140,16 +140,16 @@ class Engine:
                 guards.follow(at.frame, at.start)
                 if at.frame.producer_id:
                     producers.follow(at.frame.producer_id, at.frame.sequence, at.start)
-            self._space = Space(files, data_dir, disk_reserve_bytes, owed=lambda: self._dispatcher.owed_bytes)
+            self.space = Space(files, data_dir, disk_reserve_bytes, owed=lambda: self._dispatcher.owed_bytes)
             self._dispatcher = Dispatcher(
                 self.views,
-                self._space,
+                self.space,
                 linger_s=linger_s,
                 ahead=lambda: self._ahead,
                 applied=on_dispatched,
                 fail=self.fail,
             )
-            self._space.look()
+            self.space.look()
             self._opened = opened.pop_all()
         watch = RowWatch()
         self.loop_commits = LoopCommits()
@@ -164,10 +164,10 @@ class Engine:
         if role == "master":
             self._writer = self._committer = Committer(
                 self.log,
-                self._builder,
+                self.builder,
                 producers,
                 guards,
-                self._space,
+                self.space,
                 now_ms=now_ms,
                 epoch=epoch,
                 stored_at_ms=max([self.views.stored_at_ms, *(at.stored_at_ms for at in inherited[-1:])]),
@@ -181,11 +181,11 @@ class Engine:
                 written=written if on_written is not None else None,
             )
         else:
-            self._writer = self._receiver = Receiver(
+            self._writer = self.receiver = Receiver(
                 self.log,
-                self._builder,
+                self.builder,
                 self.tail,
-                self._space,
+                self.space,
                 applied=self.views.dispatched,
                 flushed=on_flushed,
                 report=on_committed,
@@ -204,11 +204,11 @@ class Engine:
             gone=lambda: self._keeper.stopped or self._error is not None,
             lost=lost,
         )
-        self._presence = Presence(files, data_dir, lambda: self.log.segments[-1].path)
+        self.presence = Presence(files, data_dir, lambda: self.log.segments[-1].path)
         self.sealer = Sealer(self.log, self.seals)
         self._keeper = Housekeeper(
             [
-                Chore(LOOK_S, self._space.look),
+                Chore(LOOK_S, self.space.look),
                 Chore(STEP_S, self.sealer.step),
                 Chore(PRESENCE_LOOK_S, self._look_for_files),
                 Chore(STEP_S, self.scrub.step),
@@ -245,7 +245,7 @@ class Engine:
             return ()
         if not directory.is_whole:
             raise ReplicaIncomplete(f"the log ends at {self.log.end}, before the views at {directory.whole_at}")
-        return recover(self.log, self.views, self._builder, confirmed=confirmed, on_progress=on_progress)
+        return recover(self.log, self.views, self.builder, confirmed=confirmed, on_progress=on_progress)
 
     def inherit(self) -> Sequence[Run]:
         """The runs in a new master's log that nobody has confirmed yet; they come before all that is reported. Once."""
@@ -262,7 +262,7 @@ class Engine:
     @property
     def full(self) -> StoreFull | None:
         """Returns why nothing is stored while the disk has no room, None while it has."""
-        return self._space.refusal
+        return self.space.refusal
 
     @property
     def filling(self) -> ReplicaIncomplete | None:
@@ -278,11 +278,11 @@ class Engine:
     @property
     def dropped(self) -> StoreFull | None:
         """Returns why a replica has dropped what its master sent, and takes nothing until it is reopened; or None."""
-        return self._receiver.dropped if self.role == "replica" else None
+        return self.receiver.dropped if self.role == "replica" else None
 
     def _repaired(self, on_repaired: Callable[[], None]) -> None:
         if self.role == "replica":
-            self._receiver.repaired()
+            self.receiver.repaired()
         on_repaired()
 
     def refuse(self, why: StoreError | None) -> None:
@@ -292,15 +292,15 @@ class Engine:
 
     def receive(self, placed: Sequence[Placed]) -> None:
         """Stores frames of a replica's master, verified, the first of which is the log's next."""
-        self._receiver.receive(placed)
+        self.receiver.receive(placed)
 
     def confirm(self, end: LogOffset) -> None:
         """On a replica: the master has confirmed what lies before a log offset."""
-        self._receiver.confirm(end)
+        self.receiver.confirm(end)
 
     def look_for_space(self) -> None:
         """Looks at the disk's free space now, and refuses or allows writing from here on."""
-        self._space.look()
+        self.space.look()
 
     def append(self, frame: UnplacedFrame, done: OnAppended, *, wakes: bool = True) -> None:
         """Queues a frame; `done` comes back in a `Committed`. Not after `end_appends`.
@@ -372,7 +372,7 @@ class Engine:
             return True
         if self.role == "replica":
             return self._ending.is_set()
-        return self.refusal is not None or self._space.refusal is not None  # nothing is written anyway
+        return self.refusal is not None or self.space.refusal is not None  # nothing is written anyway
 
     @property
     def _ahead(self) -> LogOffset:
@@ -381,7 +381,7 @@ class Engine:
 
     def _look_for_files(self) -> None:
         """See that what is written has a name: of files that were removed nothing is left after a restart."""
-        gone = None if self._error is not None else self._presence.look()
+        gone = None if self._error is not None else self.presence.look()
         if gone is not None:
             logger.critical(gone)
             self.fail(StoreFailed(gone))

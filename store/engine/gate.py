@@ -10,8 +10,6 @@ from store.engine.commit import Committed
 from store.format.frame import LogOffset
 from store.log.run import Run
 
-__all__ = ["Gate"]
-
 
 class Gate:
     """Lets groups through in order: what is acknowledged is answered, what is confirmed can be read.

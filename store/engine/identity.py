@@ -17,8 +17,6 @@ from store.disk.small_file import read_small_file, write_small_file
 from store.format.frame import group_of
 from store.log.segment import segment_start
 
-__all__ = ["belong_to", "log_id", "name_log", "new_log_id"]
-
 logger = logging.getLogger(__name__)
 
 _NAME = "group"

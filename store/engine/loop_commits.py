@@ -7,8 +7,6 @@ whichever thread waited for it; a slow one leaves all commits to the threads for
 
 from typing import Final
 
-__all__ = ["FAST_COUNT", "LOOP_BYTES_MAX", "LOOP_SYNC_S_MAX", "REST_FACTOR", "REST_S_MAX", "LoopCommits"]
-
 LOOP_BYTES_MAX: Final = 256 << 10  # in one commit batch of the event loop: some 1,000 messages of 100 bytes
 LOOP_SYNC_S_MAX: Final = 0.0005  # a sync that takes longer is slow
 FAST_COUNT: Final = 8  # syncs in a row that were not slow, before the event loop waits for one

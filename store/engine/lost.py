@@ -7,8 +7,6 @@ from store.format.frame import FIRST_QUEUE, QueueNumber, QueueOffset
 from store.integrity.ledger import Damage
 from store.views import Views
 
-__all__ = ["LOST_RANGES_COUNT_MAX", "LostRange", "lost_ranges"]
-
 LOST_RANGES_COUNT_MAX = 1_000  # in one list
 
 

@@ -19,8 +19,6 @@ from store.log.sealer import hold_against_seals
 from store.views import Views
 from store.views.old import set_aside
 
-__all__ = ["DataDir", "open_data_dir"]
-
 
 class DataDir(NamedTuple):
     """An open data directory. Up to `whole_at` the views may be ahead of the log, which is being filled."""

@@ -13,11 +13,10 @@ from store.base.errors import CorruptFrame, StoreError, StoreFull
 from store.disk.space import LOOK_S, NO_FILES, NO_ROOM, Space
 from store.engine.commit import Committed
 from store.format.frame import LogOffset
-from store.log.log import CommitLog, Placed
+from store.format.placed import Placed
+from store.log.log import CommitLog
 from store.log.run import RunBuilder
 from store.log.tail import LogTail
-
-__all__ = ["RUN_BYTES", "Receiver"]
 
 logger = logging.getLogger(__name__)
 

@@ -11,14 +11,13 @@ from typing import TypeAlias
 
 from store.base.errors import NotRebuildable, TruncationRefused
 from store.format.frame import FIRST_QUEUE, Frame, LogOffset
+from store.format.placed import Placed
 from store.integrity.seals import SealFile
-from store.log.log import END, CommitLog, Placed
+from store.log.log import END, CommitLog
 from store.log.run import Run, RunBuilder
 from store.log.segment import BadRange, split_at
 from store.views import Views
 from store.views.old import OldViews
-
-__all__ = ["OnProgress", "cut_off", "give_up", "keep_offsets", "recover", "replay", "settle"]
 
 logger = logging.getLogger(__name__)
 

@@ -20,21 +20,20 @@ from store.disk.files import OsFiles
 from store.disk.lock import DataDirLock
 from store.engine.recovery import OnProgress, keep_offsets, recover, replay
 from store.engine.snapshot import filling
+from store.format.chunks import QueueEnd
 from store.format.frame import Frame, LogOffset, QueueNumber
 from store.integrity.floor import FLOOR_FILE, read_floor
 from store.integrity.ledger import BY_SEAL, Damage
 from store.integrity.seals import SEALS_FILE, Seal, read_seals
 from store.integrity.views import ViewsHealth
 from store.log.log import CommitLog
-from store.log.run import QueueEnd, RunBuilder
+from store.log.run import RunBuilder
 from store.log.sealer import SealCheck, restore_segments
 from store.log.segment import BadRange, segment_start, split_at
 from store.replication.epoch_file import EPOCH_FILE
 from store.views import Views
 from store.views.layout import Entry, entries, marks_in, opened_to_read, read_marks
 from store.views.old import OldViews, old_path, set_aside
-
-__all__ = ["NoDataDir", "NotRebuildable", "Stats", "StoppedStore", "Verified", "ViewStats", "ViewsVerified"]
 
 _BY_VERIFY = "verify"
 

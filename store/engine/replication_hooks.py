@@ -5,8 +5,6 @@ from typing import Protocol
 from store.base.errors import StoreError
 from store.format.frame import LogOffset
 
-__all__ = ["ReplicationHooks", "StoreListener"]
-
 
 class StoreListener(Protocol):
     """Told on the event loop, in the order of the log; must neither wait nor raise.

@@ -34,18 +34,6 @@ from store.log.log import CommitLog
 from store.views import Views
 from store.views.old import old_path
 
-__all__ = [
-    "SNAPSHOT_S_MAX",
-    "SNAPSHOT_VIEWS",
-    "SnapshotInfo",
-    "describe_snapshot",
-    "filling",
-    "finish_install",
-    "install_snapshot",
-    "snapshot_info",
-    "take_snapshot",
-]
-
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_S_MAX = 600.0  # for one copy: while it is made, the views cannot use again what changes

@@ -25,8 +25,6 @@ from store.log.log import CommitLog
 from store.log.retention import Limits, ReadableRange, limits_of
 from store.views import Views
 
-__all__ = ["RETENTION_INTERVAL_S", "Trimmer"]
-
 logger = logging.getLogger(__name__)
 
 RETENTION_INTERVAL_S = 30.0

@@ -8,8 +8,6 @@ import numpy.typing as npt
 
 from store.format.frame import LogOffset, QueueNumber, QueueOffset
 
-__all__ = ["Chunk", "ChunkColumns", "Chunks", "QueueEnd"]
-
 Integers: TypeAlias = npt.NDArray[np.int64]
 
 

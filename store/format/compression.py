@@ -4,8 +4,6 @@ from threading import local
 
 import zstandard
 
-__all__ = ["LEVEL", "compress", "decompress", "plain_size"]
-
 LEVEL = 1  # half the time of zstd's default of 3, for a few per cent more bytes: see docs/decisions/0006
 _FRAME_HEADER_BYTES_MAX = 18  # RFC 8878, 3.1.1: magic number and frame header
 

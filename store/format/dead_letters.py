@@ -14,8 +14,6 @@ import numpy as np
 from store.format.frame import ROW, ROW_DEAD, ROW_EXTRA, Frame, Position, QueueNumber, QueueOffset, UnplacedFrame
 from store.format.records import DEAD_LETTERS_QUEUE, DeadLetter, DeadLettered, decode, encode
 
-__all__ = ["Death", "dead_letters_frame", "death_of"]
-
 
 class Death(NamedTuple):
     """The reason why a message is a dead letter. `origin` is where its record was: its id, if the sender gave none."""

@@ -33,42 +33,6 @@ from msgspec.structs import force_setattr
 from store.base.errors import CorruptFrame
 from store.format.compression import compress, decompress, plain_size
 
-__all__ = [
-    "FEW_ROWS",
-    "FIRST_QUEUE",
-    "FRAME_ASYNC",
-    "FRAME_BYTES_MAX",
-    "FRAME_GUARDED",
-    "FRAME_OBJECTS_BYTES",
-    "FRAME_ZSTD",
-    "GROUP_SHIFT",
-    "HEADER",
-    "MAGIC",
-    "ONCE_PRODUCER",
-    "ROW",
-    "ROWS_DTYPE",
-    "ROW_COPY",
-    "ROW_DEAD",
-    "ROW_EXTRA",
-    "ROW_FENCE",
-    "ROW_INDEX_ADDRESS",
-    "ROW_INDEX_KEY",
-    "ROW_OLD",
-    "ROW_ONCE",
-    "ROW_TOMBSTONE",
-    "Buffer",
-    "Frame",
-    "LogOffset",
-    "Position",
-    "QueueNumber",
-    "QueueOffset",
-    "UnplacedFrame",
-    "group_of",
-    "looks_like_frame",
-    "origin_of",
-    "parse_header",
-]
-
 LogOffset = NewType("LogOffset", int)  # a byte position in the commit log, always the start or end of a frame
 QueueOffset = NewType("QueueOffset", int)  # the n-th record of a queue
 QueueNumber = NewType("QueueNumber", int)  # unique in the cluster

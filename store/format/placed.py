@@ -4,8 +4,6 @@ import msgspec
 
 from store.format.frame import HEADER, Frame, Header, LogOffset, UnplacedFrame, parse_header
 
-__all__ = ["Placed"]
-
 
 class Placed(msgspec.Struct, gc=False, eq=False):
     """A frame that has its place in the log. Not to be changed; what is asked of every frame several times is kept."""

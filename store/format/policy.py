@@ -14,14 +14,6 @@ from msgspec import Meta
 
 from store.format.frame import QueueNumber
 
-__all__ = [
-    "BACKOFF_MS_MAX",
-    "DEFAULT",
-    "INVISIBLE_MS_MAX",
-    "PASSED_OVER_MAX",
-    "LeasePolicy",
-]
-
 INVISIBLE_MS_MAX = 12 * 3600 * 1000  # how long one lease may be asked for; it can be extended again and again
 BACKOFF_MS_MAX = 24 * 3600 * 1000  # how long a message may be kept back before it is lent again
 PASSED_OVER_MAX = 10_000  # messages an ordered group holds back, of one queue, behind those of their keys

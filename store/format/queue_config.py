@@ -5,8 +5,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-__all__ = ["FOREVER", "QueueConfig"]
-
 FOREVER = -1
 
 _Queue = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]

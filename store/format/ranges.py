@@ -3,8 +3,6 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-__all__ = ["Range", "RangeSet", "ranges_of"]
-
 Range = tuple[int, int]  # start (inclusive), end (exclusive)
 
 

@@ -14,42 +14,6 @@ from store.format.frame import QueueNumber
 from store.format.policy import LeasePolicy
 from store.format.queue_config import QueueConfig
 
-__all__ = [
-    "ADDRESSES_QUEUE",
-    "CONFIGS_QUEUE",
-    "DEAD_LETTERS_QUEUE",
-    "GROUPS_QUEUE",
-    "KV_QUEUE",
-    "LEASES_QUEUE",
-    "LOG_QUEUE",
-    "QUEUES_QUEUE",
-    "TIMERS_QUEUE",
-    "VOID_QUEUE",
-    "AddressesSeen",
-    "DeadLetter",
-    "DeadLettered",
-    "GroupDeleted",
-    "GroupOffsets",
-    "KvDelete",
-    "KvExpired",
-    "KvLimits",
-    "KvPut",
-    "KvTransaction",
-    "LeasePolicySet",
-    "LogTrimmed",
-    "QueueConfig",
-    "QueueDeleted",
-    "Record",
-    "Settled",
-    "TimerCancelled",
-    "TimerSet",
-    "TimersFired",
-    "decode",
-    "encode",
-    "encode_checked",
-    "queue_of",
-]
-
 logger = logging.getLogger(__name__)
 
 KV_QUEUE = QueueNumber(1)

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from store.format.frame import LogOffset, Position
 
-__all__ = ["TIMER_KEY", "TimerKey", "pack_keys", "unpack_keys"]
-
 TIMER_KEY = struct.Struct(">QQI")  # due, log offset of the frame that set it, row: ordered as the keys are
 
 

@@ -21,8 +21,6 @@ from msgspec.structs import replace
 from store.format.frame import FEW_ROWS, ROW, ROW_FENCE, ROW_ONCE, ROWS_DTYPE, Buffer, UnplacedFrame
 from store.format.records import KV_QUEUE, VOID_QUEUE, KvPut, encode
 
-__all__ = ["FENCES", "NAME_BYTES", "ONCES", "Guard", "epoch_in", "fence_record", "guard_row", "guards_of", "without"]
-
 FENCES, ONCES = "$fences", "$once"  # the namespaces of what guards depend on; the keys are names in hexadecimal
 NAME_BYTES = 16
 _HALF = NAME_BYTES // 2

@@ -8,8 +8,6 @@ from store.api.kv_rules import SlotContent, Space, slot
 from store.format.frame import FRAME_GUARDED, LogOffset, UnplacedFrame
 from store.guards.rows import ONCES, Guard, epoch_in, guards_of, without
 
-__all__ = ["FENCES_SEEN_MAX", "ONCE_KEYS_MAX", "Admitted", "GuardTable", "ViewQueries"]
-
 ONCE_KEYS_MAX = 1_000_000  # keys of requests that one log remembers; beyond, requests with new ones are not stored
 FENCES_SEEN_MAX = 8_192  # epochs kept at hand: a look into the views takes 5 us
 

@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-__all__ = ["DamageFigures"]
-
 
 class DamageFigures(Collector):
     """The damages that were repaired, and the messages that consumers were led past because damage has taken them."""

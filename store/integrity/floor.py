@@ -21,8 +21,6 @@ from google_crc32c import value
 from store.disk.files import Files, write_whole
 from store.format.frame import LogOffset, group_of
 
-__all__ = ["FLOOR_FILE", "Floor", "read_floor"]
-
 logger = logging.getLogger(__name__)
 
 FLOOR_FILE = "floor"

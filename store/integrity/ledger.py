@@ -15,8 +15,6 @@ from store.disk.files import Files
 from store.disk.small_file import read_small_file, write_small_file
 from store.format.frame import LogOffset
 
-__all__ = ["BY_SEAL", "DAMAGES_FILE", "DAMAGES_KEPT_COUNT_MAX", "Damage", "DamageLedger"]
-
 logger = logging.getLogger(__name__)
 
 DAMAGES_FILE = "damages"

@@ -28,8 +28,6 @@ from google_crc32c import value
 from store.disk.files import Files, write_whole
 from store.format.frame import LogOffset
 
-__all__ = ["SEALS_FILE", "Seal", "SealFile", "Sealing", "chain_of", "read_seals"]
-
 logger = logging.getLogger(__name__)
 
 SEALS_FILE = "seals"

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 
 from store.disk.files import File
 
-__all__ = ["PAGE_BYTES", "UNREADABLE", "pieces", "read_around"]
-
 logger = logging.getLogger(__name__)
 
 PAGE_BYTES = 4096  # the least that is given up

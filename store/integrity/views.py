@@ -20,8 +20,6 @@ from store.base.errors import ViewsDamaged
 from store.disk.files import FILE_MODE, OsFiles
 from store.disk.small_file import read_small_file, write_small_file
 
-__all__ = ["DAMAGES_KEPT", "DEATHS_MAX", "ViewDamage", "ViewsHealth"]
-
 logger = logging.getLogger(__name__)
 
 DAMAGES_KEPT = 100  # told of in full; beyond, they are only counted

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Iterator
 
 from store.format.ranges import Range, RangeSet
 
-__all__ = ["InFlight"]
-
 
 class InFlight:
     """The messages being settled, those set apart as dead letters or for inspection, and unreadable ones."""

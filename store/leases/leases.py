@@ -21,8 +21,6 @@ from store.format.records import DeadLettered, GroupDeleted, LeasePolicySet, Que
 from store.leases.in_flight import InFlight
 from store.leases.ordering import KeyOrder
 
-__all__ = ["Claim", "LeaseQueue", "LeaseTable"]
-
 _NO_QUEUE = QueueNumber(0)
 _OFFSET_MAX = 1 << 63
 _COMPACT_MIN = 1_024  # deadlines: with fewer there is nothing to tidy up
@@ -413,9 +411,9 @@ class LeaseTable:
     """
 
     def __init__(self) -> None:
-        self._queues: dict[tuple[str, QueueNumber], LeaseQueue] = {}
-        self._groups: dict[QueueNumber, dict[str, None]] = {}  # the groups that were lent something of a queue
-        self._owners: dict[int, dict[LeaseQueue, None]] = {}  # of which an owner may hold something
+        self.of_queues: dict[tuple[str, QueueNumber], LeaseQueue] = {}
+        self.groups: dict[QueueNumber, dict[str, None]] = {}  # the groups that were lent something of a queue
+        self.owners: dict[int, dict[LeaseQueue, None]] = {}  # of which an owner may hold something
         self._deadlines: list[tuple[int, int, LeaseQueue, int, int]] = []  # a heap; some of them mean nothing any more
         self._compact_at = _COMPACT_MIN
         self._numbers = count()
@@ -425,7 +423,7 @@ class LeaseTable:
 
     def get(self, queue: QueueNumber, group: str = "") -> LeaseQueue | None:
         """The leases of a group and queue, None before `load`."""
-        return self._queues.get((group, queue))
+        return self.of_queues.get((group, queue))
 
     def load(
         self,
@@ -436,7 +434,7 @@ class LeaseTable:
         deleted_at: int = -1,
     ) -> LeaseQueue:
         """Begins to keep the leases of a group and queues."""
-        assert (group, queue) not in self._queues
+        assert (group, queue) not in self.of_queues
         return self._add(queue, group, settled, policy, deleted_at)
 
     def _add(
@@ -445,32 +443,32 @@ class LeaseTable:
         found = LeaseQueue(
             settled, policy=policy, queue=queue, group=group, schedule=self._schedule, deleted_at=deleted_at
         )
-        before = self._queues.get((group, queue))
+        before = self.of_queues.get((group, queue))
         if before is not None:
             before.end()
-        self._queues[group, queue] = found
-        self._groups.setdefault(queue, {})[group] = None
+        self.of_queues[group, queue] = found
+        self.groups.setdefault(queue, {})[group] = None
         return found
 
     @property
     def queues(self) -> list[QueueNumber]:
         """The queues that somebody was lent something of."""
-        return list(self._groups)
+        return list(self.groups)
 
     def trim(self, queue: QueueNumber, first: int) -> None:
         """Settles what lies in front of an offset: it is gone from the log, and so nobody's any more."""
-        for group in self._groups.get(queue, ()):
-            self._queues[group, queue].settle([(0, first)])
+        for group in self.groups.get(queue, ()):
+            self.of_queues[group, queue].settle([(0, first)])
 
     def note(self, owner: int, leases: LeaseQueue) -> None:
         """An owner may hold something now."""
-        self._owners.setdefault(owner, {})[leases] = None
+        self.owners.setdefault(owner, {})[leases] = None
 
     def release(self, owner: int, *, now_ms: int = 0) -> Sequence[LeaseQueue]:
         """Takes everything back from an owner; of what it held something."""
         return [
             leases
-            for leases in self._owners.pop(owner, {})
+            for leases in self.owners.pop(owner, {})
             if leases.requeue(owner, list(leases.held(owner)), delivered=True, now_ms=now_ms)
         ]
 
@@ -480,25 +478,25 @@ class LeaseTable:
         """Takes in what the log says at an offset. Of what is deleted nothing is held and nothing settled."""
         match record:
             case Settled(queue=queue, ranges=ranges, group=group, known=known):
-                leases = self._queues.get((group, QueueNumber(queue)))
+                leases = self.of_queues.get((group, QueueNumber(queue)))
                 if leases is not None and leases.deleted_at < known:
                     leases.settle(ranges)
             case DeadLettered(queue=queue, letters=letters, group=group, known=known):
-                leases = self._queues.get((group, QueueNumber(queue)))
+                leases = self.of_queues.get((group, QueueNumber(queue)))
                 if leases is not None and leases.deleted_at < known:
                     leases.settle(ranges_of(letter.offset for letter in letters))
             case LeasePolicySet(queue=queue, group=group, policy=policy):
-                leases = self._queues.get((group, QueueNumber(queue)))
+                leases = self.of_queues.get((group, QueueNumber(queue)))
                 if leases is not None:
                     leases.set_policy(policy)
             case QueueDeleted(queue=queue):
                 number = QueueNumber(queue)
                 self.deletions += 1
-                for group in self._groups.get(number, ()):
+                for group in self.groups.get(number, ()):
                     self._begin_anew(number, group, at)
             case GroupDeleted(group=group):
                 self.deletions += 1
-                for name, number in list(self._queues):
+                for name, number in list(self.of_queues):
                     if name == group != "":  # the group without a name is everybody's
                         self._begin_anew(number, group, at)
 
@@ -510,12 +508,12 @@ class LeaseTable:
         """The views are this far: what was deleted and not lent from since can be loaded when somebody wants it."""
         while self._anew and self._anew[0][0] < dispatched:
             _, group, queue = self._anew.popleft()
-            leases = self._queues.get((group, queue))
+            leases = self.of_queues.get((group, queue))
             if leases is not None and leases.untouched:
                 leases.end()
-                del self._queues[group, queue], self._groups[queue][group]
-                if not self._groups[queue]:
-                    del self._groups[queue]
+                del self.of_queues[group, queue], self.groups[queue][group]
+                if not self.groups[queue]:
+                    del self.groups[queue]
 
     # ---- deadlines
 
@@ -536,7 +534,7 @@ class LeaseTable:
         """Drops the deadlines of what was settled or extended in time, so that there are never many of them."""
         self._deadlines = [
             (at_ms, next(self._numbers), leases, start, end)
-            for leases in self._queues.values()
+            for leases in self.of_queues.values()
             for at_ms, start, end in leases.deadlines()
         ]
         heapify(self._deadlines)

@@ -6,8 +6,6 @@ from heapq import heappop, heappush
 
 from store.format.ranges import Range
 
-__all__ = ["KeyOrder"]
-
 
 class KeyOrder:
     """The messages of one queue whose keys are known: looked at once, and not settled yet.

@@ -6,9 +6,7 @@ from threading import Lock
 from typing import overload
 
 from store.format.frame import FRAME_OBJECTS_BYTES, Frame, LogOffset
-from store.log.log import Placed
-
-__all__ = ["CACHE_BYTES_MAX", "FrameCache", "NewFrames"]
+from store.format.placed import Placed
 
 CACHE_BYTES_MAX = 64 << 20
 

@@ -17,8 +17,6 @@ from store.local.recorder import Recorder
 from store.log.retention import ReadableRange
 from store.recent.recent import Recent
 
-__all__ = ["Core", "check_messages_queue"]
-
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")

@@ -10,8 +10,6 @@ from store.local.leases import LocalLeases
 from store.timers.ticker import RETRY_MS, Ticker
 from store.timers.timers import Timers
 
-__all__ = ["Due"]
-
 logger = logging.getLogger(__name__)
 
 
@@ -24,7 +22,7 @@ class Due:
         self._core = core
         self._leases = leases
         self._timers = timers
-        self._wall_ms = wall_ms
+        self.wall_ms = wall_ms
         self._steady_ms = steady_ms
         self._timers_left = False  # some were due when the last tick ended
         self._ticker = Ticker(core.loop, wall_ms, self._tick)
@@ -35,7 +33,7 @@ class Due:
         self._ticker.wake_by(due_ms)
 
     def _lease_deadline(self, at_ms: int) -> None:
-        self._ticker.wake_by(self._wall_ms() + at_ms - self._steady_ms())
+        self._ticker.wake_by(self.wall_ms() + at_ms - self._steady_ms())
 
     async def look(self) -> None:
         """Does what is due by now without waiting for the loop's own timer; returns when it is done."""
@@ -59,7 +57,7 @@ class Due:
         timers_left = False
         try:
             lease_ms = self._leases.expire()
-            times.append(None if lease_ms is None else self._wall_ms() + lease_ms)
+            times.append(None if lease_ms is None else self.wall_ms() + lease_ms)
         except Exception:
             logger.exception("messages of expired leases could not be returned to their queues")
             times.append(now_ms + RETRY_MS)

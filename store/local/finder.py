@@ -9,8 +9,6 @@ from store.log.run import Run
 from store.views import Views
 from store.views.index import IndexQuery, find_in_run
 
-__all__ = ["FIND_MAX", "find_addresses", "find_positions", "find_unlisted"]
-
 FIND_MAX = 10_000  # positions or addresses in one answer
 
 

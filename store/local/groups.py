@@ -7,8 +7,6 @@ from store.format.frame import QueueNumber
 from store.format.records import GroupDeleted, GroupOffsets
 from store.local.core import Core
 
-__all__ = ["LocalGroups"]
-
 
 class LocalGroups:
     """`GroupCalls` of one group in this process."""

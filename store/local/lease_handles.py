@@ -11,8 +11,6 @@ from store.format.ranges import ranges_of
 from store.leases.leases import Claim, LeaseQueue
 from store.local.lending import Lending, check_invisible
 
-__all__ = ["LeaseHandles"]
-
 _Loaded: TypeAlias = Mapping[tuple[QueueNumber, str], LeaseQueue | StoreError]
 
 

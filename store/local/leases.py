@@ -20,8 +20,6 @@ from store.local.log import LocalLog
 from store.local.queues import LocalQueues
 from store.local.reader import Located
 
-__all__ = ["LocalLeases"]
-
 _LEASES = "$leases"  # the KV's namespace of the key that handles are signed with
 
 

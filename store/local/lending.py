@@ -20,8 +20,6 @@ from store.leases.leases import LeaseQueue
 from store.local.reader import Located
 from store.recent.recent import Recent
 
-__all__ = ["Lending", "StoredLeases", "check_invisible"]
-
 logger = logging.getLogger(__name__)
 
 PURGE_RANGES = 10_000  # in one settlement record

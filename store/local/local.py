@@ -43,8 +43,6 @@ from store.recent.arrivals import Arrivals
 from store.recent.recent import Recent
 from store.timers.timers import TimerLimits, Timers
 
-__all__ = ["LocalStore"]
-
 CONFIRM_WAIT_S = 1.0  # a master that is closed waits so long for the other replicas to have what it has
 
 
@@ -72,12 +70,12 @@ class LocalStore:
         clock = RisingClock(wall_ms)
         core = self.core = Core(loop, clock, replication)
         cache = FrameCache(cache_bytes_max)
-        self._arrivals = Arrivals(loop)
+        self.arrivals = Arrivals(loop)
         gated = replication is not None and engine.get("role", "master") == "master"
         self.log = LocalLog(
             core,
             cache,
-            self._arrivals,
+            self.arrivals,
             wake_by=self._wake_by,
             pending_bytes_max=pending_bytes_max,
             commits_here=not gated,
@@ -109,7 +107,7 @@ class LocalStore:
         core.recent = Recent(max(log.confirmed, views.dispatched), max(log.first, views.first), limits)
         core.recorder = Recorder(self.log.append, loop, clock)
         clock.reached(views.stored_at_ms)
-        self.queues = LocalQueues(core, self._arrivals)
+        self.queues = LocalQueues(core, self.arrivals)
         self.keys = LocalKeys(core, self.queues)
         self.groups = LocalGroups(core)
         steady_ms = SteadyClock(wall_ms)
@@ -125,9 +123,9 @@ class LocalStore:
             limits=timer_limits,
             check_open=core.check_open,
         )
-        self._due = Due(core, self.leases, self.timers, wall_ms=wall_ms, steady_ms=steady_ms)
+        self.due = Due(core, self.leases, self.timers, wall_ms=wall_ms, steady_ms=steady_ms)
         if self.replication.role == "master":
-            loop.call_soon_threadsafe(self._due.wake_by, 0)  # what became due while it was closed
+            loop.call_soon_threadsafe(self.due.wake_by, 0)  # what became due while it was closed
             loop.call_soon_threadsafe(self.keys.start)
 
     @classmethod
@@ -158,7 +156,7 @@ class LocalStore:
         core = self.core
         if core.closing is None:
             core.recorder.flush()
-            self._arrivals.wake_all()
+            self.arrivals.wake_all()
             core.closing = asyncio.ensure_future(self._close())
         await asyncio.shield(core.closing)
 
@@ -171,7 +169,7 @@ class LocalStore:
     async def _close(self) -> None:
         loop, engine = self.core.loop, self.core.engine
         giving_up = loop.call_later(CONFIRM_WAIT_S, self.replication.give_up)
-        await self._due.close()
+        await self.due.close()
         await self.leases.close()
         await self.keys.close()
         # What a thread reports while it ends has been taken in on the loop before the next step.
@@ -281,11 +279,11 @@ class LocalStore:
     async def tick(self) -> None:
         """Does what is due by now without waiting for the loop's own timers; returns when it is done."""
         self.core.check_open()
-        await self._due.look()
+        await self.due.look()
         await self.keys.look()
 
     def _wake_by(self, due_ms: int) -> None:
-        self._due.wake_by(due_ms)
+        self.due.wake_by(due_ms)
 
     # ---- from the engine
 

@@ -15,7 +15,7 @@ from store.base.errors import (
     StoreOverloaded,
     ViewsDamaged,
 )
-from store.engine.engine import Committed
+from store.engine.commit import Committed
 from store.format.frame import FRAME_BYTES_MAX, ROW, Frame, LogOffset, Position, QueueNumber, UnplacedFrame
 from store.format.records import AddressesSeen
 from store.local.cache import FrameCache, NewFrames
@@ -26,8 +26,6 @@ from store.recent.arrivals import Arrivals
 from store.recent.kv_recent import Lookups
 from store.recent.recent import Outcome
 from store.views.index import IndexQuery
-
-__all__ = ["PENDING_BYTES_MAX", "LocalLog"]
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,6 @@ from store.format.records import QueueDeleted
 from store.local.core import Core, check_messages_queue
 from store.recent.arrivals import WAIT_MS_MAX, Arrivals
 
-__all__ = ["LocalQueues"]
-
 logger = logging.getLogger(__name__)
 
 _OFFSET_END = 1 << 63

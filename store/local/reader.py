@@ -13,16 +13,14 @@ import numpy as np
 
 from store.api.queues import Bounds, Fetched
 from store.base.errors import CorruptFrame, OffsetOutOfRange
+from store.format.chunks import Chunk
 from store.format.frame import Frame, LogOffset, QueueNumber, QueueOffset
 from store.format.ranges import Range
 from store.local.cache import FrameCache
 from store.log.log import CommitLog
 from store.log.retention import ALL, ReadableRange
-from store.log.run import Chunk
 from store.log.segment import SCAN_BYTES
 from store.views import Views
-
-__all__ = ["Located", "NotInMemory", "Reader"]
 
 logger = logging.getLogger(__name__)
 NONE_GONE: Mapping[QueueNumber, ReadableRange] = {}
@@ -74,9 +72,9 @@ class Reader:
         self._lost = lost
         self.lost_count = 0  # messages that `locate` has passed over, for good
         self._busy = busy
-        self._turn = Lock()
+        self.turn = Lock()
         self._rested = 0.0  # when who had the turn last rested
-        self._log = log
+        self.log = log
         self._views = views
         self._cache = cache
 
@@ -87,11 +85,11 @@ class Reader:
             if in_memory:
                 raise NotInMemory
             if self._busy():
-                with self._turn:
+                with self.turn:
                     self._rest()
-                    found = self._log.read(at, size)
+                    found = self.log.read(at, size)
             else:
-                found = self._log.read(at, size)
+                found = self.log.read(at, size)
             if found is not None:
                 self._cache.put(found)
         return found
@@ -141,7 +139,7 @@ class Reader:
 
         A transaction is needed only where a size counts and not `recent`.
         """
-        frame = max(kept.frame, self._log.first)
+        frame = max(kept.frame, self.log.first)
         end = 0
         if kept.size_bytes >= 0:
             end = recent[-1].bytes_end if recent else self._views.queues.end(txn, queue).size_bytes
@@ -180,7 +178,7 @@ class Reader:
         try:
             return self._fetched(queue, offset, wanted, max_rows, in_memory=in_memory)
         except CorruptFrame:
-            if wanted[0].frame >= self._log.first:
+            if wanted[0].frame >= self.log.first:
                 raise
         bounds = self.bounds(queue, recent, kept=kept, in_memory=in_memory)  # deleted meanwhile
         raise OffsetOutOfRange(offset, bounds.first, bounds.next)
@@ -277,7 +275,7 @@ class Reader:
                 try:
                     frame, rows = self._chunk_frame(chunk, queue, in_memory=in_memory)
                 except CorruptFrame as error:
-                    if chunk.frame >= self._log.first:
+                    if chunk.frame >= self.log.first:
                         if not self._lost(chunk.frame):
                             if records:
                                 return Located(records, unreadable)
@@ -308,7 +306,7 @@ class Reader:
     ) -> tuple[list[Frame], LogOffset]:
         """All frames in log order; see `LogCalls.scan`. Raises `CorruptFrame` where the first one is damaged."""
         frames: list[Frame] = []
-        at = max(start, self._log.first)
+        at = max(start, self.log.first)
         size = 0
         while at < end and (found := self._cache.get(at)) is not None:
             size += found.end - found.start
@@ -320,12 +318,12 @@ class Reader:
             return frames, max(at, start)
         if in_memory:
             raise NotInMemory
-        for item in self._log.scan(at, end, read_bytes=min(max(max_bytes, READ_BYTES_MIN), SCAN_BYTES)):
+        for item in self.log.scan(at, end, read_bytes=min(max(max_bytes, READ_BYTES_MIN), SCAN_BYTES)):
             if not isinstance(item, Frame):
-                if item.end <= self._log.first:  # deleted meanwhile
+                if item.end <= self.log.first:  # deleted meanwhile
                     at = item.end
                     continue
-                self._log.damaged(item, "read")
+                self.log.damaged(item, "read")
                 if frames:
                     break
                 raise CorruptFrame(item.start, f"{item.why}, up to {item.end}", end=item.end)
@@ -335,7 +333,7 @@ class Reader:
             frames.append(item)
             at = item.end
             if self._busy():
-                with self._turn:
+                with self.turn:
                     self._rest()
         return frames, at
 
@@ -376,7 +374,7 @@ class Reader:
                 if frame is None:
                     raise CorruptFrame(chunk.frame, "the index refers to a frame that the log does not have")
             except CorruptFrame as error:
-                if chunk.frame < self._log.first:  # deleted meanwhile
+                if chunk.frame < self.log.first:  # deleted meanwhile
                     continue
                 if frames:
                     return frames, chunk.frame

@@ -10,8 +10,6 @@ from store.format.frame import ROW, Position, QueueNumber, UnplacedFrame
 from store.format.records import Record, encode_checked, queue_of
 from store.recent.recent import Outcome
 
-__all__ = ["Recorder"]
-
 FRAME_BYTES = 1 << 20  # of records gathered in one frame; a larger record has its own
 
 

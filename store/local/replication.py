@@ -4,17 +4,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from store.base.errors import CorruptFrame, NotMaster, OffsetOutOfRange, StoreError, StoreFull, StoreOverloaded
-from store.engine.engine import Committed, Role
+from store.engine.commit import Committed
+from store.engine.engine import Role
 from store.engine.gate import Gate
 from store.engine.snapshot import SnapshotInfo, take_snapshot
 from store.format.frame import LogOffset
+from store.format.placed import Placed
 from store.integrity.ledger import BY_SEAL
 from store.local.core import Core
-from store.log.log import Placed
 from store.log.mending import mend
 from store.log.segment import BadRange
-
-__all__ = ["RECEIVED_BYTES_MAX", "LocalReplication"]
 
 RECEIVED_BYTES_MAX = 64 << 20  # taken from the master and not on disk: beyond, it has to wait
 

@@ -28,8 +28,6 @@ from store.integrity.floor import Floor
 from store.integrity.ledger import Damage, DamageLedger
 from store.log.segment import SCAN_BYTES, BadRange, OpenFiles, Segment, segment_name, segment_start, split_at
 
-__all__ = ["SEGMENT_SIZE_BYTES", "CommitLog", "Placed"]
-
 logger = logging.getLogger(__name__)
 
 SEGMENT_SIZE_BYTES = 256 << 20

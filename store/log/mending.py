@@ -13,8 +13,6 @@ from store.integrity.ledger import Damage
 from store.log.log import CommitLog
 from store.log.segment import Segment
 
-__all__ = ["mend"]
-
 _by_start = attrgetter("start")
 
 

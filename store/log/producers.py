@@ -11,8 +11,6 @@ from typing import NamedTuple
 from store.base.errors import SequenceOutOfOrder
 from store.format.frame import ONCE_PRODUCER, LogOffset
 
-__all__ = ["ONCE_MAX", "PRODUCERS_MAX", "SEQUENCES_KEPT", "ProducerTable"]
-
 PRODUCERS_MAX = 1024  # the ones that wrote last are remembered
 ONCE_MAX = 4096  # likewise of those of a single frame
 SEQUENCES_KEPT = 1024  # of each producer: how far back a repeat is recognised

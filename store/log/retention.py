@@ -7,11 +7,9 @@ there; and a segment is deleted only when all queues with records in it are past
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from store.format.chunks import Chunk
 from store.format.frame import FIRST_QUEUE, LogOffset, QueueNumber
 from store.format.queue_config import FOREVER, QueueConfig
-from store.log.run import Chunk
-
-__all__ = ["ALL", "UNLIMITED", "Limits", "LimitsTable", "ReadableRange", "limits_of"]
 
 
 class Limits(NamedTuple):

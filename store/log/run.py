@@ -25,10 +25,8 @@ from store.format.frame import (
     QueueNumber,
     QueueOffset,
 )
+from store.format.placed import Placed
 from store.format.records import VOID_QUEUE, QueueDeleted, Record, decode
-from store.log.log import Placed
-
-__all__ = ["Chunk", "QueueEnd", "Run", "RunBuilder", "joined"]
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +132,7 @@ class RunBuilder:
         self._look_up = queue_end
         self._dispatched = dispatched
         self._deleted: dict[QueueNumber, LogOffset] = {}  # last, in log order; as far as the look-up may not see it
-        self._ends: dict[QueueNumber, tuple[QueueOffset, int]] = {}  # one entry a queue that was written to since start
+        self.ends: dict[QueueNumber, tuple[QueueOffset, int]] = {}  # one entry a queue that was written to since start
 
     def build(self, placed: Sequence[Placed]) -> Run:
         """The run of some frames, which follow the ones built before."""
@@ -153,18 +151,18 @@ class RunBuilder:
 
     def end(self, queue: QueueNumber) -> QueueEnd:
         """Returns where a queue ends, as far as was built."""
-        return QueueEnd(*(self._ends.get(queue) or self._look_up(queue)))
+        return QueueEnd(*(self.ends.get(queue) or self._look_up(queue)))
 
     def pass_over(self, chunks: Iterable[tuple[QueueNumber, Chunk]]) -> None:
         """The next frames hold these chunks and cannot be read."""
         for queue, chunk in chunks:
-            self._ends[queue] = chunk.next, chunk.bytes_end
+            self.ends[queue] = chunk.next, chunk.bytes_end
 
     def _listed(self, placed: Sequence[Placed], rows: npt.NDArray[np.void], keys: Sequence[tuple[int, int]]) -> Run:
         """One chunk after the other; `keys` are as `_counts` has them."""
         chunks: list[tuple[QueueNumber, Chunk]] = []
         records: list[tuple[Position, Record]] = []
-        ends = self._ends
+        ends = self.ends
         reserved_frame = -1
         for key, count in keys:
             queue, index = QueueNumber(key & _LOW), key >> 32
@@ -199,7 +197,7 @@ class RunBuilder:
         heads = np.flatnonzero(np.concatenate(([True], by_queue[1:] != by_queue[:-1])))
         lengths = np.diff(np.append(heads, len(keys)))
         tails = heads + lengths - 1
-        ends, numbers = self._ends, by_queue[heads].tolist()
+        ends, numbers = self.ends, by_queue[heads].tolist()
         before = [ends.get(queue) or self._look_up(queue) for queue in numbers]
         rows_end = _totals(counts[order], heads, lengths, [end[0] for end in before])
         bytes_end = _totals((sizes * counts // row_counts)[order], heads, lengths, [end[1] for end in before])
@@ -217,14 +215,14 @@ class RunBuilder:
         return records
 
     def _delete(self, queue: QueueNumber, frame: LogOffset) -> None:
-        self._ends[queue] = QueueEnd()
+        self.ends[queue] = QueueEnd()
         self._deleted.pop(queue, None)
         self._deleted[queue] = frame
         dispatched = self._dispatched()
         while self._deleted[seen := next(iter(self._deleted))] < dispatched:
             del self._deleted[seen]
-            if self._ends[seen] == QueueEnd():  # nothing was written to it since
-                del self._ends[seen]
+            if self.ends[seen] == QueueEnd():  # nothing was written to it since
+                del self.ends[seen]
 
 
 def _records(placed: Placed) -> list[tuple[Position, Record]]:

@@ -23,8 +23,6 @@ from store.log.log import CommitLog
 from store.log.sealer import SealCheck
 from store.log.segment import BadRange
 
-__all__ = ["PASS_INTERVAL_MS", "SCRUB_BYTES_PER_S", "START_BYTES_MAX", "START_FACTOR", "STEP_S", "Scrub", "Scrubbed"]
-
 logger = logging.getLogger(__name__)
 
 SCRUB_BYTES_PER_S = 8 << 20  # a terabyte in a day and a half

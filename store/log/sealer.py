@@ -10,8 +10,6 @@ from store.integrity.seals import Seal, SealFile, Sealing
 from store.log.log import CommitLog
 from store.log.segment import BadRange
 
-__all__ = ["SEALING_S_MAX", "SealCheck", "Sealer", "hold_against_seals", "restore_segments"]
-
 logger = logging.getLogger(__name__)
 
 SEALING_S_MAX = 0.05  # of one step

@@ -12,8 +12,6 @@ from store.disk.files import File, Files, write_whole
 from store.format.frame import HEADER, MAGIC, Buffer, Frame, LogOffset, parse_header
 from store.integrity.sectors import pieces, read_around
 
-__all__ = ["SCAN_BYTES", "BadRange", "OpenFiles", "Segment", "segment_name", "segment_start", "split_at"]
-
 _IOV_MAX = 1024  # parts in one pwritev (POSIX sysconf _SC_IOV_MAX on Linux)
 _WRITE_BYTES = 1 << 20  # in one pwritev: several times as much was several times as dear a byte (decision 5)
 SCAN_BYTES = 4 << 20  # read at once when scanning

@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from threading import Lock
 
 from store.format.frame import FRAME_OBJECTS_BYTES, LogOffset
-from store.log.log import Placed
-
-__all__ = ["TAIL_BYTES_MAX", "LogTail"]
+from store.format.placed import Placed
 
 TAIL_BYTES_MAX = 64 << 20  # beyond, the oldest frames go, and are read from the disk's cache when they are wanted
 

@@ -19,8 +19,6 @@ from store.replication.epochs import EpochList
 from store.replication.errors import BadEpochs
 from store.replication.unclean_file import load_unclean, save_unclean
 
-__all__ = ["Disk"]
-
 logger = logging.getLogger(__name__)
 
 SCAN_BYTES = 8 << 20  # of the log at a time, where the epochs have to be found in it

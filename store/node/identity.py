@@ -31,8 +31,6 @@ from store.log.segment import segment_start
 from store.replication.epoch_file import EpochFile
 from store.replication.errors import BadEpochs
 
-__all__ = ["ReplicaIdentity", "register"]
-
 logger = logging.getLogger(__name__)
 
 _GIVEN, _COPY, _ASKED = "replica", "replica.copy", "replica.asked"

@@ -18,8 +18,6 @@ from store.node.syncs import Syncs
 from store.replication.errors import CannotSwitchOver
 from store.replication.master import Master
 
-__all__ = ["MasterHealth"]
-
 logger = logging.getLogger(__name__)
 
 ROUND_MS = 1_000  # that a round may take; so often there is one, load or no load

@@ -34,10 +34,9 @@ from store.node.wire import SnapshotRequest
 from store.node.wire import decode as decode_request
 from store.replication.agreement import Acknowledge
 from store.replication.errors import BadMessage, CannotSwitchOver
-from store.replication.master import AlterSet, Master
+from store.replication.master import Master
 from store.replication.messages import FromReplica, Hello, decode, encode
-
-__all__ = ["MasterRole"]
+from store.replication.sync_set import AlterSet
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +56,7 @@ class MasterRole:
         store = context.disk.store
         assert store is not None
         assert store.replication.flushed == store.replication.end, "all of the log is on disk"
-        self._context = context
+        self.context = context
         self._group = group
         self._loop = asyncio.get_running_loop()
         self._store: LocalStore | None = None  # while it is open
@@ -136,16 +135,16 @@ class MasterRole:
             target = max(ready, key=lambda one: (positions.get(one, 0), -one), default=None)
             if target is None:
                 raise CannotSwitchOver("no other replica is in sync and without damage")
-        core.hand_over(target, now_ms=self._context.now_ms())
-        logger.info("handing store group %d over to replica %d", self._context.group, target)
+        core.hand_over(target, now_ms=self.context.now_ms())
+        logger.info("handing store group %d over to replica %d", self.context.group, target)
         self._pump_soon()
         while core.ended is None:
             if self._over.done() or core.heir is None:
                 raise CannotSwitchOver(f"replica {target} did not get everything in time")
             await asyncio.sleep(TICK_S / 5)
-        deadline_ms = self._context.now_ms() + ELECTED_MS
-        while (found := self._context.known().master) is None:  # by quorum it takes two elections
-            if self._context.now_ms() > deadline_ms:
+        deadline_ms = self.context.now_ms() + ELECTED_MS
+        while (found := self.context.known().master) is None:  # by quorum it takes two elections
+            if self.context.now_ms() > deadline_ms:
                 raise CannotSwitchOver("this node is not the master any more, and no other one is elected yet")
             await asyncio.sleep(TICK_S / 5)
         return found
@@ -165,11 +164,11 @@ class MasterRole:
 
     def damaged(self) -> None:
         """See `ReplicationHooks`."""
-        self._context.repairing.look()
+        self.context.repairing.look()
 
     def stand_aside(self) -> None:
         """The log has damage that is to be repaired, or has none any more; what waits for a repair is tried again."""
-        self._core.damaged(self._context.repairing.stands_aside)
+        self._core.damaged(self.context.repairing.stands_aside)
         for stream in self._streams.values():
             stream.news.set()
         self._pump_soon()
@@ -183,7 +182,7 @@ class MasterRole:
 
     async def run(self) -> None:
         """Serves as master until there is a newer epoch. Raises `StoreError`, OSError: the disk has failed."""
-        context, core = self._context, self._core
+        context, core = self.context, self._core
         await context.disk.save(core.epochs, core.epoch)
         context.disk.listener = self
         ticking = self._loop.create_task(self._tick(), name="time of a master")
@@ -203,7 +202,7 @@ class MasterRole:
 
     async def _begin(self) -> LocalStore:
         """Opens as master."""
-        disk = self._context.disk
+        disk = self.context.disk
         await disk.close()
         store = await disk.open_master(self._core.epoch, self._core.confirmed)
         store.replication.ask_first(agreed=self._rounds.agreed, cut_off=lambda: self.health.cut_off)
@@ -212,7 +211,7 @@ class MasterRole:
         return store
 
     def _serve(self, store: LocalStore) -> None:
-        context = self._context
+        context = self.context
         context.services.serve(store, master=True)
         self.serving = True
         logger.info("this is the master of store group %d in epoch %d", context.group, self._core.epoch)
@@ -220,7 +219,7 @@ class MasterRole:
         self._probe(joining=self._group.voters)  # who will come in a moment
 
     async def _end(self, parts: "list[asyncio.Task[Any]]") -> None:
-        context = self._context
+        context = self.context
         self.serving = False
         tasks = [*parts, *filter(None, (self._asking, self._handing_over, self.health.relieving))]
         for task in tasks:
@@ -242,7 +241,7 @@ class MasterRole:
         while True:
             await asyncio.sleep(TICK_S)
             core = self._core
-            core.tick(now_ms=self._context.now_ms())
+            core.tick(now_ms=self.context.now_ms())
             if self._store is not None and self._store.replication.first > core.first:
                 core.trimmed(self._store.replication.first)
             self._probe()
@@ -312,7 +311,7 @@ class MasterRole:
         first = decode(hello)
         assert isinstance(first, Hello)
         replica = first.replica
-        refused = stranger(first, self._context.identity, self._context.disk.log, self._group)
+        refused = stranger(first, self.context.identity, self.context.disk.log, self._group)
         if refused is not None:
             await context.write(encode(refused))
             return
@@ -321,7 +320,7 @@ class MasterRole:
             context,
             received=partial(self._received, replica),
             data=self._data,
-            silence_s=2 * self._context.pace.silent_ms / 1000,
+            silence_s=2 * self.context.pace.silent_ms / 1000,
         )
         before = self._streams.get(replica)
         if before is not None:
@@ -337,12 +336,12 @@ class MasterRole:
                 self._pump_soon()
 
     def _received(self, replica: int, message: FromReplica) -> None:
-        self._core.receive(replica, message, now_ms=self._context.now_ms())
+        self._core.receive(replica, message, now_ms=self.context.now_ms())
         self._pump_soon()
 
     async def _data(self, stream: ReplicaStream) -> bytes | None:
         """The next frames for a replica, as a message; None for now where they wait for a repair of this log."""
-        core, replica, repairing = self._core, stream.replica, self._context.repairing
+        core, replica, repairing = self._core, stream.replica, self.context.repairing
         while (store := self._store) is not None and (batch := core.batch(replica)) is not None:
             limit = core.epochs.end_at(batch.start, core.end)
             if repairing.blocks(batch.start):
@@ -373,7 +372,7 @@ class MasterRole:
         asked = decode_request(request, SnapshotRequest)
         core = self._core
         store = self._store
-        if asked.group != self._context.group or asked.epoch != core.epoch or core.ended is not None or store is None:
+        if asked.group != self.context.group or asked.epoch != core.epoch or core.ended is not None or store is None:
             raise NotMaster(f"this node is not the master of store group {asked.group} in epoch {asked.epoch}")
         if self._group.replica(asked.replica) is None:
             raise BadMessage(f"there is no replica {asked.replica}")
@@ -383,7 +382,7 @@ class MasterRole:
 
     def _probe(self, *, joining: Collection[int] | None = None) -> None:
         """Asks the controllers for nothing new, while somebody wants to join: so it is known that they answer."""
-        core, now_ms = self._core, self._context.now_ms()
+        core, now_ms = self._core, self.context.now_ms()
         joining = self._streams if joining is None else joining
         outside = (set(joining) & set(self._group.voters)) - core.sync_set
         if outside and self._asking is None and now_ms - self._probed_ms >= PROBE_MS and core.ended is None:
@@ -392,7 +391,7 @@ class MasterRole:
             self._asking = self._spawn(self._alter(asked), "asking whether a controller leads")
 
     async def _alter(self, asked: AlterSet) -> None:
-        core, context = self._core, self._context
+        core, context = self._core, self.context
         try:
             group = await context.controller.do(
                 AlterSyncSet(
@@ -420,7 +419,7 @@ class MasterRole:
             self._pump_soon()
 
     async def _hand_over(self, target: int) -> None:
-        core, context = self._core, self._context
+        core, context = self._core, self.context
         try:
             group = await context.controller.do(
                 Elect(group=context.group, candidate=target, master_epoch=core.epoch, sync_epoch=self._group.sync_epoch)

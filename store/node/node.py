@@ -36,8 +36,6 @@ from store.serving.rpc import StoreService
 from store.serving.service import NodeService
 from store.timers.timers import TimerLimits
 
-__all__ = ["Beats", "NodeSettings", "StoreNode"]
-
 logger = logging.getLogger(__name__)
 
 REGISTER_S = 0.5  # between attempts to register
@@ -79,16 +77,16 @@ class StoreNode:
         self.disk = Disk(settings.data_dir, settings.group, settings.options)
         self.failed: asyncio.Future[StoreError] = asyncio.get_running_loop().create_future()
         self.aside = ""  # why it takes no part for now: another node is this replica
-        self._controller = controller
+        self.controller = controller
         self._credentials = credentials
-        self._node = NodeService(settings.group)
-        self.services = RoleServices(self._node, settings.options.get("timer_limits") or TimerLimits())
+        self.service = NodeService(settings.group)
+        self.services = RoleServices(self.service, settings.options.get("timer_limits") or TimerLimits())
         self._incarnation = secrets.randbits(62)
         self.repairer: Repairer | None = None  # once it is registered
         self._now_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000
-        self._context: ReplicaContext | None = None
-        self._beats: Beats | None = None
-        self._task: asyncio.Task[None] | None = None
+        self.context: ReplicaContext | None = None
+        self.beats: Beats | None = None
+        self.task: asyncio.Task[None] | None = None
         self._standing_aside: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], Any] = lambda: None
         self._ends = 0, 0, 0  # log epoch, log end, confirmed: as they were last while the store was open
@@ -126,9 +124,9 @@ class StoreNode:
         replication = ReplicationService(settings.group, self.services, lambda: self.disk.promised)
         self.services.rpc = await StoreService.start(
             self.disk.store,
-            self._controller,
+            self.controller,
             settings.listen,
-            node=self._node,
+            node=self.service,
             credentials=self._credentials.server,
             more={wire.SERVICE: replication.handlers()},
         )
@@ -141,7 +139,7 @@ class StoreNode:
         while True:
             try:
                 self.identity, self.group = await register(
-                    self._controller, self.settings.data_dir, self.settings.group, self._about, files=self.disk.files
+                    self.controller, self.settings.data_dir, self.settings.group, self._about, files=self.disk.files
                 )
             except ControllerError as error:
                 if time.monotonic() - complained_s >= COMPLAIN_S:
@@ -167,20 +165,20 @@ class StoreNode:
     def _begin(self, connect: Connect) -> None:
         assert self.identity is not None
         assert self.group is not None
-        self._node.cluster = self.identity.cluster
+        self.service.cluster = self.identity.cluster
         repairer = self.repairer = Repairer(self.disk, self._damage_changed)
-        context = self._context = ReplicaContext(
+        context = self.context = ReplicaContext(
             group=self.settings.group,
             identity=self.identity,
             disk=self.disk,
             services=self.services,
-            controller=self._controller,
+            controller=self.controller,
             speak=self._speak,
             known=self._known,
             heard=self._heard,
             dial=lambda address: pipes.open_channel(address, self._credentials.channel),
             answers=partial(
-                answers, group=self.settings.group, cluster=self._node.cluster, credentials=self._credentials.channel
+                answers, group=self.settings.group, cluster=self.service.cluster, credentials=self._credentials.channel
             ),
             now_ms=self._now_ms,
             repairing=repairer,
@@ -189,10 +187,10 @@ class StoreNode:
         )
         self.services.ranges = RangeServer(context)
         repairer.begin(context)
-        self._beats = connect(self._heartbeats, self._heard)
-        self._unwatch = self._controller.watch(self._look)
+        self.beats = connect(self._heartbeats, self._heard)
+        self._unwatch = self.controller.watch(self._look)
         self._look()
-        self._task = self._living(context)
+        self.task = self._living(context)
 
     # ---- down
 
@@ -206,13 +204,13 @@ class StoreNode:
             with suppress(CannotSwitchOver, TimeoutError):
                 async with asyncio.timeout(LEAVE_S):
                     await self.role.switch_over()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
         if self.repairer is not None:
             await self.repairer.close()
-        if self._beats is not None:
-            await self._beats.close()
+        if self.beats is not None:
+            await self.beats.close()
         if self.services.rpc is not None:
             await self.services.rpc.stop(0.5)
         await self.disk.close()
@@ -226,7 +224,7 @@ class StoreNode:
     @property
     def sessions(self) -> int:
         """Clients that are connected."""
-        return self._node.sessions
+        return self.service.sessions
 
     # ---- roles
 
@@ -321,13 +319,13 @@ class StoreNode:
     def _look_for_another(self, group: Group) -> None:
         """See whether somebody with a copy of this directory has registered from another address since we did."""
         busy = self.failed.done() or (self._standing_aside is not None and not self._standing_aside.done())
-        if not busy and self._context is not None and self._other(group) is not None:
-            task = self._standing_aside = asyncio.create_task(self._stand_aside(self._context), name="standing aside")
+        if not busy and self.context is not None and self._other(group) is not None:
+            task = self._standing_aside = asyncio.create_task(self._stand_aside(self.context), name="standing aside")
             task.add_done_callback(self._look_again)
 
     def _look_again(self, done: "asyncio.Task[None]") -> None:
         """Looks at the group again after standing aside: what was heard meanwhile counts too."""
-        found = self._controller.group(self.settings.group)
+        found = self.controller.group(self.settings.group)
         if not done.cancelled() and found is not None:
             self._look_for_another(found)
 
@@ -341,10 +339,10 @@ class StoreNode:
         number = self.settings.group
         while True:
             with suppress(ControllerError):
-                await self._controller.barrier()
+                await self.controller.barrier()
                 break
             await asyncio.sleep(REGISTER_S)
-        other = self._other(self._controller.group(number))
+        other = self._other(self.controller.group(number))
         if other is None:
             return
         self.aside = (
@@ -353,9 +351,9 @@ class StoreNode:
         )
         logger.error("this node takes no part in its store group: %s", self.aside)
         try:
-            if self._task is not None:
-                self._task.cancel()
-                await asyncio.gather(self._task, return_exceptions=True)
+            if self.task is not None:
+                self.task.cancel()
+                await asyncio.gather(self.task, return_exceptions=True)
             self.role = None
             await self.disk.close()
             await asyncio.sleep(ASIDE_S)  # meanwhile the other one is heard of
@@ -367,7 +365,7 @@ class StoreNode:
         assert self.group is not None
         logger.warning("replica %d of store group %d is alone again and takes part", self.identity.id, number)
         context.identity, context.since, self.aside = self.identity, self.group.master_epoch, ""
-        self._task = self._living(context)
+        self.task = self._living(context)
 
     def _damage_changed(self) -> None:
         """The log is damaged, or is no more, or in other places."""
@@ -394,14 +392,14 @@ class StoreNode:
         return self.group
 
     def _look(self) -> None:
-        self._node.dropped = self._controller.dropped(self.settings.group)
-        found = self._controller.group(self.settings.group)
+        self.service.dropped = self.controller.dropped(self.settings.group)
+        found = self.controller.group(self.settings.group)
         if found is not None and found != self.group:
             self._heard(found)
 
     def _speak(self) -> None:
-        if self._beats is not None:
-            self._beats.speak()
+        if self.beats is not None:
+            self.beats.speak()
 
     def _remember(self) -> None:
         """Remembers how far the log is, while that is known."""

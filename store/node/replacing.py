@@ -8,8 +8,6 @@ from store.node.replica_context import ReplicaContext
 from store.node.snapshots import install_fetched
 from store.replication.replica_core import ReplicaCore
 
-__all__ = ["START_OVER_AGAIN_MS", "give_up", "install", "start_over"]
-
 logger = logging.getLogger(__name__)
 
 START_OVER_AGAIN_MS = 30_000  # from one attempt to the next: for each the master may copy all of its views

@@ -9,8 +9,6 @@ from controller.api.client import Group
 from store.node.identity import ReplicaIdentity
 from store.replication.messages import Hello, Refused, Why
 
-__all__ = ["STRANGE", "sign", "stranger"]
-
 STRANGE = frozenset({Why.WRONG_GROUP, Why.WRONG_CLUSTER, Why.WRONG_LOG, Why.WRONG_CHECK})  # nothing for time to mend
 
 

@@ -15,8 +15,6 @@ from store.serving.rpc import StoreService
 from store.serving.service import GRACE_S, NodeService
 from store.timers.timers import TimerLimits
 
-__all__ = ["MasterServices", "RepairServices", "Repairing", "ReplicaContext", "RoleServices"]
-
 TICK_S = 0.05  # how often the cores are told the time
 
 

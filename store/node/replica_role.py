@@ -30,8 +30,6 @@ from store.replication.effects import AcceptLoss, Close, Effect, Prepare, SaveEp
 from store.replication.messages import FromMaster, FromReplica, Hello, Refused
 from store.replication.replica_core import ReplicaCore, Stage
 
-__all__ = ["Ending", "ReplicaRole"]
-
 logger = logging.getLogger(__name__)
 
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.5  # between streams to the master
@@ -54,7 +52,7 @@ class ReplicaRole:
     master = False
 
     def __init__(self, context: ReplicaContext, group: Group) -> None:
-        self._context = context
+        self.context = context
         self._group = group
         store = context.disk.store
         assert store is not None
@@ -85,7 +83,7 @@ class ReplicaRole:
         self._dial_wanted = asyncio.Event()
         self._synced = asyncio.Event()
         self._over: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
-        self._broken = False  # something that the core counts as done was not: no ending but ANEW is possible
+        self.broken = False  # something that the core counts as done was not: no ending but ANEW is possible
         self._error: Exception | None = None  # the first failure of the disk, whenever it came
         self._wishing: asyncio.Task[None] | None = None
         self._reach = MasterReachability(context.answers, probe_ms=HINT_MS, complain_ms=COMPLAIN_MS)
@@ -116,7 +114,7 @@ class ReplicaRole:
 
     def heard(self, group: Group) -> None:
         """The group is this now: promise its epoch, and follow its master, or be it."""
-        context, core, self._group = self._context, self._core, group
+        context, core, self._group = self.context, self._core, group
         if group.master_epoch > core.promised:
             core.promise(group.master_epoch)
             self._after()
@@ -129,16 +127,16 @@ class ReplicaRole:
 
     def _elected(self, group: Group) -> None:
         """Becomes the master of an epoch that is new; of another one this replica, or a copy of it, may have been."""
-        if group.master_epoch < self._core.promised or group.master_epoch in self._context.unfit:
+        if group.master_epoch < self._core.promised or group.master_epoch in self.context.unfit:
             return
-        if self._core.lacks_end and group.unclean_epoch == group.master_epoch > self._context.disk.unclean:
+        if self._core.lacks_end and group.unclean_epoch == group.master_epoch > self.context.disk.unclean:
             self._end(Ending.GIVE_UP)
-        elif group.master_epoch > max(self._core.epochs.newest, self._context.since):
+        elif group.master_epoch > max(self._core.epochs.newest, self.context.since):
             if self._core.lacks_end:  # which the controllers have not heard of yet
                 logger.error(
                     "elected in epoch %d, this replica cannot become master: %s", group.master_epoch, LACKS_END
                 )
-                self._context.unfit.add(group.master_epoch)
+                self.context.unfit.add(group.master_epoch)
             else:
                 self._end(Ending.ELECTED)
         elif self._wishing is None or self._wishing.done():
@@ -149,7 +147,7 @@ class ReplicaRole:
 
         Asks again and again: the controllers' leader may be new itself, and not have heard of this replica yet.
         """
-        context = self._context
+        context = self.context
         while (group := self._group).master == context.replica and group.master_epoch == epoch:
             ask = Elect(group=context.group, candidate=context.replica, master_epoch=epoch, sync_epoch=group.sync_epoch)
             with suppress(ControllerError):
@@ -169,11 +167,11 @@ class ReplicaRole:
 
     def damaged(self) -> None:
         """See `ReplicationHooks`."""
-        self._context.repairing.look()
+        self.context.repairing.look()
 
     def stand_aside(self) -> None:
         """The log has damage that is to be repaired, or has none any more: the master is told."""
-        self._core.damaged(self._context.repairing.stands_aside)
+        self._core.damaged(self.context.repairing.stands_aside)
         self._after()
 
     def failed(self, error: StoreError) -> None:
@@ -184,7 +182,7 @@ class ReplicaRole:
 
     async def run(self) -> Ending:
         """Follows until that is over. Raises `StoreError`, OSError: the disk has failed."""
-        context = self._context
+        context = self.context
         assert context.disk.store is not None
         context.disk.listener = self
         context.services.serve(context.disk.store, master=False, hint=context.address_of_master(self._group))
@@ -205,11 +203,11 @@ class ReplicaRole:
             self._core.close()
             self._work_wanted.set()
             await working
-            if ending is Ending.ELECTED and not self._broken:
+            if ending is Ending.ELECTED and not self.broken:
                 await self._until_synced()
             if self._error is not None:
                 raise self._error
-            return Ending.ANEW if self._broken else ending
+            return Ending.ANEW if self.broken else ending
         finally:
             await self._part([*parts, *filter(None, (self._fetching, self._wishing)), working])
             await self._reach.close()
@@ -233,12 +231,12 @@ class ReplicaRole:
 
     async def _until_synced(self) -> None:
         """Waits until all that was written is on disk."""
-        store = self._context.disk.store
+        store = self.context.disk.store
         assert store is not None
         while self._core.flushed < self._core.end and self._error is None:
             self._synced.clear()
             if store.replication.dropped is not None:
-                self._broken = True
+                self.broken = True
                 return
             if store.error is not None:
                 raise store.error
@@ -247,21 +245,21 @@ class ReplicaRole:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            core, store = self._core, self._context.disk.store
-            core.tick(now_ms=self._context.now_ms())
+            core, store = self._core, self.context.disk.store
+            core.tick(now_ms=self.context.now_ms())
             if store is not None and store.replication.first > core.first:
                 core.trimmed(min(store.replication.first, core.confirmed))
-            start_over(self._context, core)
+            start_over(self.context, core)
             self._after()
             self._listen()
 
     def _listen(self) -> None:
         """Notices that the master is silent, and tells the controllers when that begins to count, or is over."""
-        core, group, now_ms = self._core, self._group, self._context.now_ms()
+        core, group, now_ms = self._core, self._group, self.context.now_ms()
         listens = core.stage not in {Stage.DIVERGED, Stage.SNAPSHOT} and group.master_epoch >= core.promised
-        changed = self._reach.look(group if listens else None, now_ms, me=self._context.replica)
+        changed = self._reach.look(group if listens else None, now_ms, me=self.context.replica)
         if self._syncs.look(core.end, core.flushed, now_ms) or changed:
-            self._context.speak()
+            self.context.speak()
 
     # ---- the stream
 
@@ -270,7 +268,7 @@ class ReplicaRole:
         backoff, tried = Backoff(BACKOFF_MIN_S, BACKOFF_MAX_S), 0
         while True:
             self._dial_wanted.clear()
-            address = self._context.address_of_master(self._group)
+            address = self.context.address_of_master(self._group)
             if address is None or not self._may_dial():
                 await self._dial_wanted.wait()
                 continue
@@ -289,9 +287,9 @@ class ReplicaRole:
 
     async def _dial(self, address: str) -> None:
         """Follows until the stream breaks or is given up."""
-        core, now_ms = self._core, self._context.now_ms
-        await self._context.disk.belong(self._group.log)
-        async with opened(self._context.dial(address)) as channel:
+        core, now_ms = self._core, self.context.now_ms
+        await self.context.disk.belong(self._group.log)
+        async with opened(self.context.dial(address)) as channel:
             try:
                 call = channel.stream_stream(wire.path(wire.REPLICATE))()
                 plain = Stream(call, wire.ERRORS, f"the master at {address}")
@@ -310,7 +308,7 @@ class ReplicaRole:
             self._refusal = message.text
             logger.error("the master does not take this replica: %s", message.text)
         self._reach.heard()
-        self._core.receive(message, now_ms=self._context.now_ms())
+        self._core.receive(message, now_ms=self.context.now_ms())
         self._after()
 
     def _hang_up(self) -> None:
@@ -321,7 +319,7 @@ class ReplicaRole:
 
     def _after(self) -> None:
         """After anything that the core was told."""
-        store = self._context.disk.store
+        store = self.context.disk.store
         if store is not None and self._core.confirmed > self._confirmed:
             self._confirmed = self._core.confirmed
             store.replication.confirm(self._confirmed)
@@ -334,7 +332,7 @@ class ReplicaRole:
 
         In a stream nothing else comes, so that a turn of the loop is saved for all that arrives and all that is synced.
         """
-        store = self._context.disk.store
+        store = self.context.disk.store
         if self._working or self._over.done() or store is None or store.replication.dropped is not None:
             return False
         while self._effects:
@@ -353,7 +351,7 @@ class ReplicaRole:
 
     def _say(self, message: FromReplica) -> None:
         if self._stream is not None and message.session == self._stream.session:
-            me, disk = self._context.identity, self._context.disk
+            me, disk = self.context.identity, self.context.disk
             self._stream.put(sign(message, me, disk.log) if isinstance(message, Hello) else message)
 
     async def _work(self) -> None:
@@ -368,8 +366,8 @@ class ReplicaRole:
                     self._effects += self._core.take()
             except (StoreFull, StoreOverloaded, CorruptFrame) as error:
                 logger.warning("frames from the master cannot be stored for now: %s", error)
-                self._broken = True  # before anything else can end it: what is dropped here, nobody will ever write
-                self._context.speak()
+                self.broken = True  # before anything else can end it: what is dropped here, nobody will ever write
+                self.context.speak()
                 await asyncio.sleep(AGAIN_S)
                 self._end(Ending.ANEW)
                 return
@@ -384,12 +382,12 @@ class ReplicaRole:
 
     def _check_kept(self) -> None:
         """Raises `StoreFull` when the store has not kept what it took."""
-        store = self._context.disk.store
+        store = self.context.disk.store
         if store is not None and store.replication.dropped is not None:
             raise store.replication.dropped
 
     async def _carry_out(self, effect: Effect) -> None:
-        context = self._context
+        context = self.context
         match effect:
             case Send(message):
                 self._say(message)
@@ -422,7 +420,7 @@ class ReplicaRole:
                         self._fetching.cancel()
 
     async def _cut(self, end: LogOffset) -> None:
-        context = self._context
+        context = self.context
         hint = context.address_of_master(self._group)
         await context.services.stand_down(hint)
         await context.disk.close()
@@ -432,7 +430,7 @@ class ReplicaRole:
         context.services.serve(store, master=False, hint=hint)
 
     async def _fetch(self, epoch: int) -> None:
-        context = self._context
+        context = self.context
         address = context.address_of_master(self._group)
         try:
             if address is None or self._group.master_epoch != epoch:

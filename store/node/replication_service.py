@@ -16,8 +16,6 @@ from store.node.wire import SwitchRequest, Verified, VerifyRequest
 from store.replication.errors import BadMessage
 from store.replication.messages import Hello, Refused, Why, decode, encode
 
-__all__ = ["ReplicationService"]
-
 logger = logging.getLogger(__name__)
 
 STREAMS_MAX = 64  # of replicas at the same time; a group has 16 replicas at most

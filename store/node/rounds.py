@@ -9,8 +9,6 @@ from store.base.errors import NotMaster, NotWritable
 from store.node.replica_context import ReplicaContext
 from store.replication.master import Master
 
-__all__ = ["Rounds"]
-
 
 class _Read(NamedTuple):
     """A read that waits for a round."""

@@ -23,11 +23,10 @@ from store.base.process_errors import ServerFailed, cannot_listen
 from store.base.runner import Run, run_server
 from store.integrity.figures import DamageFigures
 from store.node.master_role import MasterRole
-from store.node.node import Credentials, NodeSettings, StoreNode
+from store.node.node import Credentials, StoreNode
 from store.node.repair.repairer import DamageStatus
 from store.node.replica_role import ReplicaRole
-
-__all__ = ["StoreRun", "StoreStatus", "serve"]
+from store.node.settings import NodeSettings
 
 CONFIGURED_S = 10.0  # until controllers are looked for that the configuration does not name
 _OF_PORTS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})  # errors that no file has
@@ -86,9 +85,9 @@ class _Process:
         self._settings = options.node
         self._credentials = options.credentials
         self._began_s = time.monotonic()
-        self._node: StoreNode | None = None
+        self.node: StoreNode | None = None
         self._beats: Heartbeats | None = None
-        self._controller: RemoteController | None = None
+        self.controller: RemoteController | None = None
         self._known = KnownControllers(options.node.data_dir)
         self._stopping = False
 
@@ -99,14 +98,14 @@ class _Process:
             log.info("rpc.port is 0: this node has another address after every restart")
         admin = await self._admin()
         run.stack.push_async_callback(admin.stop)
-        controller = self._controller = RemoteController(
+        controller = self.controller = RemoteController(
             self._options.controllers,
             now_ms=now_ms,
             credentials=self._credentials.channel,
         )
         run.stack.push_async_callback(controller.close)
         try:
-            node = self._node = await run.start(self._start(controller))
+            node = self.node = await run.start(self._start(controller))
             run.stack.push_async_callback(node.close)
             self._known.learn([one.address for one in controller.members()])
             controller.watch(lambda: self._known.learn([one.address for one in controller.members()]))
@@ -175,8 +174,8 @@ class _Process:
 
     def ready(self) -> ReadyState:
         """Returns whether it serves in a role, and if not, why."""
-        node, group = self._node, self._settings.group
-        distrust = "" if self._controller is None else self._controller.distrust
+        node, group = self.node, self._settings.group
+        distrust = "" if self.controller is None else self.controller.distrust
         reasons = [distrust] * bool(distrust)
         if self._stopping:
             reasons.append("shutting down")
@@ -184,7 +183,7 @@ class _Process:
             reasons.append("not registered with the controllers yet")
         elif node.failed.done():
             reasons.append(f"the store has failed: {node.failed.result()}")
-        elif node.identity is not None and self._controller is not None and self._controller.group(group) is None:
+        elif node.identity is not None and self.controller is not None and self.controller.group(group) is None:
             reasons.append(f"store group {group} was removed from the cluster: stop this store")
         elif reason := node.aside or _role_reason(node):
             reasons.append(reason)
@@ -199,7 +198,7 @@ class _Process:
 
     def status(self) -> StoreStatus:
         """The document of /status."""
-        node, state, store = self._node, self.ready(), self._settings
+        node, state, store = self.node, self.ready(), self._settings
         role = None if node is None else node.role
         disk = None if node is None else node.disk
         group = None if node is None else node.group
@@ -237,7 +236,7 @@ class _Process:
 
     def lags(self) -> Mapping[int, int]:
         """Returns the bytes of the log that each replica does not have, as the master knows; none on a replica."""
-        role = None if self._node is None else self._node.role
+        role = None if self.node is None else self.node.role
         if isinstance(role, MasterRole):
             end = role.core.end
             return {replica: max(end - at, 0) for replica, at in role.core.positions().items()}
@@ -245,32 +244,32 @@ class _Process:
 
     def damages(self) -> float:
         """Returns how many ranges of the log are damaged."""
-        store = None if self._node is None else self._node.disk.store
+        store = None if self.node is None else self.node.disk.store
         return float(0 if store is None else len(store.damages))
 
     def view_damages(self) -> float:
         """Returns how many places of the views are damaged."""
-        store = None if self._node is None else self._node.disk.store
+        store = None if self.node is None else self.node.disk.store
         return float(0 if store is None else len(store.view_damages))
 
     def repaired(self) -> float:
         """Returns how many damaged ranges of the log were repaired."""
-        store = None if self._node is None else self._node.disk.store
+        store = None if self.node is None else self.node.disk.store
         return float(0 if store is None else store.damages_repaired)
 
     def lost(self) -> float:
         """Returns how many messages consumers were led past."""
-        store = None if self._node is None else self._node.disk.store
+        store = None if self.node is None else self.node.disk.store
         return float(0 if store is None else store.messages_lost)
 
     def scrubbed(self) -> float:
         """Returns the log offset up to which the scrub has read."""
-        store = None if self._node is None else self._node.disk.store
+        store = None if self.node is None else self.node.disk.store
         return float(0 if store is None else store.scrubbed.at)
 
     def is_full(self) -> float:
         """Returns whether nothing is written for now, as the disk is full (1 or 0)."""
-        return float(self._node is not None and self._node.disk.full)
+        return float(self.node is not None and self.node.disk.full)
 
     def value(self, name: str) -> float:
         """A figure of `status`."""

@@ -8,8 +8,6 @@ import msgspec
 
 from store.replication.pace import Pace
 
-__all__ = ["NodeSettings"]
-
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A node's configuration. `listen` and `advertise` are "host:port"; an empty `advertise` is where it listens."""

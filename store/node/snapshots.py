@@ -26,8 +26,6 @@ from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EpochList
 from store.replication.errors import BadEpochs, BadMessage
 
-__all__ = ["SnapshotSender", "fetch_snapshot", "install_fetched"]
-
 logger = logging.getLogger(__name__)
 
 SILENCE_S = 30.0  # a master that sends nothing for so long is given up; taking the snapshot needs a moment

@@ -14,8 +14,6 @@ from store.base.streams import Silence, Stream, until_one_ends
 from store.replication.errors import BadMessage
 from store.replication.messages import Ack, Confirmed, FromMaster, FromReplica, Hello, Refused, decode, encode
 
-__all__ = ["MasterStream", "ReplicaStream"]
-
 logger = logging.getLogger(__name__)
 
 _BROKEN = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)

@@ -2,8 +2,6 @@
 
 from store.format.frame import LogOffset
 
-__all__ = ["HANGS_MS", "SLOW_MS", "Syncs"]
-
 SLOW_MS = 2_000  # a sync that takes so long; a healthy disk takes some ms, a busy one some hundred
 SLOW_COUNT = 3  # in a row, and the disk is slow
 HANGS_MS = 8_000  # one that takes so long is enough

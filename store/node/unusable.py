@@ -23,8 +23,6 @@ from store.node.replica_context import ReplicaContext
 from store.node.snapshots import fetch_snapshot, install_fetched
 from store.views.layout import read_marks
 
-__all__ = ["check_not_last", "held_by", "open_or_start_over"]
-
 logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # between two looks for a master

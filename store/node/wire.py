@@ -21,35 +21,6 @@ from store.replication.errors import BadMessage
 from store.replication.messages import DATA_BYTES_MAX, Epochs, Group, Number, Offset, Paper
 from store.rpc import wire as store_wire
 
-__all__ = [
-    "ERRORS",
-    "FETCH_RANGE",
-    "MESSAGE_BYTES_MAX",
-    "PART_BYTES",
-    "REPLICATE",
-    "SEALS",
-    "SEALS_MAX",
-    "SERVICE",
-    "SNAPSHOT",
-    "SWITCH_OVER",
-    "VERIFY",
-    "RangeEnd",
-    "RangePart",
-    "RangeRequest",
-    "SealsAnswer",
-    "SealsRequest",
-    "SnapshotHead",
-    "SnapshotPart",
-    "SnapshotRequest",
-    "SwitchRequest",
-    "Verified",
-    "VerifyRequest",
-    "decode",
-    "encode",
-    "open_channel",
-    "path",
-]
-
 SERVICE = "headgate.store.v1.Replication"
 REPLICATE, SNAPSHOT, SWITCH_OVER, FETCH_RANGE = "Replicate", "Snapshot", "SwitchOver", "FetchRange"
 SEALS, VERIFY = "Seals", "Verify"

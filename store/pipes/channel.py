@@ -9,8 +9,6 @@ import grpc.aio
 
 from store.pipes.pipe import OPENING, Pipe, broken
 
-__all__ = ["Call", "Channel", "open_channel"]
-
 UNIX = "unix:"
 
 

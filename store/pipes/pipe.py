@@ -19,8 +19,6 @@ import msgspec
 
 from store.format.frame import FRAME_BYTES_MAX
 
-__all__ = ["MESSAGE_BYTES_MAX", "OPENING", "End", "Pipe", "broken"]
-
 OPENING = b"\x01"  # TLS begins with 0x16, HTTP/2 with "P"
 MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + (16 << 20)  # frames to replicas go several in a message, a largest one among them
 BUFFER_BYTES = 256 << 10  # read at once; more while a larger message comes, as fast as it does
@@ -73,8 +71,8 @@ class Pipe(asyncio.BufferedProtocol):
         self._lost = lost
         self._transport: Any = None
         self._least_bytes = OPENING_BUFFER_BYTES  # of the buffer
-        self._buffer = bytearray(OPENING_BUFFER_BYTES)
-        self._view = memoryview(self._buffer)
+        self.buffer = bytearray(OPENING_BUFFER_BYTES)
+        self._view = memoryview(self.buffer)
         self._size_max = first_bytes_max  # of the next message
         self._start = self._filled = 0  # what has come of messages that are not whole; _start <= _filled
         self._arrived: deque[bytes] = deque()
@@ -115,7 +113,7 @@ class Pipe(asyncio.BufferedProtocol):
 
     def _count_held(self) -> None:
         if self._hold is not None:
-            held = len(self._buffer) + self._arrived_bytes
+            held = len(self.buffer) + self._arrived_bytes
             if held != self._held_bytes:
                 self._held_bytes = held
                 self._hold(held)
@@ -206,7 +204,7 @@ class Pipe(asyncio.BufferedProtocol):
 
     def get_buffer(self, _size: int) -> memoryview:
         """See `asyncio.BufferedProtocol`."""
-        if self._filled == len(self._buffer):  # it was given back, and the connection is about to end
+        if self._filled == len(self.buffer):  # it was given back, and the connection is about to end
             self._renew(OPENING_BUFFER_BYTES)
             self._filled = 0
         return self._view[self._filled :]
@@ -249,7 +247,7 @@ class Pipe(asyncio.BufferedProtocol):
         It is given as bytes come, not as the message's size says: at most `_GROWTH` times what is here, `_GROWTH_LARGE`
         times where that is much, or the least.
         """
-        rest, size = self._filled - self._start, len(self._buffer)
+        rest, size = self._filled - self._start, len(self.buffer)
         if not rest:
             self._start = self._filled = 0
             if size > BUFFER_KEPT_BYTES or size < self._least_bytes:
@@ -266,8 +264,8 @@ class Pipe(asyncio.BufferedProtocol):
             self._start, self._filled = 0, rest
 
     def _renew(self, size: int) -> None:
-        self._buffer = bytearray(size)
-        self._view = memoryview(self._buffer)
+        self.buffer = bytearray(size)
+        self._view = memoryview(self.buffer)
 
     def _ended(self, said: bytes) -> None:
         try:

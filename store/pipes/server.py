@@ -20,8 +20,6 @@ from store.base.listening.server import OPENING_S
 from store.base.listening.sockets import UNIX, listen
 from store.pipes.pipe import OPENING, End, Metadata, Pipe
 
-__all__ = ["CONNECTIONS_MAX", "Context", "Server"]
-
 logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 4_096  # pipes; beyond, new ones are refused
@@ -58,7 +56,7 @@ class Server(listening.Server):
         """The options are those of `store.base.listening.Server`."""
         super().__init__(**options)
         self._services: list[Any] = []
-        self._pipes: set[asyncio.Task[None]] = set()  # <= CONNECTIONS_MAX
+        self.pipes: set[asyncio.Task[None]] = set()  # <= CONNECTIONS_MAX
 
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
         """See `grpc.aio.Server`."""
@@ -84,7 +82,7 @@ class Server(listening.Server):
         tls = None if self._credentials is None else self._credentials.tls
         pipe = Pipe(me.cancel, first_bytes_max=METHOD_BYTES_MAX)
         if tls is None and accepted.family != socket.AF_UNIX:
-            pipe.hold_in(lambda size_bytes: self._strangers.hold(me, origin, size_bytes))
+            pipe.hold_in(lambda size_bytes: self.strangers.hold(me, origin, size_bytes))
         await self._loop.connect_accepted_socket(  # with TLS, uvloop does not return the protocol that it was given
             lambda: pipe,
             handed_over(accepted),
@@ -97,17 +95,17 @@ class Server(listening.Server):
             said = method is not grpc.aio.EOF
             if not said:
                 return
-            if len(self._pipes) >= of_files(CONNECTIONS_MAX, CONNECTION_FILES):
+            if len(self.pipes) >= of_files(CONNECTIONS_MAX, CONNECTION_FILES):
                 pipe.end(End(grpc.StatusCode.UNAVAILABLE.name, "too many streams"))
                 return
             opening.reschedule(None)
-            self._unopened.leave(me)
-            self._pipes.add(me)
+            self.unopened.leave(me)
+            self.pipes.add(me)
             await self._call(pipe, bytes(method).decode("utf-8", "replace"))
         except grpc.aio.AioRpcError:  # the client went away
             logger.debug("a stream has broken", exc_info=True)
         finally:
-            self._pipes.discard(me)
+            self.pipes.discard(me)
             if self._stopping or not said or me.cancelling():
                 pipe.abort()
             else:

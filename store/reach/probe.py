@@ -6,8 +6,6 @@ from store.base.errors import StoreError, StoreUnreachable
 from store.remoting.node_streams import NodeStreams
 from store.rpc import arguments
 
-__all__ = ["PROBE_S", "answers"]
-
 PROBE_S = 1.0  # for a connection and one answer
 
 

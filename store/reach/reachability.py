@@ -8,8 +8,6 @@ from controller.api.client import Group, Replica
 from controller.complaints.messages import HINT_MS, Complaint
 from store.reach.silence import PeerSilence
 
-__all__ = ["MasterReachability"]
-
 logger = logging.getLogger(__name__)
 
 PROBE_AGAIN_MS = 1_000  # between two probes of the other replicas, while the master is silent

@@ -19,8 +19,6 @@ from store.reach.probe import answers
 from store.reach.reachability import MasterReachability
 from store.remoting import RemoteStore
 
-__all__ = ["Reporter"]
-
 logger = logging.getLogger(__name__)
 
 PROBE_MS = 1_500  # of silence before other replicas are asked for an answer: half as much again as between two pings

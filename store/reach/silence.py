@@ -1,7 +1,5 @@
 """The time for which a peer has said nothing while this process was listening."""
 
-__all__ = ["PeerSilence"]
-
 STEP_MS_MAX = 500  # that counts between two ticks: a process that stood still was not listening
 
 

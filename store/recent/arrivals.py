@@ -6,8 +6,6 @@ from store.format.frame import QueueNumber
 from store.format.records import QueueDeleted
 from store.log.run import Run
 
-__all__ = ["WAITERS_MAX", "WAIT_MS_MAX", "Arrivals"]
-
 WAITERS_MAX = 1 << 17  # beyond, nobody waits: a call returns as if its time were up
 WAIT_MS_MAX = 60_000
 
@@ -17,7 +15,7 @@ class Arrivals:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: dict[QueueNumber, list[asyncio.Future[None]]] = {}
+        self.waiting: dict[QueueNumber, list[asyncio.Future[None]]] = {}
         self.count = 0  # of all of them; <= WAITERS_MAX
 
     async def wait(self, queue: QueueNumber, deadline: float) -> bool:
@@ -26,7 +24,7 @@ class Arrivals:
         if left <= 0 or self.count >= WAITERS_MAX:
             return False
         future: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.setdefault(queue, []).append(future)
+        self.waiting.setdefault(queue, []).append(future)
         self.count += 1
         timer = self._loop.call_later(left, _wake, future)
         try:
@@ -34,16 +32,16 @@ class Arrivals:
         finally:
             timer.cancel()
             self.count -= 1
-            waiting = self._waiting.get(queue)
+            waiting = self.waiting.get(queue)
             if waiting is not None and future in waiting:
                 waiting.remove(future)
                 if not waiting:
-                    del self._waiting[queue]
+                    del self.waiting[queue]
         return self._loop.time() < deadline
 
     def arrived(self, run: Run) -> None:
         """Readers can see a run. Costs nothing while nobody waits, and a look-up for each chunk while one does."""
-        if not self._waiting:
+        if not self.waiting:
             return
         for queue in run.chunks.queues():
             self._wake(QueueNumber(queue))
@@ -53,11 +51,11 @@ class Arrivals:
 
     def wake_all(self) -> None:
         """Wakes all waiters, as nothing more will arrive."""
-        for queue in list(self._waiting):
+        for queue in list(self.waiting):
             self._wake(queue)
 
     def _wake(self, queue: QueueNumber) -> None:
-        for future in self._waiting.pop(queue, ()):
+        for future in self.waiting.pop(queue, ()):
             _wake(future)
 
 

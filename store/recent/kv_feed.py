@@ -12,8 +12,6 @@ from operator import attrgetter
 
 from store.api.keys import Change
 
-__all__ = ["FEED_BYTES_MAX", "FEED_COUNT_MAX", "Feed", "Feeds"]
-
 FEED_COUNT_MAX = 8_192  # changes kept of a namespace
 FEED_BYTES_MAX = 4 << 20  # of their keys and values; the newest change is kept whatever its size
 _revision = attrgetter("revision")

@@ -11,8 +11,6 @@ from store.recent.kv_feed import Feeds
 from store.recent.pending import Pending
 from store.views import Views
 
-__all__ = ["KvRecent", "Lookups", "Stored"]
-
 
 class Stored(Protocol):
     """The content of the view."""

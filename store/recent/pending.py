@@ -5,8 +5,6 @@ from typing import Generic, TypeVar
 
 from store.format.frame import LogOffset
 
-__all__ = ["Pending"]
-
 K = TypeVar("K")
 V = TypeVar("V")
 

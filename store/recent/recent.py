@@ -14,6 +14,7 @@ from store.api.keys import Transacted
 from store.base.errors import StoreError
 from store.format.chunks import Chunk, Chunks
 from store.format.frame import LogOffset, Position, QueueNumber, QueueOffset
+from store.format.queue_config import QueueConfig
 from store.format.records import (
     AddressesSeen,
     DeadLettered,
@@ -26,7 +27,6 @@ from store.format.records import (
     KvTransaction,
     LeasePolicySet,
     LogTrimmed,
-    QueueConfig,
     QueueDeleted,
     Record,
     Settled,
@@ -41,8 +41,6 @@ from store.recent.kv_recent import KvRecent, Stored
 from store.recent.pending import Pending
 from store.timers.timers import TimerOverlay
 from store.views.addresses import listable
-
-__all__ = ["GroupChange", "Outcome", "Recent"]
 
 START = LogOffset(0)
 _frame = attrgetter("frame")

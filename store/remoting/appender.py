@@ -28,8 +28,6 @@ from store.format.frame import FRAME_BYTES_MAX, Buffer, UnplacedFrame
 from store.rpc.frames import KEPT, Ack, outcome_of, packed, packed_message
 from store.rpc.wire import BadAnswer
 
-__all__ = ["FRAMES_COUNT_MAX", "PAUSE_S", "PENDING_BYTES_MAX", "Appender"]
-
 logger = logging.getLogger(__name__)
 
 PENDING_BYTES_MAX = 64 << 20  # handed to `append` and not answered
@@ -81,7 +79,7 @@ class Appender:
         self._pending_bytes_max = pending_bytes_max
         self.pending_bytes = 0
         self._waiting: deque[_Pending] = deque()  # not sent on this connection
-        self._sent: dict[int, _Pending] = {}  # by number on this connection, ascending; at most FRAMES_COUNT_MAX
+        self.sent: dict[int, _Pending] = {}  # by number on this connection, ascending; at most FRAMES_COUNT_MAX
         self._sent_bytes = 0
         self._held: list[_Pending] = []  # refused, to be sent again when everything sent is answered
         self._paused = False
@@ -121,7 +119,7 @@ class Appender:
 
     def connected(self) -> None:
         """A new connection stands; numbers begin again."""
-        assert not self._sent
+        assert not self.sent
         self._number = 0
         self._paused = False
         self._down_since = None
@@ -133,7 +131,7 @@ class Appender:
             return None
         parts: list[Buffer] = []
         size = 0
-        waiting, sent, now_s = self._waiting, self._sent, self._now_s()
+        waiting, sent, now_s = self._waiting, self.sent, self._now_s()
         while waiting and len(sent) < FRAMES_COUNT_MAX:
             pending = waiting[0]
             if (sent and self._sent_bytes + pending.size > WINDOW_BYTES) or (
@@ -156,7 +154,7 @@ class Appender:
         """
         leave: StoreError | None = None
         for ack in acks:
-            pending = self._sent.pop(ack.number, None)
+            pending = self.sent.pop(ack.number, None)
             if pending is None:
                 raise BadAnswer(f"frame {ack.number} is acknowledged, which is not in flight")
             self._sent_bytes -= pending.size
@@ -167,7 +165,7 @@ class Appender:
                     leave = outcome
             else:
                 self._finish(pending, outcome)
-        if self._held and not self._sent:
+        if self._held and not self.sent:
             self._put_back()
             self._paused = True
             self._after(PAUSE_S, self._resume)
@@ -207,7 +205,7 @@ class Appender:
         now_s = self._now_s()
         if self._down_since is None:
             self._down_since = now_s
-        sent, self._sent = list(self._sent.values()), {}
+        sent, self.sent = list(self.sent.values()), {}
         self._sent_bytes = 0
         for pending in sent:
             pending.perhaps = True
@@ -251,7 +249,7 @@ class Appender:
         """Ends the waiting for what was first sent longer ago than `budget_s`."""
         limit = self._now_s() - self._budget_s
         late = []
-        for pending in self._sent.values():
+        for pending in self.sent.values():
             if pending.sent_s > limit:
                 break  # the later ones were first sent later, but for what is sent again, which is in front
             if pending.done is not _told:
@@ -268,7 +266,7 @@ class Appender:
     def close(self, why: StoreError) -> None:
         """Answers everything: nothing more is sent."""
         self.refuse(why)
-        sent, self._sent = list(self._sent.values()), {}
+        sent, self.sent = list(self.sent.values()), {}
         for pending in sent:
             pending.perhaps = True
         self._held += sent
@@ -285,7 +283,7 @@ class Appender:
     @property
     def unsure(self) -> bool:
         """Returns whether the outcome of something would be unknown if the connection broke now."""
-        return any(not pending.idempotent for pending in self._sent.values())
+        return any(not pending.idempotent for pending in self.sent.values())
 
     def _finish(self, pending: _Pending, outcome: Appended | StoreError) -> None:
         self.pending_bytes -= pending.size

@@ -35,8 +35,6 @@ from store.rpc.calls import VALUE, Answer, encode
 from store.rpc.table import AGAIN, HELD, ONCE, SESSION, Mode
 from store.rpc.wire import BadAnswer, failure_of, revive
 
-__all__ = ["AGAIN", "HELD", "ONCE", "SESSION", "Caller", "Mode", "SessionLost", "nothing"]
-
 logger = logging.getLogger(__name__)
 
 CALLS_COUNT_MAX = 8_000  # under way, waiting ones included; less than a server refuses at
@@ -87,7 +85,7 @@ class Caller:
         self._budget_s = budget_s
         self._number = 0
         self._waiting: deque[_Pending] = deque()  # not sent on this connection
-        self._sent: dict[int, _Pending] = {}  # by number
+        self.sent: dict[int, _Pending] = {}  # by number
         self._paused: list[_Pending] = []  # refused, to be sent again in a moment
         self._down_since: float | None = loop.time()  # None: connected
         self._last_error: StoreError | None = None
@@ -130,7 +128,7 @@ class Caller:
         now_s = self._loop.time()
         if self._down_since is not None and now_s - self._down_since > self._budget_s:
             raise self._unreachable()
-        if len(self._waiting) + len(self._sent) >= CALLS_COUNT_MAX and method != "ping":
+        if len(self._waiting) + len(self.sent) >= CALLS_COUNT_MAX and method != "ping":
             raise StoreOverloaded(f"{CALLS_COUNT_MAX} calls are in flight")
         self._number += 1
         since = None if self._down_since is None else now_s
@@ -147,7 +145,7 @@ class Caller:
             self._wake()
 
     def _abandon(self, pending: _Pending) -> None:
-        if self._sent.get(pending.number) is pending:
+        if self.sent.get(pending.number) is pending:
             if pending.mode not in {ONCE, HELD}:  # what changes something is done all the same
                 self.tell("cancel", Cancel((pending.number,)))
         elif pending in self._waiting:
@@ -157,7 +155,7 @@ class Caller:
 
     def connected(self) -> None:
         """A new session stands."""
-        assert not self._sent
+        assert not self.sent
         self._down_since = None
         self._wake()
 
@@ -171,7 +169,7 @@ class Caller:
             pending = self._waiting.popleft()
             if pending.number:
                 pending.sent_s = now_s
-                self._sent[pending.number] = pending
+                self.sent[pending.number] = pending
             taken.append((pending.number, pending.method, msgspec.Raw(pending.arguments)))
             size += len(pending.arguments)
         return encode(taken)
@@ -181,7 +179,7 @@ class Caller:
         leave: StoreError | None = None
         paused = bool(self._paused)
         for answer in answers:
-            pending = self._sent.pop(answer.number, None)
+            pending = self.sent.pop(answer.number, None)
             if pending is None:
                 return BadAnswer(f"call {answer.number} is answered, which is not under way")
             if answer.kind == VALUE:
@@ -238,7 +236,7 @@ class Caller:
         """The connection has broken, and the session with it."""
         if self._down_since is None:
             self._down_since = self._loop.time()
-        sent, self._sent = sorted(self._sent.values(), key=lambda one: one.number), {}
+        sent, self.sent = sorted(self.sent.values(), key=lambda one: one.number), {}
         waiting, self._waiting = self._waiting, deque()
         for pending in sent:
             if pending.mode is AGAIN and not pending.future.done():
@@ -270,7 +268,7 @@ class Caller:
         answer may still come, and nobody waits for it then.
         """
         limit = self._loop.time() - self._budget_s
-        for pending in self._sent.values():
+        for pending in self.sent.values():
             if pending.mode is ONCE and pending.sent_s < limit and not pending.future.done():
                 within = f"written, and not confirmed by enough replicas within {self._budget_s:g} s"
                 self._fail(pending, AppendOutcomeUnknown(f"{pending.method}: {within}"))
@@ -290,15 +288,15 @@ class Caller:
     def close(self, why: StoreError) -> None:
         """Fails everything."""
         self.refuse(why)
-        pending_calls = [*self._sent.values(), *self._waiting, *self._paused]
-        self._sent, self._waiting, self._paused = {}, deque(), []
+        pending_calls = [*self.sent.values(), *self._waiting, *self._paused]
+        self.sent, self._waiting, self._paused = {}, deque(), []
         for pending in pending_calls:
             self._fail(pending, why)
 
     @property
     def unsure(self) -> bool:
         """Returns whether the outcome of something would be unknown if the connection broke now."""
-        return any(pending.mode in {ONCE, HELD} for pending in self._sent.values())
+        return any(pending.mode in {ONCE, HELD} for pending in self.sent.values())
 
     @property
     def busy(self) -> bool:

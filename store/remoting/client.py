@@ -28,8 +28,6 @@ from store.remoting.log import RemoteLog
 from store.remoting.queues import RemoteQueues
 from store.remoting.timers import RemoteTimers
 
-__all__ = ["RemoteStore"]
-
 CLOSE_S = 5.0  # that appends under way have when the client is closed
 
 
@@ -60,7 +58,7 @@ class RemoteStore:
     ) -> None:
         """Begins to connect; the event loop has to be running."""
         held = Held()
-        self._connection = Connection(
+        self.connection = Connection(
             group,
             resolve,
             credentials=credentials,
@@ -70,7 +68,7 @@ class RemoteStore:
             lost=held.lose,
             cluster=cluster,
         )
-        remote = self._remote = Remote(group, self._connection, held, budget_s=budget_s)
+        remote = self._remote = Remote(group, self.connection, held, budget_s=budget_s)
         # mypy does not see the methods that `stubs` makes from the table of calls
         self.log = RemoteLog(remote)  # type: ignore[abstract]
         self.queues = RemoteQueues(remote)  # type: ignore[abstract]
@@ -105,7 +103,7 @@ class RemoteStore:
         await asyncio.shield(self._remote.closing)
 
     async def _close(self) -> None:
-        connection = self._connection
+        connection = self.connection
         connection.caller.refuse(self._remote.closed)
         connection.appender.refuse(self._remote.closed)
         await connection.wait_while(lambda: connection.up.is_set() and connection.busy, CLOSE_S)
@@ -113,7 +111,7 @@ class RemoteStore:
 
     def moved(self) -> None:
         """Looks at what `resolve` answers, which may have changed, and connects to there if it has."""
-        self._connection.moved()
+        self.connection.moved()
 
     @property
     def group(self) -> int:
@@ -128,12 +126,12 @@ class RemoteStore:
     @property
     def target(self) -> str | None:
         """Returns the address that it is connected to, or tried last."""
-        return self._connection.target
+        return self.connection.target
 
     @property
     def trouble(self) -> str:
         """Returns why the master does not take what it was sent; empty: it does, as far as is known."""
-        return self._connection.appender.trouble
+        return self.connection.appender.trouble
 
     async def connected(self) -> None:
         """Waits until a connection stands. Raises `StoreUnreachable` after `budget_s`."""
@@ -142,9 +140,9 @@ class RemoteStore:
     @property
     def is_connected(self) -> bool:
         """Returns whether a connection stands."""
-        return self._connection.up.is_set()
+        return self.connection.up.is_set()
 
     @property
     def heard(self) -> tuple[str | None, float]:
         """The node from which something came last, refusals included, and when that was by the loop's clock."""
-        return self._connection.heard
+        return self.connection.heard

@@ -12,13 +12,12 @@ from store.base.errors import CorruptFrame, ForeignCluster, NotMaster, StoreErro
 from store.base.streams import Backoff, keep_connected, until_one_ends
 from store.format.frame import Frame, LogOffset, QueueNumber, origin_of
 from store.remoting.appender import Appender
-from store.remoting.caller import SESSION, Caller, nothing
+from store.remoting.caller import Caller, nothing
 from store.remoting.node_streams import NodeStreams
 from store.rpc import arguments, calls
 from store.rpc.calls import Greeting
 from store.rpc.frames import FramesKept, decode_acks, parse_tailed
-
-__all__ = ["BUDGET_S", "Connection", "Resolve"]
+from store.rpc.table import SESSION
 
 logger = logging.getLogger(__name__)
 

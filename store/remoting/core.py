@@ -13,8 +13,6 @@ from store.remoting.held import Held
 from store.rpc.arguments import Arguments
 from store.rpc.table import CALLS
 
-__all__ = ["Remote", "decoder"]
-
 T = TypeVar("T")
 
 

@@ -4,8 +4,6 @@ from store.api.groups import GroupCalls
 from store.remoting.core import Remote
 from store.remoting.stubs import stubs
 
-__all__ = ["RemoteGroups"]
-
 
 @stubs
 class RemoteGroups(GroupCalls):

@@ -7,8 +7,6 @@ from store.api.leases import Lease
 from store.format.frame import QueueNumber, QueueOffset
 from store.format.ranges import Range, ranges_of
 
-__all__ = ["OFFSETS_COUNT_MAX", "Held"]
-
 OFFSETS_COUNT_MAX = 1 << 20  # named by one call: of a longer range only what the owner holds
 
 

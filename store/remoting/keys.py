@@ -18,8 +18,6 @@ from store.remoting.stubs import stubs
 from store.rpc import arguments
 from store.rpc.table import CALLS
 
-__all__ = ["RemoteKeys"]
-
 _an_int: Callable[[Any], int] = decoder(int)
 _a_bool: Callable[[Any], bool] = decoder(bool)
 _some_changes: Callable[[Any], Changes] = decoder(Changes)

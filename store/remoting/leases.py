@@ -12,8 +12,6 @@ from store.remoting.stubs import stubs
 from store.rpc import arguments
 from store.rpc.frames import TakenAnswer, leases_of
 
-__all__ = ["RemoteLeases"]
-
 _a_taken: Callable[[Any], TakenAnswer] = decoder(TakenAnswer)
 _offsets: Callable[[Any], list[QueueOffset]] = decoder(list[QueueOffset])
 

@@ -10,8 +10,6 @@ from store.remoting.stubs import stubs
 from store.rpc import arguments
 from store.rpc.frames import ScannedAnswer
 
-__all__ = ["RemoteLog"]
-
 _a_scanned: Callable[[Any], ScannedAnswer] = decoder(ScannedAnswer)
 _a_record: Callable[[Any], bytes | None] = decoder(bytes | None)
 

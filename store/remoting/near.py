@@ -12,8 +12,6 @@ from store.remoting.core import Remote
 from store.remoting.log import RemoteLog
 from store.remoting.queues import RemoteQueues
 
-__all__ = ["NearStore"]
-
 NEAR_BUDGET_S = 0.5  # that a read waits for a replica that has gone away, before the master is asked
 
 
@@ -28,18 +26,18 @@ class NearStore(RemoteStore):
     def __init__(self, group: int, resolve: Resolve, *, near: Resolve, **options: Any) -> None:
         super().__init__(group, resolve, **options)
         same = {name: options[name] for name in ("credentials", "cluster") if name in options}
-        self._near = RemoteStore(group, near, budget_s=NEAR_BUDGET_S, reading=True, **same)
-        self.log = _NearLog(self._remote, self._near)  # type: ignore[abstract]
-        self.queues = _NearQueues(self._remote, self._near)  # type: ignore[abstract]
+        self.near = RemoteStore(group, near, budget_s=NEAR_BUDGET_S, reading=True, **same)
+        self.log = _NearLog(self._remote, self.near)  # type: ignore[abstract]
+        self.queues = _NearQueues(self._remote, self.near)  # type: ignore[abstract]
 
     async def _close(self) -> None:
-        await self._near.close()
+        await self.near.close()
         await super()._close()
 
     def moved(self) -> None:
         """See `RemoteStore.moved`."""
         super().moved()
-        self._near.moved()
+        self.near.moved()
 
 
 def _has(near: RemoteStore, at: LogOffset) -> bool:

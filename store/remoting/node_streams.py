@@ -15,8 +15,6 @@ from store.rpc.calls import VALUE, Greeting
 from store.rpc.paths import APPEND, CALLS, TAIL, TailRequest, path
 from store.rpc.wire import ERRORS, BadAnswer, encode, revive
 
-__all__ = ["NodeStreams"]
-
 _HELLO = (1 << 62) + 1  # the number of the first call: none of the caller's
 
 

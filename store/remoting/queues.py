@@ -15,8 +15,6 @@ from store.rpc import arguments
 from store.rpc.frames import FetchedAnswer, fetched_of
 from store.rpc.table import CALLS
 
-__all__ = ["RemoteQueues"]
-
 CONFIGS_IN_CALL = 10_000
 
 _a_fetched: Callable[[Any], FetchedAnswer] = decoder(FetchedAnswer)

@@ -19,8 +19,6 @@ from store.base.streams import Backoff
 from store.format.frame import Frame, QueueOffset
 from store.rpc import wire
 
-__all__ = ["RemoteFailure", "RemoteReader", "StoreUnreachable"]
-
 RETRY_S = 30.0
 CALL_S = 10.0  # a unary call that takes longer is given up and repeated
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.05, 2.0

@@ -12,8 +12,6 @@ from store.remoting.core import decoder
 from store.rpc.table import CALLS, Kind, Row, Shape
 from store.rpc.wire import failure_of, revive
 
-__all__ = ["stubs"]
-
 T = TypeVar("T")
 
 _handled: Callable[[Any], list[tuple[str | None, bytes | None]]] = decoder(list[tuple[str | None, bytes | None]])

@@ -7,8 +7,6 @@ from store.base.errors import FrameTooLarge, StoreUnreachable, TimersFull, Timer
 from store.remoting.core import Remote
 from store.remoting.stubs import stubs
 
-__all__ = ["RemoteTimers"]
-
 DAY_MS = 24 * 3600 * 1000
 
 

@@ -7,8 +7,6 @@ follows this master) alike.
 from collections.abc import Collection, Mapping
 from enum import Enum
 
-__all__ = ["Acknowledge", "agreed", "needed"]
-
 
 class Acknowledge(Enum):
     """The condition under which a frame counts as safe; `store` configuration `acknowledge` of a group.

@@ -4,11 +4,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from store.format.frame import LogOffset
-from store.log.log import Placed
+from store.format.placed import Placed
 from store.replication.epochs import EpochList
 from store.replication.messages import FromReplica
-
-__all__ = ["AcceptLoss", "AcceptedLoss", "Close", "Effect", "Prepare", "SaveEpochs", "Send", "TakeSnapshot", "Write"]
 
 
 @dataclass(frozen=True, slots=True)

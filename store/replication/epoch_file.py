@@ -6,8 +6,6 @@ from pathlib import Path
 from store.disk.files import Files
 from store.replication.epochs import EpochList, decode_epochs, encode_epochs
 
-__all__ = ["EPOCH_FILE", "EpochFile"]
-
 EPOCH_FILE = "epochs"
 _NEW = ".new"
 

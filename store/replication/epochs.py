@@ -25,8 +25,6 @@ from google_crc32c import value
 from store.format.frame import Header, LogOffset
 from store.replication.errors import BadEpochs
 
-__all__ = ["EPOCHS_MAX", "Common", "Epoch", "EpochList", "LogRank", "decode_epochs", "encode_epochs"]
-
 EPOCHS_MAX = 1 << 16  # the newest are kept: elections, within what retention leaves, that were written in
 OFFSET_MAX = (1 << 63) - 1
 _MAGIC = 0x31454748  # "HGE1"

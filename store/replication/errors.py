@@ -2,14 +2,6 @@
 
 from store.base.errors import NotWritable, StoreError
 
-__all__ = [
-    "BadEpochs",
-    "BadMessage",
-    "CannotSwitchOver",
-    "NotEnoughInSync",
-    "SwitchingOver",
-]
-
 
 class NotEnoughInSync(NotWritable):
     """Not stored: fewer replicas are in sync and answer than an acknowledgement needs."""

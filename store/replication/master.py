@@ -52,8 +52,6 @@ from store.replication.pace import Pace
 from store.replication.peer import NEVER_MS, Peer, Stream
 from store.replication.sync_set import AlterSet, SyncSet
 
-__all__ = ["AlterSet", "Batch", "Master"]
-
 
 class Batch(NamedTuple):
     """The frames to send to a replica: all that begin from `start` on and before `end`, all of one epoch."""
@@ -110,7 +108,7 @@ class Master:
         self.heir: int | None = None  # to whom it is about to hand over
         self._target_ms = NEVER_MS
         self._out: list[tuple[int, FromMaster]] = []
-        self._peers: dict[int, Peer] = {}
+        self.peers: dict[int, Peer] = {}
         self.configure(replicas, min_in_sync=min_in_sync, acknowledge=acknowledge)
         self._advance()
 
@@ -126,10 +124,10 @@ class Master:
         for replica, learner in sorted(replicas.items()):
             if replica == self.replica:
                 continue
-            if replica in self._peers:
-                self._peers[replica].learner = learner
+            if replica in self.peers:
+                self.peers[replica].learner = learner
             else:
-                self._peers[replica] = Peer(replica, learner=learner, now_ms=self._now_ms)
+                self.peers[replica] = Peer(replica, learner=learner, now_ms=self._now_ms)
         self._forget()
 
     # ---- what is promised
@@ -150,12 +148,12 @@ class Master:
             return SwitchingOver(self.heir)
         for members in self._set.both():
             live = sum(self._behind_ms(member) <= self._pace.stall_ms for member in members)
-            need = max(needed(len(members), self._acknowledge, self._min_in_sync), self._least)
+            need = max(needed(len(members), self._acknowledge, self._min_in_sync), self.least)
             if live < need:
                 return NotEnoughInSync(live, need)
             sound = sum(self._sound(member) for member in members)
-            if sound < self._least:
-                return NotEnoughInSync(sound, self._least, damaged=live - sound)
+            if sound < self.least:
+                return NotEnoughInSync(sound, self.least, damaged=live - sound)
         return None
 
     @property
@@ -175,11 +173,11 @@ class Master:
 
     def is_damaged(self, replica: int) -> bool:
         """Returns whether another replica has reported that its log is damaged."""
-        return replica in self._peers and self._peers[replica].damaged
+        return replica in self.peers and self.peers[replica].damaged
 
     def positions(self) -> Mapping[int, LogOffset]:
         """Returns how much of the log each replica has on disk, as far as this master knows."""
-        return {self.replica: self.flushed} | {replica: peer.acked for replica, peer in self._peers.items()}
+        return {self.replica: self.flushed} | {replica: peer.acked for replica, peer in self.peers.items()}
 
     # ---- the log
 
@@ -198,7 +196,7 @@ class Master:
         """Retention has deleted the front of the log: whoever has still to read it starts from a snapshot."""
         self.first = max(first, self.first)
         self.epochs = self.epochs.trim(self.first)
-        for peer in self._peers.values():
+        for peer in self.peers.values():
             if peer.stream is not None and peer.stream.sent < self.first:
                 self._refuse(peer.replica, peer.stream.session, Why.TRIMMED, f"the log begins at {self.first}")
                 peer.stream = None
@@ -212,7 +210,7 @@ class Master:
     def receive(self, replica: int, message: FromReplica, *, now_ms: int) -> None:
         """A message from the stream of a replica, whose identity the caller has checked."""
         self._now_ms = max(now_ms, self._now_ms)
-        peer = self._peers.get(replica)
+        peer = self.peers.get(replica)
         if isinstance(message, Hello):
             self._hello(replica, peer, message)
             return
@@ -232,8 +230,8 @@ class Master:
 
     def left(self, replica: int) -> None:
         """The stream of a replica has ended."""
-        if replica in self._peers:
-            self._peers[replica].stream = None
+        if replica in self.peers:
+            self.peers[replica].stream = None
 
     def _hello(self, replica: int, peer: Peer | None, message: Hello) -> None:
         """Answers a Hello. Checks the sender before the epoch: an epoch from elsewhere would end this one."""
@@ -282,7 +280,7 @@ class Master:
     def take(self) -> list[tuple[int, FromMaster]]:
         """Messages to send, with the replica each is for, in order."""
         if self.ended is None:
-            for peer in self._peers.values():
+            for peer in self.peers.values():
                 if peer.stream is not None and peer.stream.ready:
                     self._tell(peer, peer.stream)
         out, self._out = self._out, []
@@ -306,7 +304,7 @@ class Master:
 
         Call it until it returns None, after every write and acknowledgement: no batch waits for the one before.
         """
-        peer = self._peers.get(replica)
+        peer = self.peers.get(replica)
         if peer is None or peer.stream is None or not peer.stream.ready or self.ended is not None:
             return None
         sent = peer.stream.sent
@@ -320,7 +318,7 @@ class Master:
 
         `start` is that of the `batch`. Raises `BadMessage` when the stream has ended or begun anew since.
         """
-        peer = self._peers.get(replica)
+        peer = self.peers.get(replica)
         stream = peer.stream if peer is not None else None
         if stream is None or not stream.ready or stream.sent != start or self.ended is not None:
             raise BadMessage(f"nothing is to be sent from {start} any more")
@@ -352,7 +350,7 @@ class Master:
         """
         if self.ended is not None or self.confirmed < self.start:
             return 0
-        rounds = {replica: peer.round for replica, peer in self._peers.items()} | {self.replica: self._round}
+        rounds = {replica: peer.round for replica, peer in self.peers.items()} | {self.replica: self._round}
         return min(self._agreed(rounds, members) for members in self._set.both())
 
     # ---- the controller
@@ -360,7 +358,7 @@ class Master:
     def tick(self, *, now_ms: int) -> None:
         """Takes note that time has passed."""
         self._now_ms = max(now_ms, self._now_ms)
-        for peer in self._peers.values():
+        for peer in self.peers.values():
             if peer.stream is not None and self._now_ms - peer.stream.heard_ms > self._pace.silent_ms:
                 peer.stream = None
         if self.heir is not None and self._now_ms - self._target_ms > self._pace.drain_ms:
@@ -411,7 +409,7 @@ class Master:
         Raises `CannotSwitchOver`.
         """
         self._now_ms = max(now_ms, self._now_ms)
-        peer = self._peers.get(target)
+        peer = self.peers.get(target)
         if peer is None or target not in self._set.members or peer.learner or not peer.ready:
             raise CannotSwitchOver(f"replica {target} is not in sync")
         if peer.damaged:
@@ -433,13 +431,13 @@ class Master:
         target = self.heir
         if target is None or self._set.pending is not None or target not in self._set.members:
             return None
-        peer = self._peers[target]
+        peer = self.peers[target]
         return target if peer.acked == self.end == self.confirmed and not peer.damaged else None
 
     # ---- parts
 
     @property
-    def _least(self) -> int:
+    def least(self) -> int:
         """Returns how many replicas a set must have for what is written in this epoch to be acknowledged."""
         return 1 if self._acknowledge is Acknowledge.MASTER else self._min_in_sync
 
@@ -458,7 +456,7 @@ class Master:
         acked = self.positions()
         reached = min(self.flushed, *(self._agreed(acked, members) for members in self._set.both()))
         reached = min([reached, *(acked[replica] for replica in self._held)])
-        if min(map(len, self._set.both())) < self._least:
+        if min(map(len, self._set.both())) < self.least:
             reached = min(reached, self.start)
         if self._acknowledge is not Acknowledge.QUORUM or reached >= self.start:
             self.confirmed = max(self.confirmed, LogOffset(reached))
@@ -468,18 +466,18 @@ class Master:
 
         A master from which one copy is enough counts all the same: its damage is in what was acknowledged before.
         """
-        if replica == self.replica or replica not in self._peers:
-            return self._least == 1 or not self._damaged
-        return not self._peers[replica].damaged and self._behind_ms(replica) <= self._pace.stall_ms
+        if replica == self.replica or replica not in self.peers:
+            return self.least == 1 or not self._damaged
+        return not self.peers[replica].damaged and self._behind_ms(replica) <= self._pace.stall_ms
 
     def _behind_ms(self, replica: int) -> int:
-        return self._now_ms - self._peers[replica].caught_up_ms if replica in self._peers else 0
+        return self._now_ms - self.peers[replica].caught_up_ms if replica in self.peers else 0
 
     def _stays(self, replica: int) -> bool:
         """Returns whether a member of the set is to remain one."""
         if replica == self.replica:
             return True
-        peer = self._peers.get(replica)
+        peer = self.peers.get(replica)
         if peer is None:
             return False
         patience_ms = self._pace.lag_ms if peer.stream is not None else self._pace.gone_ms
@@ -492,8 +490,8 @@ class Master:
             return
         members = self._set.members
         wanted = {replica for replica in members if self._stays(replica)} | self._joining()
-        if len(wanted) < min(self._least, len(members)):  # which could acknowledge nothing either
-            wanted |= {replica for replica in members if replica not in self._peers or not self._peers[replica].lost}
+        if len(wanted) < min(self.least, len(members)):  # which could acknowledge nothing either
+            wanted |= {replica for replica in members if replica not in self.peers or not self.peers[replica].lost}
         acked = self.positions()
         for change in self._changes(members, frozenset(wanted)):
             if self._agreed(acked, change) >= self.confirmed:
@@ -517,7 +515,7 @@ class Master:
             self._held = frozenset()
         if not self._set.may_grow(now_ms=self._now_ms):
             return set()
-        near = [peer for peer in self._peers.values() if self._near(peer)]
+        near = [peer for peer in self.peers.values() if self._near(peer)]
         ready = {peer.replica for peer in near if peer.acked >= self.confirmed}
         if not ready and self._now_ms - self._held_ms > self._pace.hold_again_ms:
             self._held = frozenset(peer.replica for peer in near)
@@ -531,9 +529,9 @@ class Master:
 
     def _forget(self) -> None:
         """Replicas that are no more, but for those that still count."""
-        for replica in [n for n in self._peers if n not in self._known and n not in self._set.all()]:
-            del self._peers[replica]
-        self._held &= self._peers.keys()
+        for replica in [n for n in self.peers if n not in self._known and n not in self._set.all()]:
+            del self.peers[replica]
+        self._held &= self.peers.keys()
 
     def _refuse(self, replica: int, session: int, why: Why, text: str = "") -> None:
         epoch = max(self.epoch, self.ended or 0)

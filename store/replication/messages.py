@@ -23,23 +23,6 @@ from store.format.frame import FRAME_BYTES_MAX, LogOffset
 from store.replication.epochs import EPOCHS_MAX, EpochList
 from store.replication.errors import BadEpochs, BadMessage
 
-__all__ = [
-    "DATA_BYTES_MAX",
-    "Ack",
-    "Confirmed",
-    "Data",
-    "FromMaster",
-    "FromReplica",
-    "Hello",
-    "Message",
-    "Refused",
-    "Welcome",
-    "Why",
-    "decode",
-    "encode",
-    "listed",
-]
-
 DATA_BYTES_MAX = FRAME_BYTES_MAX + (8 << 20)  # of frames in one message: a batch, and at its end the largest frame
 TEXT_MAX = 1024
 PAPER_CHARS_MAX = 255

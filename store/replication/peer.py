@@ -5,8 +5,6 @@ from typing import NamedTuple
 
 from store.format.frame import LogOffset
 
-__all__ = ["NEVER_MS", "Peer", "Stream"]
-
 NEVER_MS = -(1 << 62)
 
 

@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 from store.format.frame import LogOffset
 
-__all__ = ["LOST_AGAIN_MS", "RETRY_MAX_MS", "RETRY_MIN_MS", "Ask", "Range", "RangeOutcome", "Repairs"]
-
 RETRY_MIN_MS, RETRY_MAX_MS = 200, 2_000  # between two rounds through the replicas for a range
 LOST_AGAIN_MS = 10_000  # for one that none of them has
 

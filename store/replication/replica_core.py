@@ -24,7 +24,7 @@ from enum import Enum, auto
 
 from store.base.errors import CorruptFrame
 from store.format.frame import LogOffset
-from store.log.log import Placed
+from store.format.placed import Placed
 from store.replication.effects import (
     AcceptedLoss,
     AcceptLoss,

@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from enum import Enum
 
-__all__ = ["Verdict", "judge"]
-
 
 class Verdict(Enum):
     """The conclusion from the digests of one segment."""

@@ -6,8 +6,6 @@ from typing import NamedTuple
 from store.replication.pace import Pace
 from store.replication.peer import NEVER_MS
 
-__all__ = ["AlterSet", "SyncSet"]
-
 
 class AlterSet(NamedTuple):
     """The controller is asked to put a set in force, if none other was since `sync_epoch`. Idempotent."""

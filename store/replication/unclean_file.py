@@ -12,8 +12,6 @@ import msgspec
 from store.disk.files import Files
 from store.disk.small_file import read_small_file, write_small_file
 
-__all__ = ["UNCLEAN_FILE", "load_unclean", "save_unclean"]
-
 logger = logging.getLogger(__name__)
 
 UNCLEAN_FILE = "unclean"

@@ -11,8 +11,6 @@ from store.format.policy import LeasePolicy
 from store.format.queue_config import QueueConfig
 from store.rpc.wire import Queue
 
-__all__ = ["Arguments", "operations_of", "packed_operations"]
-
 ITEMS_COUNT_MAX = 1 << 20  # queues, addresses, handles, ranges named in one call
 OPERATIONS_COUNT_MAX = 1 << 16  # of one transaction; the store has a lower limit of its own
 

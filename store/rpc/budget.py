@@ -3,8 +3,6 @@
 import asyncio
 from collections import deque
 
-__all__ = ["Budget", "Share"]
-
 
 class Budget:
     """`size` bytes to share. Belongs to the thread of the event loop."""

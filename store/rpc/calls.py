@@ -27,21 +27,6 @@ from msgspec import Meta, Raw
 from store.api.timers import TimersHeld
 from store.rpc.wire import BadAnswer, BadRequest, Offset, Queue
 
-__all__ = [
-    "CALLS_COUNT_MAX",
-    "ERROR",
-    "VALUE",
-    "Admission",
-    "Answer",
-    "Answers",
-    "Call",
-    "Greeting",
-    "News",
-    "decode_answers",
-    "decode_calls",
-    "encode",
-]
-
 CALLS_COUNT_MAX = 1 << 14  # in one message
 VALUE: Final = 0
 ERROR: Final = 1

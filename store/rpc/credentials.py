@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 import grpc
 
-__all__ = ["CredentialFiles"]
-
 
 class CredentialFiles(NamedTuple):
     """PEM files: a certificate (with those between it and the CA), its private key, and the CA's certificates."""

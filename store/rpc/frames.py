@@ -51,29 +51,6 @@ from store.format.frame import (
 from store.rpc.calls import encode
 from store.rpc.wire import BadAnswer, BadRequest, Offset, Size, describe, revive
 
-__all__ = [
-    "KEPT",
-    "KEPT_BYTES",
-    "Ack",
-    "Acks",
-    "FetchedAnswer",
-    "FramesKept",
-    "FramesSent",
-    "ScannedAnswer",
-    "Tailed",
-    "TakenAnswer",
-    "ack_of",
-    "decode_acks",
-    "encode_tailed",
-    "fetched_of",
-    "leases_of",
-    "outcome_of",
-    "packed",
-    "packed_message",
-    "parse_appends",
-    "parse_tailed",
-]
-
 KEPT = NotMaster | NotWritable | StoreClosed | StoreFailed  # refusals after which frames are sent again
 KEPT_BYTES = 8 << 20  # of frames that a session's client keeps, decompressed
 _TAIL = Struct("<QQ")
@@ -255,31 +232,31 @@ class _Kept(OrderedDict[LogOffset, Any]):
     def __init__(self) -> None:
         super().__init__()
         self._sizes: dict[LogOffset, int] = {}
-        self._size = 0
+        self.size_bytes = 0
 
     def keep(self, start: LogOffset, size: int, what: object) -> None:
         """Keeps one more, and lets go of the oldest as long as it is too much: itself too, if need be."""
         self[start] = what
         self._sizes[start] = size
-        self._size += size
-        while self._size > KEPT_BYTES:
+        self.size_bytes += size
+        while self.size_bytes > KEPT_BYTES:
             oldest, _ = self.popitem(last=False)
-            self._size -= self._sizes.pop(oldest)
+            self.size_bytes -= self._sizes.pop(oldest)
 
 
 class FramesSent:
     """The server's side: which frames the client still has."""
 
     def __init__(self) -> None:
-        self._kept = _Kept()
+        self.kept = _Kept()
 
     def send(self, frame: Frame) -> FrameAnswer:
         """A frame for the next answer."""
         start = frame.start
-        if start in self._kept:
-            self._kept.move_to_end(start)
+        if start in self.kept:
+            self.kept.move_to_end(start)
             return start, None
-        self._kept.keep(start, frame.memory_bytes, None)
+        self.kept.keep(start, frame.memory_bytes, None)
         return start, frame.data
 
     def fetched(self, fetched: Fetched) -> bytes:
@@ -314,7 +291,7 @@ class FramesKept:
     """The client's side: frames by log offset. All answers with frames go through it, in their order."""
 
     def __init__(self) -> None:
-        self._kept = _Kept()
+        self.kept = _Kept()
 
     def frames(self, answers: Iterable[FrameAnswer]) -> list[Frame]:
         """The frames of one answer, both checksums verified.
@@ -322,7 +299,7 @@ class FramesKept:
         Raises `CorruptFrame`, `BadAnswer`: then the two sides do not keep the same any more, and the session must end.
         """
         found: list[Frame] = []
-        kept = self._kept
+        kept = self.kept
         for offset, data in answers:
             start = LogOffset(offset)
             if data is not None:

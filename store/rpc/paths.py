@@ -5,8 +5,6 @@ import msgspec
 from store.format.frame import FRAME_BYTES_MAX
 from store.rpc.wire import Offset
 
-__all__ = ["APPEND", "CALLS", "MESSAGE_BYTES_MAX", "NODE_SERVICE", "TAIL", "TailRequest", "path"]
-
 NODE_SERVICE = "headgate.store.v1.Node"
 CALLS, APPEND, TAIL = "Calls", "Append", "Tail"
 MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + (

@@ -25,8 +25,6 @@ from store.format.frame import LogOffset, Position
 from store.rpc import arguments
 from store.rpc.arguments import Arguments
 
-__all__ = ["AGAIN", "CALLS", "HELD", "ONCE", "SESSION", "Kind", "Mode", "Row", "Shape"]
-
 
 class Mode(Enum):
     """The ways to treat a call whose connection breaks."""

@@ -46,36 +46,6 @@ from store.base.errors import (
 from store.base.streams import ErrorTable
 from store.format.frame import FRAME_BYTES_MAX, HEADER, ROW, Frame, QueueOffset
 
-__all__ = [
-    "BOUNDS",
-    "CHUNK_BYTES",
-    "CHUNK_BYTES_MAX",
-    "CHUNK_BYTES_MIN",
-    "ERRORS",
-    "FETCH",
-    "HEALTH",
-    "MESSAGE_BYTES_MAX",
-    "OFFSET_AT_TIME",
-    "QUEUES_MAX",
-    "REQUEST_BYTES_MAX",
-    "SERVICE",
-    "TOPICS",
-    "BadAnswer",
-    "BadRequest",
-    "BoundsRequest",
-    "FetchRequest",
-    "HealthAnswer",
-    "OffsetAtTimeRequest",
-    "TooManyStreams",
-    "TopicEntry",
-    "decode_chunk",
-    "describe",
-    "encode",
-    "encode_chunk",
-    "failure_of",
-    "revive",
-]
-
 SERVICE = "headgate.store.v1.Store"
 TOPICS, BOUNDS, OFFSET_AT_TIME, FETCH, HEALTH = "Topics", "Bounds", "OffsetAtTime", "Fetch", "Health"
 

@@ -16,8 +16,6 @@ from store.rpc.budget import Budget
 from store.rpc.calls import encode
 from store.rpc.frames import KEPT, Ack, Acks, ack_of, parse_appends
 
-__all__ = ["PENDING_BYTES", "Intake"]
-
 PENDING_BYTES = 48 << 20  # of frames that a node's clients may have with its store, less than the store refuses at
 ACKS_COUNT_MAX = 1 << 14  # that a client has not taken: beyond, its frames wait
 ACKS_IN_MESSAGE = 4_096

@@ -19,8 +19,6 @@ from store.rpc.table import CALLS, Kind, Row, Shape
 if TYPE_CHECKING:
     from store.serving.session import Session
 
-__all__ = ["METHODS", "VALUE_BYTES", "Method"]
-
 OFFSETS_COUNT_MAX = 1 << 20  # named by one call
 VALUE_BYTES = 64 << 10  # what is reserved for an answer whose size nobody knows
 

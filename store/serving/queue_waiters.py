@@ -6,8 +6,6 @@ import numpy as np
 
 from store.format.frame import Frame, QueueNumber
 
-__all__ = ["QueueWaiters"]
-
 Waiter = Callable[[Sequence[QueueNumber]], None]
 
 

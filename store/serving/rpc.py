@@ -28,8 +28,6 @@ from store.rpc import wire
 from store.rpc.paths import MESSAGE_BYTES_MAX, NODE_SERVICE
 from store.serving.service import NodeService
 
-__all__ = ["STREAMS_MAX", "StoreService"]
-
 STREAMS_MAX = 64  # fetches served at the same time; each holds at most one chunk
 CALLS_MAX = 1_024  # of all kinds at the same time: beyond, gRPC answers RESOURCE_EXHAUSTED by itself
 SENT_BYTES_MAX = MESSAGE_BYTES_MAX + (16 << 20)  # frames to replicas go several in a message, a largest one among them

@@ -35,8 +35,6 @@ from store.serving.queue_waiters import QueueWaiters
 from store.serving.session import Session, Terms
 from store.timers.timers import TIMER_BYTES_MAX, TimerLimits
 
-__all__ = ["STREAMS_COUNT_MAX", "NodeService"]
-
 logger = logging.getLogger(__name__)
 
 STREAMS_COUNT_MAX = 512  # of each kind, at the same time
@@ -118,7 +116,7 @@ class NodeService:
         self._hint: str | None = None
         self._owners = count(FIRST_OWNER)
         self._streams = {CALLS: 0, APPEND: 0, TAIL: 0}  # <= STREAMS_COUNT_MAX each
-        self._budget = Budget(PENDING_BYTES)
+        self.budget = Budget(PENDING_BYTES)
         self._closing: set[asyncio.Task[None]] = set()
 
     # ---- roles
@@ -227,7 +225,7 @@ class NodeService:
         async with self._stream(APPEND, context) as term:
             if not term.terms.master:
                 raise _not_master(self.group, term.terms.hint)
-            intake = Intake(term.terms.store, self._budget, lambda: term.refusal, lambda: self.dropped)
+            intake = Intake(term.terms.store, self.budget, lambda: term.refusal, lambda: self.dropped)
             term.intakes.add(intake)
             try:
                 await _while_serving(term.over, _take_in(context, intake), _acknowledge(context, intake))

@@ -27,8 +27,6 @@ from store.rpc.frames import FramesSent
 from store.serving.methods import METHODS, VALUE_BYTES
 from store.serving.queue_waiters import QueueWaiters
 
-__all__ = ["Session", "Terms"]
-
 logger = logging.getLogger(__name__)
 
 CALLS_COUNT_MAX = 1 << 13  # of one session under way: those that wait for something included

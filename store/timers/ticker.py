@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable
 
 from store.base.errors import NotWritable, StoreFull
 
-__all__ = ["RETRY_MS", "Ticker"]
-
 logger = logging.getLogger(__name__)
 
 RECHECK_MS = 1_000  # the wall clock is looked at this often while something is due: it may have been set

@@ -29,8 +29,6 @@ from store.format.timer_key import TimerKey, pack_keys, unpack_keys
 from store.views import Views
 from store.views.timers import is_sound, queues_of, size_of
 
-__all__ = ["DAY_MS", "TimerLimits", "TimerOverlay", "Timers"]
-
 logger = logging.getLogger(__name__)
 
 DAY_MS = 24 * 3600 * 1000
@@ -202,7 +200,7 @@ class Timers:
         self._overlay = overlay
         self._check_open = check_open
         self._views = views
-        self._blocking = blocking
+        self.blocking = blocking
         self._append = append
         self._record = record
         self._fired = fired
@@ -250,7 +248,7 @@ class Timers:
         kept: dict[TimerKey, TimerSet] = {}
         try:
             with overlay.pinned():
-                stored, following = await self._blocking(self._stored_due, now_ms)
+                stored, following = await self.blocking(self._stored_due, now_ms)
                 found = dict(stored)
                 found.update(new)
                 # Where one of the two sources was cut, nothing of the other may overtake what it left out.
@@ -351,7 +349,7 @@ class Timers:
             start = TimerKey(key.due_ms, key.frame, key.row + 1)
         overlay = self._overlay
         with overlay.pinned():
-            stored = await self._blocking(self._stored_sizes, start, limit)
+            stored = await self.blocking(self._stored_sizes, start, limit)
             found = {key: size for key, size in stored if not overlay.is_gone(key)}
             newer = ((key, record) for key, record in overlay.all() if start is None or key >= start)
             found.update((key, size_of(record)) for key, record in islice(newer, limit))

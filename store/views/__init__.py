@@ -102,16 +102,16 @@ class Views:
         """
         self.health = health if health is not None else ViewsHealth()
         self.health.rebuildable = rebuildable
-        self._path = path
+        self.path = path
         self._origin = origin
         self._rebuildable = rebuildable
         self._readers = 0
         self._mine = local()  # `depth`: of the readings that this thread is in
         self._lock = RLock()  # the gate's; without its condition it is taken at once
         self._gate = Condition(self._lock)
-        self._snapshots: set[Snapshot] = set()
+        self.snapshots: set[Snapshot] = set()
         self._resizing = False
-        self._turn = Lock()  # who has it writes, or verifies
+        self.turn = Lock()  # who has it writes, or verifies
         if self.health.condemned:
             self._condemned()
         try:
@@ -124,7 +124,7 @@ class Views:
             self.reset(map_size_bytes=map_size_bytes)
         except BaseException as error:
             self._close_env()
-            if isinstance(error, lmdb.Error) and is_for_want_of_room(error, self._path):
+            if isinstance(error, lmdb.Error) and is_for_want_of_room(error, self.path):
                 raise StoreFull(f"the views cannot be opened: {error}") from error
             raise
         if self.health.is_damaged and rebuildable:
@@ -135,12 +135,12 @@ class Views:
         why, health = self.health.condemned, self.health
         if self._rebuildable:
             logger.error("the views are set aside, and made anew from the log: %s", why)
-            set_aside(self._path, readable=not health.is_deadly)
+            set_aside(self.path, readable=not health.is_deadly)
             health.renewed()
         elif health.is_deadly:
             raise NotRebuildable(
-                f"{self._path} is not opened any more: {why}; the log does not have all of what it is made from. "
-                f"Put a copy in its place, or remove {self._path.with_name('views.watch')} to try again"
+                f"{self.path} is not opened any more: {why}; the log does not have all of what it is made from. "
+                f"Put a copy in its place, or remove {self.path.with_name('views.watch')} to try again"
             )
         else:
             logger.error("the views stay as they are, as the log does not have all they are made from: %s", why)
@@ -157,14 +157,14 @@ class Views:
         return marks.dispatched
 
     def _open(self, map_size_bytes: int) -> None:
-        self._env = open_environment(self._path, map_size_bytes)
-        self._page_bytes: int = self._env.stat()["psize"]
-        new = not self._env.info()["last_txnid"]
+        self.env = open_environment(self.path, map_size_bytes)
+        self._page_bytes: int = self.env.stat()["psize"]
+        new = not self.env.info()["last_txnid"]
         report = self.health.report
         self.tables = {
-            name: Table(name, self._env.open_db(name.encode()), report, summed=name not in UNSUMMED) for name in TABLES
+            name: Table(name, self.env.open_db(name.encode()), report, summed=name not in UNSUMMED) for name in TABLES
         }
-        self._meta = Table(META, self._env.open_db(META.encode()), report)
+        self.meta = Table(META, self.env.open_db(META.encode()), report)
         table = self.tables
         self.queues = ConsumeQueueView(table["queues"], table["queue_ends"])
         self.configs = ConfigsView(table["configs"])
@@ -177,7 +177,7 @@ class Views:
         self.index = IndexView(table["index"], self._origin)
         self.addresses = AddressesView(table["addresses"])
         self.timers = TimersView(table["timers"])
-        self.walk = Walk(self, self._turn)
+        self.walk = Walk(self, self.turn)
         self._all = (
             self.timers,
             self.queues,
@@ -193,9 +193,9 @@ class Views:
         )
         if new:
             with self.writing() as txn:
-                txn.put(b"format", FORMAT, db=self._meta)
+                txn.put(b"format", FORMAT, db=self.meta)
                 for name, number in ((_DISPATCHED, self._origin), (_STORED, 0), (_FIRST, self._origin)):
-                    txn.put(name, number.to_bytes(8, "big"), db=self._meta)
+                    txn.put(name, number.to_bytes(8, "big"), db=self.meta)
         else:
             self._check_format()
         with self.reading() as txn:
@@ -204,8 +204,8 @@ class Views:
 
     def _check_format(self) -> None:
         """Loads the sums, of this format; makes one without checksums this one. Raises `ViewsDamaged`, `lmdb.Error`."""
-        meta = self._meta
-        with self._env.begin() as raw:
+        meta = self.meta
+        with self.env.begin() as raw:
             held = raw.get(b"format", b"", db=meta.handle)
             if held != UNSEALED:
                 self._load_sums(ReadTxn(raw))
@@ -217,14 +217,14 @@ class Views:
         seal_all(self.writing, self.tables, meta, {_DISPATCHED: self._origin, _STORED: 0, _FIRST: self._origin})
 
     def _load_sums(self, txn: ReadTxn) -> None:
-        sums = txn.get(_SUMS, db=self._meta)
+        sums = txn.get(_SUMS, db=self.meta)
         if sums is None or len(sums) != len(TABLES) * SUMS_BYTES:
             raise self.health.report(META, "the numbers of entries are missing")
         for i, name in enumerate(TABLES):
             self.tables[name].load(sums[i * SUMS_BYTES : (i + 1) * SUMS_BYTES])
 
     def _mark(self, txn: ReadTxn, name: bytes) -> int:
-        found = txn.get(name, db=self._meta)
+        found = txn.get(name, db=self.meta)
         if found is None:
             raise self.health.report(META, f"{name.decode()!r} is missing")
         return int.from_bytes(found, "big")
@@ -232,15 +232,15 @@ class Views:
     def reset(self, *, map_size_bytes: int = MAP_SIZE_BYTES) -> None:
         """Sets everything aside and begins where the log began. Nobody may be reading. Raises `NotRebuildable`."""
         if not self._rebuildable:
-            raise NotRebuildable(f"the log does not have all of what {self._path} is made from any more")
+            raise NotRebuildable(f"the log does not have all of what {self.path} is made from any more")
         self._close_env()
         logger.warning("the views are rebuilt from the log")
-        set_aside(self._path)
+        set_aside(self.path)
         self.health.renewed()
         self._open(map_size_bytes)
 
     def _close_env(self) -> None:
-        env = getattr(self, "_env", None)
+        env = getattr(self, "env", None)
         if env is not None:
             env.close()
 
@@ -260,10 +260,10 @@ class Views:
                 with self.writing() as txn:
                     for view in self._all:
                         view.apply(txn, runs)
-                    txn.put(_DISPATCHED, newest.end.to_bytes(8, "big"), db=self._meta)
-                    txn.put(_STORED, newest.stored_at_ms.to_bytes(8, "big"), db=self._meta)
+                    txn.put(_DISPATCHED, newest.end.to_bytes(8, "big"), db=self.meta)
+                    txn.put(_STORED, newest.stored_at_ms.to_bytes(8, "big"), db=self.meta)
                     if first > self.first:
-                        txn.put(_FIRST, first.to_bytes(8, "big"), db=self._meta)
+                        txn.put(_FIRST, first.to_bytes(8, "big"), db=self.meta)
             except lmdb.MapFullError:
                 self._grow()
             else:
@@ -274,12 +274,12 @@ class Views:
         """Holds chunks of frames that cannot be read, and goes on at `end`. Raises as `apply` does."""
         with self.writing() as txn:
             self.queues.put(txn, chunks)
-            txn.put(_DISPATCHED, end.to_bytes(8, "big"), db=self._meta)
+            txn.put(_DISPATCHED, end.to_bytes(8, "big"), db=self.meta)
         self.dispatched = end
 
     def old(self) -> OldViews | None:
         """Those that were here before, while these are made anew; None when they are not, or hold as much by now."""
-        path = old_path(self._path)
+        path = old_path(self.path)
         if not path.is_dir():
             return None
         old = OldViews(path)
@@ -292,16 +292,16 @@ class Views:
     def writing(self) -> Iterator[WriteTxn]:
         """Yields the one transaction that writes; it commits at the end."""
         tables = self.tables.values()
-        with self._turn:
+        with self.turn:
             try:
-                with self.health.writing(), self._env.begin(write=True) as raw:
+                with self.health.writing(), self.env.begin(write=True) as raw:
                     txn = WriteTxn(raw)
                     yield txn
-                    txn.put(_SUMS, b"".join([table.sums() for table in tables]), db=self._meta)
+                    txn.put(_SUMS, b"".join([table.sums() for table in tables]), db=self.meta)
             except BaseException as error:
                 for table in tables:
                     table.abort()
-                if isinstance(error, lmdb.Error) and is_for_want_of_room(error, self._path):
+                if isinstance(error, lmdb.Error) and is_for_want_of_room(error, self.path):
                     raise StoreFull(f"the views cannot be written: {error}") from error
                 if isinstance(error, DAMAGED):
                     raise self.health.report("", str(error)) from error
@@ -310,7 +310,7 @@ class Views:
                 table.commit()
 
     def _is_nearly_full(self) -> bool:
-        info = self._env.info()
+        info = self.env.info()
         used = info["last_pgno"] * self._page_bytes
         nearly: bool = used > info["map_size"] - info["map_size"] // _MARGIN
         return nearly
@@ -330,12 +330,12 @@ class Views:
         with self._gate:
             self._resizing = True
             self._gate.wait_for(lambda: self._readers == 0)
-            for snapshot in list(self._snapshots):
+            for snapshot in list(self.snapshots):
                 snapshot.take_back()
             try:
-                size = self._env.info()["map_size"] * 2
+                size = self.env.info()["map_size"] * 2
                 logger.info("the views' map grows", extra={"bytes": size})
-                self._env.set_mapsize(size)
+                self.env.set_mapsize(size)
             finally:
                 self._resizing = False
                 self._gate.notify_all()
@@ -353,7 +353,7 @@ class Views:
             self._readers += 1
         mine.depth = depth + 1
         try:
-            return self._env.begin()
+            return self.env.begin()
         except BaseException:
             self._leave()
             raise
@@ -375,17 +375,17 @@ class Views:
         """A read transaction for longer than a call; to be closed."""
         with self._gate:
             self._gate.wait_for(lambda: not self._resizing)
-            snapshot = Snapshot(ReadTxn(self._env.begin()), self._gate, self._snapshots.discard)
-            self._snapshots.add(snapshot)
+            snapshot = Snapshot(ReadTxn(self.env.begin()), self._gate, self.snapshots.discard)
+            self.snapshots.add(snapshot)
             return snapshot
 
     def entries(self) -> Iterator[Entry]:
         """Every entry of every view as (view, key, value): for comparing two environments."""
-        return entries(self._env)
+        return entries(self.env)
 
     def copy(self, path: Path) -> None:
         """A consistent copy of the environment, while it is in use, into an existing empty directory."""
-        self._env.copy(str(path))
+        self.env.copy(str(path))
 
     def write_copy(self, fd: int) -> None:
         """The same, without what is free in it, into an open file or pipe; the map does not grow meanwhile.
@@ -393,9 +393,9 @@ class Views:
         Raises `lmdb.Error` when writing fails.
         """
         with self.reading():
-            self._env.copyfd(fd, compact=True)
+            self.env.copyfd(fd, compact=True)
 
     def close(self) -> None:
         """Syncs and closes. Nobody may be reading."""
-        self._env.sync(True)
-        self._env.close()
+        self.env.sync(True)
+        self.env.close()

@@ -6,11 +6,9 @@ The store cannot read addresses out of messages; whoever publishes notes each (`
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from store.api.kv_rules import KEY_BYTES_MAX
 from store.format.records import AddressesSeen
 from store.log.run import Run
-from store.views.kv import KEY_BYTES_MAX
-
-__all__ = ["AddressesView", "listable"]
 
 _PREFIX = b"a"  # LMDB has no empty keys
 

@@ -15,8 +15,6 @@ from google_crc32c import extend
 
 from store.views.sealed import CRC_BYTES, PUTS, SealedItems
 
-__all__ = ["Columns"]
-
 _FEW = 16  # up to here Python is cheaper than NumPy's fixed cost
 
 

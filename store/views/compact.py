@@ -18,8 +18,6 @@ from store.format.queue_config import QueueConfig
 from store.format.records import QueueDeleted
 from store.log.run import Run
 
-__all__ = ["CompactKey", "CompactView", "Live"]
-
 _KEY = struct.Struct(">IQQ")
 _VALUE = struct.Struct(">QII")
 _SINCE = struct.Struct(">Q")

@@ -8,8 +8,6 @@ from store.format.queue_config import QueueConfig
 from store.format.records import QueueDeleted, decode, encode
 from store.log.run import Run
 
-__all__ = ["ConfigsView"]
-
 
 class ConfigsView:
     """The newest configuration of each queue."""

@@ -20,8 +20,6 @@ from store.format.records import LogTrimmed, QueueDeleted
 from store.log.run import Run
 from store.views.columns import Columns
 
-__all__ = ["ConsumeQueueView"]
-
 _KEY = struct.Struct(">IQ")
 _VALUE = struct.Struct(">QIIQQ")
 _ENTRY = struct.Struct(">IQQIIQQ")  # both

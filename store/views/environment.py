@@ -12,8 +12,6 @@ from store.disk.files import FILE_MODE, OsFiles
 from store.disk.lmdb_file import is_cut_short, is_mapped_beyond
 from store.views.layout import DBS_MAX, MAP_BYTES_MAX
 
-__all__ = ["DAMAGED", "is_for_want_of_room", "open_environment"]
-
 DAMAGED = (
     lmdb.BadDbiError,
     lmdb.BadTxnError,

@@ -4,12 +4,10 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from store.api.kv_rules import KEY_BYTES_MAX
 from store.format.frame import QueueNumber
 from store.format.records import GroupDeleted, GroupOffsets
 from store.log.run import Run
-from store.views.kv import KEY_BYTES_MAX
-
-__all__ = ["GroupsView"]
 
 _OFFSET = struct.Struct(">q")
 

@@ -23,8 +23,6 @@ from store.log.run import Run
 from store.views.columns import Columns
 from store.views.sealed import PUTS
 
-__all__ = ["IndexQuery", "IndexView", "find_in_run"]
-
 PART_BITS = 28
 PART_BYTES = 1 << PART_BITS
 _LOW = PART_BYTES - 1

@@ -14,11 +14,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from store.api.keys import Entry
-from store.api.kv_rules import KEY_BYTES_MAX, KV_RECORDS, SlotContent, Space, apply, check_key, revision, slot
+from store.api.kv_rules import KV_RECORDS, SlotContent, Space, apply, revision, slot
 from store.format.records import LogTrimmed
 from store.log.run import Run
-
-__all__ = ["KEY_BYTES_MAX", "KvView", "StoredState", "check_key"]
 
 _EXPIRY_BYTES = 18
 _NO_SPACE = Space()

@@ -10,8 +10,6 @@ from store.format.frame import LogOffset, Position
 from store.log.run import Run
 from store.views.columns import Columns
 
-__all__ = ["LastView"]
-
 _VALUE = struct.Struct(">QI")
 _VALUE_DTYPE = np.dtype([("frame", ">u8"), ("row", ">u4")])
 assert _VALUE.size == _VALUE_DTYPE.itemsize

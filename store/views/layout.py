@@ -26,24 +26,6 @@ from store.disk.lmdb_file import is_cut_short
 from store.format.frame import LogOffset
 from store.views.sealed import ReadTxn, Table, unseal
 
-__all__ = [
-    "DBS_MAX",
-    "FORMAT",
-    "MAP_BYTES_MAX",
-    "META",
-    "SEALING",
-    "TABLES",
-    "UNSEALED",
-    "UNSUMMED",
-    "Entry",
-    "Marks",
-    "entries",
-    "marks_in",
-    "opened_to_read",
-    "plain_table",
-    "read_marks",
-]
-
 FORMAT: Final = b"5"  # of all views together
 UNSEALED: Final = b"4"  # the one before: without checksums
 SEALING: Final = b"4>5"  # in between

@@ -14,14 +14,12 @@ from typing import Any
 
 import msgspec
 
+from store.api.kv_rules import KEY_BYTES_MAX
 from store.format.frame import LogOffset, QueueNumber, QueueOffset
 from store.format.policy import DEFAULT, LeasePolicy
 from store.format.ranges import Range, RangeSet
 from store.format.records import DeadLettered, GroupDeleted, LeasePolicySet, LogTrimmed, QueueDeleted, Record, Settled
 from store.log.run import Run
-from store.views.kv import KEY_BYTES_MAX
-
-__all__ = ["SettledView"]
 
 _QUEUE = struct.Struct(">I")
 _OFFSET = struct.Struct(">Q")

@@ -15,8 +15,6 @@ from typing import Any
 from store.views.layout import FORMAT, SEALING, TABLES
 from store.views.sealed import Table, WriteTxn, crc_of, seal
 
-__all__ = ["seal_all"]
-
 logger = logging.getLogger(__name__)
 
 _ENTRIES = 4096  # in one transaction

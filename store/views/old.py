@@ -18,8 +18,6 @@ from store.format.frame import LogOffset, QueueNumber
 from store.views.consume_queue import ConsumeQueueView
 from store.views.layout import FORMAT, UNSEALED, opened_to_read, plain_table, read_marks
 
-__all__ = ["OldViews", "old_path", "set_aside"]
-
 logger = logging.getLogger(__name__)
 
 

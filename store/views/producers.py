@@ -13,8 +13,6 @@ from store.format.frame import ONCE_PRODUCER, LogOffset
 from store.log.producers import ONCE_MAX, PRODUCERS_MAX, SEQUENCES_KEPT, ProducerTable
 from store.log.run import Run
 
-__all__ = ["ProducersView"]
-
 _U64 = struct.Struct(">Q")
 _FIRST_ONCE = _U64.pack(ONCE_PRODUCER)
 

@@ -22,20 +22,6 @@ from store.base.errors import ViewsDamaged
 if TYPE_CHECKING:
     from store.views.columns import Columns
 
-__all__ = [
-    "CRC_BYTES",
-    "PUTS",
-    "RESIDUE",
-    "SUMS_BYTES",
-    "ReadTxn",
-    "SealedItems",
-    "Table",
-    "WriteTxn",
-    "crc_of",
-    "seal",
-    "unseal",
-]
-
 CRC_BYTES = 4
 RESIDUE = value(bytes(CRC_BYTES))  # of any data with its checksum behind it
 _POLYNOMIAL = 0x82F63B78  # reflected

@@ -7,8 +7,6 @@ from typing import Any
 
 from store.base.errors import SnapshotLost
 
-__all__ = ["Snapshot"]
-
 
 class Snapshot:
     """The views as they were at one moment. While it is open, LMDB cannot use again what has changed since.

@@ -18,8 +18,6 @@ from store.format.records import KV_QUEUE, TimerCancelled, TimerSet, TimersFired
 from store.format.timer_key import TIMER_KEY, TimerKey, unpack_keys
 from store.log.run import Run
 
-__all__ = ["TimersView", "is_sound", "queues_of", "size_of"]
-
 _SIZE = struct.Struct(">I")
 _HELD = struct.Struct(">QQ")
 _PREFIX, _HELD_KEY = b"t", b"held"

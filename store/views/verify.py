@@ -19,8 +19,6 @@ from store.views.sealed import RESIDUE, crc_of
 if TYPE_CHECKING:
     from store.views import Views
 
-__all__ = ["BUSY_S_MAX", "PASS_INTERVAL_MS", "Walk"]
-
 BUSY_S_MAX = 0.02  # of a step; the writer waits for its end
 PASS_INTERVAL_MS = 3600 * 1000  # from the beginning of one pass to that of the next
 _LOOK = 64  # entries between two looks at the clock

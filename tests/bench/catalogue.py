@@ -11,8 +11,6 @@ from pathlib import Path
 
 from tests.bench.servers import HOST, Launch, ServerSpec, free_base, free_port
 
-__all__ = ["SERVERS", "other"]
-
 ON_DISK = "on disk (fdatasync) before every acknowledgement"
 IN_MEMORY = "in memory, nothing on disk"
 NOTHING = "nothing is kept"

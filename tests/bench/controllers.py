@@ -29,10 +29,9 @@ import msgspec
 import uvloop
 
 from controller.api.client import ControllerClient
-from controller.api.commands import CreateTopic
+from controller.api.commands import CreateTopic, Limits
 from controller.node.local import LocalController
 from controller.remote.remote import RemoteController
-from controller.wire.front import Limits
 from tests.bench.machine import describe
 
 START_S = 30.0

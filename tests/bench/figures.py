@@ -19,8 +19,6 @@ from tests.bench.load.mqtt_devices import MqttDevices
 from tests.bench.load.mqtt_latency import MqttLatency
 from tests.bench.load.mqtt_publish import MqttFanout, MqttPublish
 
-__all__ = ["FIGURES", "Figure"]
-
 BROKERS = ("headgate", "mosquitto", "nats", "rabbitmq", "amqtt")
 
 

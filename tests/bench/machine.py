@@ -9,8 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["Machine", "busy", "describe"]
-
 SYNCS = 200
 SYNC_BYTES = 4096
 

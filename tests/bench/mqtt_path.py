@@ -29,18 +29,9 @@ from rich.table import Table
 from adapters.mqtt import FACTORY
 from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
+from gateway.domain.principal import Principal
 from gateway.ops.metrics import Metrics
-from gateway.port.adapter import (
-    Authenticate,
-    Call,
-    ConnectionInfo,
-    OpenedSession,
-    OpenSession,
-    Outcome,
-    Principal,
-    Publish,
-    Token,
-)
+from gateway.port.adapter import Authenticate, Call, ConnectionInfo, OpenedSession, OpenSession, Outcome, Publish, Token
 from gateway.publishing.ingest import Ingest
 from gateway.publishing.router import Router
 from store.disk.files import File, OsFile, OsFiles
@@ -49,8 +40,6 @@ from store.local.local import LocalStore
 from tests.bench.load.mqtt_publish import MqttPublish
 from tests.bench.load.mqtt_wire import connect_packet
 from tests.bench.stopwatch import Spent, Stopwatch
-
-__all__ = ["STEPS", "main", "measure"]
 
 TOPICS = (4, 5_000)
 CONNECTIONS = 4

@@ -10,8 +10,6 @@ from tests.bench.result import RESULTS, Result, load_all, number, remarks
 from tests.bench.store.kept import CLUSTER_RESULTS, STORE_RESULTS, Kept, lines, load_kept
 from tests.bench.store.studies import STUDIES
 
-__all__ = ["BEGIN", "END", "main", "section", "store_section", "with_section"]
-
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
 BEGIN = "<!-- figures: begin (python -m tests.bench report) -->"
 END = "<!-- figures: end -->"

@@ -11,20 +11,6 @@ from rich.table import Table
 from tests.bench.load.base import Measured
 from tests.bench.machine import Machine
 
-__all__ = [
-    "OURS",
-    "RESULTS",
-    "Result",
-    "ServerResult",
-    "Spread",
-    "load_all",
-    "number",
-    "save",
-    "spread",
-    "summarise",
-    "table",
-]
-
 OURS = "headgate"
 RESULTS = Path(__file__).with_name("results")
 

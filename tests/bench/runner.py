@@ -18,8 +18,6 @@ from tests.bench.load.base import Load, Measured
 from tests.bench.result import Result, ServerResult, against, summarise
 from tests.bench.servers import HOST, Running, ServerSpec, StartFailed, running
 
-__all__ = ["Plan", "measure"]
-
 RUN_S = 600.0  # a run that takes longer has failed
 FIRST_COUNT = 5_000  # of the first warm-up
 LONG_ENOUGH = 0.25  # part of the wanted seconds after which a warm-up says enough

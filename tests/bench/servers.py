@@ -14,8 +14,6 @@ from pathlib import Path
 
 from tests.bench.procfs import cpu_s
 
-__all__ = ["HOST", "Launch", "Running", "ServerSpec", "StartFailed", "free_base", "free_port", "running"]
-
 HOST = "127.0.0.1"
 START_S = 60.0
 TERM_S = 20.0  # from SIGTERM to SIGKILL

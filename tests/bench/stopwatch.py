@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
-__all__ = ["Spent", "Stopwatch"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

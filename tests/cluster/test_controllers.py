@@ -6,10 +6,9 @@ import signal
 import pytest
 
 from controller.api.client import ControllerUnreachable
-from controller.api.commands import CreateTopic
+from controller.api.commands import CreateTopic, Limits
 from controller.api.requests import RemoveMember
 from controller.remote.remote import RemoteController
-from controller.wire.front import Limits
 from tests.support.controller.controllers import ControllerProcess, ControllerProcesses, now_ms, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(300)]

@@ -8,10 +8,9 @@ import urllib.request
 
 import pytest
 
-from controller.api.commands import CreateTopic
+from controller.api.commands import CreateTopic, Limits
 from controller.incarnations import words
 from controller.remote.remote import RemoteController
-from controller.wire.front import Limits
 from tests.support.controller.controllers import ControllerProcesses, now_ms, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(300)]

@@ -184,7 +184,7 @@ def test_identifiers_of_deliveries_are_unused_and_not_0():
     driver = subscribed(5)
     kept = {one.packet_id for one in delivered(driver, *(message(qos=1 + n % 2) for n in range(10)))}
     assert kept == set(range(1, 11))
-    driver.adapter.session.inflight._next_id = 65_530  # to have it come round sooner
+    driver.adapter.session.inflight.next_packet_id = 65_530  # to have it come round sooner
     out = delivered(driver, *(message(qos=1 + n % 2) for n in range(40)))
     identifiers = [one.packet_id for one in out]
     assert len(set(identifiers)) == 40
@@ -193,7 +193,7 @@ def test_identifiers_of_deliveries_are_unused_and_not_0():
     assert identifiers[5:7] == [65_535, 11]
     driver.send(*(Puback(packet_id=one.packet_id) for one in out if one.qos == 1))
     driver.send(*(Pubrec(packet_id=one.packet_id) for one in out if one.qos == 2))
-    driver.adapter.session.inflight._next_id = 65_530
+    driver.adapter.session.inflight.next_packet_id = 65_530
     (one,) = delivered(driver, message(qos=1))
     assert one.packet_id == 65_530
     (one,) = delivered(driver, message(qos=1))

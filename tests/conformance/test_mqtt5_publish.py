@@ -364,7 +364,7 @@ def test_nothing_makes_an_acknowledgement_larger_than_the_client_takes(size):
     MQTT-3.9.2-1. MQTT-3.9.2-2. MQTT-3.11.2-1. MQTT-3.11.2-2. MQTT-3.1.2-24.
     """
     driver = connected(5, options=Options(max_packet_bytes=64))
-    driver.adapter._context.packet_bytes_max = size  # as CONNECT would have it, were its CONNACK not larger
+    driver.adapter.context.packet_bytes_max = size  # as CONNECT would have it, were its CONNACK not larger
     sent = (
         Publish(topic="a" * 30, payload=b"\xff", qos=1, packet_id=1, properties=Properties(payload_format=1)),
         Publish(topic="a" * 30, payload=b"\xff", qos=2, packet_id=2, properties=Properties(payload_format=1)),

@@ -121,7 +121,7 @@ def test_a_disconnect_of_ours_says_nothing_of_the_session():
 def test_no_reason_makes_a_disconnect_too_large(size):
     """MQTT-3.14.2-3. MQTT-3.14.2-4. MQTT-3.1.2-24."""
     driver = connected(5)
-    driver.adapter._context.packet_bytes_max = size  # as CONNECT would have it, were its CONNACK not larger
+    driver.adapter.context.packet_bytes_max = size  # as CONNECT would have it, were its CONNACK not larger
     driver.feed(encode(Publish(topic="+"), 5))
     raw = driver.adapter.take_output()
     assert len(raw) <= size

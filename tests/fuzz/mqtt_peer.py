@@ -13,6 +13,7 @@ from adapters.mqtt.connection import Phase
 from adapters.mqtt.messages.options import Options
 from gateway.domain.batch import Batch
 from gateway.domain.errors import Cause, ProtocolError, Refusal
+from gateway.domain.principal import Principal
 from gateway.port.adapter import (
     DONE,
     Authenticate,
@@ -28,7 +29,6 @@ from gateway.port.adapter import (
     OpenedSession,
     OpenSession,
     Outcome,
-    Principal,
     Publish,
     Retained,
     RetainedPage,
@@ -282,7 +282,7 @@ class Peer:
             frame = peel(data, at, minimal=True)
             assert frame is not None
             assert frame.end <= len(data), "a packet in pieces"
-            version = self.adapter._context.version
+            version = self.adapter.context.version
             kind = frame.first >> 4
             if kind in {2, 3, 14, 15} or not self.random.getrandbits(3):
                 self._heed(decode(frame.first, data[frame.start : frame.end], version))

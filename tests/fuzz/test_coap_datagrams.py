@@ -87,7 +87,7 @@ def test_datagrams_of_any_kind(make: Any, limits: dict[str, Any], seed: int) -> 
             check(driver, list(driver.endpoint.take_output()))
     driver.complete(waiting)
     check(driver, list(driver.endpoint.take_output()))
-    assert driver.endpoint._outstanding == 0
+    assert driver.endpoint.outstanding == 0
     for _ in range(1000):
         deadline = driver.endpoint.deadline_ms()
         if deadline is None:

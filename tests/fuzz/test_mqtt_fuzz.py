@@ -103,7 +103,7 @@ def test_bit_flips_of_a_connect(seed):
         for _ in range(random.randint(1, 3)):
             data[random.randrange(len(data))] ^= 1 << random.randrange(8)
         driver.feed(bytes(data))
-        driver.version = driver.adapter._context.version or 5
+        driver.version = driver.adapter.context.version or 5
         check(driver, driver.version)
 
 

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.errors import Cause, Refusal
+from gateway.domain.principal import Principal
 from gateway.port.adapter import (
     Adapter,
     AdapterFactory,
@@ -30,7 +31,6 @@ from gateway.port.adapter import (
     ConnectionInfo,
     Effect,
     Outcome,
-    Principal,
     Publish,
     Token,
 )

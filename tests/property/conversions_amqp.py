@@ -11,8 +11,6 @@ from gateway.domain.batch import Batch
 from store.api.message import Message
 from tests.support.amqp import amqp_peer
 
-__all__ = ["Amqp"]
-
 
 class Amqp(Client):
     """basic.publish to amq.topic, and basic.deliver from a queue bound to it."""

@@ -15,8 +15,6 @@ from adapters.cloudevents.attributes import named_address
 from gateway.domain.batch import Batch
 from store.api.message import Message
 
-__all__ = ["FRAME", "Client", "Heard", "heard_document", "put", "rows_of_attributes", "stamp"]
-
 FRAME = 4096  # where the log has put the message
 
 

@@ -15,8 +15,6 @@ from gateway.port.adapter import LastValue
 from store.api.message import Message
 from tests.support.coap.coap_driver import PEER, Driver
 
-__all__ = ["Coap"]
-
 CE_JSON = 65_011  # the Content-Format of an event as JSON, as the gateway is set by default
 
 

@@ -13,8 +13,6 @@ from gateway.domain.batch import Batch
 from store.api.message import Message
 from tests.support.http import http_driver
 
-__all__ = ["EventBinary", "EventJson", "Http"]
-
 # Headers that may come back as others: a list with repeats, and the two that hold a correlation.
 OTHERWISE = {"x-lot", "ce-correlationid", "x-correlation-data"}
 

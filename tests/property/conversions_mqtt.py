@@ -13,8 +13,6 @@ from gateway.domain.batch import Batch
 from store.api.message import Message
 from tests.support.mqtt import mqtt_driver
 
-__all__ = ["Mqtt"]
-
 DEVICE = "c1"
 
 

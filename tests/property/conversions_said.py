@@ -9,8 +9,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = ["FORMATS", "NOW_MS", "SAYINGS", "Said", "time_of"]
-
 NOW_MS = 1_700_000_000_123  # when every message arrives
 SPENT_MS_MAX = 10_999  # what a message spends here at most; none expires before
 

@@ -11,7 +11,8 @@ from pamqp.commands import Basic, Channel, Confirm, Connection
 from adapters.amqp.properties import properties_of, read_properties
 from adapters.amqp.wire import read_table, write_table
 from gateway.domain.filters import matches
-from gateway.port.adapter import Call, Principal, Publish
+from gateway.domain.principal import Principal
+from gateway.port.adapter import Call, Publish
 from gateway.port.queues import address_of, routing_of
 from gateway.queues.bindings import PREDECLARED, Binding, Exchange, binding_predicate, patterns
 from gateway.queues.leaving.deaths import dead_letter

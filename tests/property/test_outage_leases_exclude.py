@@ -54,7 +54,7 @@ class World:
 
     def live_again(self):
         self.presence.present = True
-        self.presence._heard_until_s = self.presence._until_s = self.now_ms / 1_000 + TTL_S
+        self.presence.heard_until_s = self.presence.until_s = self.now_ms / 1_000 + TTL_S
 
     def later(self, what, *arguments):
         self.due.append((self.now_ms + self.chance.randrange(self.chance.choice((1, 50, 2_000))), what, arguments))
@@ -77,7 +77,7 @@ class World:
             one[1](*one[2])
 
     def gone(self, at_ms):
-        return at_ms / 1_000 >= self.presence._heard_until_s
+        return at_ms / 1_000 >= self.presence.heard_until_s
 
     def say(self, who, asked_ms, serving):
         """A leader, or one that does not know yet that it is none any more, says how it is."""

@@ -108,7 +108,7 @@ STEPS = st.one_of(
 
 def invariants(node, before):
     """Checks what holds of a node by itself, whatever others do."""
-    raft, log = node.raft._node, node.raft._node.log
+    raft, log = node.raft.node, node.raft.node.log
     assert log.applied <= log.committed <= log.last_index
     assert raft.term >= before.term
     assert log.committed >= before.commit
@@ -159,7 +159,7 @@ def test_no_message_breaks_a_node(steps, voters, elected):
         before = node.status
         do(net, node, step)
         invariants(node, before)
-        log = node.raft._node.log
+        log = node.raft.node.log
         for index in range(log.first_index, min(log.committed, log.first_index + 100) + 1):
             assert committed.setdefault(index, log.term(index)) == log.term(index)
     node.work()

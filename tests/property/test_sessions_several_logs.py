@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.delivery.fanout import Fanout, Subscriber
+from gateway.delivery.fanout import Fanout
+from gateway.delivery.lanes import Subscriber
 from gateway.domain.cursor import by_log, cursor_of
 from gateway.port.adapter import OpenSession, SaveSession, SubscriptionId
 from gateway.sessions.sessions import Sessions

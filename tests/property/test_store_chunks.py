@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from store.format.chunks import QueueEnd
+from store.format.placed import Placed
 from store.format.records import GroupOffsets, LogTrimmed, QueueDeleted
 from store.log import run as run_module
-from store.log.log import Placed
-from store.log.run import QueueEnd, RunBuilder
+from store.log.run import RunBuilder
 from store.recent.recent import Recent
 from store.views import Views
 from tests.support.store.store_kit import frame, records_frame

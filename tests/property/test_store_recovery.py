@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from store.base.errors import CorruptFrame
 from store.disk.files import OsFiles
 from store.format.frame import FRAME_ASYNC, FRAME_ZSTD, Frame, UnplacedFrame
+from store.format.placed import Placed
 from store.format.records import KvPut
-from store.log.log import CommitLog, Placed
+from store.log.log import CommitLog
 from store.log.run import RunBuilder
 from store.log.segment import BadRange, segment_name
 from store.views import Views

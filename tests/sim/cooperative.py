@@ -18,8 +18,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 
-__all__ = ["Deadlock", "PowerLoss", "Scheduler", "SimLoop"]
-
 HANDOVER_TIMEOUT_S = 60  # of real time: a thread that waits for something real instead of handing the baton on
 PATIENCE_S = 20_000  # of virtual time without `progress`
 SWITCH_CHANCE = 0.3  # at a place where a thread could be interrupted

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Disk"]
-
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
 _NO_LIMIT = 1 << 62

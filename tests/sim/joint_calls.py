@@ -8,8 +8,6 @@ import grpc
 import grpc.aio
 from joint_loop import Process
 
-__all__ = ["EOF", "UNAVAILABLE", "Call"]
-
 EOF = grpc.aio.EOF
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 

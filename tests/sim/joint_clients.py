@@ -21,8 +21,6 @@ from store.format.frame import Position, origin_of
 from store.remoting import RemoteStore
 from tests.support.histories.linearizability import UNKNOWN, Operation
 
-__all__ = ["Follower", "KeyClient", "Producer", "Reader"]
-
 KEYS = ("x", "y")
 BURST, UNDER_WAY = 4, 8  # messages: at once, and of a group without an answer
 PAUSES_S = ((0.02, 0.2), (0.1, 0.5), (0.1, 1.0))

@@ -17,7 +17,7 @@ from raft_checks import Seen
 from raft_cluster import Disk as RaftDisk
 
 from controller.api.client import GroupConfig
-from controller.api.commands import AddGroup, CreateTopic
+from controller.api.commands import AddGroup, CreateTopic, Limits
 from controller.metadata.state import MetadataState
 from controller.node.node import ControllerNode
 from controller.node.service import ControllerService
@@ -25,14 +25,12 @@ from controller.raft import Member, Membership, Settings, decode, encode, first_
 from controller.raft.log import Log
 from controller.remote.heartbeats import Heartbeats
 from controller.remote.remote import RemoteController
-from controller.wire.front import Limits
 from controller.wire.wire import COMMAND_BYTES_MAX, Hello
 from store.cluster.cluster import ClusterStore, connect_remote
-from store.node.node import Credentials, NodeSettings, StoreNode
+from store.node.node import Credentials, StoreNode
+from store.node.settings import NodeSettings
 from store.reach.reporter import Reporter
 from store.replication.pace import Pace
-
-__all__ = ["Cluster", "Controller", "End", "Machine", "Proxy", "Replica"]
 
 DATA = Path("/data")
 PORT = 1
@@ -179,8 +177,8 @@ class Controller(Machine):
 
     def memberships(self) -> list[Membership]:
         """Those it goes by, or may go by when what it has appended is taken back."""
-        log = self.raft._node.log if self.raft is not None else Log(self.disk, Settings())
-        return [log.history.at(log.committed), *(one for index, one in log.history._held if index > log.committed)]
+        log = self.raft.node.log if self.raft is not None else Log(self.disk, Settings())
+        return [log.history.at(log.committed), *(one for index, one in log.history.held if index > log.committed)]
 
     def remembers(self, membership: Membership) -> bool:
         """Returns whether a membership names it with the memory that it has."""
@@ -217,7 +215,7 @@ class Controller(Machine):
     @property
     def raft(self):
         """The core, if it runs."""
-        return None if self.node is None else self.node.driver._raft
+        return None if self.node is None else self.node.driver.raft
 
 
 class SimNode(StoreNode):

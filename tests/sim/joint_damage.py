@@ -13,8 +13,6 @@ from store.format.frame import Frame, LogOffset
 from store.integrity.ledger import Damage
 from store.log.segment import segment_name
 
-__all__ = ["Fault", "Surface"]
-
 
 class Fault(Enum):
     """The kinds of damage to a frame."""

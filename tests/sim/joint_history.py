@@ -20,8 +20,6 @@ from store.base.errors import StoreError
 from store.format.frame import LogOffset
 from tests.support.histories.linearizability import check_history
 
-__all__ = ["History", "steady"]
-
 BOOT_S = 30
 HEAL_S = 9  # less than a controller waits for one that it has elected and that does not serve
 BETWEEN_S = ((0.05, 0.4), (0.1, 0.8), (0.3, 1.2))  # two faults

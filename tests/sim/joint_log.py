@@ -8,8 +8,6 @@ import msgspec
 from store.format.frame import HEADER, ROW, Header, LogOffset, UnplacedFrame
 from store.format.records import VOID_QUEUE
 
-__all__ = ["CountedLog", "Views", "header_of"]
-
 
 def header_of(frame: bytes) -> Header:
     return Header(*HEADER.unpack_from(frame))

@@ -13,8 +13,6 @@ from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
 
-__all__ = ["HERE", "Process", "SimLoop"]
-
 HERE: ContextVar["Process | None"] = ContextVar("HERE", default=None)
 CLOSES_MAX = 50  # awaits in the `finally` blocks of one coroutine that is thrown away
 EARLY_S = 0.0005

@@ -24,8 +24,6 @@ from joint_loop import HERE, Process, SimLoop
 from store import pipes
 from store.base import listening
 
-__all__ = ["Net"]
-
 RETRANSMIT_S = (0.02, 0.3)
 LATE_S = (0.02, 0.1, 1.5)  # a datagram
 

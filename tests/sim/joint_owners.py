@@ -15,8 +15,6 @@ from store.base.errors import AppendOutcomeUnknown, RevisionConflict, StoreError
 from store.format.frame import FRAME_GUARDED, UnplacedFrame
 from store.guards.rows import guard_row
 
-__all__ = ["Device", "Owner"]
-
 SESSION, KEY = "device", "owner"
 UNANSWERED_COUNT_MAX = 6
 MOVES = 0.1  # how likely it moves here, whenever it is looked at

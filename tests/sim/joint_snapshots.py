@@ -14,8 +14,6 @@ from store.node import master_role, replacing, replica_role, wire
 from store.node.wire import SnapshotHead, SnapshotPart, SnapshotRequest
 from store.replication.epochs import EpochList
 
-__all__ = ["in_place"]
-
 
 class _Sender:
     """The master's side."""

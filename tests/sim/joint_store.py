@@ -36,8 +36,6 @@ from store.log.producers import ProducerTable
 from store.node.disk import Disk
 from store.replication.epochs import EpochList
 
-__all__ = ["KEYS_QUEUE", "Platter", "SimDisk", "SimStore", "message_frame"]
-
 KEYS_QUEUE = 1
 CONFIRM_WAIT_S = 1.0
 SCRUB_S = 1.0  # from one look at all of a log to the next

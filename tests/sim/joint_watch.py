@@ -12,8 +12,6 @@ from store.replication.master import Master
 from store.replication.replica_core import ReplicaCore, Stage
 from tests.support.histories.linearizability import Operation
 
-__all__ = ["Log", "Watch"]
-
 
 class Log:
     """The one log of a group: what was confirmed anywhere."""

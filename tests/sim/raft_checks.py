@@ -30,7 +30,7 @@ class Checks:
     def look(self, host):
         """After a step of a host."""
         raft, seen = host.raft, host.seen
-        node, log = raft._node, raft._node.log
+        node, log = raft.node, raft.node.log
         assert log.applied <= log.committed <= log.last_index
         assert log.stable <= log.last_index
         assert node.term >= seen.term, "a term has fallen"
@@ -38,15 +38,15 @@ class Checks:
         self._log(log, seen)
         if log.committed != seen.commit:
             self._commit(node, log, seen)
-        if raft._role is Role.LEADER:
+        if raft.role is Role.LEADER:
             self._leader(node, log)
-            for progress in raft._leader.peers.values():
+            for progress in raft.leadership.peers.values():
                 assert progress.match < progress.next
-                assert len(progress._inflight) <= node.settings.inflight_max
+                assert len(progress.inflight) <= node.settings.inflight_max
 
     def _log(self, log, seen):
         """Log Matching: an entry's index and term name it and, by induction, all before it."""
-        tail, offset = log._tail, log._offset
+        tail, offset = log.tail, log.offset
         last = log.last_index
         if last < seen.last:
             for index in range(last + 1, seen.last + 1):

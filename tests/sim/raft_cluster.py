@@ -155,8 +155,8 @@ class Cluster:
     def _history(self, host):
         """The memberships that a host goes by, or may go by when what it has appended is taken back."""
         raft = host.raft or Raft(host.id, host.disk, settings=self.settings, random=self.unused)
-        log = raft._node.log
-        return [log.history.at(log.committed), *(one for index, one in log.history._held if index > log.committed)]
+        log = raft.node.log
+        return [log.history.at(log.committed), *(one for index, one in log.history.held if index > log.committed)]
 
     def forget(self, host):
         """A host comes back with an empty disk."""
@@ -222,8 +222,8 @@ class Cluster:
 
     def leader(self):
         """The leader of the latest term, if there is one."""
-        leaders = [host for host in self.up() if host.raft._leader is not None]
-        return max(leaders, key=lambda host: host.raft._node.term, default=None)
+        leaders = [host for host in self.up() if host.raft.leadership is not None]
+        return max(leaders, key=lambda host: host.raft.node.term, default=None)
 
     def membership(self):
         """The newest that is applied anywhere."""
@@ -268,8 +268,8 @@ class Cluster:
                 self.acknowledged[entry.index] = data
         host.ready = None
         host.raft.advance(ready)
-        history = host.raft._node.log.history
-        if ready.committed and history._held[0][0] <= host.applied:  # else a snapshot came while this was saved
+        history = host.raft.node.log.history
+        if ready.committed and history.held[0][0] <= host.applied:  # else a snapshot came while this was saved
             self.checks.applied(host.applied, host.state, history.at(host.applied))
         for read in ready.reads:
             self._read(host, read)

@@ -53,7 +53,7 @@ class History:
         cluster, rng = self.cluster, self.random
         hosts = cluster.up()
         if hosts:
-            leading = [host for host in hosts if host.raft._leader is not None]
+            leading = [host for host in hosts if host.raft.leadership is not None]
             host = rng.choice(leading if leading and rng.random() < 0.9 else hosts)
             for _ in range(rng.choice([1, 1, 2, 5])):
                 self.proposals += 1
@@ -171,7 +171,7 @@ class History:
     def _change(self, kind):
         leader = self.cluster.leader()
         if leader is not None:
-            node = self.random.choice(leader.raft._node.membership.ids)
+            node = self.random.choice(leader.raft.node.membership.ids)
             if not self.cluster.remembers_all(node):
                 return  # with one lost already, one more could be one too many to go on
             change = Change(kind=kind, node=node)
@@ -221,13 +221,13 @@ class History:
 
     def _has_settled(self):
         leader = self.cluster.leader()
-        if leader is None or leader.raft._leader.transferee:
+        if leader is None or leader.raft.leadership.transferee:
             return False
-        log = leader.raft._node.log
+        log = leader.raft.node.log
         newest = self.cluster.membership()
         known = leader.raft.status().progress.keys() | {leader.id} == set(newest.ids)
         named = all(self.cluster.hosts[one.id].disk.incarnation() == one.incarnation for one in newest.members)
-        return log.applied == log.last_index >= leader.raft._leader.first and known and named
+        return log.applied == log.last_index >= leader.raft.leadership.first and known and named
 
     def _members(self):
         return [self.cluster.hosts[id] for id in self.cluster.membership().ids]

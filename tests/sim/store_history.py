@@ -42,8 +42,6 @@ from store.log.segment import segment_name
 from store.views import Views
 from tests.support.store.store_kit import bodies
 
-__all__ = ["STEPS", "History"]
-
 QUEUES = (16, 17, 300)
 KEYS = ("a", "a/1", "b", "ü")
 NAMESPACES = ("", "n")
@@ -245,8 +243,8 @@ class History:
                 super().append_own(late, lambda outcome: answers[0](outcome) if answers else done(outcome))
 
         def apply(views, runs, apply=Views.apply):
-            if views._path.exists():
-                shutil.copytree(views._path, history.views_before, dirs_exist_ok=True)
+            if views.path.exists():
+                shutil.copytree(views.path, history.views_before, dirs_exist_ok=True)
             apply(views, runs)
 
         with mock.patch.object(local_module, "Engine", Watched), mock.patch.object(Views, "apply", apply):
@@ -624,7 +622,7 @@ class History:
         namespace, key = slot = self._slot()
         since = self.store.log.confirmed
         entry = await self.store.keys.get(key, namespace=namespace)
-        now_ms = self.store.keys._clock()
+        now_ms = self.store.keys.clock()
         self.advance()
         versions = self.model.versions(slot, since)
         if entry is None:
@@ -787,12 +785,12 @@ class History:
                 assert not late, f"not fired: {late}"
         for left in (5, 4, 3, 2, 1, 0):
             self.advance()
-            before = self.model.at, store.keys._clock()
+            before = self.model.at, store.keys.clock()
             try:
                 await self._compare()
             except AssertionError:
                 self.advance()
-                if not left or (self.model.at, store.keys._clock()) == before:
+                if not left or (self.model.at, store.keys.clock()) == before:
                     raise  # else something has expired or fired meanwhile
             else:
                 return
@@ -821,7 +819,7 @@ class History:
                 if found:
                     assert await store.log.read(found[0]) == model.bodies[found[0]]
         for namespace in NAMESPACES:
-            now_ms = store.keys._clock()
+            now_ms = store.keys.clock()
             held = {key: value for (name, key), value in model.kv.items() if name == namespace}
             page = await store.keys.range(namespace=namespace)
             assert [(e.key, e.value, e.revision, e.create_revision, e.version) for e in page.entries] == [

@@ -41,8 +41,6 @@ from store.format.records import (
 )
 from store.format.timer_key import TimerKey, unpack_keys
 
-__all__ = ["Logged", "Model", "Value", "frames_of"]
-
 
 class Logged(NamedTuple):
     """One frame as it lies in the log."""

@@ -9,8 +9,6 @@ from adapters.coap.registry import CONTENT, CONTENT_FORMAT
 from gateway.port.adapter import Peer, SubscriptionId, Token
 from store.api.message import Message
 
-__all__ = ["Observation", "Observed", "Watcher", "next_sequence"]
-
 RECENT_COUNT_MAX = 64  # notifications of one endpoint that a Reset is still matched with
 SEQUENCE_MASK = 0xFF_FFFF
 WAITING_COUNT_MAX = 64  # addresses whose newest message waits for one observer

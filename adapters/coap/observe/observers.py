@@ -42,8 +42,6 @@ from gateway.port.adapter import (
 )
 from store.api.message import Message
 
-__all__ = ["Observers"]
-
 REGISTER = 0  # the Observe option of a request that registers
 CHECKS_PER_TICK_MAX = 256  # addresses read again in one tick, so that no tick is long
 MID_DISTANCE = 0x8000  # between the Message IDs of notifications and of other messages to a peer

@@ -30,8 +30,6 @@ from adapters.coap.stream.signals import (
 from adapters.coap.wire import HEADER_BYTES, MessageFormatError, Option, read_options
 from gateway.port.adapter import Close, ConnectionInfo, Deliverable, Effect, Outcome, Peer, Random, Settled, Token
 
-__all__ = ["CoapConnection", "StreamsContext"]
-
 OPTION_BYTES_MAX = 16_384  # of a message's token and options, besides its body
 OVERHEAD_BYTES = 128  # of a response, besides its block
 FREE_BYTES = 65_536  # a frame that needs no credit: about a read

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from adapters.coap.wire import TOKEN_BYTES_MAX
 
-__all__ = ["FrameError", "Head", "encode_frame", "read_head"]
-
 _EXTENDED = {13: (1, 13), 14: (2, 269), 15: (4, 65_805)}  # by Len: bytes of the Extended Length, and what it is above
 
 

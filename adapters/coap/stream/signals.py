@@ -7,8 +7,6 @@ from adapters.coap.registry import is_critical
 from adapters.coap.stream.frames import encode_frame
 from adapters.coap.wire import Option, encode_options, encode_uint, read_uint
 
-__all__ = ["ABORT", "CSM", "CUSTODY", "PING", "PONG", "RELEASE", "Capabilities", "SignalError", "abort", "csm", "pong"]
-
 CSM, PING, PONG, RELEASE, ABORT = 0xE1, 0xE2, 0xE3, 0xE4, 0xE5  # 7.01 to 7.05
 
 MAX_MESSAGE_SIZE, BLOCK_WISE_TRANSFER = 2, 4  # of a CSM

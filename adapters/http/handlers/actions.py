@@ -11,13 +11,12 @@ from adapters.http.wire.response import Response
 from gateway.domain.cursor import Cursor
 from gateway.domain.errors import Refusal
 from gateway.domain.idempotency import IdempotencyKey
-from gateway.port.adapter import Outcome, Principal
+from gateway.domain.principal import Principal
+from gateway.port.adapter import Outcome
 from gateway.port.adapter import Request as GatewayRequest
 from gateway.port.kv import WatchKeys
 from store.api.message import Message
 from store.format.frame import Position
-
-__all__ = ["Action", "Ask", "Context", "Handler", "Respond", "Store", "Stored", "Stream", "Watch"]
 
 
 class Context(msgspec.Struct, frozen=True):

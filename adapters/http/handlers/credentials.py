@@ -10,9 +10,8 @@ from adapters.http.wire.request import HttpError, Request
 from adapters.http.wire.response import CHALLENGE, Response, refused
 from adapters.http.wire.transport import Exchange
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Authenticate, Principal
-
-__all__ = ["Credentials", "Identities", "authentication", "behind", "denied", "read_credentials"]
+from gateway.domain.principal import Principal
+from gateway.port.adapter import Authenticate
 
 PRINCIPALS_COUNT_MAX: Final = 16  # identities remembered on one connection
 TOKEN_BYTES_MAX: Final = 16_384  # more than any gateway takes

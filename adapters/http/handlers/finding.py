@@ -13,8 +13,6 @@ from gateway.domain.sql92 import compile_where, quoted
 from gateway.port.adapter import FindMessages, FoundMessages, LastValues, LastValuesPage
 from gateway.port.groups import WAIT_MS_MAX
 
-__all__ = ["condition", "finding", "last_values", "last_values_response", "messages_response", "wait_ms"]
-
 LIMIT, LIMIT_MAX = 100, 1_000
 MS_DIGITS_MAX: Final = 15  # of a time: ms since 1970 for the next 30,000 years
 _SECONDS: Final = re.compile(r"([0-9]{1,3})(?:\.([0-9]{1,3}))?")

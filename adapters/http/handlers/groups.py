@@ -48,8 +48,6 @@ from gateway.port.groups import (
     ResetGroup,
 )
 
-__all__ = ["list_groups", "methods_below"]
-
 LIMIT, LIMIT_MAX = 100, 1_000  # groups of a page
 MESSAGES = 100  # in one answer, where `max` says nothing
 _NO_CACHE: Final = (b"cache-control", b"no-cache")

@@ -15,8 +15,6 @@ from gateway.port.adapter import Request as GatewayRequest
 from gateway.port.kv import NextChanges, UnwatchKeys, WatchKeys
 from store.api.keys import Changes
 
-__all__ = ["KeyStreams"]
-
 HEARTBEAT: Final = b":\n\n"
 
 

@@ -41,8 +41,6 @@ from gateway.port.kv import (
 from store.api.keys import EXISTS, Change, Delete, Entry, Page, Put, Transacted
 from store.api.kv_rules import end_of_prefix
 
-__all__ = ["change_event", "delete_hold", "delete_key", "get_key", "list_keys", "post_hold", "put_key", "transact"]
-
 LIMIT, LIMIT_MAX = 100, 1_000  # entries of a page
 TTL_S_MAX: Final = 10**9  # of a key: some thirty years
 _REVISION_MAX: Final = (1 << 63) - 1  # that there can be

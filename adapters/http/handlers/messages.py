@@ -38,19 +38,8 @@ from adapters.http.wire.request import HttpError, Request, media_type
 from adapters.http.wire.response import Response
 from gateway.domain.address import check_address, level_of
 from gateway.domain.errors import Refusal
-from gateway.port.adapter import Principal
+from gateway.domain.principal import Principal
 from store.api.message import Message
-
-__all__ = [
-    "attribute_headers",
-    "event_response",
-    "idempotency_key",
-    "lenient",
-    "message_response",
-    "name_device",
-    "read_events",
-    "read_message",
-]
 
 PROTOCOL: Final = "http"
 SECONDS_MAX: Final = 10**9  # of a time to live or a delay: some thirty years

@@ -24,8 +24,6 @@ from store.format.frame import Position
 if TYPE_CHECKING:
     from adapters.http.handlers.waiting import Part
 
-__all__ = ["EVENTS_MAX", "EachOnce", "event_keys", "once_key", "repeated"]
-
 EVENTS_MAX: Final = 1_000  # of one request, where each is stored once: each that is repeated is a question
 
 # What of a request's head its messages are made of; others, of proxies and traces, may differ when it is sent again.

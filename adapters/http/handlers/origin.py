@@ -17,8 +17,6 @@ from adapters.http.wire.request import HttpError, Request
 from adapters.http.wire.response import Response
 from store.base.browsers import BROWSERS, allows_origin, knows_host, same_origin
 
-__all__ = ["check_host", "check_origin", "finished", "with_options"]
-
 EXPOSED: Final = b"etag, link, location, retry-after, x-create-revision, x-expires-at-ms, x-version"
 METHODS: Final = b"DELETE, GET, HEAD, POST, PUT"
 PREFLIGHT_S: Final = b"600"  # how long a browser may remember the answer

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from adapters.cloudevents import AttributeRefusal
 from adapters.http.wire.request import HttpError, Request
 
-__all__ = ["read_number", "read_query"]
-
 DIGITS_MAX = 19  # of 64 bits
 
 

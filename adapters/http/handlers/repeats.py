@@ -17,12 +17,11 @@ from adapters.http.wire.h1 import Http1
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.response import Response, date_header, encode_json, reason_phrase
 from gateway.domain.idempotency import IdempotencyKey
-from gateway.port.adapter import Principal, Publish
+from gateway.domain.principal import Principal
+from gateway.port.adapter import Publish
 from gateway.port.single import Single
 from store.api.message import Message
 from store.format.frame import LogOffset, Position
-
-__all__ = ["Repeats"]
 
 HEAD_BYTES_MAX: Final = 2_048  # a larger head is not kept
 VALUE_BYTES_MAX: Final = 256  # of a value that changes

@@ -37,11 +37,10 @@ from adapters.http.wire.response import Response, json_response, refused
 from gateway.domain.cursor import Cursor
 from gateway.domain.errors import Refusal
 from gateway.domain.filters import check_filter, is_filter
-from gateway.port.adapter import CancelTimer, LastValue, ListAddresses, Principal
+from gateway.domain.principal import Principal
+from gateway.port.adapter import CancelTimer, LastValue, ListAddresses
 from gateway.port.tickets import timer_ticket
 from store.api.message import Message, encode
-
-__all__ = ["RouteMatch", "resolve"]
 
 LIST_MAX: Final = 1_000  # addresses listed at most
 

@@ -7,8 +7,6 @@ from adapters.http.handlers.messages import attribute_headers
 from gateway.port.push import SinkRequest
 from store.api.message import Message
 
-__all__ = ["event_attributes", "sink_request"]
-
 _STRUCTURED: Final = (b"content-type", STRUCTURED_JSON.encode() + b"; charset=utf-8")
 
 

@@ -17,10 +17,9 @@ from adapters.http.wire.response import Response
 from adapters.http.wire.transport import Exchange, Transport
 from gateway.domain.batch import Batch, LostRange
 from gateway.domain.cursor import Cursor, by_log
-from gateway.port.adapter import Deliveries, Principal, Subscribe, SubscriptionId, Token
+from gateway.domain.principal import Principal
+from gateway.port.adapter import Deliveries, Subscribe, SubscriptionId, Token
 from store.format.frame import LogOffset, Position, group_of
-
-__all__ = ["OPENING", "EventStream", "EventStreams", "read_id"]
 
 MEMO: Final = "http.sse"
 RETRY_MS: Final = 2_000  # when a client is to come back

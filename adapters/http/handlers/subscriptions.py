@@ -33,8 +33,6 @@ from gateway.port.push import (
     UpdateSubscription,
 )
 
-__all__ = ["list_subscriptions", "methods_below", "post_subscription"]
-
 LIMIT, LIMIT_MAX = 100, 500  # subscriptions of a page
 _NO_CACHE: Final = (b"cache-control", b"no-cache")
 

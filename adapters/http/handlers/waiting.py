@@ -13,8 +13,6 @@ from adapters.http.wire.transport import Exchange, Transport
 from gateway.domain.errors import Refusal
 from gateway.port.adapter import Outcome
 
-__all__ = ["Part", "Pending", "PendingQuestion", "Requests", "may_begin"]
-
 ASKED_MAX: Final = 16  # questions at a time: an answer may be as large as a message
 
 

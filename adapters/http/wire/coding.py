@@ -10,8 +10,6 @@ import zstandard
 from adapters.http.wire.request import HttpError, Request, qualities
 from adapters.http.wire.response import Response
 
-__all__ = ["CODINGS", "compressed", "decoded"]
-
 CODINGS: Final = b"deflate, gzip, zstd"
 CODINGS_COUNT_MAX: Final = 2  # of one body, one within the other
 _WINDOW_BYTES_MAX: Final = 8 << 20  # of zstd: what RFC 9659 lets a decoder require

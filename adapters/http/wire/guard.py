@@ -16,8 +16,6 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-__all__ = ["CONTROL_FRAMES_MAX", "PREFACE", "RESETS_MAX", "STREAM_ID_MAX", "AbuseLimiter", "FrameHeaders"]
-
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # RFC 9113, 3.4
 FRAME_HEADER_BYTES: Final = 9
 SETTING_BYTES: Final = 6

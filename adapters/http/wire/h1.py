@@ -12,8 +12,6 @@ from adapters.http.wire.request import Request
 from adapters.http.wire.response import EMPTY_STATUSES, Response, date_header, problem, reason_phrase
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Upgrade
 
-__all__ = ["Http1"]
-
 OUTPUT_BYTES_MAX: Final = 256 * 1024  # of event streams: what a connection may have waiting to be written
 LINGER_MS: Final = 1_000  # how long the rest of a refused body is read: closing at once would destroy the answer
 LINGER_BYTES_MAX: Final = 64 * 1024 * 1024

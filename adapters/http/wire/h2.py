@@ -22,8 +22,6 @@ from adapters.http.wire.response import EMPTY_STATUSES, Response, date_header, p
 from adapters.http.wire.strict import StrictConnection
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone
 
-__all__ = ["Http2"]
-
 WINDOW_BYTES: Final = 1024 * 1024  # what a peer may send before we say that it has arrived
 STREAM_BUFFER_BYTES: Final = 256 * 1024  # of one event stream, beyond what its window takes
 DRAIN_BYTES_MAX: Final = 64 * 1024 * 1024  # of a refused body, before its stream is reset

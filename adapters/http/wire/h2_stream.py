@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-__all__ = ["Stream"]
-
 
 class Stream:
     """One request and its response."""

@@ -7,8 +7,6 @@ from msgspec import Meta
 
 from adapters.cloudevents import EventRoute
 
-__all__ = ["HttpOptions"]
-
 MiB = 1024 * 1024
 
 

@@ -8,8 +8,6 @@ from typing import Final
 
 from adapters.http.wire.options import HttpOptions
 
-__all__ = ["CROWDED", "FREE_BYTES", "ConnectionBudget", "ReceiveBudget"]
-
 FREE_BYTES: Final = 64 * 1024  # of one connection: as much as a single read may bring
 CROWDED: Final = "too many bodies arrive at once"  # why one of them is refused
 

@@ -7,8 +7,6 @@ from urllib.parse import unquote_to_bytes
 
 from gateway.domain.errors import ProtocolError
 
-__all__ = ["HttpError", "Request", "media_type", "percent_decode", "qualities"]
-
 SINGLE: Final = frozenset(
     {b"authorization", b"content-type", b"content-length", b"host", b"idempotency-key", b"last-event-id", b"origin"}
 )

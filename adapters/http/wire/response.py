@@ -12,8 +12,6 @@ from adapters.http.wire.request import HttpError
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.kv import Compacted
 
-__all__ = ["EMPTY_STATUSES", "Response", "date_header", "json_response", "problem", "reason_phrase", "refused"]
-
 EMPTY_STATUSES = frozenset({204, 304})  # they have no body, nor say how long it is (RFC 9112, 6.3)
 
 STATUS_OF = {

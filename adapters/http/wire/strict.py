@@ -16,8 +16,6 @@ from hpack import Decoder, HeaderTuple
 from hpack.exceptions import HPACKError, OversizedHeaderListError
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, WindowUpdateFrame
 
-__all__ = ["StrictConnection"]
-
 
 class _CompressionError(ProtocolError):
     """A header block that cannot be decoded (RFC 9113, 4.3)."""

@@ -6,8 +6,6 @@ from typing import NamedTuple, NewType, Protocol, TypeAlias
 from adapters.http.wire.request import Request
 from adapters.http.wire.response import Response
 
-__all__ = ["Arrived", "Drained", "Event", "Exchange", "Gone", "Transport", "Upgrade"]
-
 Exchange = NewType("Exchange", int)  # one request and its response; the HTTP/2 stream, the n-th request of HTTP/1.1
 
 

@@ -5,8 +5,6 @@ from adapters.http.wire.h1 import Http1
 from adapters.http.wire.h2 import Http2
 from adapters.http.wire.options import HttpOptions
 
-__all__ = ["choose"]
-
 
 def choose(opening: bytes, alpn: str | None, options: HttpOptions) -> Http1 | Http2 | None:
     """Returns HTTP/2 by ALPN or by its preface, else HTTP/1.1; None while the first bytes could be either."""

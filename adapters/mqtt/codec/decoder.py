@@ -30,8 +30,6 @@ from adapters.mqtt.codec.properties import NO_PROPERTIES, WILL, Properties, Scop
 from adapters.mqtt.codec.reason import ReasonCode
 from gateway.domain.errors import ProtocolError
 
-__all__ = ["PROTOCOL_NAMES", "Frame", "check_topic_name", "decode", "peek_version", "peel"]
-
 PROTOCOL_NAMES: dict[int, str] = {3: "MQIsdp", 4: "MQTT", 5: "MQTT"}
 # What a CONNECT begins with, the commonest first, and its version; 0: the protocol level behind it says which.
 _OPENINGS: tuple[tuple[bytes, Version], ...] = ((encode_text("MQTT"), 0), (encode_text("MQIsdp"), 3))

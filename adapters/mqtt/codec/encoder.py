@@ -27,8 +27,6 @@ from adapters.mqtt.codec.packets import (
 from adapters.mqtt.codec.primitives import encode_binary, encode_text, encode_varint
 from adapters.mqtt.codec.properties import NO_PROPERTIES, WILL, Properties, Scope, encode_properties
 
-__all__ = ["encode", "frame"]
-
 
 def frame(first: int, body: bytes) -> bytes:
     """A fixed header (2.1) and the body it announces."""

@@ -2,8 +2,6 @@
 
 from enum import IntEnum
 
-__all__ = ["FLAGS", "PacketType"]
-
 
 class PacketType(IntEnum):
     """The upper four bits of a packet's first byte."""

@@ -6,28 +6,6 @@ import msgspec
 
 from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties
 
-__all__ = [
-    "Auth",
-    "Connack",
-    "Connect",
-    "Disconnect",
-    "Packet",
-    "Pingreq",
-    "Pingresp",
-    "Puback",
-    "Pubcomp",
-    "Publish",
-    "Pubrec",
-    "Pubrel",
-    "Suback",
-    "Subscribe",
-    "SubscriptionRequest",
-    "Unsuback",
-    "Unsubscribe",
-    "Version",
-    "Will",
-]
-
 Version: TypeAlias = int  # the protocol level: 3 is MQTT 3.1, 4 is 3.1.1, 5 is 5.0
 
 

@@ -5,20 +5,6 @@ import re
 from adapters.mqtt.codec.reason import ReasonCode
 from gateway.domain.errors import ProtocolError
 
-__all__ = [
-    "CUT",
-    "TEXT_BYTES_MAX",
-    "VARINT_MAX",
-    "Reader",
-    "clean_text",
-    "decode_text",
-    "encode_binary",
-    "encode_text",
-    "encode_varint",
-    "malformed",
-    "read_varint",
-]
-
 VARINT_MAX = 268_435_455  # 1.5.5: four bytes of seven bits
 TEXT_BYTES_MAX = 65_535  # 1.5.4
 

@@ -17,8 +17,6 @@ from adapters.mqtt.codec.primitives import (
 from adapters.mqtt.codec.reason import ReasonCode
 from gateway.domain.errors import ProtocolError
 
-__all__ = ["NO_PROPERTIES", "WILL", "Properties", "Scope", "decode_properties", "encode_properties"]
-
 REPEATS_COUNT_MAX = 16_384  # of one property in one packet: some 3 us each, and as little as 5 bytes
 
 

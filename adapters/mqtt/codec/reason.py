@@ -4,18 +4,6 @@ from enum import IntEnum
 
 from gateway.domain.errors import Cause
 
-__all__ = [
-    "CODES_OF_RETURN",
-    "CONNACK_CODES",
-    "DISCONNECTING",
-    "PUBACK_CODES",
-    "RETURN_CODES",
-    "SENT_AGAIN",
-    "SUBACK_CODES",
-    "SUBACK_FAILURE",
-    "ReasonCode",
-]
-
 
 class ReasonCode(IntEnum):
     """MQTT 5.0, 2.4. From 0x80 on it is a failure. 0 also means "normal disconnection" and "granted QoS 0"."""

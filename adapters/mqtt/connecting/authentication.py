@@ -11,9 +11,8 @@ from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.codec.reason import ReasonCode
 from adapters.mqtt.connecting.connection_context import ConnectionContext
 from gateway.domain.errors import Cause, ProtocolError, Refusal
-from gateway.port.adapter import Authenticate, Challenge, Principal
-
-__all__ = ["Authentication", "Turn", "disproven"]
+from gateway.domain.principal import Principal
+from gateway.port.adapter import Authenticate, Challenge
 
 DATA_BYTES_MAX = 4_096  # of one packet: no mechanism needs as much
 ROUNDS_COUNT_MAX = 8  # challenges of one exchange

@@ -11,8 +11,6 @@ from adapters.mqtt.messages.options import Options
 from gateway.domain.access import OPEN
 from gateway.port.adapter import Call, Effect, Outcome, Request, Token
 
-__all__ = ["Answer", "ConnectionContext"]
-
 Answer = Callable[[Outcome, int], None]  # the outcome, now_ms
 
 _UNKNOWN = dialect_of(0)  # until the CONNECT is here

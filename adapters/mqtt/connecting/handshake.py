@@ -19,19 +19,6 @@ from gateway.port import adapter as port
 from gateway.port.adapter import Authenticate, Random
 from store.api.message import Message
 
-__all__ = [
-    "Terms",
-    "agree",
-    "authentication",
-    "explanation",
-    "granted_expiry",
-    "leaving",
-    "refusal",
-    "welcome",
-    "whole",
-    "will_of",
-]
-
 NEVER_EXPIRES_S = 0xFFFF_FFFF  # 3.1.2.11.2
 _ASSIGNED_BITS = 128
 _REFERRING = frozenset({ReasonCode.USE_ANOTHER_SERVER, ReasonCode.SERVER_MOVED})

@@ -8,8 +8,6 @@ are, in their order. Only MQTT 5.0 can say all this.
 
 from typing import Final, TypeAlias
 
-__all__ = ["PATH", "PATH_COUNT_MAX", "extended", "introduced", "introduction"]
-
 GATEWAY: Final = "headgate-gateway"  # a user property of CONNECT and CONNACK: who speaks
 PATH: Final = "headgate-path"  # a user property of a PUBLISH: ids with spaces between, the first gateway's first
 PATH_COUNT_MAX: Final = 16  # ids; a message that would have more goes no further

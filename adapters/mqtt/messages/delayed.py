@@ -3,8 +3,6 @@
 from adapters.mqtt.codec.reason import ReasonCode
 from gateway.domain.errors import ProtocolError
 
-__all__ = ["PREFIX", "delayed"]
-
 PREFIX = "$delayed/"
 DELAY_MAX_S = 10**9  # some thirty years
 

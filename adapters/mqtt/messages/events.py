@@ -22,16 +22,6 @@ from adapters.cloudevents import (
 from adapters.mqtt.codec.properties import Properties
 from store.api.message import Message
 
-__all__ = [
-    "CLOUDEVENT",
-    "STRUCTURED",
-    "event_attributes",
-    "event_of",
-    "is_event",
-    "is_structured",
-    "structured_body",
-]
-
 CLOUDEVENT = NATIVE  # the key in Message.native of every message that came as an event
 STRUCTURED = "structured"  # key of native["mqtt"]: it came structured, with so many user properties besides
 

@@ -6,8 +6,6 @@ from adapters.mqtt.codec.reason import ReasonCode
 from adapters.mqtt.messages.options import Options
 from gateway.domain.errors import ProtocolError
 
-__all__ = ["check_message", "check_will", "fits"]
-
 _CHARACTER_BYTES_MAX = 4  # of UTF-8
 
 

@@ -30,20 +30,6 @@ from adapters.mqtt.messages.sparkplug import Sparkplug
 from gateway.domain.errors import Cause, Refusal
 from store.api.message import Message
 
-__all__ = [
-    "NO_TEMPLATE",
-    "PROTOCOL",
-    "Dialect",
-    "Template",
-    "bridged",
-    "dialect_of",
-    "publish_pieces",
-    "publisher_of",
-    "says_more",
-    "told",
-    "told_apart",
-]
-
 PROTOCOL = "mqtt"
 
 _FIELD_OF = {

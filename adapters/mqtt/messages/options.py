@@ -7,8 +7,6 @@ from msgspec import Meta
 
 from gateway.domain.address import LEVELS_COUNT_MAX
 
-__all__ = ["Options"]
-
 KiB, MiB = 1024, 1024 * 1024
 
 _U16_MAX = 65_535

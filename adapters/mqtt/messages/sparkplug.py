@@ -10,8 +10,6 @@ Whatever else begins with `spBv1.0` is a topic name as any other.
 from functools import lru_cache
 from typing import NamedTuple
 
-__all__ = ["Sparkplug", "sparkplug_of"]
-
 NAMES_MAX = 8_192  # topic names remembered, of all connections
 NAME_CHARS_MAX = 256  # longer ones are looked at every time
 

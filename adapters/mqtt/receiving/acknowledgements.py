@@ -3,8 +3,6 @@
 |0x40 PUBACK|2|Identifier 16|         |0x40 PUBACK|3|Identifier 16|Code 8|
 """
 
-__all__ = ["PUBACK", "PUBCOMP", "PUBREC", "acknowledgement"]
-
 PUBACK, PUBREC, PUBCOMP = b"\x40\x02", b"\x50\x02", b"\x70\x02"
 _PUBACK_CODED, _PUBREC_CODED = b"\x40\x03", b"\x50\x03"
 

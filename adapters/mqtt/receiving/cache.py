@@ -2,8 +2,6 @@
 
 from typing import Generic, TypeVar
 
-__all__ = ["Cache", "topic_cache"]
-
 TOPICS_MAX = 8_192  # topic names kept of one peer
 TOPIC_BYTES_MAX = 256  # longer ones are looked at every time
 

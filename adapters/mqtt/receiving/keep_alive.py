@@ -1,7 +1,5 @@
 """Keep alive (MQTT 5.0, 3.1.2.10): how long a peer may be silent."""
 
-__all__ = ["KeepAlive"]
-
 
 class KeepAlive:
     """The silence of one peer, which may last one and a half intervals."""

@@ -2,8 +2,6 @@
 
 from adapters.mqtt.codec.primitives import CUT, Reader, malformed
 
-__all__ = ["MESSAGE_COST_BYTES", "NO_ID", "PublishReader"]
-
 MESSAGE_COST_BYTES = 256  # what a message takes besides its packet's bytes, about
 NO_ID = b"\0\0"  # a packet identifier that no packet may have (MQTT-2.2.1-3)
 

@@ -8,8 +8,6 @@ from adapters.mqtt.codec.primitives import Reader
 from adapters.mqtt.codec.properties import Properties, decode_properties
 from adapters.mqtt.receiving.cache import Cache
 
-__all__ = ["Templates"]
-
 TEMPLATES_MAX = 64  # sets of properties kept of one peer
 TEMPLATE_BYTES_MAX = 512  # longer ones are decoded every time
 

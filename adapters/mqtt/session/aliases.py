@@ -9,8 +9,6 @@ from adapters.mqtt.connecting.connection_context import ConnectionContext
 from adapters.mqtt.session.encoded import Encoded, Piece, WithoutTopic, size_bytes
 from adapters.mqtt.session.inflight import Inflight
 
-__all__ = ["Aliased", "Aliases"]
-
 
 class Aliases:
     """The aliases of one connection: of its first topics, never taken back. At most `count`."""

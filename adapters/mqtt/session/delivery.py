@@ -14,8 +14,6 @@ from gateway.domain.batch import Batch
 from gateway.port.adapter import Deliveries, Settled, SubscriptionId
 from store.api.message import Message
 
-__all__ = ["Delivery", "is_own"]
-
 SETTLE_INTERVAL_MS = 1_000  # how long a durable session's progress at QoS 0 may go unreported
 
 _PUBREL = b"\x62\x02"

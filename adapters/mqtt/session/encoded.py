@@ -9,8 +9,6 @@ from adapters.mqtt.session.subscriptions import Plan
 from gateway.domain.batch import Batch
 from store.api.message import Message
 
-__all__ = ["IDENTIFIED_COUNT_MAX", "Encoded", "Passing", "Piece", "WithoutTopic", "encode_message", "size_bytes"]
-
 Piece: TypeAlias = tuple[int, bytes, bytes]  # QoS, then what stands before and behind the packet identifier
 _NOTHING: Piece = (0, b"", b"")
 IDENTIFIED_COUNT_MAX = 32  # kinds of subscribers with subscription identifiers, of which there may be any number

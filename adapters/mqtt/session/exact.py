@@ -17,8 +17,6 @@ from adapters.mqtt.session.keeper import Keeper
 from adapters.mqtt.session.session_state import Exchanges
 from gateway.port.marks import NO_MARKS, Fence, Mark, Marks, OpenedMarks
 
-__all__ = ["Exact", "Indexed"]
-
 SLOTS_COUNT_MAX = 16  # in use; from then on every new one asks for a save, which frees them
 
 Indexed = tuple[int, bytes]  # the index of a message among others, and its packet identifier

@@ -14,8 +14,6 @@ from adapters.mqtt.session.session_state import Exchanges, Place, SavedDelivery
 from gateway.domain.errors import ProtocolError
 from store.format.frame import GROUP_SHIFT, QueueOffset
 
-__all__ = ["Inflight", "Kept", "Lent", "Recall", "Resume"]
-
 PACKET_ID_MAX = 65_535
 
 
@@ -112,7 +110,6 @@ class Inflight:
     __slots__ = (
         "_first",
         "_kept",
-        "_next_id",
         "acknowledged",
         "again",
         "done",
@@ -123,6 +120,7 @@ class Inflight:
         "lent",
         "limit",
         "moved",
+        "next_packet_id",
         "released",
         "resume",
         "sent",
@@ -150,12 +148,12 @@ class Inflight:
         self.resume: Resume | None = None
         self.moved = False  # something was acknowledged or taken since the last report
         self.freed = False  # an identifier has become free since the last report
-        self._next_id = 1
+        self.next_packet_id = 1
 
     def restore(self, state: Exchanges) -> None:
         """Takes back what a session remembers."""
         self.taken = {group_of(place): place for place in state.settled_places()}
-        self._next_id = state.next_packet_id
+        self.next_packet_id = state.next_packet_id
         self.done = dict.fromkeys(state.done)
         self.released = {one.packet_id: None for one in state.sent if one.released}
         self.again = {one.packet_id: one for one in state.sent if one.record is not None}
@@ -166,7 +164,7 @@ class Inflight:
     @property
     def next_id(self) -> int:
         """Returns the identifier at which the search for a free one begins."""
-        return self._next_id
+        return self.next_packet_id
 
     @property
     def room(self) -> int:
@@ -198,11 +196,11 @@ class Inflight:
         """Yields free packet identifiers; each must be in use, and there be room, before the next is taken."""
         sent, released = self.sent, self.released
         while True:
-            packet_id = self._next_id
+            packet_id = self.next_packet_id
             reserved = self.resume.reserved if self.resume is not None else ()
             while packet_id in sent or packet_id in released or packet_id in reserved or packet_id in self.again:
                 packet_id = packet_id % PACKET_ID_MAX + 1
-            self._next_id = packet_id % PACKET_ID_MAX + 1
+            self.next_packet_id = packet_id % PACKET_ID_MAX + 1
             yield packet_id
 
     def acknowledge(self, packet_ids: Sequence[int]) -> None:

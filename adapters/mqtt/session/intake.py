@@ -30,8 +30,6 @@ from gateway.port.adapter import Outcome, Publish, Token
 from gateway.port.single import Single
 from store.api.message import Message
 
-__all__ = ["Intake"]
-
 CONTROLS_COUNT_MAX = 1_024  # packets besides PUBLISH and PUBACK before others have their turn: 5 to 50 us each
 
 _NEVER = 1 << 62  # more bytes than ever come

@@ -6,8 +6,6 @@ from adapters.mqtt.connecting.connection_context import ConnectionContext
 from gateway.domain.errors import Refusal
 from gateway.port.adapter import Outcome, SaveSession
 
-__all__ = ["Keeper"]
-
 Snapshot = Callable[[], bytes]
 Step = Callable[[], None]
 

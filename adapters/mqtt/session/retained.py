@@ -17,8 +17,6 @@ from adapters.mqtt.session.subscriptions import Plan, Subscriptions
 from gateway.port.adapter import Deliveries, Outcome, Retained, RetainedPage, SubscriptionId
 from store.api.message import Message, decode, encode
 
-__all__ = ["KEPT_BYTES_MAX", "PAGE_BYTES_MAX", "PAGE_COUNT_MAX", "RetainedFeed"]
-
 PAGE_COUNT_MAX = 1_000
 PAGE_BYTES_MAX = 1 << 20  # of bodies, about; what a client that does not read makes us hold, and once more encoded
 NEWER_BYTES_MAX = 64 << 10  # of topics heard of meanwhile; then live messages wait until all retained ones are sent

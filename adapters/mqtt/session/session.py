@@ -41,8 +41,6 @@ from gateway.port import adapter as port
 from gateway.port.shared import shared_name
 from store.format.frame import group_of
 
-__all__ = ["Session"]
-
 FILTERS_COUNT_MAX = 4_096  # of one packet, unless a session may have more subscriptions: what is asked at once is long
 
 

@@ -12,20 +12,6 @@ import msgspec
 from gateway.domain.cursor import Cursor
 from store.format.frame import LogOffset, Position
 
-__all__ = [
-    "NO_EXCHANGES",
-    "NO_STATE",
-    "Exchanges",
-    "Place",
-    "SavedDelivery",
-    "SavedFeed",
-    "SavedSubscription",
-    "SessionState",
-    "dump",
-    "load",
-    "positions",
-]
-
 Place: TypeAlias = tuple[LogOffset, int]  # a position as a plain tuple: cheaper to make, compares the same
 
 

@@ -33,8 +33,6 @@ from gateway.port.shared import JoinShared, LeaveShared, SharedName
 from store.api.message import encode
 from store.format.frame import QueueOffset
 
-__all__ = ["OFFERS_COUNT_MAX", "SharedFeed"]
-
 REJOIN_INTERVAL_MS = 1_000  # between two attempts to be lent messages again
 DENIED_INTERVAL_MS = 10_000  # the same, of a session that may not read what it shares any more
 CHANGES_COUNT_MAX = 1_024  # SUBSCRIBE and UNSUBSCRIBE packets whose answers wait

@@ -11,8 +11,6 @@ from adapters.mqtt.session.session import Session
 from gateway.port.single import Single
 from store.api.message import Message
 
-__all__ = ["singles"]
-
 PUBLISH_QOS_1: Final = 0x32  # without DUP and RETAIN
 
 

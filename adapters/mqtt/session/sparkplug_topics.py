@@ -9,8 +9,6 @@ from adapters.mqtt.receiving.cache import Cache, topic_cache
 from adapters.mqtt.receiving.publish_reader import NO_ID
 from store.api.message import Message
 
-__all__ = ["SparkplugTopics"]
-
 
 class SparkplugTopics:
     """The meaning of a client's topics for its messages."""

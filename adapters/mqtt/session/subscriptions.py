@@ -12,8 +12,6 @@ from gateway.domain.filters import check_filter
 from gateway.port.adapter import SubscriptionId
 from gateway.port.shared import SharedName, shared_name
 
-__all__ = ["QOS_MAX", "Plan", "Subscription", "Subscriptions"]
-
 QOS_MAX = 2
 _PLANS_MAX = 1_024  # combinations of overlapping subscriptions remembered per connection
 

@@ -10,8 +10,6 @@ from adapters.mqtt.session.subscriptions import Subscription, Subscriptions
 from gateway.domain.filters import FilterTrie
 from gateway.port.adapter import Outcome, Retained, RetainedPage, SubscriptionId
 
-__all__ = ["SysFeed"]
-
 _ALL = "$SYS/#"
 
 

@@ -11,8 +11,6 @@ from adapters.mqtt.websocket.frames import CloseCode, Fault, Frames, Opcode, clo
 from adapters.mqtt.websocket.upgrade import Upgrade, Visitors
 from gateway.port.adapter import Authenticate, Call, Close, ConnectionInfo, Deliverable, Effect, Outcome, Token
 
-__all__ = ["LISTENER", "WebSocket"]
-
 LISTENER = "mqtt-ws"
 CLOSING_MS = 1_000  # how long the client's close frame is awaited that answers ours
 

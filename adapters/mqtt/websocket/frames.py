@@ -9,8 +9,6 @@ from struct import Struct
 
 import numpy as np
 
-__all__ = ["CloseCode", "Fault", "Frames", "Opcode", "close_frame", "data_frames", "frame"]
-
 CONTROL_BYTES_MAX = 125  # 5.5
 FRAME_BYTES_MAX = 256 * 1024  # of a frame we send: many clients refuse messages over 1 MiB
 _ARRAY_BYTES_MIN = (

@@ -17,8 +17,6 @@ from websockets.typing import Subprotocol
 
 from store.base.browsers import allows_origin, knows_host, same_origin
 
-__all__ = ["HEAD_BYTES_MAX", "PATH", "Upgrade", "Visitors", "answer"]
-
 HEAD_BYTES_MAX: Final = 16 * 1024  # of the request; browsers add the cookies of their site
 PATH: Final = b"/mqtt"
 # The one of the specification (MQTT-6.0.0-4), and the one of clients older than it.

@@ -18,8 +18,6 @@ from gateway.domain.cesql.expression import compile_expression
 from gateway.domain.cesql.values import CASTS, Event, ValueType
 from gateway.domain.errors import Cause, Refusal
 
-__all__ = ["FILTERS_MAX", "FILTER_DEPTH_MAX", "EventFilter", "FilterError", "compile_filters"]
-
 FILTERS_MAX: Final = 256  # filters of a subscription, those within others included, and attributes compared
 FILTER_DEPTH_MAX: Final = 8  # filters within each other
 

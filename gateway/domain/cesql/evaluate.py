@@ -22,25 +22,6 @@ from gateway.domain.cesql.values import (
 )
 from gateway.domain.sql92.evaluate import Like
 
-__all__ = [
-    "ARITHMETIC",
-    "LOGIC",
-    "ORDER",
-    "arithmetic",
-    "attribute",
-    "call",
-    "cast",
-    "equality",
-    "like",
-    "logic",
-    "minus",
-    "missing_function",
-    "negated",
-    "one_of",
-    "order",
-    "presence",
-]
-
 _REQUIRED: Final = frozenset({"id", "source", "specversion", "type"})
 
 

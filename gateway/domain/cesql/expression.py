@@ -7,8 +7,6 @@ from gateway.domain.cesql.lexer import CesqlSyntaxError
 from gateway.domain.cesql.parser import Node, Parser
 from gateway.domain.cesql.values import ZEROS, ErrorKind, EvaluationError, Event, Value
 
-__all__ = ["EXPRESSION_CHARS_MAX", "Expression", "compile_expression"]
-
 EXPRESSION_CHARS_MAX: Final = 4_096
 _COMPILED_MAX: Final = 256  # expressions kept
 

@@ -5,8 +5,6 @@ from typing import Any, Final, NamedTuple
 
 from gateway.domain.cesql.values import INTEGER_MAX, INTEGER_MIN, ErrorKind, EvaluationError, ValueType, type_of
 
-__all__ = ["FUNCTIONS", "Function", "find_function"]
-
 # Python's own `strip` takes U+001C to U+001F for white space as well, which Unicode does not (White_Space).
 _WHITE_SPACE: Final = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))

@@ -5,8 +5,6 @@ from typing import Any, Final, NamedTuple
 
 from gateway.domain.errors import Cause, Refusal
 
-__all__ = ["NODES_MAX", "CesqlSyntaxError", "Token", "tokens"]
-
 NODES_MAX: Final = 512  # names, literals and operators
 
 

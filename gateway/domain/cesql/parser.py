@@ -9,8 +9,6 @@ from gateway.domain.cesql.lexer import NODES_MAX, CesqlSyntaxError, Token, token
 from gateway.domain.cesql.values import INTEGER_MAX, INTEGER_MIN, Eval, Value, ValueType
 from gateway.domain.sql92 import PATTERN_CHARS_MAX
 
-__all__ = ["DEPTH_MAX", "Node", "Parser"]
-
 DEPTH_MAX: Final = 24  # of parentheses, functions, NOT and minus signs within each other
 _DIGITS_MAX: Final = 64  # of a literal: more are never an integer of 32 bits
 _EQUALITIES: Final = {"=": True, "!=": False, "<>": False}

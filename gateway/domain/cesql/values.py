@@ -5,21 +5,6 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final, TypeAlias
 
-__all__ = [
-    "CASTS",
-    "INTEGER_MAX",
-    "INTEGER_MIN",
-    "ZEROS",
-    "ErrorKind",
-    "Eval",
-    "EvaluationError",
-    "Event",
-    "Value",
-    "ValueType",
-    "checked_integer",
-    "type_of",
-]
-
 Value: TypeAlias = int | str | bool
 Event: TypeAlias = Mapping[str, Value]  # the attributes of an event, by name
 Eval: TypeAlias = Callable[[Event], Value]

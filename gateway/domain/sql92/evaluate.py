@@ -7,25 +7,6 @@ from typing import Any
 from gateway.domain.sql92.fields import Eval, Value
 from store.api.message import Message
 
-__all__ = [
-    "LIKE_ANY_CHARS_MAX",
-    "LIKE_TEXT_CHARS_MAX",
-    "Like",
-    "all_of",
-    "any_of",
-    "as_boolean",
-    "as_number",
-    "calculation",
-    "comparison",
-    "divide",
-    "fit_whole",
-    "in_set",
-    "is_null",
-    "likeness",
-    "minus",
-    "negated",
-]
-
 LIKE_TEXT_CHARS_MAX = 16_384  # a longer text is like nothing and unlike nothing
 LIKE_ANY_CHARS_MAX = 512  # the same where a _ stands between two %: looking for that costs their product
 _NUMBER_CHARS_MAX = 64  # a longer text is no number

@@ -7,8 +7,6 @@ from typing import Any, TypeAlias
 
 from store.api.message import Message
 
-__all__ = ["FIELDS", "Eval", "Kind", "Value", "field"]
-
 Value: TypeAlias = int | float | str | bool | None
 Eval: TypeAlias = Callable[[Message], Any]
 PREFIX = "properties."  # in front of a property that has a field's name

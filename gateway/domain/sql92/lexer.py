@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.sql92.evaluate import fit_whole
 
-__all__ = ["NODES_MAX", "Token", "WhereError", "tokens"]
-
 NODES_MAX = 512  # names, literals and operators
 _NUMBER_CHARS_MAX = 64  # a longer literal is an approximate number
 

@@ -22,8 +22,6 @@ from gateway.domain.sql92.evaluate import (
 from gateway.domain.sql92.fields import Eval, Kind, Value, field
 from gateway.domain.sql92.lexer import NODES_MAX, Token, WhereError, tokens
 
-__all__ = ["DEPTH_MAX", "PATTERN_CHARS_MAX", "Parser"]
-
 DEPTH_MAX = 24  # of parentheses, NOT and signs within each other
 PATTERN_CHARS_MAX = 256
 

@@ -13,8 +13,6 @@ import msgspec
 from gateway.port.queues import DEATHS, EXPIRATION, PROPERTIES, PROPERTIES_BEFORE, address_of, routing_of
 from store.api.message import Message
 
-__all__ = ["DEATHS_COUNT_MAX", "Reason", "dead_letter", "is_cycle", "known_deaths"]
-
 DEATHS_COUNT_MAX: Final = 128  # entries of an account; beyond, the oldest are forgotten
 _AMQP: Final = "amqp"
 _FIRST: Final = "x-first-death-"

@@ -11,8 +11,6 @@ from store.api.leases import Lease
 from store.base.errors import CorruptFrame, OffsetOutOfRange
 from store.format.frame import QueueNumber, QueueOffset
 
-__all__ = ["BATCH_COUNT_MAX", "QueueHead"]
-
 BATCH_COUNT_MAX = 256  # messages leased at once
 PEEK_BYTES = 1 << 20  # of messages looked at, at once, for whether they have expired
 

@@ -14,8 +14,6 @@ from store.api.message import Message, decode
 from store.base import logs
 from store.format.frame import ROW_EXTRA, Frame, Position, QueueOffset
 
-__all__ = ["Bury", "Found", "Letter", "read"]
-
 log = logs.get(__name__)
 
 

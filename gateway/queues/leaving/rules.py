@@ -8,20 +8,6 @@ import msgspec
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.queues import Arguments, exchange_level
 
-__all__ = [
-    "COMPARED",
-    "DEAD_LETTER_EXCHANGE",
-    "DEAD_LETTER_KEY",
-    "DROP_HEAD",
-    "NO_RULES",
-    "REJECT",
-    "REJECT_TO_DLX",
-    "TIME_MS_MAX",
-    "QueueRules",
-    "check_queue_arguments",
-    "rules_of",
-]
-
 DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
 DEAD_LETTER_KEY: Final = "x-dead-letter-routing-key"
 MESSAGE_TTL: Final = "x-message-ttl"

@@ -9,8 +9,6 @@ from store.api.leases import Lease
 from store.base.errors import CorruptFrame, OffsetOutOfRange
 from store.format.frame import QueueNumber, QueueOffset
 
-__all__ = ["QueueSizes"]
-
 READ_BYTES = 1 << 20  # of messages read at once
 _COMPACT_MIN = 4_096  # sizes of messages that are gone: with fewer there is nothing to tidy up
 _SIZE_MAX = (1 << 32) - 1

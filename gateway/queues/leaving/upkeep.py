@@ -13,8 +13,6 @@ from typing import Final
 from store.base import logs
 from store.base.errors import StoreError
 
-__all__ = ["OWNER", "Upkeep"]
-
 OWNER: Final = 0  # of what is leased meanwhile: no connection has this number
 LOOKS_COUNT_MAX: Final = 32  # at once
 AGAIN_MS: Final = 20  # between two looks at a queue that changes all the time

@@ -6,8 +6,6 @@ from urllib.parse import quote
 
 from dash import dcc, html
 
-__all__ = ["band", "sparkline", "stacked"]
-
 COLORS = ("#4c6ef5", "#12b886", "#f59f00", "#e64980", "#7950f2", "#15aabf", "#82c91e", "#fa5252")
 _TEXT, _GRID = "#868e96", "rgba(134, 142, 150, 0.25)"
 _HEIGHT_PX = 300

@@ -7,8 +7,6 @@ from dash import dcc, html
 
 from spark.dashboard.queries.time_ranges import DEFAULT_RANGE, RANGES
 
-__all__ = ["PAGES", "REFRESH", "frame"]
-
 PAGES = {
     "/": "Overview",
     "/fleet": "Fleet",

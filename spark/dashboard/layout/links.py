@@ -5,8 +5,6 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from spark.dashboard.queries.time_ranges import DEFAULT_RANGE, RANGES
 
-__all__ = ["Where", "device_link", "href"]
-
 DEVICE = "/device/"
 
 

@@ -6,8 +6,6 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import html
 
-__all__ = ["badge", "figure", "figures", "note", "section", "table", "trouble"]
-
 
 def figure(title: str, value: str, more: str = "", *, color: str | None = None) -> Any:
     """A number with a title above it and a word below."""

@@ -3,8 +3,6 @@
 import math
 from datetime import UTC, datetime
 
-__all__ = ["ago", "count", "duration", "instant", "number"]
-
 _STEPS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 

@@ -12,8 +12,6 @@ from spark.dashboard.queries import device
 from spark.dashboard.queries.reading import Reading
 from spark.dashboard.queries.time_ranges import range_named
 
-__all__ = ["body", "page"]
-
 
 def page(where: Where, _sources: Sources) -> Any:
     """The name of the device, and a place for its figures."""

@@ -12,8 +12,6 @@ from spark.dashboard.queries import explorer
 from spark.dashboard.queries.reading import QUERY_S_MAX, Reading
 from spark.errors import SparkError
 
-__all__ = ["body", "page"]
-
 
 def page(where: Where, sources: Sources) -> Any:
     """The text of the query, its examples, and a place for its rows."""

@@ -11,8 +11,6 @@ from spark.dashboard.pages.sources import Sources, with_tables
 from spark.dashboard.queries import fleet, overview
 from spark.dashboard.queries.reading import Reading
 
-__all__ = ["body", "page", "sorted_by"]
-
 DEFAULT_SORT = {"column": "device", "descending": False}
 COLUMNS = {"device": "Device", "heard": "Heard", "metrics": "Metrics", "address": "Address"}  # to sort by
 

@@ -12,8 +12,6 @@ from spark.dashboard.queries import overview
 from spark.dashboard.queries.reading import Reading
 from spark.dashboard.queries.time_ranges import TimeRange, range_named
 
-__all__ = ["body", "by_name", "page"]
-
 IDLE_MS = 60_000  # without a commit, that are worth a word
 
 

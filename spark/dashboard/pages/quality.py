@@ -12,8 +12,6 @@ from spark.dashboard.queries import overview, quality
 from spark.dashboard.queries.reading import Reading
 from spark.dashboard.queries.time_ranges import range_named
 
-__all__ = ["body", "page"]
-
 
 def page(_where: Where, _sources: Sources) -> Any:
     """The page, still empty."""

@@ -9,8 +9,6 @@ from spark.dashboard.layout import parts
 from spark.dashboard.queries.reading import Reading, TelemetryTables
 from spark.errors import SparkError
 
-__all__ = ["Sources", "no_tables", "with_tables"]
-
 
 class Sources(NamedTuple):
     """The tables, the gateway and the clock."""

@@ -8,8 +8,6 @@ from spark.dashboard.layout import parts, words
 from spark.dashboard.layout.links import Where
 from spark.dashboard.pages.sources import Sources
 
-__all__ = ["body", "page"]
-
 TOPICS_COUNT_MAX = 200
 
 

@@ -9,8 +9,6 @@ import io
 
 import pyarrow as pa
 
-__all__ = ["to_csv"]
-
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 

@@ -9,8 +9,6 @@ from spark.dashboard.queries.time_ranges import TimeRange, day, instant
 from spark.tables.schemas import WINDOW_TABLES, WINDOWS, partials_from, presented
 from spark.telemetry.windows import coarser
 
-__all__ = ["latest", "series", "with_gaps"]
-
 COLUMNS = ("start_ms", "count", "min", "max", "mean", "p50", "p95")
 GAP_POINTS = 3  # so many points without a value break the line
 METRICS_MAX = 500  # of a device, that are listed

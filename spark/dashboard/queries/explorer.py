@@ -10,8 +10,6 @@ import pyarrow as pa
 from spark.dashboard.queries.reading import Reading, Result
 from spark.errors import SparkError
 
-__all__ = ["EXAMPLES", "ROWS_SHOWN_MAX", "SQL_CHARS_MAX", "NotReading", "cells", "columns_of", "explore"]
-
 ROWS_SHOWN_MAX = 1_000  # of a result
 SQL_CHARS_MAX = 20_000
 CELL_CHARS_MAX = 256

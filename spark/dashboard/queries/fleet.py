@@ -8,8 +8,6 @@ import pyarrow as pa
 from spark.dashboard.queries.reading import Reading
 from spark.dashboard.queries.time_ranges import day, instant
 
-__all__ = ["PAGE_ROWS", "SORTS", "DevicePage", "devices", "every_device", "sparklines"]
-
 PAGE_ROWS = 25
 ROWS_MAX = 250_000  # of a file
 SPARK_MS = 3_600_000

@@ -5,8 +5,6 @@ from typing import NamedTuple
 from spark.dashboard.queries.reading import Reading
 from spark.dashboard.queries.time_ranges import TimeRange, day, instant
 
-__all__ = ["ALIVE_MS", "Fleet", "Lag", "fleet", "lag", "traffic"]
-
 ALIVE_MS = 5 * 60_000  # a device that was heard in the last five minutes
 
 

@@ -5,8 +5,6 @@ from typing import Any
 from spark.dashboard.queries.reading import Reading
 from spark.dashboard.queries.time_ranges import TimeRange, day, instant
 
-__all__ = ["GOOD", "examples", "reasons", "topics", "totals"]
-
 GOOD = ("ok", "finding")  # records in order: measurements, and what the job has published itself
 EXAMPLES_COUNT = 50
 TOPICS_COUNT = 25

@@ -17,8 +17,6 @@ from spark.tables.files import Place
 from spark.tables.manifest import Manifest, Progress
 from spark.tables.schemas import SPECS
 
-__all__ = ["QueryStopped", "Reading", "Result", "TelemetryTables"]
-
 MEMORY_LIMIT = "512MB"  # of one query
 THREADS_COUNT = 2
 QUERY_S_MAX = 10.0

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from typing import NamedTuple
 
-__all__ = ["DEFAULT_RANGE", "RANGES", "TimeRange", "range_named"]
-
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 DEFAULT_RANGE = "1h"
 

@@ -7,8 +7,6 @@ connection that is passed on to gRPC has a name of its own, which nobody else ca
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["admit", "waiting_under"]
-
 _WAITING: dict[str, Callable[[], object]] = {}  # name -> admits it; <= the places of connections that are not admitted
 
 

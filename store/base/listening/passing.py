@@ -6,8 +6,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["LINGER_S", "handed_over", "pass_on"]
-
 LINGER_S = 5.0  # for what is to be sent to one side, when the other has ended
 
 

@@ -10,8 +10,6 @@ import resource
 import socket
 from typing import Any
 
-__all__ = ["Places", "of_files", "origin_of"]
-
 _MAPPED = bytes(10) + b"\xff\xff"
 _IPV6_NETWORK_BYTES = 8  # one host chooses the rest itself
 

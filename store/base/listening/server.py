@@ -20,8 +20,6 @@ from store.base.listening.places import Places, of_files, origin_of
 from store.base.listening.sockets import UNIX, keep_alive, listen
 from store.base.listening.strangers import STRANGERS, StrangersBudget
 
-__all__ = ["OPENING_S", "PASSED_ON_MAX", "UNOPENED_MAX", "Server", "server_for"]
-
 logger = logging.getLogger(__name__)
 
 # Places, and of how many files that may be open there is one: together these take little more than half of them.
@@ -56,12 +54,12 @@ class Server:
         self._inner = ""  # the name of gRPC's socket; empty: gRPC is not served
         self._listeners: list[socket.socket] = []
         self._credentials: Any = None
-        self._serving: set[asyncio.Task[None]] = set()  # one a connection, whatever its kind
-        self._unopened = Places()  # <= UNOPENED_MAX
-        self._passed_on = Places()  # <= PASSED_ON_MAX, or what was asked for
+        self.serving: set[asyncio.Task[None]] = set()  # one a connection, whatever its kind
+        self.unopened = Places()  # <= UNOPENED_MAX
+        self.passed_on = Places()  # <= PASSED_ON_MAX, or what was asked for
         self._passed_on_max = passed_on_max
         self._passed_count = 0  # since the start: names of connections
-        self._strangers = strangers
+        self.strangers = strangers
         self._stopping = False
 
     # ---- up
@@ -102,9 +100,9 @@ class Server:
             self._loop.remove_reader(listener)
             listener.close()
         stopping = asyncio.ensure_future(self._grpc.stop(grace_s))
-        if self._serving and grace_s:
-            await asyncio.wait(self._serving, timeout=grace_s)
-        await _cancel(list(self._serving))
+        if self.serving and grace_s:
+            await asyncio.wait(self.serving, timeout=grace_s)
+        await _cancel(list(self.serving))
         await stopping
 
     # ---- connections
@@ -124,16 +122,16 @@ class Server:
             accepted.setblocking(False)
             origin = origin_of(accepted.family, address)
             serving = self._loop.create_task(self._serve(accepted, origin))
-            self._serving.add(serving)
+            self.serving.add(serving)
             serving.add_done_callback(partial(self._served, accepted, origin))
-            self._unopened.take(serving, origin, of_files(UNOPENED_MAX, UNOPENED_FILES))
+            self.unopened.take(serving, origin, of_files(UNOPENED_MAX, UNOPENED_FILES))
 
     def _served(self, accepted: socket.socket, origin: bytes, serving: "asyncio.Task[None]") -> None:
         """A connection is over, maybe before it was looked at."""
-        self._serving.discard(serving)
-        self._unopened.leave(serving)
-        self._passed_on.leave(serving)
-        self._strangers.release(serving, origin)
+        self.serving.discard(serving)
+        self.unopened.leave(serving)
+        self.passed_on.leave(serving)
+        self.strangers.release(serving, origin)
         accepted.close()
 
     def _listen_on(self, listener: socket.socket) -> None:
@@ -171,15 +169,15 @@ class Server:
                 return
             strange = False
             opening.reschedule(None)
-            self._strangers.release(me, origin)
-            self._unopened.leave(me)
-            self._passed_on.take(me, origin, self._places())
+            self.strangers.release(me, origin)
+            self.unopened.leave(me)
+            self.passed_on.take(me, origin, self._places())
 
         def came(size_bytes: int) -> None:
             nonlocal held_bytes
             if strange:
                 held_bytes += size_bytes
-                self._strangers.hold(me, origin, held_bytes)
+                self.strangers.hold(me, origin, held_bytes)
 
         self._passed_count += 1
         name = f"{self._inner}-{self._passed_count}"

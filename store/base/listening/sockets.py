@@ -4,8 +4,6 @@ import errno
 import socket
 from contextlib import suppress
 
-__all__ = ["UNIX", "keep_alive", "listen"]
-
 BACKLOG = 1_024
 UNIX = "unix:"
 # A client whose machine is gone is noticed after half a minute, also where nothing is said for long.

@@ -6,8 +6,6 @@ budget, the connection that holds most, of the address that holds most, is given
 
 from typing import Final, Protocol
 
-__all__ = ["STRANGERS", "STRANGERS_BYTES_MAX", "Holder", "StrangersBudget"]
-
 STRANGERS_BYTES_MAX: Final = 192 << 20  # of a process; one largest message of a pipe fits twice
 
 

@@ -4,8 +4,6 @@ import asyncio
 import random
 from collections.abc import Callable
 
-__all__ = ["Backoff"]
-
 
 class Backoff:
     """Pauses that double from `min_s` to `max_s`, each shortened by chance to between half of it and all of it.

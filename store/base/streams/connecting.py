@@ -7,8 +7,6 @@ from typing import Any, NoReturn
 
 from store.base.streams.backoff import Backoff
 
-__all__ = ["Errors", "Silence", "keep_connected", "until_one_ends"]
-
 REFUSALS_MAX = 64  # texts that are remembered so that each is logged once
 
 Errors = type[Exception] | tuple[type[Exception], ...]

@@ -7,8 +7,6 @@ from typing import Any, Generic, NoReturn, TypeVar
 import grpc
 import msgspec
 
-__all__ = ["ERROR_KEY", "ErrorTable"]
-
 ERROR_KEY = "headgate-error-bin"
 OWN_FAULTS = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.DATA_LOSS})
 

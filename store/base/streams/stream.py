@@ -10,8 +10,6 @@ import grpc.aio
 
 from store.base.streams.errors import ErrorTable
 
-__all__ = ["Stream", "of_call", "open_channel", "opened"]
-
 _BROKEN = (grpc.aio.BaseError, grpc.RpcError, asyncio.InvalidStateError)
 
 

@@ -18,8 +18,6 @@ from store.local.kv.watch import Keys, Watching, offset_before
 from store.local.queues import LocalQueues
 from store.timers.ticker import RETRY_MS, Ticker
 
-__all__ = ["RANGES_COUNT_MAX", "SWEEP_COUNT_MAX", "LocalKeys"]
-
 RANGES_COUNT_MAX = 32  # read at a time: each has a transaction of its own
 SWEEP_COUNT_MAX = 512  # expired keys removed by one record
 SWEEP_INTERVAL_MS = 100  # at least between two looks for expired keys, so that many go at once
@@ -34,8 +32,8 @@ class LocalKeys:
         self._loop = core.loop
         self._views = core.engine.views
         self._recent = core.recent.kv
-        self._clock = core.now_ms
-        self._holds = Holds()
+        self.clock = core.now_ms
+        self.holds = Holds()
         self._ranges = asyncio.Semaphore(RANGES_COUNT_MAX)
         self._watching = Watching(_History(core, queues), self._recent.feeds)
         self._ticker = Ticker(core.loop, core.now_ms, self.tick)
@@ -48,7 +46,7 @@ class LocalKeys:
     async def close(self) -> None:
         """Ends the watches, the holds and the sweeping."""
         self._recent.feeds.close()
-        self._holds.close()
+        self.holds.close()
         await self._ticker.close()
 
     # ---- single keys
@@ -62,7 +60,7 @@ class LocalKeys:
         if held is None:
             with self._views.reading() as txn:  # a lookup takes 5 us, a thread 50 to 100 us
                 held = self._views.kv.held(txn, at)
-        return held.entry(at) if held is not None and held.live(self._clock()) else None
+        return held.entry(at) if held is not None and held.live(self.clock()) else None
 
     async def put(
         self,
@@ -111,7 +109,7 @@ class LocalKeys:
         if ttl_ms is not None:
             if ttl_ms <= 0:
                 raise ValueError(f"a time to live of {ttl_ms} ms")
-            expires_at_ms = self._clock() + ttl_ms
+            expires_at_ms = self.clock() + ttl_ms
         if expires_at_ms is None:
             return 0
         if not 0 < expires_at_ms < 1 << 63:
@@ -164,7 +162,7 @@ class LocalKeys:
         async with self._ranges:
             self._core.check_open()
             if at_revision is not None:
-                state = self._holds.get(at_revision, self._clock())
+                state = self.holds.get(at_revision, self.clock())
                 return await self._loop.run_in_executor(self._core.pool, read, state)
             state = self._state()
             reading = self._core.pool.submit(read, state)
@@ -174,27 +172,27 @@ class LocalKeys:
     def _state(self) -> State:
         """All keys as they are now. Nothing may come between the transaction and what is laid over it."""
         snapshot = self._views.snapshot()
-        return State(snapshot, self._views, self._recent.all_slots(), self._core.recent.confirmed, self._clock())
+        return State(snapshot, self._views, self._recent.all_slots(), self._core.recent.confirmed, self.clock())
 
     async def hold(self) -> int:
         """See `KeyCalls.hold`. Raises like `get`."""
         await self._core.agreed()
         self._core.check_open()
-        self._holds.check()
+        self.holds.check()
         confirmed = self._core.recent.confirmed
         if self._views.dispatched < confirmed:
             with suppress(StoreError):  # then more is laid over the view, that is all
                 await self._core.until_dispatched(confirmed)
         self._core.check_open()
-        self._holds.check()
-        now_ms = self._clock()
-        revision = self._holds.add(self._state(), now_ms)
+        self.holds.check()
+        now_ms = self.clock()
+        revision = self.holds.add(self._state(), now_ms)
         self._ticker.wake_by(now_ms + SWEEP_INTERVAL_MS)
         return revision
 
     def release(self, revision: int) -> None:
         """See `KeyCalls.release`."""
-        self._holds.release(revision)
+        self.holds.release(revision)
 
     # ---- namespaces
 
@@ -227,7 +225,7 @@ class LocalKeys:
 
     async def tick(self, now_ms: int) -> int | None:
         """Removes keys whose time is over, and releases holds that nobody reads; when to come again."""
-        again = self._holds.tick(now_ms)
+        again = self.holds.tick(now_ms)
         if not self._core.writable:
             return now_ms + RETRY_MS if again is None else min(again, now_ms + RETRY_MS)
         try:

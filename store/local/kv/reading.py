@@ -11,8 +11,6 @@ from store.base.errors import RevisionCompacted, TooManyHolds
 from store.views import Views
 from store.views.snapshots import Snapshot
 
-__all__ = ["HOLDS_COUNT_MAX", "HOLD_MS", "PAGE_BYTES", "Holds", "State"]
-
 PAGE_BYTES: Final = 4 << 20  # of keys and values in a page; the entry that reaches it is its last
 HOLDS_COUNT_MAX: Final = 32  # each keeps the view's pages of its time from being used again
 HOLD_MS: Final = 60_000  # a hold that nobody reads for so long is released

@@ -14,13 +14,11 @@ from store.api.keys import Change, Changes
 from store.api.kv_rules import KV_RECORDS, changes_of, revision
 from store.api.queues import Bounds, Fetched
 from store.base.errors import CorruptFrame, OffsetOutOfRange, RevisionCompacted, StoreClosed
+from store.format.chunks import Chunk
 from store.format.frame import LogOffset, Position, QueueNumber, QueueOffset, group_of, origin_of
 from store.format.records import KV_QUEUE, decode
-from store.log.run import Chunk
 from store.recent.kv_feed import Feeds
 from store.views import Views
-
-__all__ = ["BATCH_COUNT_MAX", "Keys", "LogSource", "Watching", "offset_before"]
 
 HISTORY_BYTES = 512 << 10  # of the log, read at a time
 BATCH_COUNT_MAX = 1_000  # changes given at a time, but all those of one revision

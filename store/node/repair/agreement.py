@@ -20,8 +20,6 @@ from store.node.wire import SEALS_MAX, SealsAnswer, SealsRequest
 from store.replication.errors import BadMessage
 from store.replication.sealing import Verdict, judge
 
-__all__ = ["Agreement"]
-
 logger = logging.getLogger(__name__)
 
 LOOK_S = 10.0  # between two looks for seals that are not compared yet

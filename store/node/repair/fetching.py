@@ -10,8 +10,6 @@ from store.node.wire import RangeEnd, RangePart, RangeRequest
 from store.replication.epochs import EpochList
 from store.replication.errors import BadMessage
 
-__all__ = ["fetch_range"]
-
 SILENCE_S = 10.0  # a replica that sends nothing for so long is given up
 
 

@@ -18,8 +18,6 @@ from store.node.replica_context import ReplicaContext
 from store.replication.errors import BadMessage
 from store.replication.repairs import Ask, Range, RangeOutcome, Repairs
 
-__all__ = ["DamageStatus", "Repairer"]
-
 logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # how often it is looked for damages that nobody has told of

@@ -20,8 +20,6 @@ from store.replication.epochs import EpochList
 from store.replication.errors import BadEpochs, BadMessage
 from store.replication.messages import Hello
 
-__all__ = ["PART_BYTES", "RANGES_MAX", "RangeServer"]
-
 logger = logging.getLogger(__name__)
 
 RANGES_MAX = 4  # sent at the same time

@@ -20,8 +20,6 @@ from store.remoting import RemoteStore
 from tests.bench.load.base import Load, Measured
 from tests.support.cluster.network import Network
 
-__all__ = ["Rig", "load_on", "running"]
-
 PATIENCE_S = 120.0
 POLL_S = 0.002
 QUEUES = 4

@@ -16,8 +16,6 @@ from tests.bench.procfs import cpu_s
 from tests.bench.store.studies import Rows
 from tests.bench.store_append import build, throughput
 
-__all__ = ["append_times", "measure_case"]
-
 WARM_UP_S = 0.5
 CLIENTS = 64
 RECORD_BYTES = 150

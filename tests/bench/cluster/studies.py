@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 from tests.bench.store.studies import Study
 
-__all__ = ["CLUSTER_STUDIES"]
-
 _GROUP, _STORES = "tests.bench.cluster.through_proxy", "tests.bench.cluster.stores"
 _COST = {
     "mqtt_per_s": "MQTT messages/s",

@@ -13,7 +13,7 @@ from adapters.cloudevents import from_structured, to_structured
 from adapters.http.handlers.messages import read_events
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import Request
-from gateway.port.adapter import Principal
+from gateway.domain.principal import Principal
 from tests.bench.codecs.subject import Subject, Work
 
 EVENT = {

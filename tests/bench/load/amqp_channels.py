@@ -19,8 +19,6 @@ from tests.bench.load.base import SILENCE_S, Count, Load, LoadError, Measured, j
 from tests.bench.load.one_each import measured
 from tests.bench.procfs import cpu_s
 
-__all__ = ["AmqpChannels"]
-
 
 class AmqpChannels(Load, frozen=True, kw_only=True, tag="amqp-channels"):
     """Confirms a second, of `conns` connections with `channels` channels each, and one message of each under way.

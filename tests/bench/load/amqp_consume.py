@@ -10,8 +10,6 @@ from tests.bench.load.amqp_publish import EXCHANGE, AmqpPublish
 from tests.bench.load.amqp_wire import Session
 from tests.bench.load.base import Count, Load, Measured, Silence, together
 
-__all__ = ["AmqpConsume"]
-
 QUIET_S = 10  # without a single delivery: the rest is lost
 
 

@@ -8,8 +8,6 @@ from msgspec import Meta
 from tests.bench.load.amqp_wire import Confirms, Session, message
 from tests.bench.load.base import Count, Load, Measured, json_payload, together
 
-__all__ = ["EXCHANGE", "AmqpPublish"]
-
 EXCHANGE = "amq.topic"
 
 

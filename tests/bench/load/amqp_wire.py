@@ -5,8 +5,6 @@ import struct
 
 from tests.bench.load.base import SILENCE_S, LoadError, Silence
 
-__all__ = ["ACK", "NACK", "ChannelAcks", "Confirms", "Session", "message", "short"]
-
 METHOD, HEADER, BODY = 1, 2, 3
 CHANNEL = 1
 PERSISTENT = 2

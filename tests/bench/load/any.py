@@ -16,8 +16,6 @@ from tests.bench.load.mqtt_devices import MqttDevices
 from tests.bench.load.mqtt_latency import MqttLatency
 from tests.bench.load.mqtt_publish import MqttFanout, MqttPublish
 
-__all__ = ["AnyLoad"]
-
 AnyLoad: TypeAlias = (
     AmqpChannels
     | AmqpConsume

@@ -14,8 +14,6 @@ from typing import Annotated, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
-__all__ = ["SILENCE_S", "Count", "Load", "LoadError", "Measured", "Silence", "json_payload", "percentile", "together"]
-
 SILENCE_S = 20.0  # a server that says nothing for so long has failed
 
 Count: TypeAlias = Annotated[int, Meta(ge=1)]

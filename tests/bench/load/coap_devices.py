@@ -10,8 +10,6 @@ from tests.bench.load.base import Count, Load, LoadError, Measured
 from tests.bench.load.coap_post import CODES, IDENTIFIERS, CoapPost
 from tests.bench.load.one_each import Peer, one_each
 
-__all__ = ["CoapDevices"]
-
 PATHS = 100  # as many as libcoap's example server is told to make
 
 

@@ -8,8 +8,6 @@ from msgspec import Meta
 
 from tests.bench.load.base import Count, Load, LoadError, Measured, json_payload, together
 
-__all__ = ["CODES", "IDENTIFIERS", "CoapPost"]
-
 POST, PUT = 2, 3
 URI_PATH, CONTENT_FORMAT = 11, 12
 JSON_FORMAT = 50

@@ -10,8 +10,6 @@ from tests.bench.load.base import SILENCE_S, Count, Load, LoadError, Measured, j
 from tests.bench.load.http_wire import Http1, Post
 from tests.bench.load.one_each import Peer, one_each
 
-__all__ = ["HttpDevices"]
-
 
 class HttpDevices(Load, frozen=True, kw_only=True, tag="http-devices"):
     """Answers a second over HTTP/1.1, of `conns` connections with one request under way each, from one process."""

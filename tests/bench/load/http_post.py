@@ -9,8 +9,6 @@ from msgspec import Meta
 from tests.bench.load.base import SILENCE_S, Count, Load, LoadError, Measured, json_payload, together
 from tests.bench.load.http_wire import Http1, Http2, Post
 
-__all__ = ["HttpPost"]
-
 
 class HttpPost(Load, frozen=True, kw_only=True, tag="http"):
     """Events a second, from the first byte sent to the last answer; `count` events, `batch` of them in a request."""

@@ -8,8 +8,6 @@ from hpack import Decoder
 
 from tests.bench.load.base import LoadError
 
-__all__ = ["Http1", "Http2", "Post"]
-
 DATA, HEADERS, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, RST_STREAM = 0, 1, 4, 6, 7, 8, 3
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

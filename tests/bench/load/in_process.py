@@ -11,8 +11,6 @@ from msgspec import Meta
 
 from tests.bench.load.base import Count, Load, LoadError, Measured
 
-__all__ = ["SparkRead", "StoreAppend"]
-
 PROGRAMS = Path(__file__).parents[1]
 PROGRAM_S = 600.0
 

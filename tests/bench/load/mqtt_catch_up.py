@@ -11,8 +11,6 @@ from tests.bench.load.base import LoadError, Measured
 from tests.bench.load.mqtt_publish import MqttPublish
 from tests.bench.load.mqtt_wire import connect, packet_size, receive, subscribe
 
-__all__ = ["MqttCatchUp"]
-
 FILTER = b"telemetry/#"
 RECEIVE_BYTES = 1 << 20
 PUBACK = 0x40

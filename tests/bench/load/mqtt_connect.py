@@ -10,8 +10,6 @@ from tests.bench.load.base import Count, Load, Measured
 from tests.bench.load.mqtt_wire import connect
 from tests.bench.procfs import rss_kib
 
-__all__ = ["MqttConnect"]
-
 
 class MqttConnect(Load, frozen=True, kw_only=True, tag="mqtt-connect"):
     """Connections a second, from the first CONNECT to the last CONNACK; also the resident memory of each, in KiB."""

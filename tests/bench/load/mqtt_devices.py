@@ -8,8 +8,6 @@ import time
 from tests.bench.load.base import SILENCE_S, Count, Load, LoadError, Measured, json_payload, percentile
 from tests.bench.load.mqtt_wire import connect, publish, topic
 
-__all__ = ["MqttDevices"]
-
 PUBACK_BYTES = 4  # of MQTT 3.1.1 (3.4)
 READY_MAX = 1_024  # sockets of one look
 

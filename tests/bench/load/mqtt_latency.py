@@ -11,8 +11,6 @@ from msgspec import Meta
 from tests.bench.load.base import Count, Load, LoadError, Measured, json_payload, percentile
 from tests.bench.load.mqtt_wire import connect, publish, receive, topic
 
-__all__ = ["MqttLatency"]
-
 LATE_S = 0.001  # a message sent later than this after its time is counted as late
 SOON_MS = 20.0  # what an application takes as at once
 DRAIN_S = 5.0  # for the last acknowledgements

@@ -10,8 +10,6 @@ from tests.bench.load.base import Count, Load, LoadError, Measured, json_payload
 from tests.bench.load.mqtt_readers import Readers
 from tests.bench.load.mqtt_wire import PINGREQ, PINGRESP, connect, publish, receive, topic
 
-__all__ = ["MqttFanout", "MqttPublish"]
-
 BLOCK = 500  # QoS 0 messages in one write
 IDENTIFIERS = 65_535  # packet identifiers, and so topics of one connection (2.3.1)
 

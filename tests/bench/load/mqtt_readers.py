@@ -12,8 +12,6 @@ from typing import NamedTuple
 from tests.bench.load.base import SILENCE_S, LoadError
 from tests.bench.load.mqtt_wire import PublishCounter, connect, subscribe
 
-__all__ = ["Readers", "Seen"]
-
 FILTER = b"telemetry/#"
 QUIET_S = 10.0  # without a single delivery: the rest is lost
 RECEIVE_BYTES = 1 << 20

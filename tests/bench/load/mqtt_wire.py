@@ -5,19 +5,6 @@ import struct
 
 from tests.bench.load.base import SILENCE_S, LoadError
 
-__all__ = [
-    "PINGREQ",
-    "PINGRESP",
-    "PublishCounter",
-    "connect",
-    "connect_packet",
-    "packet_size",
-    "publish",
-    "receive",
-    "subscribe",
-    "topic",
-]
-
 PINGREQ, PINGRESP = b"\xc0\x00", b"\xd0\x00"
 KEEP_ALIVE_S = 600
 

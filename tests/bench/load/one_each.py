@@ -13,8 +13,6 @@ from typing import TypeAlias
 from tests.bench.load.base import SILENCE_S, LoadError, Measured, percentile
 from tests.bench.procfs import cpu_s
 
-__all__ = ["Peer", "measured", "one_each"]
-
 READY_MAX = 1_024  # sockets of one look
 READ_BYTES = 1 << 16
 AGAIN_S = 2.0  # a datagram that was not answered by then is sent again (RFC 7252, 4.8: ACK_TIMEOUT)

@@ -25,8 +25,6 @@ from tests.bench.result import spread
 from tests.bench.store.kept import CLUSTER_RESULTS, STORE_RESULTS, Kept, lines, save_kept
 from tests.bench.store.studies import STUDIES, Rows, Study
 
-__all__ = ["add_options", "measure_all"]
-
 OF = {"store": (STUDIES, STORE_RESULTS), "cluster": (CLUSTER_STUDIES, CLUSTER_RESULTS)}
 
 CASE_S = 1_800.0  # a case that takes longer has failed

@@ -8,8 +8,6 @@ import msgspec
 from tests.bench.machine import Machine
 from tests.bench.result import RESULTS, Spread, number
 
-__all__ = ["CLUSTER_RESULTS", "STORE_RESULTS", "Kept", "lines", "load_kept", "save_kept"]
-
 STORE_RESULTS = RESULTS / "store"
 CLUSTER_RESULTS = RESULTS / "cluster"
 

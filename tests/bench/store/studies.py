@@ -10,8 +10,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
-__all__ = ["STUDIES", "Rows", "Study"]
-
 Rows: TypeAlias = Sequence[tuple[str, Mapping[str, float]]]
 
 

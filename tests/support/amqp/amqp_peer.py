@@ -9,7 +9,8 @@ from pamqp.body import ContentBody
 
 from adapters.amqp import AmqpConnection, AmqpFactory, AmqpOptions
 from gateway.domain.errors import Refusal
-from gateway.port.adapter import Authenticate, Call, ConnectionInfo, Effect, Leased, Outcome, Principal, Publish
+from gateway.domain.principal import Principal
+from gateway.port.adapter import Authenticate, Call, ConnectionInfo, Effect, Leased, Outcome, Publish
 from store.api.message import Message
 
 NOW_MS = 1_700_000_000_000

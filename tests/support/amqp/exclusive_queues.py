@@ -5,8 +5,6 @@ import time
 import pika
 import pika.exceptions
 
-__all__ = ["LOCKED", "codes", "connect", "take"]
-
 LOCKED = 405  # resource-locked
 PATIENCE_S = 60
 # What nobody but its connection may do with an exclusive queue.

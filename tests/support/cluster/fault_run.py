@@ -19,8 +19,6 @@ from tests.support.cluster.senders import KINDS, Refused, Sender, stored
 from tests.support.histories.kv_workload import Client, Conflict
 from tests.support.histories.linearizability import NotDone, Recording, check_history
 
-__all__ = ["FaultRun", "Proxy", "Publisher"]
-
 QUIET_S = 30.0  # until everything works again
 STOP_S = 15.0
 REST_S = 0.1  # after a refusal

@@ -17,8 +17,6 @@ from gateway.operating.local_cluster import LocalCluster
 from tests.support.cluster.lying_disk import LyingDisk, Mode
 from tests.support.cluster.network import Network
 
-__all__ = ["Fault", "Faults", "SmallDisk", "small_disk"]
-
 HURT_S = (0.5, 4.0)  # how long something stays away
 DISK_BYTES = 1 << 30
 LOSS = 0.2

@@ -7,8 +7,6 @@ from controller.complaints.messages import HINT_MS, REPORT_S, Complaint, Report
 from controller.elections.registry import TICK_MS
 from tests.support.controller.elections_rig import Rig
 
-__all__ = ["GreyRig"]
-
 JOIN_MS = 500  # that a replica needs to be in sync again
 LEAVE_MS = 2_000  # until a replica that is not reached leaves the set
 

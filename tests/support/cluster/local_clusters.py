@@ -12,8 +12,6 @@ from store.base.clock import now_ms
 from tests.support.process.child import in_a_child
 from tests.support.process.ports import PORTS, free_offset
 
-__all__ = ["controller_of", "on_free_ports", "one_group", "ports_of", "started"]
-
 ROLES = ("controller", "store", "proxy")  # in the order in which they need each other
 PATIENCE_S = 120.0  # until those of a role are ready, however busy the machine is
 

@@ -21,8 +21,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Network", "NetworkFailed", "missing"]
-
 ROOT = Path(__file__).resolve().parents[3]
 MTU = 9000
 QUEUE_MAX = 20_000  # packets that wait for their time; more are lost

@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Readiness", "ReplicaReadiness", "WrongReplica", "WrongWord"]
-
 SAMPLE_S = 0.25
 SERVED_NOTHING_S = 8.0  # a client that is refused for so long while its proxy says that it is ready was told a lie
 REPLICA_SAMPLE_S = 1.0

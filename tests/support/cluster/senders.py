@@ -13,8 +13,6 @@ import pika.exceptions
 from store.api.message import decode
 from store.remoting.reader import RemoteReader
 
-__all__ = ["KINDS", "Refused", "Sender", "stored"]
-
 WINDOW = 64
 
 

@@ -8,8 +8,6 @@ from adapters.coap.request import Block
 from adapters.coap.wire import Packet, decode, encode
 from tests.support.coap.coap_driver import dotted, options_of, request
 
-__all__ = ["BLOCK_BYTES", "Device"]
-
 BLOCK_BYTES = 1024
 AGAIN_S = 0.5
 PATIENCE_S = 60

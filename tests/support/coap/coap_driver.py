@@ -9,6 +9,7 @@ from adapters.coap.registry import ACK, CON, CONTENT_FORMAT, GET, POST, URI_PATH
 from adapters.coap.settings import CoapOptions
 from adapters.coap.wire import Packet, decode, encode, encode_uint
 from gateway.domain.batch import Batch
+from gateway.domain.principal import Principal
 from gateway.port.adapter import (
     DONE,
     Authenticate,
@@ -16,7 +17,6 @@ from gateway.port.adapter import (
     Deliveries,
     LastValuesPage,
     Outcome,
-    Principal,
     Publish,
     Subscribe,
     SubscriptionId,

@@ -7,8 +7,6 @@ from controller.elections.elections import Elections
 from controller.elections.registry import TICK_MS, Heartbeat, Registry
 from controller.metadata.state import MetadataState
 
-__all__ = ["Rig"]
-
 
 class Rig:
     """The metadata, a registry and the policy, with replicas that heartbeat while they are `up`."""

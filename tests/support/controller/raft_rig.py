@@ -127,8 +127,8 @@ class Net:
             if self.nodes[id].role is Role.LEADER:
                 break
             for node in self.nodes.values():
-                node.raft._elapsed = max(node.raft._elapsed, ELECTION_TICKS)
-            self.nodes[id].raft._timeout = 1
+                node.raft.elapsed = max(node.raft.elapsed, ELECTION_TICKS)
+            self.nodes[id].raft.election_timeout = 1
             self.tick(1, id)
         assert self.nodes[id].role is Role.LEADER
         return self.nodes[id]

@@ -4,7 +4,8 @@ from collections.abc import Awaitable
 from types import SimpleNamespace
 from typing import Any
 
-from gateway.port.adapter import Principal, Request
+from gateway.domain.principal import Principal
+from gateway.port.adapter import Request
 from gateway.runtime.requests import Asked, served_by
 
 ANYBODY = Principal(name="")

@@ -10,9 +10,10 @@ import pytest
 
 from controller.api.client import Group, GroupConfig, Topic
 from gateway.domain.errors import Refusal
+from gateway.domain.principal import Principal
 from gateway.groups.consumer_groups import ConsumerGroups
 from gateway.groups.settings import GroupsConfig
-from gateway.port.adapter import Principal, Request
+from gateway.port.adapter import Request
 from gateway.port.groups import (
     CommitOffsets,
     GroupCursor,

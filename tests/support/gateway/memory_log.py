@@ -9,8 +9,6 @@ from store.base.errors import StoreUnreachable
 from store.format.frame import ROW, Frame, LogOffset, Position, UnplacedFrame, group_of, origin_of
 from tests.support.store.store_kit import placed
 
-__all__ = ["MemoryLog"]
-
 FRAMES_READ = 2  # at most, by a scan: so that a catch-up takes several
 
 

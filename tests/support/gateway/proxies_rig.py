@@ -5,7 +5,8 @@ import random
 from collections.abc import Coroutine
 from typing import Any
 
-from gateway.delivery.fanout import Fanout, Subscriber
+from gateway.delivery.fanout import Fanout
+from gateway.delivery.lanes import Subscriber
 from gateway.domain.address import hash64
 from gateway.domain.session_user import SessionUser
 from gateway.ownership.cluster_owners import ClusterOwners

@@ -4,8 +4,19 @@ import asyncio
 from typing import Any
 
 from controller.node.local import LocalController
-from gateway.port.adapter import Cancel, Consume, ConsumerId, Disposition, Leased, Ready, Request, SettleLeased, Token
-from gateway.port.queues import ConsumerCancelled, DeclareQueue, address_of
+from gateway.port.adapter import (
+    Cancel,
+    Consume,
+    ConsumerCancelled,
+    ConsumerId,
+    Disposition,
+    Leased,
+    Ready,
+    Request,
+    SettleLeased,
+    Token,
+)
+from gateway.port.queues import DeclareQueue, address_of
 from gateway.publishing.router import Router
 from gateway.queues.queues import NamedQueues
 from store.api.log import Appended

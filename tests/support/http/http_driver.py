@@ -17,6 +17,7 @@ from gateway.domain.batch import Batch
 from gateway.domain.cursor import Cursor
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.filters import matches
+from gateway.domain.principal import Principal
 from gateway.port.adapter import (
     Authenticate,
     Call,
@@ -30,7 +31,6 @@ from gateway.port.adapter import (
     LastValuesPage,
     ListAddresses,
     Outcome,
-    Principal,
     Publish,
     Settled,
     Subscribe,

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
-__all__ = ["Delivered", "WebhookSink"]
-
 PATIENCE_S = 60.0
 
 

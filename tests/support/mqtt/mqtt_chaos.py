@@ -22,8 +22,6 @@ from tests.support.mqtt.mqtt_chaos_clients import (
 from tests.support.process.gateways import GatewayProcess
 from tests.support.process.relay import Relay
 
-__all__ = ["ChaosRun", "Cutter", "in_the_log"]
-
 CUT_AFTER_BYTES = (5_000, 60_000, 300_000)  # one of these on average, in each direction
 STANDSTILL_S = 60.0  # healed, and for so long nothing has come: something is lost
 

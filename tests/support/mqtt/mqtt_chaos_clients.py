@@ -33,8 +33,6 @@ from adapters.mqtt.codec.packets import (
 )
 from tests.support.mqtt.paho_client import properties
 
-__all__ = ["ROOT", "PahoPublisher", "PahoSubscriber", "Publisher", "Received", "Subscriber", "Topics"]
-
 ROOT = "chaos"
 WINDOW = 16  # packet identifiers of a publisher: few, so that each is used again soon
 PADDING_MAX = 400  # bytes behind a number, so that connections are cut inside packets, too

@@ -12,6 +12,7 @@ from adapters.mqtt.codec.packets import Connack, Connect, Packet
 from adapters.mqtt.messages.options import Options
 from gateway.domain.batch import Batch
 from gateway.domain.cursor import Cursor
+from gateway.domain.principal import Principal
 from gateway.port.adapter import (
     DONE,
     Authenticate,
@@ -23,7 +24,6 @@ from gateway.port.adapter import (
     OpenedSession,
     OpenSession,
     Outcome,
-    Principal,
     Publish,
     Request,
     Retained,

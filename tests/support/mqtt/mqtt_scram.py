@@ -7,7 +7,8 @@ from scramp import ScramClient
 from adapters.mqtt.codec.packets import Auth, Connack, Connect
 from adapters.mqtt.codec.properties import Properties
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Authenticate, Call, Challenge, Effect, Outcome, Principal
+from gateway.domain.principal import Principal
+from gateway.port.adapter import Authenticate, Call, Challenge, Effect, Outcome
 from gateway.security.scram import MECHANISM, ScramExchange, derive
 from tests.support.mqtt.mqtt_driver import Driver
 

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-__all__ = ["in_a_child"]
-
 PATIENCE_S = 120
 
 

@@ -1,7 +1,5 @@
 """A clock that only a test moves."""
 
-__all__ = ["START_MS", "Clock"]
-
 START_MS = 1_700_000_000_000
 
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from tests.support.process.ports import PORTS, TLS_PORTS, free_offset
 
-__all__ = ["GatewayProcess"]
-
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 30
 

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 import structlog
 
-__all__ = ["logging_restored"]
-
 
 @contextlib.contextmanager
 def logging_restored() -> Iterator[None]:

@@ -13,8 +13,6 @@ from typing import Any
 
 import uvloop
 
-__all__ = ["AsyncioLoop", "UvLoop", "too_late"]
-
 
 def too_late(context: Mapping[str, Any]) -> bool:
     """Returns whether an exception handler is told of news from gRPC for a loop that was closed."""

@@ -4,8 +4,6 @@ import random
 import socket
 from collections.abc import Callable, Collection
 
-__all__ = ["PORTS", "TLS_PORTS", "free_offset"]
-
 PORTS = {"mqtt": 1883, "mqtt-ws": 8083, "coap": 5683, "amqp": 5672, "http": 8080, "rpc": 8081, "admin": 8088}
 TLS_PORTS = {"mqtts": 8883, "mqtt-wss": 8084, "amqps": 5671, "https": 8443}
 OFFSETS = range(10_000, 22_500)  # added to ports below 10,000

@@ -9,8 +9,6 @@ import math
 import random
 from typing import NamedTuple
 
-__all__ = ["Fault", "series"]
-
 
 class Fault(NamedTuple):
     kind: str

@@ -1,7 +1,5 @@
 """Streaming queries of tests, run to their end on a machine that may be busy."""
 
-__all__ = ["run_query"]
-
 ATTEMPTS = 6
 OVERLOADED = "Python worker failed to connect back"  # within the 10 s that Spark gives it
 

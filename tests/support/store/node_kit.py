@@ -8,8 +8,9 @@ from controller.api.commands import AddGroup
 from controller.remote.heartbeats import Heartbeats
 from controller.remote.remote import RemoteController
 from store.node.master_role import MasterRole
-from store.node.node import NodeSettings, StoreNode
+from store.node.node import StoreNode
 from store.node.replica_role import ReplicaRole
+from store.node.settings import NodeSettings
 from store.remoting import RemoteStore
 from store.replication.errors import CannotSwitchOver
 from store.replication.pace import Pace
@@ -76,12 +77,12 @@ class StoreGroup:
     async def kill(self, name):
         """All connections end without a word, and the node is gone."""
         node = self.nodes.pop(name)
-        await node._beats.close()
-        node._beats = None
+        await node.beats.close()
+        node.beats = None
         await node.services.rpc._server.stop(0)
         node.services.rpc = None
-        node._task.cancel()
-        await asyncio.gather(node._task, return_exceptions=True)
+        node.task.cancel()
+        await asyncio.gather(node.task, return_exceptions=True)
         await node.close()
 
     async def close(self):
@@ -143,7 +144,7 @@ class StoreGroup:
         """Wait until the master knows that this one, by name, is in sync: the controllers know it before."""
         core = self.nodes[await self.master()].role.core
         id_ = self.id(heir)
-        await until(lambda: id_ in core.sync_set and core._peers[id_].ready, PATIENCE_S)
+        await until(lambda: id_ in core.sync_set and core.peers[id_].ready, PATIENCE_S)
 
     def role(self, name):
         return self.nodes[name].role

@@ -10,8 +10,8 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from controller.api.client import GroupConfig
-from controller.api.commands import AddGroup
-from controller.node.local import Limits, LocalController
+from controller.api.commands import AddGroup, Limits
+from controller.node.local import LocalController
 from gateway.config.config import adapter_factories, load
 from gateway.process.app import Gateway
 from gateway.process.backend import ClusterBackend

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from spark.decode import cbor
 from spark.decode.fields import time_us_of
-from spark.decode.rules import DecodeRule, Rules, load_rules
+from spark.decode.rules import Rules, load_rules
 from spark.decode.samples import Decoder
 from spark.decode.values import BAD_BODY, ENCODED, METRICS_MAX, NO_METRICS, OK, TOO_MANY, Undecodable
 from spark.errors import BadOption
+from store.api.decoding import DecodeRule
 from store.api.message import Message
 
 T_MS = 1_700_000_000_000

@@ -24,7 +24,7 @@ class Process:
 
     @property
     def reserved_bytes(self):
-        return self.factory._arriving.reserved_bytes
+        return self.factory.arriving.reserved_bytes
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_what_ends_gives_its_credit_back(process, how):
         )  # within a message: an error
     assert process.reserved_bytes == 0
     waiting.conn.lost(now_ms=waiting.now_ms)
-    assert process.factory._arriving.waiting_count == 0
+    assert process.factory.arriving.waiting_count == 0
 
 
 def test_a_body_that_takes_too_long_is_given_up_while_others_wait(process):

@@ -5,7 +5,8 @@ from pamqp import commands
 
 from adapters.amqp import FACTORY
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Authenticate, Close, ConnectionInfo, Outcome, Principal
+from gateway.domain.principal import Principal
+from gateway.port.adapter import Authenticate, Close, ConnectionInfo, Outcome
 from tests.support.amqp.amqp_peer import HEADER, Peer
 
 CERTIFICATE = {"subject": ((("commonName", "device-7"),),)}

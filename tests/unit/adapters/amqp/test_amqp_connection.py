@@ -7,7 +7,8 @@ from pamqp.commands import Basic, Channel, Connection, Exchange, Queue, Tx
 
 from adapters.amqp import AmqpOptions
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Close, Principal, Publish
+from gateway.domain.principal import Principal
+from gateway.port.adapter import Close, Publish
 from tests.support.amqp.amqp_peer import HEADER, Peer, encoded, publish
 
 GOOD_BYE = Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0)

@@ -6,11 +6,10 @@ from pamqp.body import ContentBody
 from pamqp.commands import Basic, Channel, Connection, Exchange, Queue
 
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Call, Cancel, Consume, ConsumerId, Leased, Ready, SettleLeased
+from gateway.port.adapter import Call, Cancel, Consume, ConsumerCancelled, ConsumerId, Leased, Ready, SettleLeased
 from gateway.port.queues import (
     BindExchange,
     BindQueue,
-    ConsumerCancelled,
     DeclareExchange,
     DeclareQueue,
     DeleteExchange,

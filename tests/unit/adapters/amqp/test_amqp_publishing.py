@@ -6,7 +6,8 @@ from pamqp.body import ContentBody
 from pamqp.commands import Basic, Channel, Confirm, Connection, Queue
 
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Call, Principal, Publish
+from gateway.domain.principal import Principal
+from gateway.port.adapter import Call, Publish
 from gateway.port.queues import CountRoutes
 from tests.support.amqp.amqp_peer import NOW_MS, Peer, encoded, publish
 

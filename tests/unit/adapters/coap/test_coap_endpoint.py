@@ -26,7 +26,8 @@ from adapters.coap.registry import (
 from adapters.coap.settings import CoapOptions
 from adapters.coap.wire import Packet, decode, encode
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import DONE, Call, ConnectionInfo, LastValue, Outcome, Principal, Publish
+from gateway.domain.principal import Principal
+from gateway.port.adapter import DONE, Call, ConnectionInfo, LastValue, Outcome, Publish
 from store.api.message import Message
 from tests.support.coap.coap_driver import OTHER, PEER, Driver, dotted, is_ack, options_of, request
 

@@ -75,7 +75,7 @@ def test_what_is_published_behind_a_put_keeps_its_order() -> None:
     assert [message.body for message in driver.stored if message.address == "a"] == [b"1", b"2", b"", b"4", b"5"]
     answers = {answer.mid: dotted(answer.code) for answer in driver.sent()}
     assert answers == {1: "2.01", 2: "2.01", 3: "2.02", 4: "2.01", 5: "2.04", 6: "2.01"}
-    assert driver.endpoint._outstanding == 0
+    assert driver.endpoint.outstanding == 0
     assert driver.endpoint._publishing == {}
 
 

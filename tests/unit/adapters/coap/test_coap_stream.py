@@ -19,6 +19,7 @@ from adapters.coap.stream.signals import ABORT, CSM, PING, PONG, RELEASE
 from adapters.coap.wire import Option, encode_options, encode_uint, read_options
 from gateway.domain.batch import Batch
 from gateway.domain.errors import Cause, Refusal
+from gateway.domain.principal import Principal
 from gateway.port.adapter import (
     DONE,
     Authenticate,
@@ -27,7 +28,6 @@ from gateway.port.adapter import (
     ConnectionInfo,
     Deliveries,
     Outcome,
-    Principal,
     Publish,
     Settled,
     Subscribe,

@@ -151,7 +151,7 @@ async def test_a_log_that_cannot_be_read_ends_the_node():
     def damaged(_message):
         raise StorageDamaged("entry 1 is damaged")
 
-    other._raft.step = damaged
+    other.raft.step = damaged
     with pytest.raises(StorageDamaged):
         other.step(None)
     with pytest.raises(StorageDamaged):

@@ -8,12 +8,11 @@ import lmdb
 import pytest
 
 from controller.api.client import ControllerError
-from controller.api.commands import CreateTopic
+from controller.api.commands import CreateTopic, Limits
 from controller.api.requests import AddMember
 from controller.incarnations import words
 from controller.raft import Member, Membership, MemoryStorage, first_snapshot
 from controller.raft.lmdb_storage import LmdbStorage
-from controller.wire.front import Limits
 from tests.support.controller.controllers import Controllers, Network, until
 
 pytestmark = pytest.mark.anyio
@@ -108,7 +107,7 @@ async def test_one_with_an_empty_directory_is_added_again_by_the_leader(three):
 def test_what_a_controller_says_is_what_the_documentation_says():
     text = (Path(__file__).parents[4] / "docs" / "cluster.md").read_text("utf-8").replace("`", "")
     shown = {"cluster": "X", "id": "N", "address": "HOST:PORT", "missing": "N at HOST:PORT", "index": "I"}
-    for name in words.__all__:
+    for name in filter(str.isupper, vars(words)):
         assert getattr(words, name).replace("`", "").format(**shown) in text, name
 
 
@@ -131,7 +130,7 @@ async def test_a_second_one_of_an_id_is_refused_while_the_first_is_alive(three):
     other = (await three.followers())[0]
     leader = three.nodes[await three.leader()]
     for node in three.nodes.values():
-        node.driver._tick_s = 1.0  # however busy the machine is, nobody is taken for dead, and nobody stands
+        node.driver.tick_s = 1.0  # however busy the machine is, nobody is taken for dead, and nobody stands
     await until(lambda: leader.driver.status.progress[other].active)
     with pytest.raises(ControllerError) as refused:
         await leader.ask_membership(AddMember(id=other, address="127.0.0.1:1", incarnation="another"))

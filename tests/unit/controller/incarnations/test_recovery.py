@@ -7,13 +7,12 @@ import pytest
 from typer.testing import CliRunner
 
 from controller.api.client import ControllerError, GroupConfig, Member, MetadataForgotten, Replica
-from controller.api.commands import AddGroup, CreateTopic, RaiseQueues, RegisterReplica
+from controller.api.commands import AddGroup, CreateTopic, Limits, RaiseQueues, RegisterReplica
 from controller.incarnations import words
 from controller.incarnations.recovery import RECOVERED_INDEXES, Survivor
 from controller.metadata.growth import check_growth
 from controller.metadata.state import QUEUE_NUMBER_MAX, RECOVERED_EPOCHS, RECOVERED_QUEUES, MetadataState
 from controller.raft import StorageFailed
-from controller.wire.front import Limits
 from gateway.cli.commands import app
 from tests.support.controller.controllers import Controllers, until
 

@@ -5,9 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.api.client import ControllerError, ControllerUnreachable, TopicExists, TopicLimit, UnknownTopic
-from controller.api.commands import CreateTopic, DeleteTopic, ForgetQueue, NameQueue, decode_command, encode_command
+from controller.api.commands import (
+    CreateTopic,
+    DeleteTopic,
+    ForgetQueue,
+    Limits,
+    NameQueue,
+    decode_command,
+    encode_command,
+)
 from controller.metadata.state import MetadataState
-from controller.node.local import Limits, LocalController
+from controller.node.local import LocalController
 from controller.raft import StorageFailed, StorageFull
 
 pytestmark = pytest.mark.anyio
@@ -157,7 +165,7 @@ async def test_commands_asked_together_are_written_together_and_answered_in_orde
 
     controller.storage.save = counting
     heard = []
-    controller.watch(lambda: heard.append(len(controller._state.named)))
+    controller.watch(lambda: heard.append(len(controller.state.named)))
     asked = [controller.do(NameQueue(name=f"q{n}")) for n in range(200)]
     asked += [
         controller.do(CreateTopic(name="a", queues=1000)),
@@ -244,18 +252,18 @@ async def test_a_caller_that_goes_away_and_a_listener_that_fails_hold_nobody_up(
 async def test_snapshots_come_less_often_the_more_there_is(tmp_path, monkeypatch):
     monkeypatch.setattr("controller.node.local.COMPACT_BYTES", 1000)
     controller = LocalController.open(tmp_path, now_ms=lambda: 1)
-    made, compact = [], controller.driver._raft.compact
+    made, compact = [], controller.driver.raft.compact
 
     def counting(index, data, *, keep):
         made.append(len(data))
         compact(index, data, keep=keep)
 
-    controller.driver._raft.compact = counting
+    controller.driver.raft.compact = counting
     for n in range(200):
         await controller.do(NameQueue(name=f"q{n}"))
     assert made[0] < 1000
     assert 4 < len(made) < 15
     await controller.close()
     again = LocalController.open(tmp_path, now_ms=lambda: 1)
-    assert len(again._state.named) == 200
+    assert len(again.state.named) == 200
     await again.close()

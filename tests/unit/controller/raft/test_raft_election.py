@@ -31,8 +31,8 @@ def test_timeouts_differ_and_lie_between_one_and_two_of_the_setting():
     net = Net(1)
     seen = set()
     for _ in range(200):
-        net[1].raft._enter(Role.FOLLOWER)
-        seen.add(net[1].raft._timeout)
+        net[1].raft.become_follower(0, 0)
+        seen.add(net[1].raft.election_timeout)
     assert seen == set(range(ELECTION_TICKS, 2 * ELECTION_TICKS))
 
 
@@ -66,7 +66,7 @@ def test_only_a_log_at_least_as_up_to_date_is_voted_for(last_index, last_term, g
 
 def test_a_candidate_counts_itself_only_when_its_vote_is_on_disk():
     net = Net(1)
-    net[1].raft._timeout = 1
+    net[1].raft.election_timeout = 1
     net[1].raft.tick()
     ready = net[1].raft.ready()
     assert net[1].role is Role.CANDIDATE
@@ -78,7 +78,7 @@ def test_a_candidate_counts_itself_only_when_its_vote_is_on_disk():
 
 def test_votes_of_the_same_node_count_once_and_those_of_strangers_never():
     net = Net(5)
-    net[1].raft._become_candidate()
+    net[1].raft.become_candidate()
     net[1].work()
     for sender in (2, 2, 77, 78):
         net[1].raft.step(VoteReply(sender=sender, to=1, term=net[1].term, granted=True))
@@ -89,7 +89,7 @@ def test_votes_of_the_same_node_count_once_and_those_of_strangers_never():
 
 def test_a_candidate_follows_whoever_leads_its_term():
     net = Net(3)
-    net[1].raft._become_candidate()
+    net[1].raft.become_candidate()
     net[1].work()
     net[1].raft.step(Heartbeat(sender=2, to=1, term=net[1].term, commit=0))
     assert (net[1].role, net[1].status.leader) == (Role.FOLLOWER, 2)
@@ -109,19 +109,19 @@ def test_two_leaders_of_a_term_are_no_correct_peers():
 
 def test_a_pre_vote_changes_nothing_on_either_side():
     net = Net(3)
-    net[1].raft._become_pre_candidate()
+    net[1].raft.become_pre_candidate()
     assert (net[1].term, net[1].status.vote) == (1, None)
-    before = net[2].raft._node.hard_state()
+    before = net[2].raft.node.hard_state()
     (reply,) = answers(net, 2, vote(1, 2, 2, pre=True))
     assert reply == VoteReply(sender=2, to=1, term=2, granted=True, pre=True)
-    assert net[2].raft._node.hard_state() == before
+    assert net[2].raft.node.hard_state() == before
     (reply,) = answers(net, 2, vote(3, 2, 2, pre=True))
     assert reply.granted  # as many as ask
 
 
 def test_answers_to_an_older_pre_vote_do_not_count_for_the_real_one():
     net = Net(3)
-    net[1].raft._become_candidate()
+    net[1].raft.become_candidate()
     net[1].work()
     net[1].raft.step(VoteReply(sender=2, to=1, term=net[1].term, granted=True, pre=True))
     assert net[1].role is Role.CANDIDATE

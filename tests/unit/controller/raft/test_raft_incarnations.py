@@ -52,7 +52,7 @@ def test_what_another_one_says_is_not_counted(net):
 
 def test_what_is_for_another_one_is_not_heard(net):
     candidate = net[1]
-    candidate.raft._timeout = 1
+    candidate.raft.election_timeout = 1
     candidate.raft.tick()
     net.settle()
     before = candidate.term
@@ -110,7 +110,7 @@ def test_a_heartbeat_says_what_was_acknowledged_and_is_not_there(net):
     said = {"sender": 1, "to": 2, "term": follower.term, "incarnation": "1a", "commit": 99}
     with pytest.raises(WentBack, match="had entry 99"):
         follower.raft.step(Heartbeat(**said, addressee="2a"))
-    follower.raft._node.legacy = True
+    follower.raft.node.legacy = True
     with pytest.raises(BadMessage):
         follower.raft.step(Heartbeat(**said))
 

@@ -299,7 +299,7 @@ def test_a_newer_version_is_left_alone(tmp_path):
 def test_damage_found_while_reading_is_said(tmp_path):
     filled(tmp_path)
     storage = opened(tmp_path)
-    with storage._env.begin(write=True) as txn:
+    with storage.env.begin(write=True) as txn:
         key = b"E" + (50).to_bytes(8, "big")
         txn.put(key, flip(txn.get(key)))
     with pytest.raises(StorageDamaged):

@@ -38,7 +38,7 @@ def test_an_old_leader_behind_a_partition_answers_no_read():
     net[2].raft.read_index(b"s")
     net.settle()
     for id in (3, 4, 5):
-        net[id].raft._elapsed = ELECTION_TICKS
+        net[id].raft.elapsed = ELECTION_TICKS
     net.elect(3)
     net.propose(b"new", 3)
     assert net[3].data == [b"old", b"new"]
@@ -59,7 +59,7 @@ def test_a_new_leader_reads_after_it_has_committed_an_entry_of_its_term():
     net.propose(b"a")  # node 2 has it, and does not know that it is committed
     net.lost = lambda message: isinstance(message, Append)
     net.isolate(1)
-    net[3].raft._elapsed = ELECTION_TICKS
+    net[3].raft.elapsed = ELECTION_TICKS
     net.elect(2)
     net[2].raft.read_index(b"r")
     net.tick(2, 2)

@@ -172,7 +172,7 @@ def test_figure_8_an_entry_of_an_earlier_term_is_not_committed_by_counting():
     net.heal()
     net.isolate(1)
     for node in net.nodes.values():
-        node.raft._elapsed = ELECTION_TICKS
+        node.raft.elapsed = ELECTION_TICKS
     net.elect(5)
     assert logs(net[2]) == logs(net[3]) == [3, 5]
     assert all(b"2.2" not in node.data for node in net.nodes.values())
@@ -188,8 +188,8 @@ def test_figure_8_with_an_entry_of_its_own_term_all_before_it_is_committed():
     net.heal()
     net.isolate(1)
     for node in net.nodes.values():
-        node.raft._elapsed = ELECTION_TICKS
-    net[5].raft._become_pre_candidate()
+        node.raft.elapsed = ELECTION_TICKS
+    net[5].raft.become_pre_candidate()
     net.settle()
     assert net[5].role is not Role.LEADER
     net.heal()
@@ -284,9 +284,9 @@ def test_memory_holds_no_more_than_the_cache_of_what_is_applied():
     net.elect(1)
     for _ in range(100):
         net.propose(b"x" * 84)
-    assert all(len(node.raft._node.log._tail) <= 20 for node in net.nodes.values())
+    assert all(len(node.raft.node.log.tail) <= 20 for node in net.nodes.values())
     net.join(4)
-    assert net[1].raft._node.log.term(2) == 2  # read again
+    assert net[1].raft.node.log.term(2) == 2  # read again
 
 
 # ---- restarts

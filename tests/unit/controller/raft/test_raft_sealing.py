@@ -37,7 +37,7 @@ def test_the_state_of_before_a_vote_is_no_state(tmp_path):
     storage = opened(tmp_path)
     vote(storage, 20, 1)
     vote(storage, 20, 2)
-    newest = storage._env.info()["last_txnid"]
+    newest = storage.env.info()["last_txnid"]
     storage.close()
     path = tmp_path / "data.mdb"
     data = bytearray(path.read_bytes())

@@ -102,9 +102,9 @@ def test_an_old_snapshot_is_answered_with_what_is_committed():
 def test_nobody_stands_before_its_snapshot_is_on_disk():
     net = Net(3)
     net[1].raft.step(snapshot_message(9, 5))
-    assert not net[1].raft._may_stand()
+    assert not net[1].raft.may_stand()
     net[1].work()
-    assert net[1].raft._may_stand()
+    assert net[1].raft.may_stand()
 
 
 def test_a_snapshot_that_comes_while_entries_are_saved_replaces_them():
@@ -168,7 +168,7 @@ def test_snapshots_that_contradict_themselves_are_refused(message):
     net = Net(3)
     with pytest.raises(Exception, match="snapshot"):
         net[1].raft.step(message)
-    assert net[1].raft._node.log.pending is None
+    assert net[1].raft.node.log.pending is None
 
 
 def test_heartbeats_go_on_while_a_snapshot_is_installed():

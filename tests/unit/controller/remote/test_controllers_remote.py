@@ -28,6 +28,7 @@ from controller.api.commands import (
     DeleteTopic,
     DeleteUser,
     ElectMaster,
+    Limits,
     NameQueue,
     RegisterReplica,
     SetUser,
@@ -41,7 +42,6 @@ from controller.remote import remote
 from controller.remote.heartbeats import Heartbeats
 from controller.wire import wire
 from controller.wire.commander import Commander, settled
-from controller.wire.front import Limits
 from controller.wire.wire import open_channel, path
 from tests.support.controller.controllers import TICK_S, Controllers, certificates, now_ms, until
 
@@ -174,10 +174,10 @@ async def test_reads_need_no_controller_and_commands_say_that_there_is_none(thre
 async def test_a_client_resumes_where_it_was_and_takes_a_snapshot_only_when_it_is_far_behind(three, monkeypatch):
     client = three.remote(1, 2)
     await client.do(CreateTopic(name="a", queues=1))
-    state = client._state
+    state = client.state
     await three.stop(next(id_ for id_ in await three.followers() if id_ in (1, 2)))
     await client.do(CreateTopic(name="b", queues=1))
-    assert client._state is state
+    assert client.state is state
     other = three.remote()
     await other.ready()
     monkeypatch.setattr(feed, "FEED_BYTES_MAX", 1000)
@@ -389,9 +389,9 @@ async def test_a_node_that_speaks_again_by_another_connection_is_not_thought_to_
         await asyncio.sleep(0.05)
         streams[0].cancel()
         await until(lambda: one.services[1]._counts["Heartbeat"] == 1)
-        assert node.registry.dies_ms(0, 1) > node._clock_ms() + 1000
+        assert node.registry.dies_ms(0, 1) > node.clock_ms() + 1000
         streams[1].cancel()
-        await until(lambda: node.registry.dies_ms(0, 1) < node._clock_ms() + 1000)
+        await until(lambda: node.registry.dies_ms(0, 1) < node.clock_ms() + 1000)
 
 
 # ---- who is a controller
@@ -485,7 +485,7 @@ async def test_a_member_far_behind_is_sent_the_state_in_parts(three, monkeypatch
     late = (await three.followers())[0]
     await three.stop(late)
     for node in three.nodes.values():
-        node.driver._compact_bytes, node.driver._keep_entries = 20_000, 10
+        node.driver.compact_bytes, node.driver.keep_entries = 20_000, 10
     await asyncio.gather(*(client.do(CreateTopic(name=f"t{n}")) for n in range(400)))
     leader = three.nodes[await three.leader()]
     await until(lambda: leader.status().first > 100)

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.config.config import load
 from gateway.config.listing import listing
-from gateway.domain.errors import ConfigError
+from store.base.process_errors import ConfigError
 
 SUBSCRIBE = [{"filter": "a/#"}]
 

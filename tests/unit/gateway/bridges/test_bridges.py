@@ -9,10 +9,10 @@ from gateway.bridges import bridges as module
 from gateway.bridges.bridges import Bridges
 from gateway.bridges.settings import BridgeConfig, BridgeSubscription
 from gateway.bridges.upstream_stream import UpstreamError
-from gateway.domain.errors import ConfigError
 from gateway.domain.idempotency import digest
 from gateway.ownership.owners import OwnershipLost
 from store.base.errors import StoreUnreachable
+from store.base.process_errors import ConfigError
 from store.guards.rows import FENCES, epoch_in
 from store.local.local import LocalStore
 from tests.support.gateway.proxies_rig import Proxy, until
@@ -139,7 +139,7 @@ async def test_who_takes_over_raises_the_fence_of_the_bridge_before_it_connects(
     await cluster.pass_time(8, other)
     await until(lambda: other.here and fences[-1] > former)
     assert fences == sorted(fences)
-    assert fences[-1] == other.bridges._keepers["up"].bridge._fence.epoch
+    assert fences[-1] == other.bridges.runners["up"].bridge.fence.epoch
     assert set(fences) == {former, fences[-1]}
 
 
@@ -150,13 +150,13 @@ async def test_a_log_that_does_not_answer_keeps_no_bridge_from_running(cluster, 
     monkeypatch.setattr(module, "raise_fences", unreachable)
     one = await cluster.node()
     await until(lambda: one.here)
-    assert one.bridges._keepers["up"].bridge._fence.epoch > 0  # which its first frame there raises
+    assert one.bridges.runners["up"].bridge.fence.epoch > 0  # which its first frame there raises
 
 
 async def test_who_is_told_of_a_later_owner_runs_nothing_and_looks_again(cluster, monkeypatch):
     one = await cluster.node()
     await until(lambda: one.here)
-    keeper = one.bridges._keepers["up"]
+    keeper = one.bridges.runners["up"]
     run, lost = keeper.bridge.run, []
 
     async def fail(_fence):
@@ -166,7 +166,7 @@ async def test_who_is_told_of_a_later_owner_runs_nothing_and_looks_again(cluster
         await run(_fence)
 
     keeper.bridge.run = fail
-    keeper._running.cancel()
+    keeper.running.cancel()
     await until(lambda: lost)
     await until(lambda: one.here)
     assert "internal" not in one.bridges.status()[0].error
@@ -186,7 +186,7 @@ async def test_a_failure_of_our_own_is_said_and_tried_again(cluster, monkeypatch
     monkeypatch.setattr(module, "AGAIN_S", 0.01)
     one = await cluster.node()
     await until(lambda: one.here)
-    keeper = one.bridges._keepers["up"]
+    keeper = one.bridges.runners["up"]
     run, failures = keeper.bridge.run, []
 
     async def fail(_fence):
@@ -196,7 +196,7 @@ async def test_a_failure_of_our_own_is_said_and_tried_again(cluster, monkeypatch
         await run()
 
     keeper.bridge.run = fail
-    keeper._running.cancel()
+    keeper.running.cancel()
     await until(lambda: failures)
     await until(lambda: one.here)
 

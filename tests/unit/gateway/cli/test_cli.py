@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 from gateway.cli import commands as cli
 from gateway.cli import remote as cli_remote
 from gateway.config import config
-from gateway.domain.errors import HeadgateError
 from gateway.ops.banner import announce
 from gateway.ops.status import Listening, Status, TopicStatus
 from gateway.port.adapter import Listener
 from gateway.remote.http import Event, RemoteGateway, RemoteRefused, Unreachable, read_events, read_lines
 from store.base.errors import DataDirLocked
+from store.base.process_errors import HeadgateError
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

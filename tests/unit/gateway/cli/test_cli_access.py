@@ -12,7 +12,7 @@ from gateway.cli import users as cli_users
 from gateway.cli.commands import app
 from gateway.domain.access import Identity, Rules
 from gateway.domain.access_settings import AccessConfig, own_access
-from gateway.domain.errors import ConfigError
+from store.base.process_errors import ConfigError
 
 CONFIG = """
 [access]

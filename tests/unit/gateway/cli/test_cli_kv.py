@@ -9,12 +9,12 @@ from typer.testing import CliRunner
 
 from gateway.cli import kv as cli_kv
 from gateway.cli.commands import app
-from gateway.domain.errors import HeadgateError
 from gateway.remote.http import RemoteGateway, RemoteRefused
 from gateway.remote.kv import RemoteKeys
 from store.api.keys import Entry
 from store.api.kv_export import ExportWriter, exporting
 from store.base.errors import DamagedExport
+from store.base.process_errors import HeadgateError
 
 
 def headgate(*args, stdin=b""):

@@ -4,8 +4,8 @@ from typer.testing import CliRunner
 from gateway.cli import commands as cli
 from gateway.config.config import load
 from gateway.config.listing import listing
-from gateway.domain.errors import ConfigError
 from gateway.security.passwords import check_hash, verifier_in
+from store.base.process_errors import ConfigError
 
 
 def test_a_hash_is_printed_that_the_configuration_takes(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.config.cluster_settings import ClusterConfig, NodeAddress, NodesTls, cluster_mistakes
 from gateway.config.config import load
-from gateway.domain.errors import ConfigError
+from store.base.process_errors import ConfigError
 
 
 @pytest.mark.parametrize(

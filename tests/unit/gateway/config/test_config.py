@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from gateway.base.config_reader import Secret
-from gateway.config.config import Config, Route, UserConfig, adapter_factories, is_loopback, load
-from gateway.domain.errors import ConfigError
+from gateway.config.config import Config, Route, adapter_factories, is_loopback, load
 from gateway.port.adapter import Listener
+from gateway.security.auth_settings import UserConfig
+from store.base.process_errors import ConfigError
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

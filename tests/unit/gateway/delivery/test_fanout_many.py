@@ -3,7 +3,8 @@
 import pytest
 from test_fanout import Receiver, Rig, message
 
-from gateway.delivery.fanout import Fanout, Subscriber
+from gateway.delivery.fanout import Fanout
+from gateway.delivery.lanes import Subscriber
 from gateway.port.adapter import SubscriptionId
 from tests.support.gateway.memory_log import MemoryLog
 

@@ -3,7 +3,7 @@
 import pytest
 from test_fanout import Receiver, Rig
 
-from gateway.delivery.fanout import Subscriber
+from gateway.delivery.lanes import Subscriber
 from gateway.domain.errors import Refusal
 from gateway.domain.sql92 import Where
 from gateway.port.adapter import SubscriptionId

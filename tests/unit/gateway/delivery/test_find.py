@@ -249,9 +249,9 @@ async def test_offers_are_bounded_and_outlive_a_store_that_refuses():
     directory = Directory(SimpleNamespace(log=Refusing()), spawn=lambda work: tasks.append(asyncio.ensure_future(work)))
     for n in range(PENDING_MAX + 10):
         directory.offer(str(n))
-    assert len(directory._pending) == PENDING_MAX
+    assert len(directory.pending) == PENDING_MAX
     await asyncio.gather(*tasks)
-    directory._pending.clear()
+    directory.pending.clear()
     directory.offer("again")
     await asyncio.gather(*tasks)
     assert len(tasks) == 2

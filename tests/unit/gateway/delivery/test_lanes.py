@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.delivery.fanout import Fanout, Subscriber
+from gateway.delivery.fanout import Fanout
 from gateway.delivery.interest import QUEUES_MARKED_MAX, Interest
+from gateway.delivery.lanes import Subscriber
 from gateway.domain.cursor import beginning_of, by_log, cursor_of, earlier, end_of, later
 from gateway.port.adapter import SubscriptionId
 from store.api.message import Message

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from gateway.config.config import load
 from gateway.domain.access import OPEN
-from gateway.domain.errors import ConfigError
 from gateway.domain.forwarding import UNKNOWN, Forwarding
 from gateway.domain.forwarding_settings import ForwardingConfig
-from gateway.port.adapter import Authenticate, Call, Challenge, Principal, Token
+from gateway.domain.principal import Principal
+from gateway.port.adapter import Authenticate, Call, Challenge, Token
 from gateway.runtime.requests import answer
+from store.base.process_errors import ConfigError
 
 PROXIES = ("10.0.0.0/8", "127.0.0.1", "2001:db8::/32")
 X, FORWARDED = "x-forwarded-for", "forwarded"

@@ -14,7 +14,8 @@ from controller.api.client import User
 from gateway.base.config_reader import Hash, Secret
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.identity import identity_of
-from gateway.port.adapter import Authenticate, Principal
+from gateway.domain.principal import Principal
+from gateway.port.adapter import Authenticate
 from gateway.security.auth import Authenticator, same_principal
 from gateway.security.auth_settings import AuthConfig, JwtConfig, TlsConfig, UserConfig
 from gateway.security.passwords import check_hash, hash_password

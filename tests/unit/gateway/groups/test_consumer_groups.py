@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from gateway.domain.access import Identity, Permissions, Rules
 from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.errors import Cause
+from gateway.domain.principal import Principal
 from gateway.groups.joining import QUEUES_COUNT_MAX
 from gateway.groups.settings import GroupsConfig
 from gateway.groups.state import decode_queue, encode
-from gateway.port.adapter import Principal
 from gateway.port.groups import (
     CommitOffsets,
     DeleteGroup,

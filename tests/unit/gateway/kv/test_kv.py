@@ -187,8 +187,8 @@ async def test_holds_end_with_their_connection(rig):
     await rig.keys.leave(rig.other)
     refusal = await rig.refused(ListKeys(at_revision=its))
     assert isinstance(refusal, Compacted)
-    assert not rig.keys._holds
-    assert not rig.store.keys._holds._holds
+    assert not rig.keys.holds
+    assert not rig.store.keys.holds._holds
 
 
 async def test_a_connection_holds_only_so_much(rig):

@@ -313,7 +313,7 @@ async def test_a_topic_is_deleted_and_its_queues_take_no_more(group, headgate):
     assert said.output.endswith("topic t is deleted\n")
     await until(lambda: group.client.topic("t") is None)
     master = group.nodes[await group.master()]
-    await until(lambda: number in master._node.dropped)
+    await until(lambda: number in master.service.dropped)
     with pytest.raises(QueueDropped, match=str(number)):
         await append(store, frame((number, b"late")))
     again = await group.client.do(CreateTopic(name="t", queues=1))

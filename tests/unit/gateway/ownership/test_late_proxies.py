@@ -78,17 +78,17 @@ async def test_the_sweep_ends_no_membership_of_a_session_that_has_begun_meanwhil
     late, _ = proxies
     shared = shared_of(late)
     await join(shared, "$share/g/a")
-    there = shared._is_there
+    there = shared.is_there
 
     async def looked_before(session):
         found = await there(session)
         await store.keys.put(owner_key(session), encode(OwnerRecord(session, "other")))
         return found
 
-    shared._is_there = looked_before
+    shared.is_there = looked_before
     await shared.sweep()
     assert await members(store) == 1
-    shared._is_there = there
+    shared.is_there = there
     await store.keys.delete(owner_key(SESSION))
     await shared.sweep()
     assert await members(store) == 0

@@ -220,7 +220,7 @@ async def test_a_name_is_not_taken_at_once_from_who_may_go_on_after_an_outage(tw
     """Its key has expired, and it does not know yet that the home group is back."""
     monkeypatch.setattr(cluster_owners, "UNHEARD_RETRY_S", 30.0)
     cluster, one, other = two
-    other.owners._takeover_s = 30.0
+    other.owners.takeover_s = 30.0
     held, _ = await one.open()
     cluster.outage(True)
     await cluster.pass_time(20, one, other)
@@ -237,7 +237,7 @@ async def test_a_name_is_not_taken_at_once_from_who_may_go_on_after_an_outage(tw
 
 async def test_a_name_of_who_is_gone_for_certain_is_taken_at_once(two):
     cluster, one, other = two
-    other.owners._takeover_s = 30.0
+    other.owners.takeover_s = 30.0
     await one.open()
     await one.die()
     await cluster.pass_time(2 * TTL_S, other)

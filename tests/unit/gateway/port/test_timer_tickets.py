@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Principal
+from gateway.domain.principal import Principal
 from gateway.port.tickets import timer_id, timer_of, timer_ticket
 from gateway.publishing.timer_secrets import TimerSecrets
 from store.api.message import Message

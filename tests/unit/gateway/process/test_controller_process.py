@@ -22,11 +22,10 @@ from gateway.config.cluster_settings import ClusterConfig, ControllerConfig, Nod
 from gateway.config.config import Config
 from gateway.config.nodes import node_credentials
 from gateway.config.nodes import place as place_of
-from gateway.domain.errors import ConfigError
 from store.base import runner
 from store.base.admin import AdminPlace
 from store.base.clock import now_ms
-from store.base.process_errors import ServerFailed
+from store.base.process_errors import ConfigError, ServerFailed
 from store.node import run as store_process
 from tests.support.controller.controllers import until
 

@@ -5,10 +5,10 @@ from typer.testing import CliRunner
 
 from gateway.cli import commands as cli
 from gateway.config.config import load
-from gateway.domain.errors import ConfigError
 from gateway.process import app, workers
 from gateway.process.nodes import controller_run, store_run
 from gateway.process.roles import refusals, roles_of
+from store.base.process_errors import ConfigError
 
 pytestmark = pytest.mark.anyio
 

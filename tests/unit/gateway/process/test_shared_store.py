@@ -10,11 +10,11 @@ from controller.api.requests import AskService
 from controller.node.local import LocalController
 from controller.remote.remote import RemoteController
 from gateway.config.config import load
-from gateway.domain.errors import ConfigError
 from gateway.process.backend import local_backend
 from gateway.process.shared_store import shared_store
 from store.api.keys import Put
 from store.base.clock import now_ms
+from store.base.process_errors import ConfigError
 from store.cluster.cluster import ClusterStore, connect_remote
 
 pytestmark = pytest.mark.anyio
@@ -64,7 +64,7 @@ async def test_what_a_full_disk_keeps_from_being_written_is_said_in_heartbeats(c
         master = base.controller.routes(0)[0].master
         served = await base.controller.do(AskService(group=0))
         assert (served.served, served.room) == (True, (master,))
-        base.store.core.engine._space.ran_out("on purpose")
+        base.store.core.engine.space.ran_out("on purpose")
         async with asyncio.timeout(20):
             while (await base.controller.do(AskService(group=0))).served:
                 await asyncio.sleep(0.01)

@@ -131,7 +131,7 @@ async def test_one_that_does_not_serve_says_why(pool):
 
 
 async def test_one_that_does_not_end_is_killed(pool):
-    pool._supervisor.stop_s = 0.5
+    pool.supervisor.stop_s = 0.5
     pool.run[0] = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + pool.run[0]
     await pool.start()
     children = [worker.child for worker in pool.workers]
@@ -143,11 +143,11 @@ async def test_all_are_told_of_another_configuration_and_those_that_come_later_b
     await pool.start()
     users = {"auth": {"users": {"ada": {"password_hash": hash_password(b"x")}}}}
     pool.tell(load(environ={}, overrides=users))
-    assert [await worker._ask("/told") for worker in pool.workers] == [b"ada", b"ada"]
+    assert [await worker.ask("/told") for worker in pool.workers] == [b"ada", b"ada"]
     first = pool.workers[0]
     os.kill(first.child.pid, signal.SIGKILL)
     await until(lambda: first.restarts == 1 and first.ready)
-    assert await first._ask("/who") == b"ada"
+    assert await first.ask("/who") == b"ada"
 
 
 async def test_a_configuration_that_is_too_large_is_not_told_and_the_one_before_stays(pool, monkeypatch):
@@ -157,11 +157,11 @@ async def test_a_configuration_that_is_too_large_is_not_told_and_the_one_before_
     with pytest.raises(worker_messages.WorkerMessageError, match="workers take 1000"):
         pool.tell(load(environ={}, overrides=users))
     monkeypatch.undo()
-    assert [await worker._ask("/who") for worker in pool.workers] == [b"", b""]
+    assert [await worker.ask("/who") for worker in pool.workers] == [b"", b""]
 
 
 async def test_an_answer_that_is_too_large_is_none(pool, monkeypatch):
     await pool.start()
     monkeypatch.setattr(worker_pool, "PAGE_BYTES_MAX", 5)
     with pytest.raises(WorkerSilent, match="5 bytes or more"):
-        await pool.workers[0]._ask("/metrics")
+        await pool.workers[0].ask("/metrics")

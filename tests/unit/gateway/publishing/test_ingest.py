@@ -4,12 +4,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from controller.api.commands import CreateTopic
-from controller.node.local import Limits, LocalController
+from controller.api.commands import CreateTopic, Limits
+from controller.node.local import LocalController
 from gateway.domain.batch import Batch
 from gateway.domain.errors import Cause, Refusal
+from gateway.domain.principal import Principal
 from gateway.ops.metrics import Metrics
-from gateway.port.adapter import Principal, Publish, Token
+from gateway.port.adapter import Publish, Token
 from gateway.port.tickets import timer_id
 from gateway.publishing.ingest import FRAME_ROWS, Ingest
 from gateway.publishing.router import Router

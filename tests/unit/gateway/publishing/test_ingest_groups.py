@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.api.client import Group, GroupConfig, Replica, Topic
-from controller.api.commands import AddGroup, CreateTopic, MoveQueue, NameQueue
-from controller.node.local import Limits, LocalController
+from controller.api.commands import AddGroup, CreateTopic, Limits, MoveQueue, NameQueue
+from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Publish, Token

@@ -3,8 +3,8 @@
 import pytest
 
 from controller.api.client import GroupConfig
-from controller.api.commands import AddGroup, CreateTopic
-from controller.node.local import Limits, LocalController
+from controller.api.commands import AddGroup, CreateTopic, Limits
+from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Publish, Token

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from gateway.delivery.fanout import Fanout, Subscriber
+from gateway.delivery.fanout import Fanout
+from gateway.delivery.lanes import Subscriber
 from gateway.domain.idempotency import digest
 from gateway.ownership.owners import OwnershipLost
 from gateway.port.adapter import OpenSession, SaveSession

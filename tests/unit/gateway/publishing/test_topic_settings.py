@@ -7,11 +7,10 @@ import msgspec
 import pytest
 
 from controller.api.client import Topic, TopicLimit, UnknownTopic
-from controller.api.commands import ConfigureTopic, CreateTopic, MoveQueue
-from controller.node.local import Limits, LocalController
+from controller.api.commands import ConfigureTopic, CreateTopic, Limits, MoveQueue
+from controller.node.local import LocalController
 from gateway.config.config import Config, TopicsConfig, load
 from gateway.domain.batch import Batch
-from gateway.domain.errors import ConfigError
 from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Publish, Token
 from gateway.publishing.ingest import Ingest
@@ -19,6 +18,7 @@ from gateway.publishing.router import Router
 from gateway.publishing.topic_settings import TopicSettings, queue_configs, summary
 from gateway.runtime.hub import Hub
 from store.api.message import Message
+from store.base.process_errors import ConfigError
 from store.format.frame import FRAME_ASYNC, FRAME_ZSTD, ROW, ROW_COPY, ROW_TOMBSTONE, Frame, UnplacedFrame
 from store.format.queue_config import FOREVER, QueueConfig
 from store.local.local import LocalStore

@@ -159,13 +159,13 @@ async def test_bindings_made_at_one_proxy_are_used_at_another(two, durable):
     await one.declare(one.conn(), "q", durable=durable)
     await one.ask(BindQueue(queue="q", exchange="x", routing_key="a.*"))
     number = one.queues.registry.queues["q"].number
-    await until(lambda: "x" in other.queues.registry._exchanges and number in other.routes("x", "a.b"))
+    await until(lambda: other.queues.registry.exchange("x") and number in other.routes("x", "a.b"))
     await other.ask(BindQueue(queue="q", exchange="x", routing_key="c"))
     await until(lambda: number in one.routes("x", "c"))
     await one.ask(UnbindQueue(queue="q", exchange="x", routing_key="a.*"))
     await until(lambda: number not in other.routes("x", "a.b"))
     await other.ask(DeleteExchange(name="x"))
-    await until(lambda: "x" not in one.queues.registry._exchanges)
+    await until(lambda: one.queues.registry.exchange("x") is None)
     assert one.queues.registry.queues["q"].definition.bindings == ()
     await other.ask(DeleteQueue(name="q"))
     await until(lambda: "q" not in one.queues.registry.queues)
@@ -314,7 +314,7 @@ async def test_what_is_not_durable_goes_when_no_proxy_is_left(cluster):
     await cluster.lose(one)
     other = await cluster.proxy()
     assert list(other.queues.registry.queues) == ["kept"]
-    assert "x" not in other.queues.registry._exchanges
+    assert other.queues.registry.exchange("x") is None
     await other.ask(BindQueue(queue="kept", exchange="amq.direct", routing_key="k"))
     assert await cluster.keys("amqp/transient") == []
 

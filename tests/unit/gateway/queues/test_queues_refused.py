@@ -66,7 +66,7 @@ class Refusing:
 
 async def until_named(rig, names):
     async with asyncio.timeout(10):
-        while {q for q in names if rig.controller._state.named.get(q) is not None}:
+        while {q for q in names if rig.controller.state.named.get(q) is not None}:
             await asyncio.sleep(0.001)
 
 

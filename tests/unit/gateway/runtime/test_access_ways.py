@@ -10,12 +10,13 @@ from test_kv import Rig as KvRig
 from test_last_values import publish, store  # noqa: F401 - a fixture
 
 from gateway.delivery import last_value as last_value_module
-from gateway.delivery.fanout import Subscriber
+from gateway.delivery.lanes import Subscriber
 from gateway.delivery.last_value import last_values
 from gateway.domain.access import OPEN, Identity, Permissions, Rules
 from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import DONE, LastValues, Outcome, Principal, Publish, SubscriptionId, Token
+from gateway.domain.principal import Principal
+from gateway.port.adapter import DONE, LastValues, Outcome, Publish, SubscriptionId, Token
 from gateway.port.kv import ListKeys, NextChanges, WatchKeys
 from gateway.publishing.publishing import with_denied
 from store.api.message import Message

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from gateway.domain.errors import Cause
+from gateway.domain.principal import Principal
 from gateway.ops.metrics import Metrics
-from gateway.port.adapter import DONE, Close, ConsumerId, Deliveries, Principal, Publish, Token
+from gateway.port.adapter import DONE, Close, ConsumerId, Deliveries, Publish, Token
 from gateway.publishing.timer_secrets import TimerSecrets
 from gateway.runtime.connection import LINGERING_MAX, LONG_READ_S, Connection
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX
@@ -371,9 +372,9 @@ def test_a_read_that_takes_long_is_followed_by_a_turn_of_the_others(hub, monkeyp
     assert not connection.shown.reading
     connection.published(Token(1), DONE, 1)  # whatever else happens
     assert not connection.shown.reading
-    (turn,) = [timer for timer in hub.timers if timer.work == connection._rested]
+    (turn,) = [timer for timer in hub.timers if timer.work == connection.rested]
     connection.data_received(b"x")  # what had been read already
-    assert [timer for timer in hub.timers if timer.work == connection._rested] == [turn]
+    assert [timer for timer in hub.timers if timer.work == connection.rested] == [turn]
     turn.work()
     assert connection.shown.reading
     connection.data_received(b"x")
@@ -396,7 +397,7 @@ def test_a_connection_that_sends_too_much_is_not_read_for_a_while(hub, clock):
     assert connection.shown.reading
     connection.data_received(b"x" * 300)
     assert not connection.shown.reading
-    (pause,) = [timer for timer in hub.timers if timer.work == connection._rested]
+    (pause,) = [timer for timer in hub.timers if timer.work == connection.rested]
     connection.published(Token(1), DONE, 800)  # whatever else happens
     assert len(hub.timers) == 1
     clock.ms += 299

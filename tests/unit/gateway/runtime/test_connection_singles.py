@@ -12,7 +12,8 @@ from adapters.mqtt.codec import Properties, encode
 from adapters.mqtt.codec.packets import Connect, Disconnect, Pingreq, Puback, Publish
 from adapters.mqtt.messages.options import Options
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import DONE, Authenticate, OpenedSession, OpenSession, Outcome, Principal
+from gateway.domain.principal import Principal
+from gateway.port.adapter import DONE, Authenticate, OpenedSession, OpenSession, Outcome
 from gateway.runtime.connection import Connection
 from gateway.runtime.hub import ListenerContext
 from gateway.security.limits import Pace

@@ -4,8 +4,8 @@ import socket
 from types import SimpleNamespace
 from typing import Any
 
+from gateway.domain.principal import Principal
 from gateway.ops.flow import Flow
-from gateway.port.adapter import Principal
 from gateway.publishing.timer_secrets import TimerSecrets
 from gateway.runtime.connection import Connection
 from gateway.security.limits import ConnectionLimiter

@@ -8,9 +8,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.config.config import Config
-from gateway.domain.errors import ConfigError
 from gateway.runtime.reloading import reread
 from gateway.security.limits_settings import LimitsConfig
+from store.base.process_errors import ConfigError
 
 pytestmark = pytest.mark.anyio
 

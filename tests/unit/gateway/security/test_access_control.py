@@ -9,8 +9,8 @@ from controller.api.client import User
 from gateway.domain.access import NOTHING, Identity
 from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.errors import Refusal
+from gateway.domain.principal import Principal
 from gateway.ops.metrics import Metrics
-from gateway.port.adapter import Principal
 from gateway.security.access_control import AccessControl
 from store.api.message import Message
 

@@ -5,8 +5,8 @@ import pytest
 from controller.api.client import User
 from controller.api.commands import DeleteUser, SetUser
 from gateway.domain.access_settings import AccessConfig
+from gateway.domain.principal import Principal
 from gateway.ops.metrics import Metrics
-from gateway.port.adapter import Principal
 from gateway.security.access_control import AccessControl
 from tests.support.controller.controllers import Controllers, until
 

@@ -6,11 +6,12 @@ from argon2 import PasswordHasher
 
 from controller.api.client import User
 from gateway.base.config_reader import Hash, Secret
-from gateway.config.config import AuthConfig, UserConfig
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Authenticate, Principal
+from gateway.domain.principal import Principal
+from gateway.port.adapter import Authenticate
 from gateway.security import passwords
 from gateway.security.auth import TRUSTED_GATEWAY, Authenticator
+from gateway.security.auth_settings import AuthConfig, UserConfig
 from gateway.security.passwords import PASSWORD_BYTES_MAX, WAITING_COUNT_MAX, ComparisonCost, Passwords, hash_password
 from gateway.security.scram import derive
 
@@ -173,10 +174,10 @@ def test_a_refusal_waits_when_it_is_counted(name):
 
     async def sleep(wait_s):
         with pytest.raises(Refusal):
-            authenticator._throttle.check("192.0.2.1", now_ms=0)
+            authenticator.throttle.check("192.0.2.1", now_ms=0)
         waited.append(wait_s)
 
-    authenticator._passwords = Passwords(clock_s=count().__next__, sleep=sleep)
+    authenticator.passwords = Passwords(clock_s=count().__next__, sleep=sleep)
     request = Authenticate(mechanism="password", username=name, password=b"wrong")
     with pytest.raises(Refusal):
         asyncio.run(authenticator.authenticate(request, loopback=False, address="192.0.2.1"))

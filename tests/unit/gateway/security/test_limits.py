@@ -103,7 +103,7 @@ def test_so_many_connections_of_one_address():
     assert causes(limiter, "10.0.0.1", "10.0.0.2", "") == [Cause.QUOTA, None, None]
     limiter.release(first)
     assert causes(limiter, "10.0.0.1") == [None]
-    assert first.network in limiter._by_network
+    assert first.network in limiter.by_network
 
 
 def test_who_comes_by_a_proxy_is_counted_where_he_comes_from():
@@ -125,7 +125,7 @@ def test_nothing_is_remembered_of_who_has_left():
     admissions = [limiter.admit(f"10.0.0.{n}", now_ms=NOW_MS) for n in (1, 1, 2)]
     for admission in admissions:
         limiter.release(admission)
-    assert (limiter._by_network, limiter._inside, limiter._told) == ({}, 0, 0)
+    assert (limiter.by_network, limiter.inside, limiter.told) == ({}, 0, 0)
 
 
 def test_so_many_new_connections_a_second():

@@ -9,7 +9,8 @@ from scramp import ScramClient, ScramException
 from controller.api.client import User
 from gateway.base.config_reader import Hash, Secret
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Authenticate, Challenge, Principal
+from gateway.domain.principal import Principal
+from gateway.port.adapter import Authenticate, Challenge
 from gateway.security.auth import Authenticator
 from gateway.security.auth_settings import AuthConfig, UserConfig
 from gateway.security.passwords import hash_password, verifier_in

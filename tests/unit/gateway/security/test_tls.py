@@ -5,10 +5,10 @@ import ssl
 import pytest
 from cryptography import x509
 
-from gateway.domain.errors import ConfigError
 from gateway.domain.identity import identity_of
 from gateway.security.auth_settings import TlsConfig
 from gateway.security.tls import ServerTls
+from store.base.process_errors import ConfigError
 from tests.support.process.certificates import Authority
 
 

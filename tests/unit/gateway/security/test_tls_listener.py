@@ -182,4 +182,4 @@ def test_too_many_handshakes_are_too_many_whoever_they_are_of():
     for n in range(1, tls_listener.HANDSHAKES_COUNT_MAX):
         handshakes.leave(str(n))
     handshakes.leave("another")
-    assert (handshakes.count, handshakes._by_network) == (0, {})
+    assert (handshakes.count, handshakes.by_network) == (0, {})

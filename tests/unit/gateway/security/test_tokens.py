@@ -9,10 +9,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, HMACAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from gateway.domain.errors import Cause, ConfigError, Refusal
+from gateway.domain.errors import Cause, Refusal
 from gateway.domain.identity import Claim
 from gateway.security.auth_settings import JwtConfig, JwtKey
 from gateway.security.tokens import LOOK_INTERVAL_MS, TOKEN_BYTES_MAX, Tokens
+from store.base.process_errors import ConfigError
 
 NOW_S = 1_700_000_000
 NOW_MS = NOW_S * 1000

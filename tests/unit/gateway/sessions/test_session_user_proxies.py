@@ -113,7 +113,7 @@ async def test_who_asks_too_late_is_refused(two, monkeypatch):
         await wanted(name, user)
 
     monkeypatch.setattr(two.one.sessions, "on_release_requested", late)
-    two.other.owners._takeover_s = 0.2
+    two.other.owners.takeover_s = 0.2
     mallory = asyncio.ensure_future(two.other.open(user=MALLORY))
     await until(lambda: two.store.keys.get(wanted_key(NAME)))
     alice, _ = await two.one.open(user=ALICE, expiry_s=0)

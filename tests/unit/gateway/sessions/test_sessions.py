@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from gateway.delivery.fanout import Fanout, Subscriber
+from gateway.delivery.fanout import Fanout
+from gateway.delivery.lanes import Subscriber
 from gateway.port.adapter import DONE, OpenSession, Outcome, SaveSession, SubscriptionId, Will
 from gateway.sessions.sessions import IDLE_COMMIT_BYTES, Sessions
 from gateway.sessions.wills import Wills

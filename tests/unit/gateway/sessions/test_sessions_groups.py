@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from gateway.delivery.fanout import Fanout, Subscriber
+from gateway.delivery.fanout import Fanout
+from gateway.delivery.lanes import Subscriber
 from gateway.domain.cursor import beginning_of, by_log, end_of
 from gateway.port.adapter import OpenSession, SubscriptionId
 from gateway.sessions.sessions import IDLE_COMMIT_BYTES, Sessions

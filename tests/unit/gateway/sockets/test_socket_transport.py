@@ -114,7 +114,7 @@ async def ours(rig, monkeypatch, *, together=False):
         sock.close()
     for peer in rig.peers:
         peer.transport.abort()
-    await until(lambda: not sockets._sockets)
+    await until(lambda: not sockets.sockets)
     await asyncio.sleep(0)  # until the last of them is told
     sockets.close()
 
@@ -361,7 +361,7 @@ async def test_a_connection_that_cannot_begin_is_looked_at_no_more_and_told_of_i
     with socket.create_connection(server.sockets[0].getsockname()) as sock:
         sock.setblocking(False)
         assert await asyncio.get_running_loop().sock_recv(sock, 1) == b""
-        assert not sockets._sockets
+        assert not sockets.sockets
         await until(lambda: rig.peers[0].heard == ["made", "lost"])
     server.close()
     sockets.close()
@@ -381,7 +381,7 @@ async def test_connections_that_are_turned_away_leave_no_file_descriptor():
         with socket.create_connection(server.sockets[0].getsockname()):
             await until(lambda count=count: len(peers) == count and peers[-1].heard == ["made", "lost"])
     assert len(list(Path("/proc/self/fd").iterdir())) == before
-    assert not sockets._sockets
+    assert not sockets.sockets
     server.close()
     sockets.close()
 

@@ -129,7 +129,7 @@ async def test_an_export_that_fails_leaves_nothing(store, tmp_path):
     assert [one.name for one in tmp_path.iterdir() if one.is_file()] == ["copy.kv"]
     with pytest.raises(OSError, match="directory"):
         await export_to(store, tmp_path / "nowhere" / "copy.kv", now_ms=NOW_MS)
-    assert not store.keys._holds._holds
+    assert not store.keys.holds._holds
 
 
 async def test_an_import_that_is_refused_goes_on_later(store, other, tmp_path, monkeypatch):

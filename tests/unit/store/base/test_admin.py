@@ -164,7 +164,7 @@ async def test_whoever_says_nothing_keeps_nobody_out(monkeypatch):
         for reader, _ in silent[:8]:
             assert await reader.read() == b""
         assert (await get(server, "/healthz")).status_code == 200
-        assert len(server._tasks) <= 4
+        assert len(server.tasks) <= 4
         for _, writer in silent:
             writer.close()
 
@@ -172,7 +172,7 @@ async def test_whoever_says_nothing_keeps_nobody_out(monkeypatch):
 async def test_stopping_drops_idle_connections():
     async with serving() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        while not server._tasks:
+        while not server.tasks:
             await asyncio.sleep(0)
         await server.stop()
         assert await reader.read() == b""

@@ -237,14 +237,14 @@ async def test_groups_come_and_go(cluster, controller, nodes, tmp_path):
             await cluster.log.scan(Position(origin_of(2), 0), None, max_bytes=1)
         stop_tail()
         stop_watch()
-        assert not cluster._groups._stops
+        assert not cluster.store_groups._stops
         await node.stop()
 
 
 async def test_a_group_out_of_reach_hurts_only_what_is_its_own(cluster, nodes):
     await nodes[1].kill()
     await until(lambda: cluster.unreachable == [1])
-    cluster.logs[1]._connection.caller._budget_s = 0.2
+    cluster.logs[1].connection.caller._budget_s = 0.2
     assert await cluster.keys.put("a", b"") >= 0
     with pytest.raises(StoreUnreachable):
         await cluster.queues.bounds(17)
@@ -295,7 +295,7 @@ async def test_a_replica_near_by_answers_reads(controller, tmp_path):
         async with await ClusterStore.open(controller, connect) as cluster:
             log = cluster.logs[0]
             assert isinstance(log, RemoteStore)
-            await until(lambda: log._near.is_connected)
+            await until(lambda: log.near.is_connected)
             assert await cluster.log.read(Position(0, 0)) == b"second"
             assert await bodies(cluster, 16) == [b"second", b"only the master has it"]
             (found,), following = await cluster.log.scan(Position(0, 0), None, max_bytes=1 << 20)
@@ -304,7 +304,7 @@ async def test_a_replica_near_by_answers_reads(controller, tmp_path):
             assert found.record(0) == b"only the master has it"
             assert await cluster.queues.bounds(16) == (0, 2)
             await two.kill()
-            await until(lambda: not log._near.is_connected)
+            await until(lambda: not log.near.is_connected)
             assert await cluster.log.read(Position(0, 0)) == b"master"
             controller.put(0, one.target, two.target, zones=("here", "here"))
         await one.stop()

@@ -57,8 +57,8 @@ async def test_a_copy_in_its_place_is_not_the_directory(tmp_path):
 async def test_one_that_is_there_is_left_alone(tmp_path):
     looks = []
     store = await LocalStore.open(tmp_path, segment_size_bytes=1 << 16)
-    look = store.core.engine._presence.look
-    store.core.engine._presence.look = lambda: (looks.append(found := look()), found)[1]
+    look = store.core.engine.presence.look
+    store.core.engine.presence.look = lambda: (looks.append(found := look()), found)[1]
     for n in range(40):
         await append(store, frame((16, bytes(5_000)), (17, b"%d" % n)))
     async with asyncio.timeout(PATIENCE_S):

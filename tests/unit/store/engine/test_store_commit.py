@@ -366,7 +366,7 @@ def test_writing_is_refused_before_the_reserve_is_touched_and_goes_on_by_itself(
 def test_a_fast_writer_is_stopped_between_looks(open_rig):
     """The free space is looked at by bytes written, not by frames."""
     rig = open_rig(disk_reserve_bytes=8 << 20)
-    rig.engine._space._owed = lambda: 0  # however far the views are behind
+    rig.engine.space._owed = lambda: 0  # however far the views are behind
     looks = []
     rig.files.free_bytes = lambda path: looks.append(path) or rig.files.free
     rig.files.free = 20 << 20

@@ -6,9 +6,10 @@ from store.api.log import Appended
 from store.base.errors import AppendOutcomeUnknown, StoreFull
 from store.engine.commit import Committed
 from store.engine.gate import Gate
+from store.format.chunks import QueueEnd
+from store.format.placed import Placed
 from store.format.records import KvPut
-from store.log.log import Placed
-from store.log.run import QueueEnd, RunBuilder
+from store.log.run import RunBuilder
 from tests.support.store.store_kit import frame, records_frame
 
 pytestmark = pytest.mark.anyio

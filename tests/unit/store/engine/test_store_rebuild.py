@@ -91,8 +91,8 @@ async def test_offsets_stay_what_they_were(data_dir, how, monkeypatch):
             store.rebuild_views()
     elif how == "format":
         views = Views(data_dir / "views")
-        with views._env.begin(write=True) as txn:
-            txn.put(b"format", b"0", db=views._meta.handle)
+        with views.env.begin(write=True) as txn:
+            txn.put(b"format", b"0", db=views.meta.handle)
         views.close()
         with pytest.raises(NotRebuildable, match="other offsets"):
             await LocalStore.open(data_dir)

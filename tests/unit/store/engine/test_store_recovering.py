@@ -209,13 +209,13 @@ async def test_readers_of_old_data_make_way_for_writes(tmp_path, monkeypatch):
             await append(store, frame((16, b"%03d" % n)))
     async with await LocalStore.open(tmp_path, cache_bytes_max=0, scrub_bytes_per_s=0) as store:
         rests, inside = [], []
-        read = store.core.reader._log.read
+        read = store.core.reader.log.read
 
         def watched(at, size=0):
-            inside.append(store.core.reader._turn.locked())
+            inside.append(store.core.reader.turn.locked())
             return read(at, size)
 
-        monkeypatch.setattr(store.core.reader._log, "read", watched)
+        monkeypatch.setattr(store.core.reader.log, "read", watched)
         monkeypatch.setattr("store.local.reader.sleep", rests.append)
         monkeypatch.setattr("store.local.reader.WORK_S", 0.0)
         alone = await store.queues.fetch(16, 0, max_bytes=1 << 20)

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from test_store_scrub import flip
 
-from store.base.errors import DataDirLocked
+from store.base.errors import DataDirLocked, NotRebuildable
 from store.disk.files import OsFiles
-from store.engine.repair import NoDataDir, NotRebuildable, StoppedStore
+from store.engine.repair import NoDataDir, StoppedStore
 from store.format.frame import HEADER, Frame
 from store.local.local import LocalStore
 from store.log.log import CommitLog
@@ -97,8 +97,8 @@ def test_a_torn_tail_is_no_damage_and_stays_until_a_start(data_dir):
 def test_views_that_differ_are_told_apart_and_made_anew(data_dir):
     before = entries_of(data_dir)
     views = Views(data_dir / "views")
-    with views._env.begin(write=True) as txn:
-        last, kv = views._env.open_db(b"last", txn=txn), views._env.open_db(b"kv", txn=txn)
+    with views.env.begin(write=True) as txn:
+        last, kv = views.env.open_db(b"last", txn=txn), views.env.open_db(b"kv", txn=txn)
         txn.put((1).to_bytes(8, "big"), bytes(12), db=last)
         txn.put((77).to_bytes(8, "big"), bytes(12), db=last)
         with txn.cursor(db=kv) as cursor:
@@ -187,8 +187,8 @@ def test_views_that_cannot_be_compared_are_told_and_left_as_they_are(data_dir, h
         path.write_bytes(b"this is no LMDB" * 1000)
     else:
         views = Views(data_dir / "views")
-        with views._env.begin(write=True) as txn:
-            txn.put(b"format", b"0", db=views._meta.handle)
+        with views.env.begin(write=True) as txn:
+            txn.put(b"format", b"0", db=views.meta.handle)
         views.close()
     before = files_of(data_dir)
     with StoppedStore(data_dir) as store:

@@ -176,7 +176,7 @@ async def test_what_has_no_room_is_dropped_until_it_is_opened_again(tmp_path, no
         await append(master, frame((16, b"%d" % n * 1_000)))
     if noticed == "before":
         files.free = 0
-        replica.core.engine._space._allowed = 0  # it looks now
+        replica.core.engine.space._allowed = 0  # it looks now
     else:
         files.fill(2_500)
     replica.replication.receive(await master.replication.read_log(kept, 1 << 20))
@@ -202,7 +202,7 @@ async def test_what_has_no_room_is_dropped_until_it_is_opened_again(tmp_path, no
 async def test_no_file_descriptor_is_no_failure(pair, monkeypatch):
     master, replica = pair
     monkeypatch.setattr(receiver, "LOOK_S", 0.01)
-    receiving, tried = replica.core.engine._receiver, []
+    receiving, tried = replica.core.engine.receiver, []
     monkeypatch.setattr(receiving._tail, "frames", lambda *_: [])  # as for a replica that is behind: from the files
     frames = replica.core.engine.log.frames
 
@@ -226,7 +226,7 @@ async def test_there_is_an_end_to_what_is_taken(pair, monkeypatch):
     monkeypatch.setattr(local_replication, "RECEIVED_BYTES_MAX", 100)
     for n in range(3):
         await append(master, frame((16, b"%d" % n)))
-    log = replica.core.engine._receiver
+    log = replica.core.engine.receiver
     monkeypatch.setattr(log, "receive", lambda placed: None)  # nothing reaches the disk
     replica.replication.receive(await master.replication.read_log(origin_of(2), 1))
     with pytest.raises(StoreOverloaded):

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from store.base.errors import CorruptFrame
 from store.format.compression import compress, decompress, plain_size
 from store.format.frame import FRAME_BYTES_MAX, FRAME_ZSTD, HEADER, ROW, Frame, UnplacedFrame
+from store.format.placed import Placed
 from store.format.records import KvPut
 from store.local.cache import FrameCache
 from store.local.local import LocalStore
-from store.log.log import Placed
 from tests.support.store.store_kit import append, bodies, records_frame
 
 pytestmark = pytest.mark.anyio

@@ -5,13 +5,14 @@ import asyncio
 import pytest
 
 from store.base.errors import LeaseLost, StoreOverloaded
+from store.format.chunks import QueueEnd
 from store.format.frame import ROW, LogOffset, UnplacedFrame
+from store.format.placed import Placed
 from store.format.policy import LeasePolicy
 from store.format.records import GroupDeleted, LogTrimmed, QueueDeleted
 from store.leases.leases import Claim, LeaseQueue
 from store.local.local import LocalStore
-from store.log.log import Placed
-from store.log.run import QueueEnd, RunBuilder
+from store.log.run import RunBuilder
 from store.views import Views
 from tests.support.process.clock import Clock
 from tests.support.store.store_kit import append, records_frame
@@ -111,7 +112,7 @@ async def test_who_goes_away_while_settling_leaves_nothing_behind(store, clock, 
     await put(store, b"a")
     await put(store, b"b", queue=17)
     texts = [*await handles(store), *await handles(store, queue=17)]
-    del store.core.recent.leases._queues["", 17]  # as after a restart
+    del store.core.recent.leases.of_queues["", 17]  # as after a restart
     settling = asyncio.ensure_future(store.leases.settle_handles(texts))
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -237,12 +238,12 @@ async def test_deleted_queues_leave_nothing_in_memory(store):
     await store.core.until_dispatched(store.log.confirmed)
     await asyncio.sleep(0)
     table = store.core.recent.leases
-    assert not table._queues
-    assert not table._groups
+    assert not table.of_queues
+    assert not table.groups
     assert not table._anew
     assert not [queue for queue in store.core.recent._next if queue >= 16]
     await store.queues.delete(16)
-    assert len([queue for queue in store.core.engine._builder._ends if queue >= 16]) <= 2
+    assert len([queue for queue in store.core.engine.builder.ends if queue >= 16]) <= 2
     await put(store, b"new", queue=21)
     assert await take(store, queue=21) == [b"new"]
 

@@ -3,8 +3,8 @@
 import gc
 
 from store.format.frame import FRAME_OBJECTS_BYTES
+from store.format.placed import Placed
 from store.local.cache import FrameCache
-from store.log.log import Placed
 from tests.support.store.store_kit import frame
 
 

@@ -61,7 +61,7 @@ class Stores:
         if self.stage == "dispatched":
             if store.log.confirmed and store.core.engine.views.dispatched < store.log.confirmed:
                 await store.core.until_dispatched(store.log.confirmed)
-            assert not store.core.recent._runs
+            assert not store.core.recent.runs()
         elif self.stage == "reopened":
             await store.close()
             await self.open()

@@ -40,32 +40,32 @@ async def test_what_is_there_comes_at_once(store):
 
 async def test_it_waits_for_the_next_record_of_its_queue_alone(store):
     reading = waiting(store, 16, 0)
-    await until(lambda: store._arrivals.count)
+    await until(lambda: store.arrivals.count)
     await append(store, frame((17, b"not this")))
     assert not reading.done()
     begin(store, frame((16, b"this"), (17, b"x")))
     assert records(await reading) == [b"this"]
     reading = waiting(store, 16, 1, max_rows=1)
-    await until(lambda: store._arrivals.count)
+    await until(lambda: store.arrivals.count)
     begin(store, frame((16, b"a"), (16, b"b")))
     assert records(await reading) == [b"a"]
-    assert not store._arrivals._waiting
+    assert not store.arrivals.waiting
 
 
 async def test_time_runs_out_with_nothing(store):
     await append(store, frame((16, b"1")))
     fetched = await waiting(store, 16, 1, ms=20)
     assert (fetched.frames, fetched.next) == ((), 1)
-    assert not store._arrivals._waiting
+    assert not store.arrivals.waiting
 
 
 async def test_many_wait_and_some_give_up(store):
     readings = [waiting(store, 16, 0) for _ in range(50)]
-    await until(lambda: store._arrivals.count == 50)
+    await until(lambda: store.arrivals.count == 50)
     for reading in readings[::2]:
         reading.cancel()
     await asyncio.gather(*readings[::2], return_exceptions=True)
-    assert store._arrivals.count == 25
+    assert store.arrivals.count == 25
     begin(store, frame((16, b"1")))
     for fetched in await asyncio.gather(*readings[1::2]):
         assert records(fetched) == [b"1"]
@@ -74,7 +74,7 @@ async def test_many_wait_and_some_give_up(store):
 async def test_beyond_the_limit_nobody_waits(store, monkeypatch):
     monkeypatch.setattr(arrivals, "WAITERS_MAX", 1)
     first = waiting(store, 16, 0)
-    await until(lambda: store._arrivals.count)
+    await until(lambda: store.arrivals.count)
     assert (await waiting(store, 17, 0)).next == 0
     begin(store, frame((16, b"1")))
     await first
@@ -83,7 +83,7 @@ async def test_beyond_the_limit_nobody_waits(store, monkeypatch):
 async def test_a_queue_that_is_deleted_ends_the_wait(store):
     await append(store, frame((16, b"1")))
     reading = waiting(store, 16, 1)
-    await until(lambda: store._arrivals.count)
+    await until(lambda: store.arrivals.count)
     await store.queues.delete(16)
     with pytest.raises(OffsetOutOfRange):
         await reading
@@ -92,7 +92,7 @@ async def test_a_queue_that_is_deleted_ends_the_wait(store):
 async def test_a_store_that_closes_ends_the_wait(tmp_path):
     store = await LocalStore.open(tmp_path)
     reading = waiting(store, 16, 0)
-    await until(lambda: store._arrivals.count)
+    await until(lambda: store.arrivals.count)
     await store.close()
     with pytest.raises(StoreClosed):
         await reading

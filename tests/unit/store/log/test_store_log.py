@@ -8,7 +8,8 @@ import pytest
 from store.base.errors import CorruptFrame
 from store.disk.files import OsFiles
 from store.format.frame import HEADER, Frame
-from store.log.log import CommitLog, Placed
+from store.format.placed import Placed
+from store.log.log import CommitLog
 from store.log.segment import BadRange, OpenFiles, segment_name, segment_start
 from tests.support.store.store_kit import FaultyFiles, frame
 

@@ -9,12 +9,12 @@ import pytest
 
 from store.base.errors import NotRebuildable, OffsetOutOfRange
 from store.engine.repair import StoppedStore
+from store.format.chunks import Chunk
 from store.format.frame import Position
 from store.format.queue_config import FOREVER, QueueConfig
 from store.format.records import LogTrimmed
 from store.local.local import LocalStore
 from store.log.retention import Limits, LimitsTable, ReadableRange, limits_of
-from store.log.run import Chunk
 from store.views import Views
 from tests.support.process.clock import Clock
 from tests.support.store.store_kit import FaultyFiles, append, bodies, frame

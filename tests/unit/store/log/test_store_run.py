@@ -4,11 +4,12 @@ import random
 
 import numpy as np
 
+from store.format.chunks import QueueEnd
 from store.format.frame import ROW_EXTRA, Position
+from store.format.placed import Placed
 from store.format.records import KvPut, QueueDeleted
 from store.log import run as run_module
-from store.log.log import Placed
-from store.log.run import QueueEnd, RunBuilder, joined
+from store.log.run import RunBuilder, joined
 from tests.support.store.store_kit import fanout, frame, records_frame
 
 

@@ -26,7 +26,7 @@ async def test_a_client_with_an_old_picture_of_a_topic_is_refused(tmp_path, rows
         await append(store, frame((gone, b"closed"), (kept, b"a")))  # who closes it waits until everybody knows
         await group.client.do(DropQueue(number=gone))
         master = group.nodes[await group.master()]
-        await until(lambda: gone in master._node.dropped, PATIENCE_S)
+        await until(lambda: gone in master.service.dropped, PATIENCE_S)
         with pytest.raises(QueueDropped, match=str(gone)):
             await append(store, frame(*[(kept, b"x"), (gone, b"late")] * rows))
         await append(store, frame(*[(kept, b"b")] * rows))
@@ -53,7 +53,7 @@ async def test_what_was_dropped_is_known_at_a_restart(tmp_path):
         await controllers.stop(1)
         await controllers.start(1)
         await group.start(name)
-        assert group.nodes[name]._node.dropped == {gone}
+        assert group.nodes[name].service.dropped == {gone}
         assert group.client.dropped(GROUP) == {gone}
         assert group.client.dropped(GROUP + 1) == frozenset()
         assert kept not in group.client.dropped(GROUP)

@@ -101,8 +101,8 @@ async def test_where_nobody_has_room_nobody_is_asked_to_and_it_is_asked_seldom(t
         await until(lambda: "its disk is full: no other replica is in sync with room" in caplog.text, PATIENCE_S)
         assert master.health.stalled
         await until(lambda: registry.last(GROUP, group.id(name)).stalled, PATIENCE_S)  # with the next heartbeat
-        again_ms = master._context.relief_ms
-        assert again_ms - master._context.now_ms() > master_health.RELIEF_AGAIN_MS / 2
+        again_ms = master.context.relief_ms
+        assert again_ms - master.context.now_ms() > master_health.RELIEF_AGAIN_MS / 2
         with pytest.raises(StoreFull):
             await append(store, frame((16, b"b")))
         group.free(*group.names)

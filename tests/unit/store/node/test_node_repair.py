@@ -86,7 +86,7 @@ async def restarted_master(group):
     await group.stop(heir)
     await group.start(heir)
     master = group.role(await group.master())
-    await until(lambda: master.core._peers[group.id(heir)].ready, PATIENCE_S)
+    await until(lambda: master.core.peers[group.id(heir)].ready, PATIENCE_S)
     await group.in_sync()
     await group.hand_over(heir)
     await group.in_sync()
@@ -111,7 +111,7 @@ async def test_a_replica_is_repaired_and_is_out_of_the_set_meanwhile(tmp_path, c
         registry = controllers.nodes[1].registry
         assert registry.last(GROUP, group.id(hurt)).damaged
         process = _Process(store_settings(load(None, {})))
-        process._node = group.nodes[hurt]
+        process.node = group.nodes[hurt]
         assert not process.ready().ready
         assert any(one.startswith("damaged: 1 ranges") for one in process.ready().reasons)
         [damage] = process.status().damages
@@ -188,7 +188,7 @@ async def test_an_emptied_replica_waits_for_its_masters_repair_without_dialling_
         heard = len(attempts)
         round_ = role.core.ask_round()
         role._pump_soon()
-        await until(lambda: role.core._peers[group.id(empty)].round >= round_, PATIENCE_S)  # the stream lives
+        await until(lambda: role.core.peers[group.id(empty)].round >= round_, PATIENCE_S)  # the stream lives
         assert len(attempts) == heard <= 3
         assert role.core.positions()[group.id(empty)] <= at
         monkeypatch.setattr(RangeServer, "send", sending)
@@ -254,7 +254,7 @@ async def test_what_every_replica_has_damaged_is_said_to_be_lost_and_the_group_g
         for node in group.nodes.values():
             assert not node.repairer.stands_aside
             process = _Process(store_settings(load(None, {})))
-            process._node = node  # which serves all the rest: whoever waits for it to be ready would wait for ever
+            process.node = node  # which serves all the rest: whoever waits for it to be ready would wait for ever
             await until(lambda process=process: process.ready().ready, PATIENCE_S)
             assert any("of them lost, as no replica has them" in one for one in process.ready().warnings)
             assert "of them lost" in node.repairer.describe()
@@ -344,6 +344,6 @@ async def test_replicas_compare_their_seals_over_the_streams_that_they_have(tmp_
         await until(sealed, PATIENCE_S)
         for name in group.names:
             node = group.nodes[name]
-            agreement = Agreement(node._context)
+            agreement = Agreement(node.context)
             await agreement.look()
             assert len(agreement._agreed) == len(node.disk.store.seals())

@@ -90,7 +90,7 @@ async def test_strangers_get_no_frames_of_a_group_and_give_none(group, caplog):
         assert found.why is why
     await group.in_sync()  # still
 
-    context = replica._context
+    context = replica.context
     context.identity = ReplicaIdentity(GROUP, replica.identity.id, replica.identity.check, "elsewhere")
     replica.role._hang_up()
     await until(lambda: "the master does not take this replica: this is cluster" in caplog.text)

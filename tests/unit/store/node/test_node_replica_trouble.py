@@ -36,7 +36,7 @@ async def test_a_replica_that_is_elected_while_it_has_no_room_begins_anew_and_is
         epoch = group.group.master_epoch
         node, role = group.nodes[full], group.role(full)
         files[full].free = 0
-        await until(lambda: role._broken, PATIENCE_S)
+        await until(lambda: role.broken, PATIENCE_S)
         assert isinstance(role, ReplicaRole)
         assert role.core.flushed < role.core.end
         await group.kill(old)
@@ -59,7 +59,7 @@ async def test_a_replica_without_room_comes_back_when_there_is_some(tmp_path, co
         full = next(name for name in group.names if name != master)
         role = group.role(full)
         files[full].fill(5_000)
-        await until(lambda: role._broken, PATIENCE_S)
+        await until(lambda: role.broken, PATIENCE_S)
         await load.until(20)  # the others go on
         files[full].write_error = 0
         await group.in_sync()
@@ -80,13 +80,13 @@ async def test_a_store_that_was_cut_is_told_again_what_is_confirmed(tmp_path, co
         master = await group.master()
         role = group.role(next(name for name in group.names if name != master))
         told = []
-        opened = role._context.disk.open_replica
+        opened = role.context.disk.open_replica
 
         async def behind(end):
             reopened = await opened(end)
             reopened.replication.confirm = told.append
             return reopened
 
-        role._context.disk.open_replica = behind
+        role.context.disk.open_replica = behind
         await role._cut(role.core.end)
         assert told == [role.core.confirmed]

@@ -30,7 +30,7 @@ async def group(tmp_path):
 async def test_a_store_of_a_removed_group_is_not_ready(group):
     """It went on saying that it was, as nobody tells a node that its group is gone."""
     process = _Process(store_settings(Config(store=StoreConfig(group=GROUP))))
-    process._node, process._controller = group.nodes["n1"], group.nodes["n1"]._controller
+    process.node, process.controller = group.nodes["n1"], group.nodes["n1"].controller
     await until(lambda: process.ready().ready)
     await group.client.do(RemoveGroup(number=GROUP))
     reason = f"store group {GROUP} was removed from the cluster: stop this store"

@@ -169,7 +169,7 @@ async def test_whoever_says_too_little_makes_way_for_those_who_come_later(rig, s
     await works(before)
     await rig.stream()
     await rig.grpc_works()
-    assert len(made._unopened) <= 8
+    assert len(made.unopened) <= 8
 
 
 async def test_an_address_takes_no_place_of_another_one(plain, monkeypatch):
@@ -180,7 +180,7 @@ async def test_an_address_takes_no_place_of_another_one(plain, monkeypatch):
         await ended(reader)
     slow.write(struct.pack("<I", 10) + b"/test/Echo")
     async with asyncio.timeout(PATIENCE_S):
-        while len(made._pipes) != 1:
+        while len(made.pipes) != 1:
             await asyncio.sleep(0.01)
 
 
@@ -191,9 +191,9 @@ async def test_whoever_does_not_get_on_is_sent_away_soon(rig, monkeypatch):
     for reader, _ in [await rig.stranger(one) for one in said]:
         await ended(reader)
     async with asyncio.timeout(PATIENCE_S):
-        while made._serving:
+        while made.serving:
             await asyncio.sleep(0.01)
-    assert len(made._unopened) == len(made._passed_on) == 0
+    assert len(made.unopened) == len(made.passed_on) == 0
 
 
 async def test_what_is_passed_on_takes_no_place_of_pipes(plain, monkeypatch):
@@ -203,8 +203,8 @@ async def test_what_is_passed_on_takes_no_place_of_pipes(plain, monkeypatch):
     before = await plain.stream()
     for n in range(10):
         await plain.grpc_works(keep=True)
-        assert len(made._passed_on) == min(n + 1, 3)
-    assert len(made._unopened) == 0
+        assert len(made.passed_on) == min(n + 1, 3)
+    assert len(made.unopened) == 0
     await works(before)
     await plain.stream()
     await plain.grpc_works()
@@ -218,7 +218,7 @@ async def test_whoever_speaks_http_2_and_asks_for_nothing_is_sent_away(plain, mo
         await reader.readexactly(9)
     writer.write(SETTINGS_ACK)
     await ended(reader)
-    assert len(made._passed_on) == 0
+    assert len(made.passed_on) == 0
 
 
 async def test_half_sent_messages_of_strangers_share_one_budget_and_give_it_back_at_once(plain):
@@ -235,19 +235,19 @@ async def test_half_sent_messages_of_strangers_share_one_budget_and_give_it_back
                 writer.write(struct.pack("<I", 75 << 20) + bytes(3 << 20))
                 strangers.append((reader, writer))
                 await asyncio.sleep(0)
-                assert made._strangers.held_bytes <= 32 << 20
+                assert made.strangers.held_bytes <= 32 << 20
             async with asyncio.timeout(PATIENCE_S):
-                while made._strangers.held_bytes < 20 << 20 or len(made._pipes) > 20:
+                while made.strangers.held_bytes < 20 << 20 or len(made.pipes) > 20:
                     await asyncio.sleep(0.01)
-                    assert made._strangers.held_bytes <= 32 << 20
+                    assert made.strangers.held_bytes <= 32 << 20
             assert tracemalloc.get_traced_memory()[0] < 120 << 20  # half of it is what the strangers themselves hold
             for _, writer in strangers:
                 writer.transport.abort()
             del strangers, reader, writer
             async with asyncio.timeout(PATIENCE_S):
-                while len(made._pipes) > 1:
+                while len(made.pipes) > 1:
                     await asyncio.sleep(0.01)
-            assert made._strangers.held_bytes == 0
+            assert made.strangers.held_bytes == 0
             assert tracemalloc.get_traced_memory()[0] < 8 << 20
         await works(before)
     finally:
@@ -261,7 +261,7 @@ async def test_whoever_is_admitted_is_no_stranger(plain):
     async with asyncio.timeout(PATIENCE_S):
         await call.write(bytes(3 << 20))
         assert await call.read() == bytes(3 << 20)
-    assert made._strangers.held_bytes == 0
+    assert made.strangers.held_bytes == 0
 
 
 async def test_a_pipe_too_many_is_told(plain, monkeypatch):
@@ -287,7 +287,7 @@ async def test_a_method_that_is_none_ends_it(plain, said, caplog):
 async def test_no_more_is_held_for_a_message_than_has_come():
     made = Pipe()
     made.connection_made(Mock())
-    assert len(made._buffer) == pipe.OPENING_BUFFER_BYTES
+    assert len(made.buffer) == pipe.OPENING_BUFFER_BYTES
     message = random.Random(1).randbytes(3 << 20)
     for least in (pipe.OPENING_BUFFER_BYTES, pipe.BUFFER_BYTES):
         data, at = struct.pack("<I", len(message)) + message, 0
@@ -299,9 +299,9 @@ async def test_no_more_is_held_for_a_message_than_has_come():
             made.buffer_updated(count)
             if at < len(data):
                 growth = pipe._GROWTH if at < pipe.BUFFER_KEPT_BYTES else pipe._GROWTH_LARGE
-                assert len(made._buffer) <= max(growth * at, least)
+                assert len(made.buffer) <= max(growth * at, least)
         assert await made.read() == message
-    assert len(made._buffer) == pipe.BUFFER_BYTES
+    assert len(made.buffer) == pipe.BUFFER_BYTES
 
 
 async def test_whoever_does_not_read_is_left_when_the_other_side_has_ended(tmp_path, monkeypatch):

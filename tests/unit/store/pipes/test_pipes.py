@@ -90,7 +90,7 @@ async def test_messages_are_the_same_however_bytes_come(seed):
         messages = [one[:50] for one in messages]
     feed(made, packed(*messages), iter(lambda: chance.randint(1, step), 0))
     assert [await made.read() for _ in messages] == messages
-    assert len(made._buffer) <= pipe.BUFFER_KEPT_BYTES
+    assert len(made.buffer) <= pipe.BUFFER_KEPT_BYTES
 
 
 async def test_who_does_not_read_is_not_sent_more(monkeypatch):

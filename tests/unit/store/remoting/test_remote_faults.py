@@ -21,8 +21,9 @@ from store.base.errors import (
 from store.format.frame import Position
 from store.local.local import LocalStore
 from store.remoting import RemoteStore, appender, connection
-from store.remoting.caller import AGAIN, CALLS_COUNT_MAX, ONCE, Caller
+from store.remoting.caller import CALLS_COUNT_MAX, Caller
 from store.rpc import arguments
+from store.rpc.table import AGAIN, ONCE
 from tests.support.process.relay import Relay
 from tests.support.store.remote_kit import Node
 from tests.support.store.store_kit import append, begin, bodies, frame
@@ -122,7 +123,7 @@ async def test_appends_survive_a_store_that_is_closed_and_opened_again(tmp_path)
 async def test_what_is_not_idempotent_is_unknown_when_the_connection_breaks(store, relay, local, monkeypatch):
     relay.hold()
     sent = begin(store, *(frame((16, b"x")) for _ in range(3)))
-    await until(lambda: len(store._connection.appender._sent) == 3)
+    await until(lambda: len(store.connection.appender.sent) == 3)
     relay.cut()
     relay.let_go()
     for future in sent:
@@ -136,7 +137,7 @@ async def test_what_was_sent_is_unknown_after_the_deadline_and_what_was_not_is_n
     async with await RemoteStore.open(0, lambda: relay.target, budget_s=0.3) as store:
         relay.hold()
         (sent,) = begin(store, *sequenced(1))
-        await until(lambda: store._connection.appender._sent)
+        await until(lambda: store.connection.appender.sent)
         await node.kill()
         relay.cut()
         await until(lambda: not store.is_connected)
@@ -231,7 +232,7 @@ async def test_a_store_that_takes_nothing_for_now_is_asked_again(store, local, m
     outcomes = await asyncio.gather(*futures)
     assert all(isinstance(outcome, Appended) for outcome in outcomes)
     assert await bodies(local, 16) == [b"%d" % n for n in range(1, 21)]
-    assert store._connection.sessions == 1
+    assert store.connection.sessions == 1
 
 
 async def test_a_store_that_has_failed_is_given_up_after_the_deadline(relay, local, monkeypatch):
@@ -333,7 +334,7 @@ async def test_what_was_held_is_lost_with_the_connection(store, relay, local):
     await until(lambda: 20 in told)
     with pytest.raises(LeaseLost):
         await store.leases.settle(20, 1, [0])
-    await until(lambda: not local.core.recent.leases._owners)
+    await until(lambda: not local.core.recent.leases.owners)
     assert await store.leases.waiting(20) == 3
     (again,) = await store.leases.take(20, 1, max_count=1)
     assert (again.offset, again.deliveries) == (0, 1)
@@ -358,11 +359,11 @@ async def test_a_client_that_dies_gives_everything_back(node, local):
     await store.keys.put("a", b"")
     assert (await waiting).changes[0].key == "a"
     fetching = asyncio.ensure_future(store.queues.fetch(16, 0, max_bytes=1, max_wait_ms=60_000))
-    await until(lambda: local._arrivals.count == 1)
-    await store._connection.close(StoreError("died"))
+    await until(lambda: local.arrivals.count == 1)
+    await store.connection.close(StoreError("died"))
     with pytest.raises(StoreError, match="died"):
         await fetching
-    await until(lambda: not local._arrivals.count and not local.core.recent.kv.feeds and not local.keys._holds._holds)
+    await until(lambda: not local.arrivals.count and not local.core.recent.kv.feeds and not local.keys.holds._holds)
     await until(lambda: node.service.node.sessions == 1)
     assert await local.leases.waiting(20) == 4
     assert held > 0
@@ -376,7 +377,7 @@ async def test_what_is_settled_while_the_connection_breaks_is_unknown_and_later_
     await store.leases.take(20, 1, max_count=3, invisible_ms=60_000)
     relay.hold()
     settling = asyncio.ensure_future(store.leases.settle(20, 1, [0]))
-    await until(lambda: store._connection.caller.unsure)
+    await until(lambda: store.connection.caller.unsure)
     await asyncio.sleep(0.02)
     relay.cut()
     with pytest.raises(AppendOutcomeUnknown):
@@ -387,7 +388,7 @@ async def test_what_is_settled_while_the_connection_breaks_is_unknown_and_later_
     relay.let_go()
     await store.connected()
     await store.leases.settle(20, 1, [1])  # passed over: nobody holds it
-    await until(lambda: not local.core.recent.leases._owners)
+    await until(lambda: not local.core.recent.leases.owners)
     assert await local.leases.waiting(20) >= 2
 
 
@@ -416,12 +417,12 @@ async def test_what_a_cancelled_take_was_lent_comes_back(store, relay, local):
     await append(store, frame((20, b"a")))
     relay.hold()
     taking = asyncio.ensure_future(store.leases.take(20, 1, max_count=1))
-    await until(lambda: store._connection.caller._sent)
+    await until(lambda: store.connection.caller.sent)
     taking.cancel()
     await asyncio.wait([taking])
     relay.let_go()
     await store.keys.get("")
-    await until(lambda: not local.core.recent.leases._queues or local.core.recent.leases.get(20, "").waiting(1) == 1)
+    await until(lambda: not local.core.recent.leases.of_queues or local.core.recent.leases.get(20, "").waiting(1) == 1)
     (lease,) = await store.leases.take(20, 2, max_count=1)
     assert lease.deliveries == 0
 
@@ -434,7 +435,7 @@ async def test_what_may_have_been_done_is_unknown(store, relay):
     relay.hold()
     putting = asyncio.ensure_future(store.keys.put("a", b"1"))
     reading = asyncio.ensure_future(store.keys.get("a"))
-    await until(lambda: len(store._connection.caller._sent) >= 2)
+    await until(lambda: len(store.connection.caller.sent) >= 2)
     relay.cut()
     relay.let_go()
     with pytest.raises(AppendOutcomeUnknown):
@@ -446,7 +447,7 @@ async def broken(store, relay, work):
     """Do something whose connection breaks before it reaches the store."""
     relay.hold()
     doing = asyncio.ensure_future(work)
-    await until(lambda: store._connection.caller.unsure)
+    await until(lambda: store.connection.caller.unsure)
     relay.cut()
     relay.let_go()
     return await doing

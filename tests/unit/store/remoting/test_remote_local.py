@@ -25,7 +25,7 @@ def trimmed(monkeypatch):
     settle = test_store_local.Stores.settle
 
     async def settled(stores):
-        while stores.stage == "dispatched" and stores.store.core.recent._runs:
+        while stores.stage == "dispatched" and stores.store.core.recent.runs():
             await asyncio.sleep(0.002)
         return await settle(stores)
 

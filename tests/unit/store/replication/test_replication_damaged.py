@@ -161,9 +161,9 @@ def test_whoever_is_damaged_when_the_rules_of_the_set_hold(acknowledge, seed):
         leading.settle()
         joined, gone = master.sync_set - before, before - master.sync_set
         assert not any(hurt[number] for number in joined)
-        assert not gone or len(master.sync_set) >= min(master._least, len(before))
+        assert not gone or len(master.sync_set) >= min(master.least, len(before))
         sound = sum(not hurt[number] for number in master.sync_set)
-        if master._least > 1 and sound < master._least:
+        if master.least > 1 and sound < master.least:
             assert not master.writable
         for number in (2, 3):
             if hurt[number]:

@@ -10,9 +10,18 @@ import pytest
 from controller.api.client import TopicLimit, UnknownTopic
 from store.api.message import Message, decode
 from store.api.queues import Bounds, Fetched
-from store.base.errors import CorruptFrame, OffsetOutOfRange, RevisionConflict, StoreClosed, StoreError, StoreOverloaded
+from store.base.errors import (
+    CorruptFrame,
+    OffsetOutOfRange,
+    RemoteFailure,
+    RevisionConflict,
+    StoreClosed,
+    StoreError,
+    StoreOverloaded,
+    StoreUnreachable,
+)
 from store.format.frame import Frame
-from store.remoting.reader import RemoteFailure, RemoteReader, StoreUnreachable
+from store.remoting.reader import RemoteReader
 from store.rpc import wire
 from store.serving import rpc
 from tests.support.store.fake_store import Serving, serving, unplaced

@@ -183,9 +183,9 @@ async def test_a_client_that_floods_is_refused_and_others_are_served(node, chann
     assert all(isinstance(error(answer), StoreOverloaded) for answer in refused.values())
     async with await RemoteStore.open(0, lambda: node.target) as other:
         await other.keys.put("a", b"")
-    assert local._arrivals.count == 50
+    assert local.arrivals.count == 50
     stream.cancel()
-    await until(lambda: not local._arrivals.count)
+    await until(lambda: not local.arrivals.count)
 
 
 async def test_answers_that_are_not_read_are_not_gathered(node, local, monkeypatch):
@@ -250,7 +250,7 @@ async def test_a_slow_reader_of_the_tail_costs_nothing(node, local, monkeypatch)
 
 async def test_appends_wait_for_room_and_are_not_refused(node, local, monkeypatch):
     monkeypatch.setattr(intake, "ACKS_COUNT_MAX", 8)
-    node.service.node._budget.size = node.service.node._budget.free = 2_000
+    node.service.node.budget.size = node.service.node.budget.free = 2_000
     async with await RemoteStore.open(0, lambda: node.target) as store:
         futures = [asyncio.ensure_future(append(store, frame((16, bytes(300))))) for _ in range(200)]
         highest = 0
@@ -259,7 +259,7 @@ async def test_appends_wait_for_room_and_are_not_refused(node, local, monkeypatc
             await asyncio.sleep(0)
         await asyncio.gather(*futures)
         assert 0 < highest <= 2_000
-        assert node.service.node._budget.free == 2_000
+        assert node.service.node.budget.free == 2_000
 
 
 async def test_streams_are_bounded(channel, monkeypatch):

@@ -96,7 +96,7 @@ async def test_the_loops_own_timer_fires_them(tmp_path):
     async with await LocalStore.open(tmp_path) as store:
         fired = asyncio.get_running_loop().create_future()
         store.queues.watch(fired.set_result)
-        now_ms = store._due._wall_ms()
+        now_ms = store.due.wall_ms()
         await set_timers(store, timer(now_ms + 30, b"x"))
         assert await asyncio.wait_for(fired, 10) == [16]
         (frame,) = (await store.queues.fetch(16, 0, max_bytes=1)).frames
@@ -393,7 +393,7 @@ async def test_a_timer_that_is_set_while_others_are_read_is_not_passed_over(tmp_
     async with await LocalStore.open(tmp_path / "data", now_ms=clock, linger_s=0.001) as store:
         await set_timers(store, timer(clock() + 5, b"first"))
         await store.core.until_dispatched(store.log.confirmed)
-        blocking, late = behind(store).timers._blocking, [timer(clock() + 3, b"second")]
+        blocking, late = behind(store).timers.blocking, [timer(clock() + 3, b"second")]
 
         async def slow(*args):
             found = await blocking(*args)
@@ -402,7 +402,7 @@ async def test_a_timer_that_is_set_while_others_are_read_is_not_passed_over(tmp_
                 await store.core.until_dispatched(store.log.confirmed)
             return found
 
-        behind(store).timers._blocking = slow
+        behind(store).timers.blocking = slow
         clock.ms += 10
         await store.tick()
         assert sorted(await bodies(store, 16)) == [b"first", b"second"]

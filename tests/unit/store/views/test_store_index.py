@@ -5,11 +5,12 @@ import random
 import pytest
 
 from store.api.log import IndexKind
+from store.format.chunks import QueueEnd
 from store.format.frame import ROW, ROW_EXTRA, ROW_INDEX_ADDRESS, ROW_INDEX_KEY, Position, UnplacedFrame
+from store.format.placed import Placed
 from store.format.records import AddressesSeen, LogTrimmed
 from store.local.local import LocalStore
-from store.log.log import Placed
-from store.log.run import QueueEnd, RunBuilder
+from store.log.run import RunBuilder
 from store.views import Views
 from store.views import index as index_module
 from store.views.addresses import listable

@@ -10,9 +10,9 @@ from store.api.keys import Entry
 from store.api.kv_rules import end_of_prefix, slot_range, split
 from store.base.errors import NotRebuildable, StoreFull
 from store.format.frame import ONCE_PRODUCER
+from store.format.placed import Placed
 from store.format.records import GroupDeleted, GroupOffsets, KvDelete, KvPut, QueueDeleted, Settled
 from store.log import producers as table_module
-from store.log.log import Placed
 from store.log.producers import ProducerTable
 from store.log.run import Run, RunBuilder
 from store.views import Views
@@ -292,8 +292,8 @@ def test_who_reads_may_read_once_more_while_the_map_waits_to_grow(tmp_path):
 def test_another_format_is_begun_anew(tmp_path, caplog):
     feed = Feed(tmp_path / "views")
     feed.apply(frame((16, b"a")))
-    with feed.views._env.begin(write=True) as txn:
-        txn.put(b"format", b"0", db=feed.views._meta.handle)
+    with feed.views.env.begin(write=True) as txn:
+        txn.put(b"format", b"0", db=feed.views.meta.handle)
     feed.views.close()
     views = Views(tmp_path / "views")
     assert views.dispatched == 0

@@ -112,7 +112,7 @@ async def test_a_record_that_damaged_views_cannot_decide_is_not_answered_as_done
 async def test_entries_that_are_missing_are_found_by_verification(tmp_path):
     async with await put(tmp_path) as store:
         views = store.core.engine.views
-        with views._env.begin(write=True) as txn:  # what a damaged branch page looks like to whoever reads
+        with views.env.begin(write=True) as txn:  # what a damaged branch page looks like to whoever reads
             assert txn.delete(b"\0other", db=views.tables["kv"].handle)
         views.walk.step(0)
         assert store.is_damaged
@@ -129,11 +129,11 @@ async def test_an_entry_that_is_older_than_it_should_be_is_found_by_verification
     async with await put(tmp_path) as store:
         views = store.core.engine.views
         kv = views.tables["kv"]
-        with views._env.begin() as txn:
+        with views.env.begin() as txn:
             old = txn.get(b"\0other", db=kv.handle)
         await store.keys.put("other", b"newer")
         await store.core.until_dispatched(store.log.confirmed)
-        with views._env.begin(write=True) as txn:
+        with views.env.begin(write=True) as txn:
             txn.put(b"\0other", old, db=kv.handle)
         views.walk.step(0)
         with pytest.raises(ViewsDamaged):
@@ -159,7 +159,7 @@ async def test_a_walk_counts_what_is_written_beside_it(tmp_path):
             await store.keys.put(f"{n:05}", b"x")
         await store.core.until_dispatched(store.log.confirmed)
         views = store.core.engine.views
-        walk = Walk(views, views._turn)
+        walk = Walk(views, views.turn)
         rounds = 0
         while not walk.run(0):  # ends a step after some entries
             n = rounds * 37 % 2000

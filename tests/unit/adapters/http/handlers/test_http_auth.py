@@ -6,7 +6,8 @@ import pytest
 
 from adapters.http.handlers.credentials import Offered
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Authenticate, Call, Outcome, Principal, Publish
+from gateway.domain.principal import Principal
+from gateway.port.adapter import Authenticate, Call, Outcome, Publish
 from tests.support.http.http_driver import NOW_MS, Gateway, Http1Client, Http2Client, parse_responses, request
 
 TOKEN = ("authorization", "Bearer good")

@@ -10,7 +10,8 @@ import pytest
 from adapters.cloudevents import EventRoute
 from adapters.http import HttpOptions
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Principal, Subscribe
+from gateway.domain.principal import Principal
+from gateway.port.adapter import Subscribe
 from gateway.port.tickets import timer_of
 from store.api.message import Message
 from tests.support.http.http_driver import NOW_MS, Gateway, Http1Client, Http2Client

@@ -25,7 +25,7 @@ class Process:
 
     @property
     def held_bytes(self):
-        return self.factory._arriving.held_bytes
+        return self.factory.arriving.held_bytes
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_what_a_lost_connection_held_is_freed_without_a_look_for_cycles(process,
         client = Http2Client(gone)
         client.send("POST", "/topics/a", body=b"x" * 30_000, end=False)
         client.flush()
-    held = weakref.ref(gone.adapter._transport)
+    held = weakref.ref(gone.adapter.transport)
     assert held().arriving_bytes
     gc.collect()
     gc.disable()  # a process looks seldom, and what strangers have sent would stay until then

@@ -70,7 +70,7 @@ def test_the_answer_to_an_upgraded_request_waits_for_the_preface() -> None:
     silent.feed(request("GET", "/topics", *headers))
     assert HeadersFrame.type in _frame_types(silent.tick(after_ms=5_000))  # 408
     silent.feed(PREFACE + SettingsFrame(0).serialize())
-    assert not silent.adapter._busy
+    assert not silent.adapter.busy
 
 
 @pytest.mark.parametrize("settings", ["!!!", "AAMAAABkAA", "A"])
@@ -143,7 +143,7 @@ def test_an_answer_that_is_not_read_is_given_up() -> None:
     client.ask("GET", "/topics/a")
     client.read(client.gateway.tick(after_ms=5_000))
     assert client.received[max(client.received)].reset == h2.errors.ErrorCodes.CANCEL
-    assert not client.gateway.adapter._busy
+    assert not client.gateway.adapter.busy
 
 
 def test_a_request_that_does_not_end_is_timed_out() -> None:
@@ -170,8 +170,8 @@ def test_a_body_too_large_hurts_its_stream_alone() -> None:
     assert client.goaway is None
     client.h2.end_stream(found_out)
     client.flush()
-    assert client.gateway.adapter._transport._held_in_bytes == 0
-    assert not client.gateway.adapter._busy
+    assert client.gateway.adapter.transport._held_in_bytes == 0
+    assert not client.gateway.adapter.busy
 
 
 def test_a_refused_body_that_goes_on_is_reset(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ def test_a_refused_body_that_goes_on_is_reset(monkeypatch: pytest.MonkeyPatch) -
     assert client.received[large].reset == h2.errors.ErrorCodes.NO_ERROR
     client.read(client.gateway.tick(after_ms=5_000))
     assert client.received[slow].reset == h2.errors.ErrorCodes.NO_ERROR
-    assert not client.gateway.adapter._busy
+    assert not client.gateway.adapter.busy
 
 
 def test_bodies_held_together_are_limited() -> None:

@@ -76,8 +76,8 @@ def test_a_body_that_is_not_of_its_content_length_is_a_stream_error(frames: tupl
     out = gateway.feed(OPENING + wire(*frames))
     assert errors(out) == [("stream", 1, PROTOCOL)]
     assert gateway.messages == []
-    assert not gateway.adapter._busy
-    assert gateway.adapter._transport.arriving_bytes == 0
+    assert not gateway.adapter.busy
+    assert gateway.adapter.transport.arriving_bytes == 0
     assert errors(gateway.feed(wire(post(3, ("content-length", "0"), flags=ENDED)))) == []
     assert len(gateway.messages) == 1
 
@@ -131,7 +131,7 @@ def test_malformed_trailers_reset_their_stream(trailers: HeadersFrame) -> None:
     gateway = Gateway()
     assert errors(gateway.feed(OPENING + wire(post(1), trailers))) == [("stream", 1, PROTOCOL)]
     assert gateway.messages == []
-    assert not gateway.adapter._busy
+    assert not gateway.adapter.busy
 
 
 def test_bodies_of_malformed_requests_leave_the_window() -> None:

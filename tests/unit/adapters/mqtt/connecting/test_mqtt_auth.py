@@ -10,7 +10,8 @@ from adapters.mqtt.codec.reason import ReasonCode as Code
 from adapters.mqtt.connecting.authentication import DATA_BYTES_MAX, ROUNDS_COUNT_MAX
 from adapters.mqtt.messages.options import Options
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Authenticate, Challenge, DropWill, OpenedSession, OpenSession, Outcome, Principal
+from gateway.domain.principal import Principal
+from gateway.port.adapter import Authenticate, Challenge, DropWill, OpenedSession, OpenSession, Outcome
 from gateway.security.scram import MECHANISM
 from tests.support.mqtt.mqtt_driver import Driver
 from tests.support.mqtt.mqtt_scram import CONTINUE, REAUTHENTICATE, ScramDriver, auth, said

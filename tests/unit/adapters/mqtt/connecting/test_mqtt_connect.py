@@ -18,8 +18,9 @@ from adapters.mqtt.codec.packets import (
 )
 from adapters.mqtt.messages.options import Options
 from gateway.domain.errors import Cause, Refusal
+from gateway.domain.principal import Principal
 from gateway.port import adapter as port
-from gateway.port.adapter import Authenticate, Call, Close, EndSession, OpenSession, Outcome, Principal, SaveSession
+from gateway.port.adapter import Authenticate, Call, Close, EndSession, OpenSession, Outcome, SaveSession
 from tests.support.mqtt.mqtt_driver import INFO, NOW_MS, Driver, packets_in
 
 
@@ -73,7 +74,7 @@ def test_the_mqtt_5_connack_says_what_there_is():
     )
     connack = driver.connect(client_id="", properties=Properties(session_expiry_s=1_000))
     properties = connack.properties
-    assert properties.assigned_client_id == driver.adapter._context.client_id
+    assert properties.assigned_client_id == driver.adapter.context.client_id
     assert len(properties.assigned_client_id) > 30
     assert properties.session_expiry_s == 100
     assert properties.receive_maximum == 50

@@ -7,7 +7,8 @@ from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.messages.messages import publisher_of
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.messages.sparkplug import sparkplug_of
-from gateway.port.adapter import OpenSession, Outcome, Principal
+from gateway.domain.principal import Principal
+from gateway.port.adapter import OpenSession, Outcome
 from tests.support.mqtt.mqtt_driver import Driver, batch_of
 
 PROTOBUF = "application/x-protobuf"

@@ -16,8 +16,9 @@ from adapters.mqtt.codec.properties import Properties
 from gateway.domain.access import Identity, Permissions, Rules
 from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.errors import Cause, Refusal
+from gateway.domain.principal import Principal
 from gateway.port import adapter as port
-from gateway.port.adapter import Close, OpenedSession, Outcome, Principal
+from gateway.port.adapter import Close, OpenedSession, Outcome
 from store.api.message import Message
 from tests.support.mqtt.mqtt_driver import Driver
 

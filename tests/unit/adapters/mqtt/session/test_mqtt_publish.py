@@ -20,8 +20,9 @@ from adapters.mqtt.codec.packets import (
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.session.session_state import NO_EXCHANGES, load
 from gateway.domain.errors import Cause, Refusal
+from gateway.domain.principal import Principal
 from gateway.port import adapter as port
-from gateway.port.adapter import Outcome, Principal
+from gateway.port.adapter import Outcome
 from store.api.message import Message
 from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of
 

@@ -8,7 +8,8 @@ from adapters.mqtt.codec import Properties, encode
 from adapters.mqtt.codec.packets import Publish, Pubrel
 from adapters.mqtt.messages.options import Options
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import DONE, Outcome, Principal
+from gateway.domain.principal import Principal
+from gateway.port.adapter import DONE, Outcome
 from gateway.port.adapter import Publish as PublishEffect
 from tests.support.mqtt.mqtt_driver import Driver
 

@@ -258,7 +258,7 @@ def test_qos_0_needs_no_room():
 def test_packet_identifiers_go_round():
     driver = subscribed(4, request(qos=1))
     driver.deliver(batch_of(message(qos=1)))
-    driver.adapter.session.inflight._next_id = 65_535
+    driver.adapter.session.inflight.next_packet_id = 65_535
     driver.deliver(batch_of(message(qos=1), message(qos=1)))
     assert [p.packet_id for p in driver.out()] == [1, 65_535, 2]
 

@@ -430,7 +430,7 @@ async def test_a_cancelled_range_gives_its_transaction_back(store):
     await asyncio.gather(*reads, return_exceptions=True)
     await store.keys.range()
     async with asyncio.timeout(10):
-        while store.core.engine.views._snapshots:
+        while store.core.engine.views.snapshots:
             await asyncio.sleep(0.001)
 
 
@@ -473,7 +473,7 @@ async def test_holds_of_one_revision_are_counted(store):
     store.keys.release(first)
     with pytest.raises(RevisionCompacted):
         await store.keys.range(at_revision=first)
-    assert not store.core.engine.views._snapshots
+    assert not store.core.engine.views.snapshots
 
 
 async def test_holds_that_nobody_reads_are_released(store, clock):

@@ -2,10 +2,11 @@
 
 import pytest
 
+from store.format.chunks import QueueEnd
+from store.format.placed import Placed
 from store.format.records import KvPut, KvTransaction, LogTrimmed
 from store.local.local import LocalStore
-from store.log.log import Placed
-from store.log.run import QueueEnd, RunBuilder
+from store.log.run import RunBuilder
 from store.views import Views
 from tests.support.store.store_kit import append, records_frame
 

@@ -109,7 +109,7 @@ async def test_what_had_no_effect_is_not_history(store):
     await store.keys.put("end", b"")
     wanted = [("put", "a", b"1"), ("put", "a", b"2"), ("put", "end", b"")]
     assert brief(await seen(store, 3, from_revision=0)) == wanted
-    if store.core.recent._runs:
+    if store.core.recent.runs():
         await store.core.until_dispatched(store.log.confirmed)
     assert brief(await seen(store, 3, from_revision=0)) == wanted
 
