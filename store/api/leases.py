@@ -77,6 +77,14 @@ class LeaseCalls(Protocol):
         Raises `LeaseLost` when `owner` does not hold all of them; then nothing is done.
         """
 
+    async def commit(
+        self, owner: int, settled: Sequence[tuple[QueueNumber, Sequence[QueueOffset]]], rows: bytes, payload: bytes
+    ) -> None:
+        """Does the same for several queues, each once: all of them are settled and the rows appended, or nothing is.
+
+        Of a cluster all queues lie in one store group. The group of consumers is "".
+        """
+
     async def reject(
         self,
         queue: QueueNumber,

@@ -9,7 +9,7 @@ from store.api.handle import queue_of
 from store.api.leases import LeaseCalls
 from store.base.errors import BadHandle, StoreError
 from store.cluster.store_groups import StoreGroups, routed
-from store.format.frame import ROW, QueueNumber, QueueOffset
+from store.format.frame import FIRST_QUEUE, ROW, QueueNumber, QueueOffset
 from store.format.policy import LeasePolicy
 
 T = TypeVar("T")
@@ -37,6 +37,16 @@ class ClusterLeases(LeaseCalls):
         if any(self._groups.group(QueueNumber(row[0])) != here for row in ROW.iter_unpack(rows)):
             raise ValueError(f"messages of queue {queue} are forwarded within their store group, {here}")
         await self._groups.log(here).leases.forward(queue, owner, offsets, rows, payload, group=group)
+
+    async def commit(
+        self, owner: int, settled: Sequence[tuple[QueueNumber, Sequence[QueueOffset]]], rows: bytes, payload: bytes
+    ) -> None:
+        """See `LeaseCalls.commit`. Raises ValueError unless all queues lie in one group."""
+        queues = [*(queue for queue, _ in settled), *(QueueNumber(row[0]) for row in ROW.iter_unpack(rows))]
+        groups = {self._groups.group(queue) for queue in queues if queue >= FIRST_QUEUE}
+        if len(groups) != 1:
+            raise ValueError(f"a commit is of one store group, not of {sorted(groups)}")
+        await self._groups.log(groups.pop()).leases.commit(owner, settled, rows, payload)
 
     def requeue(
         self,

@@ -139,6 +139,13 @@ class LocalLeases:
         self._core.check_open()
         await self._lending.forward(queue, owner, offsets, rows, payload, group=group)
 
+    async def commit(
+        self, owner: int, settled: Sequence[tuple[QueueNumber, Sequence[QueueOffset]]], rows: bytes, payload: bytes
+    ) -> None:
+        """See `LeaseCalls.commit`. When it raises, the messages will be lent again."""
+        self._core.check_open()
+        await self._lending.commit(owner, settled, rows, payload)
+
     async def reject(
         self,
         queue: QueueNumber,

@@ -266,30 +266,49 @@ class Lending:
             self._awakened((leases.queue,))
 
     async def forward(
-        self, queue: QueueNumber, owner: int, offsets: Sequence[int], rows: bytes, payload: bytes, *, group: str
+        self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], rows: bytes, payload: bytes, *, group: str
     ) -> None:
         """See `LeaseCalls.forward`. When it raises, the messages will be lent again."""
-        leases = self._recent.leases.get(queue, group)
-        if leases is None or not leases.held(owner).issuperset(offsets):
-            raise LeaseLost(f"some messages of queue {queue} are not held any more")
-        ranges = leases.begin_settling(owner, offsets)
-        settled = encode(Settled(queue, tuple(ranges), group, leases.known))
-        row = ROW.pack(LEASES_QUEUE, len(payload), len(settled), 0, 0, 0, 0, 0)
-        await self._append_settling(leases, ranges, UnplacedFrame.build(rows + row, payload + settled))
+        await self.commit(owner, [(queue, offsets)], rows, payload, group=group)
 
-    async def _append_settling(self, leases: LeaseQueue, ranges: Sequence[Range], frame: UnplacedFrame) -> None:
+    async def commit(
+        self,
+        owner: int,
+        settled: Sequence[tuple[QueueNumber, Sequence[QueueOffset]]],
+        rows: bytes,
+        payload: bytes,
+        *,
+        group: str = "",
+    ) -> None:
+        """See `LeaseCalls.commit`. When it raises, the messages will be lent again."""
+        found: list[tuple[LeaseQueue, Sequence[QueueOffset]]] = []
+        for queue, offsets in settled:
+            leases = self._recent.leases.get(queue, group)
+            if leases is None or not leases.held(owner).issuperset(offsets):
+                raise LeaseLost(f"some messages of queue {queue} are not held any more")
+            found.append((leases, offsets))
+        taken = [(leases, leases.begin_settling(owner, offsets)) for leases, offsets in found]
+        for leases, ranges in taken:
+            record = encode(Settled(leases.queue, tuple(ranges), group, leases.known))
+            rows += ROW.pack(LEASES_QUEUE, len(payload), len(record), 0, 0, 0, 0, 0)
+            payload += record
+        await self._append_settling(taken, UnplacedFrame.build(rows, payload))
+
+    async def _append_settling(self, taken: Sequence[tuple[LeaseQueue, Sequence[Range]]], frame: UnplacedFrame) -> None:
         """Appends a frame that settles what is nobody's. It is lendable again when that fails."""
         appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(outcome: Appended | StoreError) -> None:
             if isinstance(outcome, StoreError):
-                leases.restore(ranges, delivered=True)
+                for leases, ranges in taken:
+                    leases.restore(ranges, delivered=True)
                 if not appended.done():
                     appended.set_exception(outcome)
                 return
             queues = dict.fromkeys(queue for queue, *_ in ROW.iter_unpack(frame.rows) if queue >= FIRST_QUEUE)
             self._awakened([QueueNumber(queue) for queue in queues])
-            self._advanced(leases)
+            for leases, _ in taken:
+                self._advanced(leases)
             if not appended.done():
                 appended.set_result(None)
 
@@ -391,7 +410,7 @@ class Lending:
                 )
                 gone = {*moved, *_offsets(located.unreadable)}
                 left = [offset for offset in left if offset not in gone]
-                await self._append_settling(leases, ranges_of(moved), frame)
+                await self._append_settling([(leases, ranges_of(moved))], frame)
         except BaseException:
             leases.restore(ranges_of(left), delivered=False)
             raise

@@ -6,6 +6,7 @@ from typing import Any
 from store.api.leases import Lease, LeaseCalls
 from store.base.errors import LeaseLost
 from store.format.frame import QueueNumber, QueueOffset
+from store.format.ranges import Range
 from store.remoting.caller import nothing
 from store.remoting.core import Remote, decoder
 from store.remoting.stubs import stubs
@@ -81,6 +82,20 @@ class RemoteLeases(LeaseCalls):
         asked = arguments.Forward(queue, owner, tuple(ranges), rows, payload, group)
         await self._remote.call("forward", asked, nothing)
         self._remote.held.drop(owner, queue, group, offsets)
+
+    async def commit(
+        self, owner: int, settled: Sequence[tuple[QueueNumber, Sequence[QueueOffset]]], rows: bytes, payload: bytes
+    ) -> None:
+        """See `LeaseCalls.commit`."""
+        held = self._remote.held
+        asked: list[tuple[int, tuple[Range, ...]]] = []
+        for queue, offsets in settled:
+            ranges, lost = held.known(owner, queue, "", offsets)
+            _check_lost(queue, lost)
+            asked.append((queue, tuple(ranges)))
+        await self._remote.call("commit", arguments.Commit(owner, tuple(asked), rows, payload), nothing)
+        for queue, offsets in settled:
+            held.drop(owner, queue, "", offsets)
 
     async def reject(
         self,

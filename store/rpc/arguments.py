@@ -277,6 +277,15 @@ class Forward(Arguments):
     group: str
 
 
+class Commit(Arguments):
+    """See `LeaseCalls.commit`."""
+
+    owner: Integer
+    settled: Annotated[tuple[tuple[Queue, Ranges], ...], _Items]
+    rows: bytes
+    payload: bytes
+
+
 class Reject(Arguments):
     """See `LeaseCalls.reject`."""
 

@@ -167,6 +167,7 @@ _ROWS: Final = (
     Row("take", _a.Take, LeaseCalls.take, AGAIN),
     Row("settle", _a.Settle, LeaseCalls.settle, HELD, Kind.OWNED),
     Row("forward", _a.Forward, LeaseCalls.forward, HELD, Kind.OWNED),
+    Row("commit", _a.Commit, LeaseCalls.commit, HELD),
     Row("reject", _a.Reject, LeaseCalls.reject, HELD, Kind.OWNED),
     Row("requeue", _a.Requeue, LeaseCalls.requeue, SESSION),
     Row("extend", _a.Extend, LeaseCalls.extend, HELD, Kind.OWNED),

@@ -117,6 +117,12 @@ async def _requeue(session: "Session", asked: arguments.Requeue, _number: int, _
     return encode(None)
 
 
+async def _commit(session: "Session", asked: arguments.Commit, _number: int, _share: Share) -> bytes:
+    settled = [(QueueNumber(queue), _offsets(ranges)) for queue, ranges in asked.settled]
+    await session.store.leases.commit(session.owner(asked.owner), settled, asked.rows, asked.payload)
+    return encode(None)
+
+
 _SPELLED: Mapping[str, _Run] = {
     "hello": lambda session, asked, _n, _s: session.hello(asked),
     "ping": _ping,
@@ -132,6 +138,7 @@ _SPELLED: Mapping[str, _Run] = {
     "kv_watched": lambda session, asked, _n, share: session.kv_watched(asked, share),
     "kv_unwatch": lambda session, asked, _n, _s: session.kv_unwatch(asked),
     "take": lambda session, asked, _n, share: session.take(asked, share),
+    "commit": _commit,
     "requeue": _requeue,
     "release": lambda session, asked, _n, _s: session.release(asked),
 }

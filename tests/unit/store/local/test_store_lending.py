@@ -586,3 +586,44 @@ async def test_what_is_settled_while_its_queue_is_deleted_is_not_of_the_next_one
         assert await take(store, group=group) == expected
     async with await LocalStore.open(tmp_path / "data") as store:
         assert await take(store, group=group) == expected
+
+
+# ---- several queues at once
+
+
+async def test_a_commit_settles_messages_of_several_queues_and_appends_rows(store):
+    await put(store, b"a", b"b")
+    await put(store, b"c", queue=17)
+    await take(store)
+    await take(store, queue=17)
+    await store.leases.commit(ME, [(16, [0]), (17, [0])], ROW.pack(40, 0, 3, 0, 0, 0, 0, 0), b"new")
+    assert await take(store, queue=40) == [b"new"]
+    store.leases.release(ME)
+    assert await take(store) == [b"b"]
+    assert await take(store, queue=17) == []
+
+
+async def test_a_commit_of_something_that_is_not_held_does_nothing(store):
+    await put(store, b"a")
+    await put(store, b"c", queue=17)
+    await take(store)
+    with pytest.raises(LeaseLost):
+        await store.leases.commit(ME, [(16, [0]), (17, [0])], ROW.pack(40, 0, 3, 0, 0, 0, 0, 0), b"new")
+    assert await take(store, queue=40) == []
+    store.leases.release(ME)
+    assert await take(store) == [b"a"]
+
+
+async def test_a_commit_that_fails_gives_all_queues_back_what_they_lent(tmp_path):
+    files = FaultyFiles()
+    store = await LocalStore.open(tmp_path, files=files)
+    await put(store, b"a")
+    await put(store, b"c", queue=17)
+    await take(store)
+    await take(store, queue=17)
+    files.sync_error = errno.EIO
+    with pytest.raises(AppendOutcomeUnknown):
+        await store.leases.commit(ME, [(16, [0]), (17, [0])], b"", b"")
+    for queue in (16, 17):
+        assert len(await store.leases.take(queue, OTHER, max_count=1)) == 1
+    await store.close()

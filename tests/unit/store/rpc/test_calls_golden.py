@@ -147,6 +147,7 @@ SAMPLES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("leases.settle", (16, 5, range(3, 9)), {"group": "g"}),
     ("leases.forward", (16, 5, [3, 4], b"rows", b"payload"), {}),
     ("leases.forward", (16, 5, [3, 4], b"rows", b"payload"), {"group": "g"}),
+    ("leases.commit", (5, [(16, [3, 4]), (17, [0])], b"rows", b"payload"), {}),
     ("leases.reject", (16, 5, [3, 4]), {}),
     ("leases.reject", (16, 5, [3, 4]), {"reason": "why", "group": "g"}),
     ("leases.requeue", (16, 5, [3, 4]), {}),
