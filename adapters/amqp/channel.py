@@ -13,6 +13,7 @@ from adapters.amqp.connection_output import ConnectionOutput
 from adapters.amqp.delivery import deliver_frames, deliver_prefix, get_ok_frames
 from adapters.amqp.properties import SHORT_BYTES_MAX
 from adapters.amqp.publishing import Content
+from adapters.amqp.transactions import Transaction
 from adapters.amqp.wire import (
     ACCESS_REFUSED,
     FRAME_END,
@@ -97,7 +98,8 @@ class Consumer:
             return 1 << 30
         credit = self.prefetch - self.unacknowledged
         if channel.prefetch_shared:
-            credit = min(credit, channel.prefetch_shared - len(channel.unacknowledged))
+            held = 0 if channel.transaction is None else channel.transaction.settled_count
+            credit = min(credit, channel.prefetch_shared - len(channel.unacknowledged) - held)
         return max(0, credit)
 
 
@@ -115,6 +117,7 @@ class Channel:
         self.published = 0  # messages, with confirm.select since then: the next one's tag is one more
         self.outstanding = 0  # groups of messages that have not been answered
         self.queue = ""  # the queue declared last, which an empty name stands for
+        self.transaction: Transaction | None = None  # tx.select
         self.prefetch = 0  # of consumers to come; 0: no limit of the client's
         self.prefetch_shared = 0  # of all consumers together; 0: none
         self.consumers: dict[str, Consumer] = {}
@@ -129,7 +132,7 @@ class Channel:
     @property
     def publishable(self) -> bool:
         """Returns whether a message may begin now."""
-        return self.state is State.OPEN and not self.waiting and self.content is None
+        return self.state is State.OPEN and not self.waiting and self.content is None and self.transaction is None
 
     def send(self, method: type[Frame], *values: Any) -> None:
         """Sends a method on this channel."""
@@ -165,6 +168,8 @@ class Channel:
         for consumer in self.consumers.values():
             self.output.drop_consumer(consumer)
         self.consumers.clear()
+        if self.transaction is not None:
+            self.unacknowledged |= self.transaction.forget()
         for consumer, offset in self.unacknowledged.values():
             self.output.settled((consumer.queue, consumer.number), "requeue", offset)
         self.unacknowledged.clear()
@@ -241,14 +246,21 @@ class Channel:
             tags = list(_up_to(unacknowledged, tag or self.delivered))
         if not tags and (tag or not multiple):
             raise ProtocolError(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
-        output = self.output
+        if self.transaction is not None:
+            for each in tags:
+                self.transaction.settle(each, outcome, *unacknowledged.pop(each))
+            return
         for each in tags:
-            consumer, offset = unacknowledged.pop(each)
-            output.settled((consumer.queue, consumer.number), outcome, offset)
-            consumer.unacknowledged -= 1
-            output.freed(consumer)
+            self.done(outcome, *unacknowledged.pop(each))
         if self.prefetch_shared:
             self.free_consumers()
+
+    def done(self, outcome: str | None, consumer: Consumer, offset: QueueOffset) -> None:
+        """Settles a delivered message, or, with None, notes that it is settled."""
+        if outcome is not None:
+            self.output.settled((consumer.queue, consumer.number), outcome, offset)
+        consumer.unacknowledged -= 1
+        self.output.freed(consumer)
 
     def free_consumers(self) -> None:
         """All consumers may have other credit."""

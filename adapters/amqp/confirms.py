@@ -68,7 +68,10 @@ class Publisher:
         return any(of is channel for of, _ in self.starts)
 
     def add(self, channel: "Channel", message: Message, *, mandatory: bool) -> None:
-        """Publishes a message with those of this read."""
+        """Publishes a message with those of this read, or with the commit of its channel's transaction."""
+        if channel.transaction is not None:
+            channel.transaction.add(message, mandatory=mandatory)
+            return
         self.turn(channel)
         if mandatory:
             self.mandatory.append(len(self.messages))

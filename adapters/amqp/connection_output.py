@@ -41,6 +41,7 @@ class ConnectionOutput:
         self.payload_max = 0  # bytes of a frame without its overhead
         self.hears_cancels = False  # the client understands basic.cancel from us
         self.assembling_bytes = 0  # of bodies not yet whole
+        self.transaction_bytes = 0  # of messages in transactions, on all channels
         self.fetching_count = 0  # basic.get under way
         self.waits_for_room = False  # a basic.get does, until what is to be written has been taken
         self._out: list[bytes] = []

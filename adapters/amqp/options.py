@@ -39,6 +39,12 @@ class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             "more",
         ),
     ] = 32 << 20
+    transaction_bytes_max: Annotated[
+        int, Meta(ge=1, le=32 << 20, description="bodies in transactions, over all channels of a connection")
+    ] = 16 << 20
+    transaction_count_max: Annotated[
+        int, Meta(ge=1, le=65_536, description="messages published in one transaction")
+    ] = 16_384
     arriving_bytes_max: Annotated[
         int,
         Meta(

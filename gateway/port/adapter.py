@@ -22,6 +22,7 @@ from gateway.domain.forwarding import Forwarding
 from gateway.domain.idempotency import IdempotencyKey, StoredRequest
 from gateway.domain.principal import Principal
 from gateway.port.marks import NO_MARKS, Fence, Marks, OpenedMarks
+from gateway.port.transaction import Transaction
 from store.api.message import Message
 from store.format.frame import Position, QueueOffset
 
@@ -64,6 +65,7 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
     marks: Marks | None = None  # stored with the messages, in the same frames
     key: IdempotencyKey | None = None  # stored once under this key; refused with `KeyRepeated` when it was before
     fence: Fence | None = None  # stored unless its publisher's name has a later owner; refused with a conflict then
+    transaction: Transaction | None = None  # done as a whole, with what it settles
 
 
 class Subscribe(_Value, frozen=True, kw_only=True):

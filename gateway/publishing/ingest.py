@@ -33,6 +33,7 @@ from gateway.publishing.retained import retained_change
 from gateway.publishing.router import SPREAD, Route, Router, UnknownTopicError
 from gateway.publishing.singles import Singles
 from gateway.publishing.topic_shares import creator_of
+from gateway.publishing.transactions import complete
 from store.api.client import StoreClient
 from store.api.message import Message, encode
 from store.format.frame import ROW, ROW_EXTRA, Position
@@ -173,7 +174,7 @@ class Ingest:
         waiting, self._waiting = self._waiting, []
         for n, (publisher, effect, size_bytes, denied) in enumerate(waiting):
             stored = effect.marks.stored if effect.marks is not None else ()
-            if alone := effect.once or stored:  # it shares its frames with nobody
+            if alone := effect.once or stored or effect.transaction is not None:  # it shares its frames with nobody
                 self._append_all()
             receipt = Receipt(publisher, effect, size_bytes, denied)
             missing = self._add(receipt)
@@ -185,6 +186,8 @@ class Ingest:
                 self._parked = missing
                 self._waiting = waiting[n:] + self._waiting
                 break
+            if receipt.transaction is not None:
+                complete(receipt, self._building, self._router)
             self._waiting_bytes -= size_bytes
             self._outgoing.expect(receipt)
             for frame in receipt.parts:

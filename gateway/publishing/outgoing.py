@@ -1,5 +1,6 @@
 """Frames that are ready go to their store groups, and publishers are answered in the order of their messages."""
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from gateway.publishing.publishing import (
 )
 from gateway.publishing.refusing_groups import RefusingGroups
 from gateway.publishing.router import Router
+from gateway.publishing.transactions import commit
 from store.api.client import StoreClient
 from store.api.log import Appended
 from store.base.errors import StoreError, StoreUnreachable
@@ -57,6 +59,7 @@ class Outgoing:
         self._compress_bytes_min = compress_bytes_min  # payloads that large are compressed; 0: none
         self._last: dict[Publisher, Receipt] = {}  # the last one of each that is not answered
         self.under_way = 0  # frames that were handed over and have not ended
+        self._commits: set[asyncio.Future[Appended | StoreError]] = set()
         self.alone: dict[Publisher, Receipt | None] = {}  # with a single message under way; the first behind it
 
     @property
@@ -87,6 +90,9 @@ class Outgoing:
             self.under_way += 1
             self._soon(partial(self._done, frame, Appended(origin_of(group), duplicate=True)))
             return
+        if frame.settles:
+            self._commit(frame)
+            return
         producer = Producer(frame.once | ONCE_PRODUCER) if frame.once else self._producers.get(group)
         if producer is None:
             producer = self._producers[group] = Producer(self._new_producer())
@@ -109,6 +115,15 @@ class Outgoing:
             return
         store.log.append(unplaced, partial(self._done, frame))
         self.under_way += 1
+
+    def _commit(self, frame: Building) -> None:
+        """Hands the part of a transaction that settles something to its group."""
+        frame.began_s = self._clock()
+        self.under_way += 1
+        task = asyncio.ensure_future(commit(self._store.logs.get(frame.group), frame))
+        self._commits.add(task)
+        task.add_done_callback(self._commits.discard)
+        task.add_done_callback(lambda done: self._done(frame, done.result()))
 
     def _done(self, frame: Building, result: Appended | StoreError) -> None:
         """A frame has ended. A store that refuses one says so ahead of those it is still writing; we do not."""

@@ -18,7 +18,7 @@ from gateway.publishing.session_marks import marks_change
 from store.api.log import Appended
 from store.api.message import Message
 from store.base.errors import AppendOutcomeUnknown, CorruptFrame, FrameTooLarge, StoreError, StoreFull, StoreOverloaded
-from store.format.frame import Position
+from store.format.frame import Position, QueueNumber, QueueOffset
 from store.guards.rows import guard_row
 
 FRAME_PAYLOAD_BYTES: Final = 512 << 10  # a frame is closed when its payload has grown past this
@@ -69,11 +69,13 @@ class Building:
         "guarded",
         "named",
         "once",
+        "owner",
         "pos",
         "receipts",
         "records",
         "result",
         "rows",
+        "settles",
         "singles",
         "stored",
         "sync",
@@ -92,6 +94,8 @@ class Building:
         self.once = 0  # what it is stored once by, if it is not by its producer's sequence
         self.stored = False  # its log has all of it already
         self.guarded = False  # whether some of its rows are guards (`store.guards`)
+        self.settles: list[tuple[QueueNumber, Sequence[QueueOffset]]] = []  # of a transaction
+        self.owner = 0  # who holds what is settled
         self.sync = False  # whether it must be on disk before it is acknowledged
         self.began_s = 0.0  # when it was handed to the store
         self.result: Appended | StoreError | None = None
@@ -147,6 +151,7 @@ class Receipt:
         "runs",
         "size_bytes",
         "token",
+        "transaction",
         "who",
     )
 
@@ -166,6 +171,7 @@ class Receipt:
         self.marks: Marks | None = effect.marks
         self.key: IdempotencyKey | None = effect.key
         self.fence: Fence | None = effect.fence
+        self.transaction = effect.transaction
         # Sent again, by another proxy maybe, it has to find the same log.
         self.pinned = effect.key is not None or effect.once != 0
         self.failed: tuple[Building, ...] = ()  # the frames in which its guard has failed
@@ -264,6 +270,8 @@ def outcome_of(receipt: Receipt) -> Outcome:
             return Outcome(error=OwnershipLost(receipt.fence.name.hex()))
         if len(receipt.failed) == len(receipt.parts):
             return Outcome(error=KeyRepeated(next(iter(receipt.parts)).group, refused))  # where its answer's place was
+    if receipt.transaction is not None:
+        return _whole_outcome(receipt)
     if len(receipt.parts) > 1:
         return _spread_outcome(receipt)
     for frame, first_row in receipt.parts.items():
@@ -273,6 +281,15 @@ def outcome_of(receipt: Receipt) -> Outcome:
         assert result is not None
         return Outcome(error=refusal_of(result))
     return Outcome(refused=refused) if refused else DONE
+
+
+def _whole_outcome(receipt: Receipt) -> Outcome:
+    """Returns the outcome of a transaction: it is done in all groups, in none, or in some, which is an error too."""
+    errors = [frame.result for frame in receipt.parts if isinstance(frame.result, StoreError)]
+    if not errors:
+        return Outcome(refused=receipt.refused) if receipt.refused else DONE
+    refusal = refusal_of(errors[0])
+    return Outcome(error=refusal if len(errors) == len(receipt.parts) else _in_part(refusal))
 
 
 def with_denied(outcome: Outcome, denied: Mapping[int, Refusal]) -> Outcome:

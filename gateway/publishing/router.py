@@ -120,6 +120,10 @@ class Router:
         self.groups: dict[int, int] = {}  # of every queue in a route: the store group that it lies in
         controller.watch(self._forget_all)
 
+    def group_of(self, queue: int) -> int | None:
+        """Returns the store group that a queue lies in; None for a queue that there is not."""
+        return self._controller.group_of_queue(queue)
+
     def topic_of(self, address: str) -> str:
         """The topic an address belongs to: the first rule of the configuration that matches, else its first level."""
         found = self._rules.match(address)

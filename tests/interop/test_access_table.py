@@ -189,6 +189,7 @@ AMQP: dict[str, Callable[[Any], Any] | None] = {
     "Basic.Consume": lambda one: one.basic_consume("closed-q", lambda *_: None),
     "Basic.Get": lambda one: one.basic_get("closed-q"),
     "Basic.Publish": lambda one: (one.confirm_delivery(), one.basic_publish("", "closed-q", b"x", mandatory=True)),
+    "Tx.Commit": lambda one: (one.tx_select(), one.basic_publish("", "closed-q", b"x"), one.tx_commit()),
     **dict.fromkeys(
         [
             *(
@@ -197,7 +198,6 @@ AMQP: dict[str, Callable[[Any], Any] | None] = {
                 "Channel.FlowOk",
                 "Confirm.Select",
                 "Tx.Select",
-                "Tx.Commit",
                 "Tx.Rollback",
             ),
             *("Basic.Qos", "Basic.Cancel", "Basic.CancelOk", "Basic.Ack", "Basic.Nack", "Basic.Reject"),
@@ -211,6 +211,10 @@ AMQP_MORE: list[Callable[[Any], Any]] = [
     lambda one: one.queue_declare("closed-q"),
     lambda one: one.queue_declare("closed-q", durable=True),
     lambda one: one.queue_delete("closed-q"),
+    lambda one: one.queue_declare("mine/d", arguments={"x-dead-letter-exchange": "closed-x"}),
+    lambda one: one.queue_declare(
+        "mine/d", arguments={"x-dead-letter-exchange": "amq.topic", "x-dead-letter-routing-key": "closed.there"}
+    ),
     lambda one: one.queue_bind("mine/q", "amq.topic", "closed.#"),
     lambda one: (one.confirm_delivery(), one.basic_publish("amq.topic", "closed.there", b"x", mandatory=True)),
     lambda one: (one.confirm_delivery(), one.basic_publish("closed-x", "k", b"x", mandatory=True)),

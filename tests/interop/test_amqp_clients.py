@@ -178,12 +178,6 @@ def test_a_mistake_closes_its_channel_alone(connect, mistake, code):
     assert connection.channel().is_open
 
 
-def test_transactions_are_not_implemented(connect):
-    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as info:
-        connect().channel().tx_select()
-    assert info.value.reply_code == 540
-
-
 def test_a_wrong_password_is_refused(shared_gateway):
     wrong = parameters(shared_gateway, credentials=pika.PlainCredentials("guest", "wrong"))
     with pytest.raises(pika.exceptions.ProbableAuthenticationError):

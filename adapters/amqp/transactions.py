@@ -1,0 +1,86 @@
+"""The transaction of a channel: what it has published and acknowledged since the last commit (AMQP 0-9-1, 1.9)."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from adapters.amqp.wire import PRECONDITION_FAILED
+from gateway.domain.errors import ProtocolError
+from store.api.message import Message
+from store.format.frame import QueueNumber, QueueOffset
+
+if TYPE_CHECKING:
+    from adapters.amqp.channel import Consumer
+    from adapters.amqp.connection_output import ConnectionOutput
+
+
+class _Settled(NamedTuple):
+    """A delivered message that the transaction acknowledges, rejects or gives back."""
+
+    outcome: str
+    consumer: "Consumer"
+    offset: QueueOffset
+
+
+class Work(NamedTuple):
+    """All that one commit does."""
+
+    messages: list[Message]
+    mandatory: list[int]  # indexes of messages
+    settled: dict[int, _Settled]  # by delivery tag
+
+    def acknowledged(self) -> list[tuple[QueueNumber, list[QueueOffset]]]:
+        """Returns the offsets that are acknowledged, by queue."""
+        found: dict[QueueNumber, list[QueueOffset]] = {}
+        for one in self.settled.values():
+            if one.outcome == "ack":
+                found.setdefault(QueueNumber(one.consumer.number), []).append(one.offset)
+        return list(found.items())
+
+
+class Transaction:
+    """The work of a channel since the last commit. The bytes of all are counted in `output.transaction_bytes`."""
+
+    def __init__(self, output: "ConnectionOutput") -> None:
+        self._output = output
+        self._work = Work([], [], {})
+        self._size_bytes = 0
+
+    @property
+    def settled_count(self) -> int:
+        """Returns how many delivered messages it settles."""
+        return len(self._work.settled)
+
+    def add(self, message: Message, *, mandatory: bool) -> None:
+        """Publishes a message with the commit. Raises `ProtocolError` (PRECONDITION_FAILED) where that is too much."""
+        output, work = self._output, self._work
+        if len(work.messages) >= output.options.transaction_count_max:
+            raise ProtocolError(
+                PRECONDITION_FAILED,
+                f"a transaction has at most {output.options.transaction_count_max} messages "
+                "(adapters.amqp.transaction_count_max)",
+            )
+        if work.messages and output.transaction_bytes + len(message.body) > output.options.transaction_bytes_max:
+            raise ProtocolError(
+                PRECONDITION_FAILED,
+                f"transactions have at most {output.options.transaction_bytes_max} bytes of bodies "
+                "(adapters.amqp.transaction_bytes_max)",
+            )
+        if mandatory:
+            work.mandatory.append(len(work.messages))
+        work.messages.append(message)
+        self._size_bytes += len(message.body)
+        output.transaction_bytes += len(message.body)
+
+    def settle(self, tag: int, outcome: str, consumer: "Consumer", offset: QueueOffset) -> None:
+        """Settles a delivered message with the commit."""
+        self._work.settled[tag] = _Settled(outcome, consumer, offset)
+
+    def take(self) -> Work:
+        """Takes all that is to be done; the next transaction begins."""
+        work, self._work = self._work, Work([], [], {})
+        self._output.transaction_bytes -= self._size_bytes
+        self._size_bytes = 0
+        return work
+
+    def forget(self) -> "dict[int, tuple[Consumer, QueueOffset]]":
+        """Does nothing of it; returns the messages that are not acknowledged after all, by their delivery tags."""
+        return {tag: (one.consumer, one.offset) for tag, one in self.take().settled.items()}
