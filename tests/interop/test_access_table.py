@@ -108,6 +108,8 @@ HTTP: dict[str, Http] = {
     "POST /kv-holds": http(201, 201, "/kv-holds"),  # tells how much is written in all
     "DELETE /kv-holds": http(404, 404, "/kv-holds?revision=1"),
     "GET /groups": http(200, 200, "/groups", "/groups?limit=1"),
+    "GET /docs": http(200, 200, "/docs"),
+    "GET /openapi.json": http(200, 200, "/openapi.json"),
     "GET /subscriptions": http(200, 200, "/subscriptions", "/subscriptions?limit=1"),
     "POST /subscriptions": http(
         403,

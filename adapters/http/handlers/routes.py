@@ -14,6 +14,7 @@ Handlers raise `Refusal` and `HttpError` for what they refuse.
     /kv and below               keys and values: `adapters.http.handlers.keys`
     /groups and below           consumers that read a topic together: `adapters.http.handlers.groups`
     /subscriptions and below    events that are delivered to sinks: `adapters.http.handlers.subscriptions`
+    GET     /openapi.json       200 all of this in OpenAPI 3.1, and at /docs for readers: `adapters.http.openapi`
     OPTIONS anywhere            204 with Allow
 """
 
@@ -25,7 +26,7 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from adapters.cloudevents import STRUCTURED_JSON, AttributeRefusal, BatchRefusal
-from adapters.http.handlers import groups, keys, subscriptions
+from adapters.http.handlers import descriptions, groups, keys, subscriptions
 from adapters.http.handlers.actions import Action, Ask, Context, Handler, Respond, Store, Stored, Stream
 from adapters.http.handlers.finding import condition, finding, last_values, last_values_response, messages_response
 from adapters.http.handlers.messages import event_response, lenient, message_response, read_events, read_message
@@ -270,6 +271,8 @@ EXACT: Final[dict[str, dict[str, Handler]]] = {
     "/messages": {"GET": get_messages},
     "/kv": {"GET": keys.list_keys, "POST": keys.transact},
     "/kv-holds": {"DELETE": keys.delete_hold, "POST": keys.post_hold},
+    "/docs": {"GET": descriptions.get_page},
+    "/openapi.json": {"GET": descriptions.get_document},
     "/groups": {"GET": groups.list_groups},
     "/subscriptions": {"GET": subscriptions.list_subscriptions, "POST": subscriptions.post_subscription},
 }
@@ -307,7 +310,7 @@ def resolve(request: Request) -> RouteMatch | Response:
         raise HttpError(
             404,
             "there is nothing here; "
-            "/events, /topics, /messages, /timers, /subscribe, /subscriptions, /groups and /kv are",
+            "/events, /topics, /messages, /timers, /subscribe, /subscriptions, /groups, /kv and /docs are",
         )
     handler = methods.get("GET" if request.method == "HEAD" else request.method)
     if handler is None:

@@ -1,0 +1,162 @@
+"""Every operation of the HTTP interface: what it does, takes and answers.
+
+A path names its parameters in braces; that of `/topics/` and `/kv/` may hold slashes. Errors are not named: whatever
+is refused is a problem document.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from adapters.http.openapi.schemas import BOOLEAN, INTEGER, STRING, Schema, array, ref
+
+__all__ = ["OPERATIONS", "Operation"]
+
+JSON: Final = "application/json"
+EVENT: Final = "application/cloudevents+json"
+BATCH: Final = "application/cloudevents-batch+json"
+ANY: Final = "*/*"
+STREAM: Final = "text/event-stream"
+
+_BYTES: Final[Mapping[str, Schema]] = {ANY: {}}
+_NOTHING: Final[Mapping[str, Schema]] = {}
+_LIMIT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": 1000}
+_AFTER: Final[Mapping[str, Schema]] = {"limit": _LIMIT, "after": STRING}
+_NAMESPACE: Final[Mapping[str, Schema]] = {"ns": STRING}
+_PUBLISH: Final[Mapping[str, Schema]] = {
+    "qos": {"enum": [0, 1, 2]},
+    "retain": BOOLEAN,
+    "key": STRING,
+    "expiry": INTEGER,
+    "delay": INTEGER,
+    "reply": STRING,
+}
+
+
+class Operation(NamedTuple):
+    """One operation: bodies by media type, answers by status."""
+
+    summary: str
+    answers: Mapping[int, Mapping[str, Schema]]
+    query: Mapping[str, Schema] = {}
+    required: tuple[str, ...] = ()  # of the query
+    body: Mapping[str, Schema] = {}
+    headers: tuple[str, ...] = ()  # that a request may have
+
+
+def _json(name: str) -> Mapping[str, Schema]:
+    return {JSON: ref(name)}
+
+
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "POST /events": Operation(
+        "Publishes an event, or a batch of them, at the addresses that they name.",
+        {200: {JSON: {"anyOf": [ref("Receipt"), ref("Receipts"), ref("EachAnswer")]}}, 207: _json("EachAnswer")},
+        query=_PUBLISH,
+        body={EVENT: ref("Event"), BATCH: ref("Batch"), ANY: {}},
+        headers=("idempotency-key", "prefer"),
+    ),
+    "GET /topics": Operation("Lists addresses.", {200: _json("Addresses")}, query={"prefix": STRING, "limit": _LIMIT}),
+    "GET /topics/{address}": Operation(
+        "Reads the last value of an address, or of all addresses that a filter matches.",
+        {200: {ANY: {}, EVENT: ref("Event"), BATCH: ref("Batch")}, 304: _NOTHING},
+        query=_AFTER,
+        headers=("if-none-match",),
+    ),
+    "POST /topics/{address}": Operation(
+        "Publishes a message to an address.",
+        {201: _json("Receipt")},
+        query=_PUBLISH,
+        body={ANY: {}},
+        headers=("idempotency-key",),
+    ),
+    "DELETE /timers/{timer}": Operation("Calls off a message for later.", {204: _NOTHING}),
+    "GET /subscribe": Operation(
+        "Streams what is published to addresses that the filters match.",
+        {200: {STREAM: STRING}},
+        query={"filter": array(STRING), "where": STRING, "type": STRING},
+        required=("filter",),
+        headers=("last-event-id",),
+    ),
+    "GET /messages": Operation(
+        "Finds stored messages by id, key or address, newest first.",
+        {200: {BATCH: ref("Batch")}},
+        query={
+            **dict.fromkeys(("id", "key", "address", "from", "to", "where", "type", "after", "wait"), STRING),
+            "limit": _LIMIT,
+        },
+    ),
+    "GET /kv": Operation(
+        "Lists keys and values of a namespace, counts them, or watches them.",
+        {200: {JSON: {"anyOf": [ref("Entries"), ref("Count")]}, STREAM: STRING}},
+        query={
+            **_NAMESPACE,
+            **dict.fromkeys(("prefix", "start", "end", "after"), STRING),
+            "limit": _LIMIT,
+            **dict.fromkeys(("revision", "from"), INTEGER),
+            **dict.fromkeys(("keys", "count", "watch"), BOOLEAN),
+        },
+        headers=("last-event-id",),
+    ),
+    "POST /kv": Operation(
+        "Does several changes as one, if several keys are as expected.",
+        {200: _json("Transacted")},
+        query=_NAMESPACE,
+        body=_json("Transaction"),
+    ),
+    "GET /kv/{key}": Operation(
+        "Reads a value.", {200: _BYTES, 304: _NOTHING}, query=_NAMESPACE, headers=("if-none-match",)
+    ),
+    "PUT /kv/{key}": Operation(
+        "Stores a value.",
+        {200: _json("Written"), 201: _json("Written")},
+        query={**_NAMESPACE, "ttl": INTEGER},
+        body={ANY: {}},
+        headers=("if-match", "if-none-match"),
+    ),
+    "DELETE /kv/{key}": Operation("Deletes a key.", {204: _NOTHING}, query=_NAMESPACE, headers=("if-match",)),
+    "POST /kv-holds": Operation("Holds the state of the keys as it is now.", {201: _json("Revision")}),
+    "DELETE /kv-holds": Operation(
+        "Lets go of a state that is held.", {204: _NOTHING}, query={"revision": INTEGER}, required=("revision",)
+    ),
+    "GET /groups": Operation("Lists consumer groups.", {200: _json("Groups")}, query=_AFTER),
+    "GET /groups/{group}": Operation("Shows a consumer group.", {200: _json("Group")}),
+    "DELETE /groups/{group}": Operation("Forgets a consumer group without members.", {204: _NOTHING}),
+    "POST /groups/{group}/members": Operation("Joins a consumer group.", {201: _json("Joined")}, body=_json("Join")),
+    "POST /groups/{group}/reset": Operation(
+        "Has a consumer group go on somewhere else.", {200: _json("Offsets")}, body=_json("Reset")
+    ),
+    "PUT /groups/{group}/members/{member}": Operation("Says that a member is still there.", {200: _json("Renewed")}),
+    "DELETE /groups/{group}/members/{member}": Operation("Leaves a consumer group.", {204: _NOTHING}),
+    "GET /groups/{group}/members/{member}/messages": Operation(
+        "Reads messages of a member's queues.",
+        {200: {JSON: ref("Polled"), BATCH: ref("Batch")}},
+        query={"max": _LIMIT, "wait": STRING, "after": STRING},
+    ),
+    "POST /groups/{group}/members/{member}/commit": Operation(
+        "Commits what a member has read.", {200: _json("Offsets")}, body=_json("Commit")
+    ),
+    "GET /subscriptions": Operation(
+        "Lists subscriptions with sinks.",
+        {200: _json("Subscriptions")},
+        query={"limit": {"type": "integer", "minimum": 1, "maximum": 500}, "after": STRING},
+    ),
+    "POST /subscriptions": Operation(
+        "Creates a subscription, whose events are delivered to a sink.",
+        {201: _json("Subscription")},
+        body=_json("SubscriptionSpec"),
+    ),
+    "GET /subscriptions/{id}": Operation("Shows a subscription and its status.", {200: _json("Subscription")}),
+    "PUT /subscriptions/{id}": Operation(
+        "Replaces a subscription, which goes on where it is.",
+        {200: _json("Subscription")},
+        body=_json("SubscriptionSpec"),
+        headers=("if-match",),
+    ),
+    "DELETE /subscriptions/{id}": Operation("Ends a subscription.", {200: _json("Subscription")}),
+    "POST /subscriptions/{id}/pause": Operation("Stops deliveries.", {200: _json("Subscription")}),
+    "POST /subscriptions/{id}/resume": Operation(
+        "Goes on with deliveries where they stopped.", {200: _json("Subscription")}
+    ),
+    "GET /openapi.json": Operation("Describes this interface, in OpenAPI 3.1.", {200: {JSON: {"type": "object"}}}),
+    "GET /docs": Operation("Describes this interface, for readers.", {200: {"text/html": STRING}}),
+}
