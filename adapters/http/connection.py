@@ -1,7 +1,7 @@
 """The adapter: one connection, from its first bytes to the last response."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -13,16 +13,17 @@ from adapters.http.handlers.once import EachOnce, repeated
 from adapters.http.handlers.origin import check_host, check_origin, finished, with_options
 from adapters.http.handlers.repeats import Repeats
 from adapters.http.handlers.routes import resolve
+from adapters.http.handlers.socket_streams import SocketStreams
 from adapters.http.handlers.sse import OPENING, EventStream, EventStreams
 from adapters.http.handlers.waiting import Part, Pending, PendingQuestion, Requests, may_begin
+from adapters.http.wire.event_socket import EventSocket
 from adapters.http.wire.h1 import Http1
-from adapters.http.wire.h2 import Http2
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.receive_budget import CROWDED, ConnectionBudget, ReceiveBudget
 from adapters.http.wire.request import HttpError, Request
 from adapters.http.wire.response import Response, problem, refused
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone, Transport, Upgrade
-from adapters.http.wire.versions import choose
+from adapters.http.wire.versions import choose, upgraded
 from gateway.domain.errors import Refusal
 from gateway.domain.idempotency import IdempotencyKey, KeyRepeated
 from gateway.domain.principal import Principal
@@ -44,7 +45,6 @@ from gateway.port.adapter import Request as GatewayRequest
 from gateway.port.single import Single
 from store.api.message import Message
 
-SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: h2c\r\n\r\n"
 
 
 class HttpConnection:
@@ -266,22 +266,23 @@ class HttpConnection:
         if self.transport is not None:
             self.repeats.forget()
         self.transport = transport
-        self._streams = EventStreams(transport)
+        self._streams = SocketStreams(transport) if isinstance(transport, EventSocket) else EventStreams(transport)
         self._keys = KeyStreams(transport, call=self._call, begin=self._begin_events, respond=self._respond)
         return transport
 
     def _upgrade(self, event: Upgrade) -> None:
-        """Goes on in HTTP/2, the request being its first; where that cannot be, as if it had not been offered."""
+        """Goes on in the protocol that was offered; where that cannot be, as if it had not been."""
         http1 = self.transport
         assert isinstance(http1, Http1)
-        http2 = Http2(self._options)
-        if self._info.secure or not http2.upgrade(event.request, event.settings, now_ms=self._now_ms):
+        other = upgraded(event, self._options, secure=self._info.secure, now_ms=self._now_ms)
+        if other is None:
             self._take(http1.receive(http1.decline(event.request, event.rest), now_ms=self._now_ms))
             return
-        self._upgraded = http1.take_output() + SWITCHING
-        self._use(http2)
-        if event.rest:
-            self._take(http2.receive(event.rest, now_ms=self._now_ms))
+        transport, first = other
+        self._upgraded = http1.take_output() + first
+        self._use(transport)
+        if event.rest or isinstance(transport, EventSocket):
+            self._take(transport.receive(event.rest, now_ms=self._now_ms))
 
     # ---- events of the transport
 
@@ -304,7 +305,7 @@ class HttpConnection:
             if isinstance(found, Response):
                 self._respond(exchange, request, with_options(request, found, self._options))
                 return
-            check_origin(request, self._options)
+            check_origin(request, self._options, page=isinstance(self.transport, EventSocket))
             credentials = read_credentials(request)
             if self._info.loopback:
                 check_host(request, credentials, self._options)

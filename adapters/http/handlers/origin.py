@@ -26,13 +26,15 @@ _HOST: Final = re.compile(r"[A-Za-z0-9.*:_-]{1,255}")
 _TOKENS: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z, \t]*")
 
 
-def check_origin(request: Request, options: HttpOptions) -> None:
+def check_origin(request: Request, options: HttpOptions, *, page: bool = False) -> None:
     """Raises `HttpError` (403) where a page of an origin that is not allowed sends something to be stored.
+
+    With `page` whatever it asks for: a browser lets every page read a WebSocket (RFC 6455, 10.2).
 
     A browser asks first only for requests that no form could send; a gateway that admits clients without a name on
     its own machine must not take what any page there posts to it.
     """
-    if request.safe:
+    if request.safe and not page:
         return
     origin = request.get(b"origin")
     if origin is None or allows_origin(origin, options.cors_origins) or same_origin(origin, request.get(b"host")):

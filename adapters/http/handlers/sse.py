@@ -62,6 +62,8 @@ class EventStream:
 class EventStreams:
     """The event streams of one connection."""
 
+    heartbeat = HEARTBEAT
+
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._streams: dict[Exchange, EventStream] = {}
@@ -110,7 +112,7 @@ class EventStreams:
         """Sends what there is room for; returns how many deliveries that were, counted from the first."""
         batch = deliveries.batch
         if isinstance(batch, LostRange):
-            self._say_lost(batch, now_ms)
+            self.say_lost(batch, now_ms)
         by_sub, position, group = self._by_sub, batch.position, group_of(batch.frame)
         chunks: dict[EventStream, list[bytes]] = {}
         rooms: dict[EventStream, int] = {}
@@ -131,10 +133,9 @@ class EventStreams:
             if full:
                 break
             if streams:
-                event = _event(batch, index)
                 following = Position(at.frame, at.row + 1)
                 for stream in streams:
-                    said = event if not elsewhere[stream] else _with_id(event, elsewhere[stream])
+                    said = self.encoded(batch, index, elsewhere[stream])
                     chunks[stream].append(said)
                     rooms[stream] -= len(said)
                     stream.following[group] = following
@@ -145,7 +146,12 @@ class EventStreams:
                 self._transport.send(stream.exchange, b"".join(events), now_ms=now_ms)
         return taken
 
-    def _say_lost(self, lost: LostRange, now_ms: int) -> None:
+    def encoded(self, batch: Batch, index: int, elsewhere: bytes) -> bytes:
+        """Returns a message as an event whose id names positions in other logs, too."""
+        event = _event(batch, index)
+        return event if not elsewhere else _with_id(event, elsewhere)
+
+    def say_lost(self, lost: LostRange, now_ms: int) -> None:
         """Sends an event without an id: what the stream has had is what it had before."""
         start, end, group = Position(lost.frame, 0), Position(lost.end, 0), group_of(lost.frame)
         for stream in self._streams.values():
@@ -160,7 +166,7 @@ class EventStreams:
             if now_ms - stream.quiet_since_ms >= period_ms:
                 stream.quiet_since_ms = now_ms
                 if not stream.stalled:
-                    self._transport.send(stream.exchange, HEARTBEAT, now_ms=now_ms)
+                    self._transport.send(stream.exchange, self.heartbeat, now_ms=now_ms)
 
     def quietest_ms(self) -> int | None:
         """Returns when the stream that has been quiet longest last said something."""

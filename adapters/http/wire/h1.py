@@ -6,6 +6,7 @@ from typing import Final
 
 import httptools
 
+from adapters.http.wire.event_socket import PATH
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.receive_budget import CROWDED
 from adapters.http.wire.request import Request
@@ -380,6 +381,10 @@ class Http1:
         bodiless = not any(name in {b"content-length", b"transfer-encoding"} for name, _ in self._headers)
         if b"h2c" in offers.replace(b" ", b"").split(b",") and len(settings) == 1 and bodiless and not self._slots:
             self._events.append(Upgrade(self._request(), settings[0], rest))
+            return None
+        path = bytes(self._target).partition(b"?")[0]
+        if path == PATH and self._method() == "GET" and offers.strip() == b"websocket" and bodiless and not self._slots:
+            self._events.append(Upgrade(self._request(), None, rest))
             return None
         return self.decline(self._request(), rest)
 

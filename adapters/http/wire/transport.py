@@ -29,10 +29,10 @@ class Drained(NamedTuple):
 
 
 class Upgrade(NamedTuple):
-    """HTTP/1.1 ends here, and HTTP/2 begins with this request as its stream 1 (RFC 7540, 3.2)."""
+    """HTTP/1.1 ends here: HTTP/2 begins with this request as its stream 1 (RFC 7540, 3.2), or a WebSocket."""
 
     request: Request
-    settings: bytes  # HTTP2-Settings, base64url
+    settings: bytes | None  # HTTP2-Settings, base64url; None: a WebSocket
     rest: bytes  # what came behind the request
 
 

@@ -1,9 +1,16 @@
-"""The choice of HTTP's version by a connection's first bytes."""
+"""The choice of HTTP's version by a connection's first bytes, and by what a request offers."""
 
+from typing import Final
+
+from adapters.http.wire.event_socket import EventSocket
 from adapters.http.wire.guard import PREFACE
 from adapters.http.wire.h1 import Http1
 from adapters.http.wire.h2 import Http2
 from adapters.http.wire.options import HttpOptions
+from adapters.http.wire.transport import Upgrade
+
+
+SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: h2c\r\n\r\n"
 
 
 def choose(opening: bytes, alpn: str | None, options: HttpOptions) -> Http1 | Http2 | None:
@@ -15,3 +22,15 @@ def choose(opening: bytes, alpn: str | None, options: HttpOptions) -> Http1 | Ht
         http2.open()
         return http2
     return Http1(options)
+
+
+def upgraded(
+    event: Upgrade, options: HttpOptions, *, secure: bool, now_ms: int
+) -> tuple[Http2 | EventSocket, bytes] | None:
+    """Returns the transport that goes on, and what is written before its own output; None where there cannot be one."""
+    if event.settings is None:
+        return EventSocket(event.request, options), b""
+    http2 = Http2(options)
+    if secure or not http2.upgrade(event.request, event.settings, now_ms=now_ms):
+        return None
+    return http2, SWITCHING
