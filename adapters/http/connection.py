@@ -46,7 +46,6 @@ from gateway.port.single import Single
 from store.api.message import Message
 
 
-
 class HttpConnection:
     """One HTTP connection, of either version (`gateway.port.adapter.Adapter`).
 

@@ -8,8 +8,6 @@ from adapters.http.openapi import document, page
 from adapters.http.wire.request import Request
 from adapters.http.wire.response import Response
 
-__all__ = ["get_document", "get_page"]
-
 _SAFE: Final = (
     (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),

@@ -7,8 +7,6 @@ from adapters.http.handlers.sse import EventStreams
 from adapters.http.wire.event_socket import PING, text_frame
 from gateway.domain.batch import Batch, LostRange
 
-__all__ = ["SocketStreams"]
-
 MEMO: Final = "http.ws"
 
 

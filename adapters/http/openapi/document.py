@@ -12,8 +12,6 @@ import msgspec
 from adapters.http.openapi.operations import OPERATIONS, Operation
 from adapters.http.openapi.schemas import Schema, components, ref
 
-__all__ = ["DOCUMENT_PATH", "PAGE_PATH", "described", "document", "page"]
-
 DOCUMENT_PATH, PAGE_PATH = "/openapi.json", "/docs"
 _PARAMETER: Final = re.compile(r"\{([a-z]+)\}")
 _PROBLEM: Final = {"description": "refused", "content": {"application/problem+json": {"schema": ref("Problem")}}}

@@ -9,8 +9,6 @@ from typing import Final, NamedTuple
 
 from adapters.http.openapi.schemas import BOOLEAN, INTEGER, STRING, Schema, array, ref
 
-__all__ = ["OPERATIONS", "Operation"]
-
 JSON: Final = "application/json"
 EVENT: Final = "application/cloudevents+json"
 BATCH: Final = "application/cloudevents-batch+json"

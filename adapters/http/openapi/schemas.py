@@ -7,8 +7,6 @@ import msgspec
 
 from gateway.port.push import DeliveryStatus, SubscriptionSpec
 
-__all__ = ["Schema", "array", "components", "nullable", "object_of", "ref"]
-
 Schema: TypeAlias = dict[str, Any]
 _REF: Final = "#/components/schemas/{name}"
 

@@ -21,8 +21,6 @@ from adapters.http.wire.request import Request
 from adapters.http.wire.response import Response, reason_phrase
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone
 
-__all__ = ["PATH", "SUBPROTOCOL", "EventSocket", "text_frame"]
-
 PATH: Final = b"/subscribe"
 SUBPROTOCOL: Final = Subprotocol("cloudevents.json")
 PING: Final = b"\x89\x00"

@@ -9,7 +9,6 @@ from adapters.http.wire.h2 import Http2
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.transport import Upgrade
 
-
 SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: h2c\r\n\r\n"
 
 

@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["KEYWORDS", "mistakes"]
-
 KEYWORDS = {
     "$ref", "additionalProperties", "allOf", "anyOf", "const", "default", "description", "enum", "items", "maximum",
     "minLength", "minimum", "properties", "required", "title", "type",
