@@ -29,12 +29,18 @@ GATEWAYS = frozenset({"new_gateway", "shared_gateway"})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests that start processes as slow: by the fixtures they use, or because their module has `subprocess`."""
+    """Marks tests that start processes as slow: by the fixtures they use, or because their module has `subprocess`.
+
+    Those marked `nightly` are skipped by day.
+    """
+    by_day = pytest.mark.skip(reason="nightly: set HEADGATE_NIGHTLY")
     for item in items:
         if isinstance(item, pytest.Function) and (
             not GATEWAYS.isdisjoint(item.fixturenames) or hasattr(item.module, "subprocess")
         ):
             item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("nightly") is not None and not os.environ.get("HEADGATE_NIGHTLY"):
+            item.add_marker(by_day)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.remote import ADMIN_PORT
+from gateway.cli.remote import ADMIN_PORT, HTTP_PORT
 from gateway.cli.spark import OUTPUT, SparkFailed, pair
 
 DASHBOARD_PORT = 8050
@@ -28,6 +28,10 @@ def register(app: typer.Typer, load: Callable[..., Any]) -> None:
         ] = None,
         admin: Annotated[
             str | None, typer.Option("--admin", help="The gateway's admin URL.", show_default="http://127.0.0.1:8088")
+        ] = None,
+        gateway: Annotated[
+            str | None,
+            typer.Option("--gateway", help="The gateway's HTTP URL.", show_default="http://127.0.0.1:8080"),
         ] = None,
         host: Annotated[
             str, typer.Option("--host", help="Where it listens; off loopback --config is needed.")
@@ -50,6 +54,7 @@ def register(app: typer.Typer, load: Callable[..., Any]) -> None:
             tables=tables,
             storage_options=dict(pair(text) for text in storage_option or ()),
             admin=admin or f"http://127.0.0.1:{ADMIN_PORT + port_offset}",
+            gateway=gateway or f"http://127.0.0.1:{HTTP_PORT + port_offset}",
             host=host,
             port=port + port_offset if port else 0,
             check=check,

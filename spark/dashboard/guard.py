@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from flask import Flask, Response, request
 
@@ -21,6 +22,7 @@ REMEMBERED_COUNT_MAX = 1_024
 REMEMBERED_S = 300.0
 COMPARING_COUNT_MAX = 2  # passwords that are compared at a time
 WRONG_S = 0.5  # that the answer to a wrong password takes
+_SAFE = ("GET", "HEAD", "OPTIONS")
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -34,12 +36,22 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def credentials() -> tuple[str, str] | None:
+    """Returns the name and password of the request that is being answered; None for one without."""
+    given = request.authorization
+    if given is None or given.type != "basic" or not given.username:
+        return None
+    return given.username, given.password or ""
+
+
 def guard(server: Flask, *, check: CheckPassword | None) -> None:
     """Have every request to a server checked: its password, or without `check` the name of the host."""
     users = None if check is None else _Users(check)
 
     @server.before_request
     def _refuse() -> Any:
+        if request.method not in _SAFE and not _is_ours():
+            return Response("This request comes from a page of somebody else's.\n", 403, content_type="text/plain")
         if users is not None:
             return users.refuse()
         host = request.host.rsplit(":", 1)[0] if not request.host.endswith("]") else request.host
@@ -53,6 +65,14 @@ def guard(server: Flask, *, check: CheckPassword | None) -> None:
         answer.headers["X-Frame-Options"] = "DENY"
         answer.headers["Referrer-Policy"] = "same-origin"
         return answer
+
+
+def _is_ours() -> bool:
+    """Returns whether a request that does something comes from a page of this dashboard, as far as browsers say."""
+    if request.headers.get("Sec-Fetch-Site", "same-origin") not in {"same-origin", "none"}:
+        return False
+    origin = request.headers.get("Origin")
+    return origin is None or urlsplit(origin).netloc == request.host
 
 
 class _Users:

@@ -12,14 +12,16 @@ from dash import ALL, Dash, Input, Output, State, ctx, no_update
 from flask import Response, request
 
 from spark.dashboard.admin import AdminApi
-from spark.dashboard.guard import CheckPassword, guard, is_loopback
+from spark.dashboard.gateway import GatewayApi
+from spark.dashboard.guard import CheckPassword, credentials, guard, is_loopback
 from spark.dashboard.layout import parts
 from spark.dashboard.layout.frame import frame
 from spark.dashboard.layout.links import Where
-from spark.dashboard.pages import device, explorer, fleet, overview, quality, topics
+from spark.dashboard.pages import anomalies, device, explorer, fleet, overview, quality, topics
 from spark.dashboard.pages.sources import Sources
 from spark.dashboard.queries import device as device_queries
 from spark.dashboard.queries import explorer as explorer_queries
+from spark.dashboard.queries import findings as findings_queries
 from spark.dashboard.queries import fleet as fleet_queries
 from spark.dashboard.queries.csv_export import to_csv
 from spark.dashboard.queries.reading import Reading, TelemetryTables
@@ -34,6 +36,7 @@ _PAGES: Mapping[str, Callable[[Where, Sources], Any]] = {
     "overview": overview.page,
     "fleet": fleet.page,
     "device": device.page,
+    "anomalies": anomalies.page,
     "topics": topics.page,
     "quality": quality.page,
     "explorer": explorer.page,
@@ -46,6 +49,7 @@ class DashboardOptions(NamedTuple):
     tables: str
     storage_options: Mapping[str, str] = {}
     admin: str = "http://127.0.0.1:8088"
+    gateway: str = "http://127.0.0.1:8080"  # its HTTP port: consumer groups, messages, commands
     host: str = "127.0.0.1"
     port: int = 8050
     check: CheckPassword | None = None  # None: nobody logs in, which loopback alone allows
@@ -63,7 +67,9 @@ def run(options: DashboardOptions, *, ready: Callable[[str], None]) -> None:
         tables = TelemetryTables(options.tables, options.storage_options)
     except BadOption as error:
         raise BadOption("tables", error.why) from error
-    sources = Sources(tables, AdminApi(options.admin))
+    if not options.gateway.startswith(("http://", "https://")):
+        raise BadOption("gateway", f"cannot be {options.gateway}: the URL of its HTTP port, as http://127.0.0.1:8080")
+    sources = Sources(tables, AdminApi(options.admin), gateway=GatewayApi(options.gateway))
     app = application(sources, check=options.check)
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
@@ -92,6 +98,8 @@ def application(sources: Sources, *, check: CheckPassword | None = None) -> Dash
     _frame(app, sources)
     _bodies(app, sources)
     _fleet(app, sources)
+    _anomalies(app, sources)
+    _device(app, sources)
     _explorer(app, sources)
     _exports(app, sources)
     return app
@@ -155,7 +163,7 @@ def _bodies(app: Dash, sources: Sources) -> None:
 
     @app.callback(Output("topics-body", "children"), Input("tick", "n_intervals"))
     def _topics(_tick: int) -> Any:
-        return topics.body(sources)
+        return topics.body(sources, credentials())
 
     @app.callback(
         Output("device-body", "children"),
@@ -191,6 +199,36 @@ def _fleet(app: Dash, sources: Sources) -> None:
         return fleet.body(sources, search or "", order, page, range_name)
 
 
+def _anomalies(app: Dash, sources: Sources) -> None:
+    @app.callback(
+        Output("anomalies-body", "children"),
+        Output("anomalies-csv", "href"),
+        Input("tick", "n_intervals"),
+        Input("anomalies-search", "value"),
+        Input("anomalies-kind", "value"),
+        Input("range", "value"),
+    )
+    def _anomalies(_tick: int, search: str | None, kind: str | None, range_name: str) -> Any:
+        return anomalies.body(sources, search or "", kind or "", range_name)
+
+
+def _device(app: Dash, sources: Sources) -> None:
+    @app.callback(Output("device-message", "children"), Input("url", "pathname"), Input("url", "search"))
+    def _message(pathname: str, search: str) -> Any:
+        return device.message(sources, Where.parse(pathname, search), credentials())
+
+    @app.callback(
+        Output("command-answer", "children"),
+        Input("command-send", "n_clicks"),
+        State("command-address", "value"),
+        State("command-body", "value"),
+        prevent_initial_call=True,
+        running=[(Output("command-send", "loading"), True, False)],
+    )
+    def _send(clicks: int | None, address: str | None, text: str | None) -> Any:
+        return device.send(sources, address or "", text or "", credentials()) if clicks else no_update
+
+
 def _explorer(app: Dash, sources: Sources) -> None:
     @app.callback(
         Output("explorer-body", "children"),
@@ -213,8 +251,13 @@ def _exports(app: Dash, sources: Sources) -> None:
         chosen = range_named(request.args.get("range"))
         return device_queries.series(reading, wanted[0], wanted[1], chosen, sources.now_ms)
 
+    def found(reading: Reading) -> pa.Table:
+        wanted = request.args.get("device", ""), request.args.get("kind", "")
+        return findings_queries.all_findings(reading, wanted, range_named(request.args.get("range")), sources.now_ms)
+
     files: Mapping[str, Callable[[Reading], pa.Table]] = {
         "fleet": lambda reading: fleet_queries.every_device(reading, request.args.get("search", "")),
+        "anomalies": found,
         "series": series,
         "explorer": lambda reading: explorer_queries.explore(reading, request.args.get("sql", "")).rows,
     }

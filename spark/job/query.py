@@ -46,7 +46,8 @@ _LOG = logging.getLogger(__name__)
 _POLL_S = 0.2
 CLOCKS_MS = 5_000  # by which the clocks of the store and of `--once` may differ
 RESTING_TICK_S = 60.0  # while no window is open and no device is heard
-_ATTEMPTS = 5
+_ATTEMPTS = 30
+_PAUSE_S_MAX = 10.0  # before the next attempt
 _OVERLOADED = "Python worker failed to connect back"  # within Spark's 10 s, on a machine that is too busy for that
 
 
@@ -121,6 +122,7 @@ def follow(session: SparkSession, options: TelemetryOptions, commits: Commits, a
             break
         if asked.stop.is_set() or attempt == _ATTEMPTS or _OVERLOADED not in str(failure):
             raise SparkError(f"the telemetry query failed: {gist(str(failure))}") from failure
+        asked.stop.wait(min(attempt, _PAUSE_S_MAX))
     if options.once:
         job.tick(started_ms - CLOCKS_MS)  # all that was stored before is read
 

@@ -98,14 +98,18 @@ class Commits:
 
         Raises `OutputMismatch` when they do not belong together, `OutputBusy` when another process has it open.
         """
-        place.make()
-        checkpoint.mkdir(parents=True, exist_ok=True)
-        lock = _locked(place)
+        lock = None
         try:
+            place.make()
+            checkpoint.mkdir(parents=True, exist_ok=True)
+            lock = _locked(place)
             return cls(place, settings, _joined(place, checkpoint, settings), lock)
-        except BaseException:
+        except BaseException as error:
             if lock is not None:
                 os.close(lock)
+            if isinstance(error, OSError):
+                why = str(error).partition("\n")[0]
+                raise SparkError(f"{place.url} or its checkpoint {checkpoint} cannot be written: {why}") from error
             raise
 
     def close(self) -> None:

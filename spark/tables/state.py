@@ -51,13 +51,16 @@ def load_state(plan: Plan, bucket: int) -> BucketState:
     if path is None:
         return BucketState.empty()
     try:
-        with plan.place.open(path) as file:
-            tables = [pa.ipc.open_stream(file).read_all() for _ in range(2 * len(WINDOW_TABLES) + _OTHERS)]
-    except FileNotFoundError as error:
+        data = plan.place.read(path)  # whole: an object store is asked once, not for each batch of rows
+    except OSError as error:
+        raise SparkError(f"{plan.place.child(path)} cannot be read: {error}") from error
+    if data is None:
         raise SparkError(
             f"{plan.place.child(path)} is gone, which the tables continue: restore it, or name another output and "
             "checkpoint, and the tables are computed from the log again"
-        ) from error
+        )
+    file = pa.BufferReader(data)
+    tables = [pa.ipc.open_stream(file).read_all() for _ in range(2 * len(WINDOW_TABLES) + _OTHERS)]
     names = list(WINDOW_TABLES)
     windows, marks = tables[: len(names)], tables[len(names) : 2 * len(names)]
     return BucketState(dict(zip(names, windows, strict=True)), dict(zip(names, marks, strict=True)), *tables[-_OTHERS:])

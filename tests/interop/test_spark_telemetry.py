@@ -1,5 +1,6 @@
 """The telemetry job as a process: killed with -9 anywhere, it neither loses nor doubles; SIGTERM ends it in order."""
 
+import contextlib
 import json
 import os
 import random
@@ -110,18 +111,61 @@ def await_true(condition, job: subprocess.Popen) -> None:
         time.sleep(0.02)
 
 
+def workers_of(job: subprocess.Popen) -> list[int]:
+    """The Python processes of Spark's tasks and of its source, in the session that the job began."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal():
+            with contextlib.suppress(OSError):
+                session = int((process / "stat").read_text().rpartition(")")[2].split()[3])
+                if session == job.pid and b"pyspark" in (process / "cmdline").read_bytes():
+                    found.append(int(process.name))
+    return [pid for pid in found if b"java" not in Path(f"/proc/{pid}/cmdline").read_bytes()[:60]]
+
+
+def kill_a_worker(job: subprocess.Popen, chance: random.Random) -> None:
+    """An executor's Python dies, as by the system's hand when memory is short. The job goes on, or ends in order."""
+    if those := workers_of(job):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(chance.choice(those), signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        job.wait(5)
+
+
+def drop_the_store(served: Serving, chance: random.Random) -> None:
+    """The gateway is gone for a while, in the middle of a read."""
+    served.stop()
+    time.sleep(chance.random())
+    served.start()
+
+
 def test_kill_minus_nine_neither_loses_nor_doubles(tmp_path):
+    """The driver is killed once; see the next one for all who can be."""
+    kill_many(tmp_path, ["driver"])
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(7_200)
+def test_twenty_kills_of_drivers_workers_and_the_store(tmp_path):
+    kill_many(tmp_path, ["driver", "worker", "store"] * 7)
+
+
+def kill_many(tmp_path: Path, victims: list[str]) -> None:
     seed = int(os.environ.get("HEADGATE_TEST_SEED", "0")) or random.randrange(1 << 32)
     print(f"HEADGATE_TEST_SEED={seed}")
     chance, naive, output = random.Random(seed), Naive(), tmp_path / "out"
     tables = Tables(output)
     with serving({"t": (16, 17)}) as served:
-        for _ in range(int(os.environ.get("HEADGATE_TEST_KILLS", "1"))):
+        for victim in victims:
             naive.feed(served, 9_000, chance)
             job, at = start(served, output, 1_500), tables.progress().batch
             try:
                 await_true(lambda: tables.progress().batch >= at + 2, job)  # noqa: B023  # not used after this round
                 time.sleep(chance.random() * 0.5)  # anywhere in a batch, or between two
+                if victim == "worker":
+                    kill_a_worker(job, chance)
+                elif victim == "store":
+                    drop_the_store(served, chance)
             finally:
                 job.kill()
                 job.wait()

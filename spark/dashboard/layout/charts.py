@@ -30,8 +30,14 @@ def stacked(id_: str, named: Mapping[str, tuple[Sequence[int], Sequence[float]]]
     return _graph(id_, traces, unit, keep, {})
 
 
-def band(id_: str, columns: Mapping[str, Sequence[Any]], *, unit: str, keep: str) -> Any:
-    """A series: its mean, the band from the least to the greatest value, and the median to the 95th percentile."""
+Mark = tuple[int, float, str]  # ms since 1970, value, sentence
+
+
+def band(id_: str, columns: Mapping[str, Sequence[Any]], *, unit: str, keep: str, marks: Sequence[Mark] = ()) -> Any:
+    """A series: its mean, the band from the least to the greatest value, and the median to the 95th percentile.
+
+    `marks` are anomalies, which stand out.
+    """
     x = list(columns["start_ms"])
     plain = {"type": "scatter", "mode": "lines", "x": x, "connectgaps": False}
 
@@ -72,7 +78,17 @@ def band(id_: str, columns: Mapping[str, Sequence[Any]], *, unit: str, keep: str
             "<br>%{customdata[3]} samples<extra></extra>"
         ),
     }
-    return _graph(id_, [*pieces, mean], unit, keep, {})
+    found = {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "anomalies",
+        "x": [x for x, _, _ in marks],
+        "y": [y for _, y, _ in marks],
+        "text": [text for _, _, text in marks],
+        "marker": {"size": 10, "symbol": "diamond", "color": COLORS[7]},
+        "hovertemplate": "%{y:.5g}: %{text}<extra></extra>",
+    }
+    return _graph(id_, [*pieces, mean, *([found] if marks else [])], unit, keep, {})
 
 
 def _runs(values: Sequence[Any]) -> list[tuple[int, int]]:

@@ -10,6 +10,7 @@ from spark.dashboard.queries.time_ranges import DEFAULT_RANGE, RANGES
 PAGES = {
     "/": "Overview",
     "/fleet": "Fleet",
+    "/anomalies": "Anomalies",
     "/topics": "Topics",
     "/quality": "Data quality",
     "/explorer": "Explorer",

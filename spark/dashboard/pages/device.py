@@ -1,25 +1,35 @@
-"""One device: a series of one metric, and the newest value of each."""
+"""One device: a series of one metric, the newest value of each, its messages in the log, and a command to it."""
 
+import base64
+from collections.abc import Mapping
 from typing import Any
 
 import dash_mantine_components as dmc
+import msgspec
 from dash import dcc, html
 
+from spark.dashboard.gateway import Credentials, Refused
 from spark.dashboard.layout import charts, parts, words
 from spark.dashboard.layout.links import Where, device_link, href
+from spark.dashboard.pages.anomalies import KINDS
 from spark.dashboard.pages.sources import Sources, with_tables
-from spark.dashboard.queries import device
+from spark.dashboard.queries import device, findings
 from spark.dashboard.queries.reading import Reading
 from spark.dashboard.queries.time_ranges import range_named
 
+STATES = {"alive": "green", "silent": "gray", "flapping": "grape", "new": "blue"}  # and the color of each
+BODY_CHARS_SHOWN = 4_000
 
-def page(where: Where, _sources: Sources) -> Any:
-    """The name of the device, and a place for its figures."""
+
+def page(where: Where, sources: Sources) -> Any:
+    """The name of the device, a place for its figures, and the command."""
     return html.Div(
         [
             dcc.Link("← Fleet", href=href("/fleet", range=where.range)),
             dmc.Title(where.device or "(unnamed)", order=2, size="h4", my="xs", className="mono"),
+            html.Div(id="device-message"),
             html.Div(id="device-body"),
+            _command(where) if sources.gateway is not None else None,
         ]
     )
 
@@ -27,6 +37,68 @@ def page(where: Where, _sources: Sources) -> Any:
 def body(sources: Sources, where: Where) -> Any:
     """The chart of the metric that the address names, by default the first, and the values."""
     return with_tables(sources, lambda reading: _body(reading, where, sources.now_ms))
+
+
+def message(sources: Sources, where: Where, who: Credentials | None) -> Any:
+    """The message that the address names by its place in the log, as the gateway has it."""
+    position = where.query.get("message")
+    if not position or sources.gateway is None:
+        return None
+    close = dcc.Link("Close", href=device_link(where.device, metric=where.query.get("metric"), range_=where.range))
+    try:
+        found = sources.gateway.message(position, who)
+    except Refused as refused:
+        return parts.section("Message", parts.trouble("It is not shown", str(refused), color="orange"), right=close)
+    if found is None:
+        text = "It is not in the log any more, or it has an id of its own, by which alone it is found."
+        return parts.section("Message", parts.note(text), right=close)
+    rows = [[name, html.Span(_text(value), className="mono")] for name, value in found.items() if "data" not in name]
+    content = html.Pre(
+        _body_text(found), className="mono", style={"whiteSpace": "pre-wrap", "overflowWrap": "anywhere"}
+    )
+    return parts.section(
+        f"Message at {position}", content, parts.table(["Attribute", "Value"], rows, empty=""), right=close
+    )
+
+
+def send(sources: Sources, address: str, text: str, who: Credentials | None) -> Any:
+    """Publishes a command in the name of who is logged in; returns what came of it."""
+    assert sources.gateway is not None
+    if not address.strip():
+        return parts.trouble("Not sent", "A command needs an address.")
+    try:
+        msgspec.json.decode(text)
+        kind = "application/json"
+    except msgspec.DecodeError:
+        kind = "text/plain; charset=utf-8"
+    try:
+        position = sources.gateway.publish(address.strip(), text.encode(), kind, who)
+    except Refused as refused:
+        return parts.trouble("Not sent", str(refused), color="red")
+    return parts.trouble("Sent", f"It is in the log at {position}, as {kind.partition(';')[0]}.", color="green")
+
+
+def _command(where: Where) -> Any:
+    return parts.section(
+        "Send a command",
+        dmc.Group(
+            [
+                dmc.TextInput(
+                    id="command-address",
+                    value=f"commands/{where.device}",
+                    style={"flex": "1 1 200px"},
+                    label="Address",
+                ),
+                dmc.TextInput(
+                    id="command-body", placeholder='{"reboot": true}', style={"flex": "2 1 260px"}, label="Body"
+                ),
+                dmc.Button("Send", id="command-send"),
+            ],
+            align="end",
+            mb="sm",
+        ),
+        html.Div(id="command-answer"),
+    )
 
 
 def _body(reading: Reading, where: Where, now_ms: int) -> Any:
@@ -40,12 +112,36 @@ def _body(reading: Reading, where: Where, now_ms: int) -> Any:
     rows = [_row(row, where, metric, now_ms) for row in values]
     return html.Div(
         [
+            _liveness(reading, where, now_ms),
             _chart(reading, where, metric, {row["metric"]: row["unit"] or "" for row in values}, now_ms),
             parts.section(
                 "Last values",
                 parts.table(["Metric", "Value", "Reported", "Address", "Queue, offset"], rows, empty="", numbers=(1,)),
             ),
+            _raw(reading, where, metric, now_ms),
+            _found(reading, where, now_ms),
         ]
+    )
+
+
+def _liveness(reading: Reading, where: Where, now_ms: int) -> Any:
+    known = device.state(reading, where.device)
+    if known is None:
+        return None
+    silent = known["silent_ms"]
+    heard = f"every {words.duration(1000 * known['interval_s'])}" if known["interval_s"] else "interval not known yet"
+    return parts.figures(
+        parts.figure(
+            "State",
+            known["state"],
+            f"silent since {words.instant(silent)}" if silent else f"last heard {words.ago(known['last_ms'], now_ms)}",
+            color=STATES.get(known["state"]),
+        ),
+        parts.figure(
+            "Heard", heard, f"by {known['protocol']}, give or take {words.duration(1000 * known['jitter_s'])}"
+        ),
+        parts.figure("Records", words.count(known["records"]), f"since {words.instant(known['first_ms'])}"),
+        parts.figure("Came back", words.count(known["flaps"]), "times within an hour"),
     )
 
 
@@ -64,8 +160,52 @@ def _chart(reading: Reading, where: Where, metric: str, units: dict[str, str], n
     else:
         columns = device.with_gaps(found, chosen.width_ms)
         keep = f"{where.device} {metric} {where.range}"
-        content = charts.band("series", columns, unit=units[metric], keep=keep)
+        marks = [
+            (row["time_ms"], row["value"], row["sentence"])
+            for row in findings.of_series(reading, where.device, metric, chosen, now_ms)
+        ]
+        content = charts.band("series", columns, unit=units[metric], keep=keep, marks=marks)
     return parts.section(metric, content, right=export)
+
+
+def _raw(reading: Reading, where: Where, metric: str, now_ms: int) -> Any:
+    chosen = range_named(where.range)
+    rows = device.raw(reading, where.device, metric, chosen, now_ms)
+    if rows is None:
+        return None
+    shown = [
+        [
+            html.Span(words.instant(row["time_ms"]), title=words.ago(row["time_ms"], now_ms)),
+            f"{row['text'] if row['text'] is not None else words.number(row['value'])} {row['unit'] or ''}",
+            row["quality"],
+            row["protocol"] or "-",
+            _place(row, where, metric),
+        ]
+        for row in rows
+    ]
+    head = ["Time", "Value", "Quality", "Protocol", "Queue, offset"]
+    empty = f"No sample came in the last {chosen.words}."
+    return parts.section(f"Newest samples of {metric}", parts.table(head, shown, empty=empty, numbers=(1,)))
+
+
+def _found(reading: Reading, where: Where, now_ms: int) -> Any:
+    chosen = range_named(where.range)
+    mine = [
+        row for row in findings.newest(reading, (where.device, ""), chosen, now_ms) if row["device"] == where.device
+    ]
+    if not mine:
+        return None
+    rows = [
+        [
+            words.instant(row["time_ms"]),
+            parts.badge(row["kind"].replace("_", " "), KINDS.get(row["kind"], "blue")),
+            row["metric"] or "-",
+            row["sentence"],
+        ]
+        for row in mine[:20]
+    ]
+    link = dcc.Link("All", href=href("/anomalies", device=where.device, range=where.range))
+    return parts.section("Anomalies", parts.table(["Time", "Kind", "Metric", "Found"], rows, empty=""), right=link)
 
 
 def _row(row: dict[str, Any], where: Where, chosen: str, now_ms: int) -> list[Any]:
@@ -77,5 +217,28 @@ def _row(row: dict[str, Any], where: Where, chosen: str, now_ms: int) -> list[An
         f"{shown} {row['unit'] or ''}",
         html.Span(words.ago(row["time_ms"], now_ms), title=words.instant(row["time_ms"])),
         html.Span(row["address"] or "-", className="mono"),
-        f"{row['queue']}, {row['offset']}",
+        _place(row, where, chosen),
     ]
+
+
+def _place(row: Mapping[str, Any], where: Where, metric: str) -> Any:
+    """Queue and offset, which lead to the message."""
+    text = f"{row['queue']}, {row['offset']}"
+    if not row["position"]:
+        return text
+    path = device_link(where.device).partition("?")[0]
+    return dcc.Link(text, href=href(path, metric=metric, range=where.range, message=row["position"]))
+
+
+def _body_text(found: Mapping[str, Any]) -> str:
+    if "data_base64" in found:
+        data = base64.b64decode(found["data_base64"])
+        text = data[:BODY_CHARS_SHOWN].decode("utf-8", "backslashreplace")
+    else:
+        data = found.get("data", "")
+        text = data if isinstance(data, str) else msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
+    return text[:BODY_CHARS_SHOWN] + ("…" if len(text) > BODY_CHARS_SHOWN else "")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from spark.dashboard.admin import AdminApi
+from spark.dashboard.gateway import GatewayApi
 from spark.dashboard.layout import parts
 from spark.dashboard.queries.reading import Reading, TelemetryTables
 from spark.errors import SparkError
@@ -16,6 +17,7 @@ class Sources(NamedTuple):
     tables: TelemetryTables
     admin: AdminApi
     clock_s: Callable[[], float] = time.time
+    gateway: GatewayApi | None = None
 
     @property
     def now_ms(self) -> int:

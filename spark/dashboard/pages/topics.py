@@ -1,9 +1,11 @@
-"""Topics: records, queues and retention of each, from the gateway."""
+"""Topics: records, queues and retention of each, and the lag of consumer groups, from the gateway."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from dash import html
 
+from spark.dashboard.gateway import GROUPS_COUNT_MAX, Credentials, Refused
 from spark.dashboard.layout import parts, words
 from spark.dashboard.layout.links import Where
 from spark.dashboard.pages.sources import Sources
@@ -16,8 +18,8 @@ def page(_where: Where, _sources: Sources) -> Any:
     return html.Div(id="topics-body")
 
 
-def body(sources: Sources) -> Any:
-    """The topics of now, those with the most records first."""
+def body(sources: Sources, who: Credentials | None = None) -> Any:
+    """The topics of now, those with the most records first, and the consumer groups, as `who` may see them."""
     answer = sources.admin.ask()
     if answer.error:
         return parts.trouble(
@@ -25,10 +27,7 @@ def body(sources: Sources) -> Any:
         )
     topics = sorted(answer.status.get("topics", ()), key=lambda one: (-one.get("records", 0), one["name"]))
     log = answer.status.get("log", {})
-    rows = [
-        [one["name"], words.count(one.get("queues", 0)), words.count(one.get("records", 0)), one.get("config") or "-"]
-        for one in topics[:TOPICS_COUNT_MAX]
-    ]
+    rows = [_topic(one) for one in topics[:TOPICS_COUNT_MAX]]
     return html.Div(
         [
             parts.figures(
@@ -40,9 +39,47 @@ def body(sources: Sources) -> Any:
             parts.section(
                 "Topics",
                 parts.table(
-                    ["Topic", "Queues", "Records", "Settings"], rows, empty="There is no topic.", numbers=(1, 2)
+                    ["Topic", "Queues", "Records", "Kept for", "Settings"],
+                    rows,
+                    empty="There is no topic.",
+                    numbers=(1, 2),
                 ),
                 parts.note(f"The first {TOPICS_COUNT_MAX} are shown.") if len(topics) > TOPICS_COUNT_MAX else None,
             ),
+            _groups(sources, who),
         ]
     )
+
+
+def _topic(one: Mapping[str, Any]) -> list[Any]:
+    settings = dict(word.partition("=")[::2] for word in (one.get("config") or "").split())
+    kept = [words.duration(int(settings["retention_ms"]))] if settings.get("retention_ms", "").isdecimal() else []
+    if settings.get("retention_bytes", "").isdecimal():
+        kept.append(f"{int(settings['retention_bytes']) / 2**20:,.0f} MiB")
+    numbers = [words.count(one.get(name, 0)) for name in ("queues", "records")]
+    return [one["name"], *numbers, ", ".join(kept) or "as the gateway's file says", one.get("config") or "-"]
+
+
+def _groups(sources: Sources, who: Credentials | None) -> Any:
+    """The consumer groups, with what they have not read yet."""
+    if sources.gateway is None:
+        return None
+    try:
+        groups = sources.gateway.groups(who)
+    except Refused as refused:
+        return parts.section("Consumer groups", parts.trouble("They are not shown", f"{refused}", color="orange"))
+    rows = [
+        [
+            one.name,
+            one.topic,
+            words.count(one.members) if one.members else parts.badge("nobody", "orange"),
+            words.count(one.lag),
+            ", ".join(f"{queue['queue']}: {words.count(queue['lag'])}" for queue in one.queues if queue["lag"])[:200]
+            or "-",
+        ]
+        for one in groups
+    ]
+    head = ["Group", "Topic", "Members", "Lag", "Lag by queue"]
+    table = parts.table(head, rows, empty="There is no consumer group.", numbers=(2, 3))
+    more = parts.note(f"The first {GROUPS_COUNT_MAX} are shown.") if len(rows) == GROUPS_COUNT_MAX else None
+    return parts.section("Consumer groups", table, more)

@@ -13,6 +13,8 @@ COLUMNS = ("start_ms", "count", "min", "max", "mean", "p50", "p95")
 GAP_POINTS = 3  # so many points without a value break the line
 METRICS_MAX = 500  # of a device, that are listed
 
+RAW_ROWS = 50  # newest samples of a range that are listed
+
 _SHOWN = "epoch_ms(start) AS start_ms, count, min, max, mean, p50, p95"
 
 
@@ -22,8 +24,33 @@ def latest(reading: Reading, device: str) -> list[dict[str, Any]]:
         return []
     return reading.rows(
         "SELECT metric, value, text, unit, address, epoch_ms(time) AS time_ms, epoch_ms(stored_at) AS stored_ms, "  # noqa: S608
-        f'queue, "offset" FROM latest WHERE device = ? ORDER BY metric LIMIT {METRICS_MAX}',
+        f'queue, "offset", position FROM latest WHERE device = ? ORDER BY metric LIMIT {METRICS_MAX}',
         [device],
+    )
+
+
+def state(reading: Reading, device: str) -> dict[str, Any] | None:
+    """Returns what is known of a device's liveness: state, interval, first and last seen, protocol; None: nothing."""
+    if "devices" not in reading.names:
+        return None
+    rows = reading.rows(
+        "SELECT state, protocol, address, interval_s, jitter_s, flaps, records, epoch_ms(first_seen) AS first_ms, "
+        "epoch_ms(last_seen) AS last_ms, epoch_ms(silent_since) AS silent_ms FROM devices WHERE device = ? LIMIT 1",
+        [device],
+    )
+    return rows[0] if rows else None
+
+
+def raw(reading: Reading, device: str, metric: str, chosen: TimeRange, now_ms: int) -> list[dict[str, Any]] | None:
+    """Returns the newest samples of a series in a time range, at most `RAW_ROWS`; None where samples are not kept."""
+    if "samples" not in reading.names or not reading.rows("SELECT 1 FROM samples LIMIT 1"):
+        return None
+    since_ms = chosen.since_ms(now_ms)
+    return reading.rows(
+        "SELECT epoch_ms(time) AS time_ms, value, text, unit, quality, address, protocol, queue, "  # noqa: S608
+        '"offset", position FROM samples WHERE day >= ? AND device = ? AND metric = ? AND time >= ? '
+        f'ORDER BY time DESC, "offset" DESC LIMIT {RAW_ROWS}',
+        [day(since_ms), device, metric, instant(since_ms)],
     )
 
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from spark.tables.files import Place
@@ -61,6 +62,9 @@ def make_tables(where: Path, now_ms: int, *, devices: int = 12, minutes: int = 2
     tables["latest"] = latest_of(LATEST.empty_table(), states.select(LATEST.names).cast(LATEST))
     tables["traffic"] = _traffic(now_ms, minutes)
     tables["quarantine"] = _quarantine(now_ms)
+    tables["anomalies"] = _anomalies(now_ms)
+    tables["devices"] = _devices(some, now_ms)
+    tables["samples"] = _samples(some, now_ms)
     versions = {}
     for name, rows in tables.items():
         spec = SPECS[name]
@@ -76,6 +80,52 @@ def make_tables(where: Path, now_ms: int, *, devices: int = 12, minutes: int = 2
     manifest = Manifest(job="sample", buckets=1, pass_=1, progress=progress, counts=counts, versions=versions)
     manifest.save(Place.of(where))
     return manifest
+
+
+def _anomalies(now_ms: int) -> pa.Table:
+    """A spike of the first device ten minutes ago, and the silence of the last."""
+    plain = {"address": "telemetry/site1/sensor-000", "metric": "temperature", "value": 48.25, "expected": 21.0}
+    spike = {**plain, "device": "sensor-000", "kind": "spike", "score": 31.4, "time": instant(now_ms - 10 * MINUTE_MS)}
+    silent = {"device": "sensor-001", "kind": "silent", "score": 3.0, "time": instant(now_ms - 20 * MINUTE_MS)}
+    spike["sentence"] = "48.25 is 31.4 sigmas from its level of 21"
+    silent["sentence"] = "nothing was heard for 90 s; it is usually heard every 30.0 s"
+    return pa.Table.from_pylist([spike, silent], schema=SPECS["anomalies"].columns)
+
+
+def _devices(some: pa.Table, now_ms: int) -> pa.Table:
+    names = sorted(set(some["device"].to_pylist()))
+    rows = [
+        {
+            "device": name,
+            "address": f"telemetry/site1/{name}",
+            "protocol": "mqtt",
+            "state": "alive",
+            "first_seen": instant(now_ms - 3_600_000),
+            "last_seen": instant(now_ms - 40),
+            "silent_since": None,
+            "interval_s": 30.0,
+            "jitter_s": 0.5,
+            "flaps": 0,
+            "records": 120,
+        }
+        for name in names
+    ]
+    return pa.Table.from_pylist(rows, schema=SPECS["devices"].columns)
+
+
+def _samples(some: pa.Table, now_ms: int) -> pa.Table:
+    recent = some.filter(pc.greater(some["time"], pa.scalar((now_ms - 30 * MINUTE_MS) * 1000, INSTANT)))
+    made = {
+        "text": pa.nulls(len(recent), pa.string()),
+        **{name: pa.array([text] * len(recent)) for name, text in (("topic", "telemetry"), ("protocol", "mqtt"))},
+        "quality": pa.array(["ok"] * len(recent)),
+    }
+    schema = SPECS["samples"].columns
+    return pa.table([made[name] if name in made else recent[name] for name in schema.names], schema=schema)
+
+
+def instant(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def _traffic(now_ms: int, minutes: int) -> pa.Table:

@@ -17,6 +17,7 @@ playwright = pytest.importorskip("playwright.sync_api")
 serving = pytest.importorskip("werkzeug.serving")
 
 from spark.dashboard.admin import AdminApi  # noqa: E402
+from spark.dashboard.gateway import GatewayApi  # noqa: E402
 from spark.dashboard.pages.sources import Sources  # noqa: E402
 from spark.dashboard.queries.reading import TelemetryTables  # noqa: E402
 from spark.dashboard.server import application  # noqa: E402
@@ -49,10 +50,34 @@ def gateway(request):
     return httpx.Response(200, text=json.dumps(STATUS))
 
 
+class HttpPort:
+    """The gateway's HTTP port: a group that lags, one message, and commands."""
+
+    def __init__(self):
+        self.commands = []
+
+    def __call__(self, request):
+        path = request.url.path
+        if path == "/groups":
+            return httpx.Response(200, json=[{"group": "billing", "topic": "telemetry", "strategy": "averaged"}])
+        if path == "/groups/billing":
+            queues = [{"queue": 16, "offset": 10, "end": 52, "lag": 42, "member": "m1"}]
+            found = {"group": "billing", "topic": "telemetry", "members": ["m1"], "queues": queues, "lag": 42}
+            return httpx.Response(200, json=found)
+        if path == "/messages":
+            event = {"id": request.url.params["id"], "type": "headgate.message.v1", "data": {"temperature": 21.5}}
+            return httpx.Response(200, json=[event])
+        if path.startswith("/topics/forbidden"):
+            return httpx.Response(403, json={"title": "Forbidden", "detail": "no rule allows it"})
+        self.commands.append((path, request.headers["content-type"], request.content))
+        return httpx.Response(201, json={"id": "7.0", "position": "7.0"})
+
+
 @contextmanager
-def served(where, transport):
+def served(where, transport, port=None):
     admin = AdminApi("http://gateway:8088", transport=transport)
-    app = application(Sources(TelemetryTables(where), admin))
+    port = GatewayApi("http://gateway:8080", transport=httpx.MockTransport(port or HttpPort()))
+    app = application(Sources(TelemetryTables(where), admin, gateway=port))
     server = serving.make_server("127.0.0.1", 0, app.server, threaded=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -114,10 +139,14 @@ def test_every_page_shows_what_is_in_the_tables(dashboard, page):
     page.goto(f"{dashboard}/quality")
     shows(page, "97.80 %", "is no JSON", '{"temperature": 21,')
     page.goto(f"{dashboard}/topics")
-    shows(page, "retention_ms=3600000", "8.0 MiB")
+    shows(page, "retention_ms=3600000", "8.0 MiB", "1 h", "billing", "16: 42")
+    page.get_by_role("link", name="Anomalies").click()
+    shows(page, "48.25 is 31.4 sigmas", "nothing was heard for 90 s")
     page.goto(f"{dashboard}/explorer")
     page.get_by_role("button", name="Run").click()
     shows(page, "90 rows", "sensor-029")
+    page.goto(f"{dashboard}/device/sensor-000?metric=temperature")
+    shows(page, "last heard", "Newest samples of temperature", "48.25 is 31.4 sigmas", "Send a command")
     page.goto(f"{dashboard}/nowhere")
     shows(page, "There is no such page")
 
@@ -164,3 +193,39 @@ def test_the_explorer_says_why_a_query_was_not_run(dashboard, page):
     page.get_by_label("SQL").fill("SELECT * FROM read_text('/etc/hostname')")
     page.get_by_role("button", name="Run").click()
     shows(page, "The query was not run", "file system operations are disabled")
+
+
+@pytest.mark.parametrize("page", ["light"], indirect=True)
+def test_messages_are_shown_by_offset_and_commands_sent(tmp_path, page):
+    make_tables(tmp_path, round(time.time() * 1000), devices=2, minutes=40)
+    port = HttpPort()
+    with served(tmp_path, httpx.MockTransport(gateway), port) as url:
+        page.goto(f"{url}/device/sensor-000?metric=temperature")
+        shows(page, "Newest samples of temperature")
+        page.locator("a[href*='message=']").first.click()
+        shows(page, "Message at", '"temperature": 21.5')
+        page.get_by_role("link", name="Close").click()
+        page.get_by_text("Message at").wait_for(state="detached")
+        page.get_by_label("Body").fill('{"reboot": true}')
+        page.get_by_role("button", name="Send").click()
+        shows(page, "It is in the log at 7.0, as application/json.")
+        page.get_by_label("Address").fill("forbidden/sensor-000")
+        page.get_by_role("button", name="Send").click()
+        shows(page, "Clients without a name may not do that: no rule allows it.")
+    assert port.commands == [("/topics/commands/sensor-000", "application/json", b'{"reboot": true}')]
+
+
+@pytest.mark.parametrize("page", ["light"], indirect=True)
+def test_anomalies_are_chosen_by_device_and_kind_and_exported(dashboard, page):
+    page.goto(f"{dashboard}/anomalies?kind=silent")
+    shows(page, "nothing was heard for 90 s")
+    assert page.get_by_text("31.4 sigmas").count() == 0
+    export = page.locator("#anomalies-csv").get_attribute("href")
+    text = httpx.get(f"{dashboard}{export}", trust_env=False).text
+    assert "sensor-001" in text
+    assert "spike" not in text
+    page.goto(f"{dashboard}/anomalies?device=SENSOR-000")
+    shows(page, "48.25 is 31.4 sigmas")
+    page.get_by_role("link", name="sensor-000").click()
+    page.wait_for_url("**/device/sensor-000?metric=temperature")
+    shows(page, "Last values")

@@ -202,7 +202,8 @@ def test_a_result_that_is_too_large_is_refused(reading):
 
 def test_columns_are_listed_by_table(reading):
     found = explorer.columns_of(reading)
-    assert sorted(found) == ["latest", "quarantine", "traffic", "windows_15m", "windows_1m"]
+    names = ["anomalies", "devices", "latest", "quarantine", "samples", "traffic", "windows_15m", "windows_1m"]
+    assert sorted(found) == names
     assert "device VARCHAR" in found["latest"]
 
 

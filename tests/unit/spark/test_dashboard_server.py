@@ -14,6 +14,7 @@ pytest.importorskip("waitress")
 
 from spark.dashboard import server
 from spark.dashboard.admin import AdminApi
+from spark.dashboard.gateway import GatewayApi, Refused
 from spark.dashboard.layout import words
 from spark.dashboard.layout.links import Where, device_link
 from spark.dashboard.pages.sources import Sources
@@ -144,3 +145,39 @@ def test_numbers_and_times_are_words():
         *("-", "5 ms", "1.2 s", "5 min", "2 h", "3 d")
     ]
     assert [words.number(v) for v in (None, float("nan"), 21.456789, 1_234_567.0)] == ["-", "-", "21.457", "1,234,567"]
+
+
+def test_pages_of_others_can_make_it_do_nothing(tables):
+    """A command is a POST; a browser says whose page sends it."""
+    browser = client(tables)
+    call = {"json": {}, "base_url": "http://127.0.0.1:8050"}
+    for headers in (
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+    ):
+        assert browser.post("/_dash-update-component", headers=headers, **call).status_code == 403, headers
+    for headers in ({}, {"Sec-Fetch-Site": "same-origin", "Origin": "http://127.0.0.1:8050"}):
+        assert browser.post("/_dash-update-component", headers=headers, **call).status_code != 403
+
+
+def test_the_gateway_is_asked_in_the_name_of_who_is_logged_in(shared_gateway):
+    """Groups, messages and commands, of a real gateway."""
+    gateway = GatewayApi(shared_gateway.url)
+    position = gateway.publish("commands/dash/1", b'{"on": true}', "application/json", None)
+    found = gateway.message(position, None)
+    assert (found["subject"], found["data"]) == ("commands/dash/1", {"on": True})
+    httpx.post(f"{shared_gateway.url}/groups/dash-lag/members", json={"topic": "commands"}, trust_env=False)
+    (group,) = [one for one in gateway.groups(None) if one.name == "dash-lag"]
+    assert (group.topic, group.members) == ("commands", 1)
+    assert group.lag == sum(queue["lag"] for queue in group.queues) >= 1
+    with pytest.raises(Refused, match="The gateway refuses"):
+        gateway.publish("a/#/b", b"", "text/plain", None)
+    with pytest.raises(Refused, match="may not do that"):
+        gateway.publish("commands/x", b"", "text/plain", ("nobody", "wrong"))
+    with pytest.raises(Refused, match=r"does not answer.*--gateway"):
+        GatewayApi("http://127.0.0.1:9").groups(None)
+    with pytest.raises(Refused, match="bytes at most"):
+        gateway.publish("commands/x", bytes(100_000), "text/plain", None)
+    gateway.close()

@@ -1,0 +1,88 @@
+"""The gateway's HTTP port, asked in the name of who is logged in: consumer groups, single messages, commands.
+
+The gateway decides what that user may do, by its access rules. On loopback, without users, requests have no name.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+TIMEOUT_S = 3.0
+ANSWER_BYTES_MAX = 8 * 1024 * 1024
+GROUPS_COUNT_MAX = 50  # whose lag is asked for, by name
+COMMAND_BYTES_MAX = 65_536
+Credentials = tuple[str, str]  # name and password
+_FORBIDDEN = (401, 403)
+
+
+class Refused(Exception):
+    """The gateway did not do it; the text is a sentence."""
+
+
+class Group(NamedTuple):
+    """A consumer group: each of its queues has `queue`, `offset`, `end`, `lag` and `member`."""
+
+    name: str
+    topic: str
+    members: int
+    lag: int
+    queues: list[Mapping[str, Any]]
+
+
+class GatewayApi:
+    """Asks a gateway over HTTP. Shared by all threads."""
+
+    def __init__(self, url: str, *, transport: httpx.BaseTransport | None = None) -> None:
+        self.url = url.rstrip("/")
+        self._client = httpx.Client(timeout=TIMEOUT_S, transport=transport, trust_env=False)
+
+    def close(self) -> None:
+        """Ends its connections."""
+        self._client.close()
+
+    def groups(self, who: Credentials | None) -> list[Group]:
+        """Returns the first `GROUPS_COUNT_MAX` consumer groups, the greatest lag first. Raises `Refused`."""
+        found = []
+        for one in self._json("GET", f"/groups?limit={GROUPS_COUNT_MAX}", who):
+            said = self._json("GET", f"/groups/{quote(one['group'], safe='')}", who)
+            found.append(Group(one["group"], said["topic"], len(said["members"]), said["lag"], said["queues"]))
+        return sorted(found, key=lambda group: (-group.lag, group.name))
+
+    def message(self, position: str, who: Credentials | None) -> Mapping[str, Any] | None:
+        """Returns the message at a position of the log as a CloudEvent; None when it is not there. Raises `Refused`."""
+        found = self._json("GET", f"/messages?id={quote(position, safe='')}&limit=1", who)
+        return found[0] if found else None
+
+    def publish(self, address: str, body: bytes, content_type: str, who: Credentials | None) -> str:
+        """Publishes a message; returns its place in the log. Raises `Refused`."""
+        if len(body) > COMMAND_BYTES_MAX:
+            raise Refused(f"A command has {COMMAND_BYTES_MAX:,} bytes at most, and this one {len(body):,}.")
+        path = f"/topics/{quote(address, safe='/')}"
+        return str(self._json("POST", path, who, content=body, headers={"content-type": content_type})["position"])
+
+    def _json(self, method: str, path: str, who: Credentials | None, **more: Any) -> Any:
+        auth = None if who is None else httpx.BasicAuth(*who)
+        try:
+            with self._client.stream(method, f"{self.url}{path}", auth=auth, **more) as answer:
+                body = b""
+                for piece in answer.iter_bytes():
+                    body += piece
+                    if len(body) > ANSWER_BYTES_MAX:
+                        raise Refused(f"The gateway's answer has more than {ANSWER_BYTES_MAX:,} bytes.")
+        except (httpx.HTTPError, UnicodeError) as error:
+            why = str(error) or type(error).__name__
+            raise Refused(f"The gateway at {self.url} does not answer: {why}. Name another with --gateway.") from error
+        try:
+            said = msgspec.json.decode(body)
+        except msgspec.DecodeError as error:
+            raise Refused(f"{self.url} answers {answer.status_code}, and not as a gateway does.") from error
+        if answer.is_success:
+            return said
+        detail = said.get("detail") or said.get("title") if isinstance(said, dict) else ""
+        if answer.status_code in _FORBIDDEN:
+            user = "Clients without a name" if who is None else who[0]
+            raise Refused(f"{user} may not do that: {detail or answer.reason_phrase}.")
+        raise Refused(f"The gateway refuses: {detail or answer.reason_phrase}.")

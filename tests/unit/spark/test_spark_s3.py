@@ -1,0 +1,106 @@
+"""Tables in an S3-compatible store: moto's server, over real sockets."""
+
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+deltalake = pytest.importorskip("deltalake")
+pytest.importorskip("moto.server")
+
+from spark.errors import OutputBusy, OutputMismatch, SparkError  # noqa: E402
+from spark.job import maintenance  # noqa: E402
+from spark.tables.commits import Commits, Settings  # noqa: E402
+from spark.tables.files import Place  # noqa: E402
+from spark.tables.reader import Tables  # noqa: E402
+from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown  # noqa: E402
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+T0 = 1_767_225_600_000
+SETTINGS = Settings(watermark_ms=30_000, late_ms=3_600_000, buckets=1, samples=True)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A bucket called `fleet`; the options of its store. In a process of its own: delta-rs holds the interpreter."""
+    log = tmp_path_factory.mktemp("moto") / "log"
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    with log.open("wb") as out:
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        server = subprocess.Popen(command, stdout=out, stderr=out)
+    url, until = f"http://127.0.0.1:{port}", time.monotonic() + 90
+    try:
+        while True:
+            try:
+                urllib.request.urlopen(urllib.request.Request(f"{url}/fleet", method="PUT"), timeout=30).close()
+                break
+            except OSError:
+                assert server.poll() is None, log.read_text()
+                assert time.monotonic() < until, log.read_text()
+                time.sleep(0.1)
+        yield {
+            "AWS_ENDPOINT_URL": url,
+            "AWS_ACCESS_KEY_ID": "somebody",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+        }
+    finally:
+        server.kill()
+        server.wait()
+
+
+def records(count: int, first: int = 0) -> list[Record]:
+    return [Record(f"d{n % 3}", T0 + n * 20_000, n, {"a": float(n)}) for n in range(first, first + count)]
+
+
+def plain(place: Place, name: str) -> "pa.Table":
+    return deltalake.DeltaTable(place.child(name), storage_options=dict(place.options)).to_pyarrow_table()
+
+
+def test_a_job_goes_on_in_a_bucket_after_it_was_stopped(store, tmp_path):
+    place, checkpoint = Place.of("s3://fleet/one", store), tmp_path / "checkpoint"
+    for batch in range(2):
+        commits = Commits.open(place, checkpoint, SETTINGS)
+        do_batch(commits, batch, records(30, 30 * batch))
+        do_tick(commits)
+        commits.close()
+    late = [Record("d0", T0 + 1_000, 60, {"a": 500.0}, T0 + 22 * MINUTE_MS)]  # a settled file gives way
+    commits = Commits.open(place, checkpoint, SETTINGS)
+    do_batch(commits, 2, late)
+    assert commits.begin(2) is None
+    commits.close()
+    everything = [*records(60), *late]
+    assert shown(plain(place, "windows_1m")) == shown(Tables(place.url, store).windows()) == naive(everything)
+    assert plain(place, "samples").num_rows == 61
+    assert maintenance.expire(place, days=30) > 0
+    assert not any(plain(place, "windows_1m")["settled"].to_pylist())
+    assert len(place.files("state")) == SETTINGS.buckets
+
+
+def test_a_second_job_in_the_bucket_is_found_by_its_commit(store, tmp_path):
+    """An object store has no lock; what the second one tries to commit is there already."""
+    place = Place.of("s3://fleet/two", store)
+    first, second = (Commits.open(place, tmp_path / "checkpoint", SETTINGS) for _ in range(2))
+    do_batch(first, 0, records(10))
+    with pytest.raises(OutputBusy, match="another job is writing to s3://fleet/two"):
+        do_batch(second, 0, records(10))
+    do_batch(first, 1, records(10, 10))
+    assert shown(plain(place, "windows_1m")) == naive(records(20))
+    with pytest.raises(OutputMismatch, match="another checkpoint"):
+        Commits.open(place, tmp_path / "other", SETTINGS)
+
+
+@pytest.mark.parametrize("wrong", [{"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "s3://nobody/one"])
+def test_a_store_that_does_not_answer_is_a_sentence(store, tmp_path, wrong, monkeypatch):
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    place = Place.of("s3://fleet/three", store | wrong) if isinstance(wrong, dict) else Place.of(wrong, store)
+    with pytest.raises(SparkError, match="cannot be") as refused:
+        Commits.open(place, tmp_path / "checkpoint", SETTINGS)
+    assert "\n" not in str(refused.value)
