@@ -7,8 +7,8 @@ import pyarrow as pa
 from spark.dashboard.queries.reading import Reading
 from spark.dashboard.queries.time_ranges import TimeRange, day, instant
 
-ROWS_SHOWN = 200
-FILE_ROWS_MAX = 250_000
+ROWS_SHOWN = 200  # of a page
+FILE_ROWS_MAX = 250_000  # of a CSV file
 Wanted = tuple[str, str]  # a device or a part of its name, and a kind; empty: any
 
 _CHOSEN = "WHERE day >= ? AND time >= ? AND (? = '' OR contains(lower(device), ?)) AND (? = '' OR kind = ?)"
