@@ -31,6 +31,7 @@ from gateway.kv.settings import KvConfig
 from gateway.port.adapter import AdapterFactory, Listener
 from gateway.publishing.topic_settings import TopicSettings
 from gateway.push.settings import SubscriptionsConfig, subscription_mistakes
+from gateway.queues.leaving.policies import QueuesConfig, policy_mistakes
 from gateway.queues.shared_settings import SharedConfig
 from gateway.security.auth_mistakes import auth_mistakes
 from gateway.security.auth_settings import AuthConfig, TlsConfig
@@ -42,8 +43,7 @@ from store.base.process_errors import ConfigError
 DEFAULT_FILE = Path("headgate.toml")  # read when it is in the working directory and no other file is named
 ADAPTER_GROUP = "headgate.adapters"
 _FACTORY_ATTRIBUTES = ("listeners", "options", "connect", "bind")
-CONFIG_BYTES_MAX = 1024 * 1024
-KiB, MiB = 1024, 1024 * 1024
+KiB, MiB, CONFIG_BYTES_MAX = 1024, 1024 * 1024, 1024 * 1024
 
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65_535, description="0 takes any free port")]
 Host: TypeAlias = Annotated[str, Meta(min_length=1, description="an address of this machine; 0.0.0.0 is all of them")]
@@ -221,6 +221,7 @@ class Config(_Section, frozen=True, kw_only=True):
     kv: KvConfig = KvConfig()
     groups: GroupsConfig = GroupsConfig()
     shared_subscriptions: SharedConfig = SharedConfig()
+    queues: QueuesConfig = QueuesConfig()
     subscriptions: SubscriptionsConfig = SubscriptionsConfig()
     access: AccessConfig = AccessConfig()
     bridges: Mapping[str, BridgeConfig] = msgspec.field(default_factory=dict)
@@ -378,7 +379,7 @@ def _finish(base: Config, listeners: dict[str, ListenerConfig], options: dict[st
     """Completes a configuration; checks what no single key shows: pairs, ports that collide, invalid filters."""
     tls = base.tls
     access = access_mistakes(base.access, {one.adapter for one in listeners.values()})
-    others = [*bridge_mistakes(base.bridges), *forwarding_mistakes(base.forwarding)]
+    others = [*bridge_mistakes(base.bridges), *forwarding_mistakes(base.forwarding), *policy_mistakes(base.queues)]
     more = [*cluster_mistakes(base.cluster), *subscription_mistakes(base.subscriptions)]
     for key, mistake in [*auth_mistakes(base.auth, tls), *access, *others, *more]:
         mistakes.add(key, mistake)

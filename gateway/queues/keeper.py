@@ -77,8 +77,9 @@ class Keeper:
         self._uses.forget(queue.number)
 
     def used(self, queue: Queue) -> None:
-        """A queue was declared again, or asked for a message: it does not expire for a while."""
+        """A queue was declared again, asked for a message or left by a consumer: it does not expire for a while."""
         self._uses.used(queue.number)
+        self.changed(queue.number)
 
     def changed(self, number: int) -> None:
         """Something has come to a queue, or has left it."""

@@ -31,6 +31,7 @@ from gateway.queues.consumer_counts import PREFIX as COUNTED
 from gateway.queues.consumer_counts import ConsumerCounts, LocalConsumerCounts, SharedConsumerCounts
 from gateway.queues.dead_letters import DeadLetters
 from gateway.queues.keeper import Keeper
+from gateway.queues.leaving.policies import NO_POLICIES, Policies
 from gateway.queues.leaving.upkeep import Upkeep
 from gateway.queues.pump import Connection, Consumer, Pump
 from gateway.queues.shared_counts import SharedCounts
@@ -58,8 +59,7 @@ class _Gone(Exception):
 class NamedQueues:
     """Handles the requests of `gateway.port.queues` and the port's lease effects for all connections of this process.
 
-    It belongs to the event loop. `instance` tells the processes of one cluster apart: at `load` a process clears away
-    what its own instance left behind.
+    It belongs to the event loop. At `load` a process clears away what its own `instance` of a cluster left behind.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class NamedQueues:
         router: Router,
         *,
         instance: str = "0",
-        creates_topics: bool = True,
+        policies: Policies = NO_POLICIES,
         random: Random | None = None,
         owners: Owners | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -88,6 +88,7 @@ class NamedQueues:
             random=random or chance.SystemRandom(),
             owners=owners,
             counts=self._counts,
+            policies=policies,
             new_pump=self._new_pump,
             added=self._is_there,
             dropped=self._has_gone,
@@ -101,7 +102,7 @@ class NamedQueues:
             queue_of=by_number.get,
             appended=self.appended,
             now_ms=now_ms,
-            creates_topics=creates_topics,
+            creates_topics=policies.creates_topics,
         )
         self.keeper = Keeper(
             store,
@@ -338,9 +339,8 @@ class NamedQueues:
         queue = await self._registry.look_up(request.queue, conn)
         if any(c.exclusive for c in queue.pump.consumers):
             raise Refusal(Cause.FORBIDDEN, f"queue {request.queue!r} has an exclusive consumer")
-        self.keeper.used(queue)
         found = await queue.pump.get(conn.id)
-        self.keeper.changed(queue.number)
+        self.keeper.used(queue)
         if found is None:
             return None
         message, lease = found
@@ -389,7 +389,6 @@ class NamedQueues:
         queue = self._registry.queues[consumer.queue]
         queue.pump.remove(consumer)
         self.keeper.used(queue)
-        self.keeper.changed(queue.number)
         if queue.shared:
             self._shares.here(consumer.queue, len(queue.pump.consumers))
         return queue.definition.auto_delete and not queue.pump.consumers

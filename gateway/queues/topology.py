@@ -14,7 +14,8 @@ from gateway.port.queues import exchange_level
 from gateway.queues.bindings import PREDECLARED, Binding, Exchange, QueueDefinition, binding_predicate, patterns
 from gateway.queues.consumer_counts import ConsumerCounts
 from gateway.queues.definitions import Changed, Definitions, LocalDefinitions, SharedDefinitions, StoredDefinition
-from gateway.queues.leaving.rules import QueueRules, rules_of
+from gateway.queues.leaving.policies import Policies
+from gateway.queues.leaving.rules import NO_RULES, QueueRules
 from gateway.queues.pump import Connection, Pump
 from gateway.queues.queue_garbage import QueueGarbage
 from store.api.client import StoreClient
@@ -75,11 +76,13 @@ class Queue:
 
     __slots__ = ("definition", "members", "number", "owned", "owner", "pump", "revision", "rules")
 
-    def __init__(self, definition: QueueDefinition, owner: int | None, pump: Pump, revision: int) -> None:
+    def __init__(
+        self, definition: QueueDefinition, owner: int | None, pump: Pump, revision: int, rules: QueueRules
+    ) -> None:
         self.definition = definition
         self.number = QueueNumber(definition.number)
         self.owner = owner  # the connection that alone may use it
-        self.rules: QueueRules = rules_of(definition.arguments)
+        self.rules = rules
         self.pump = pump
         self.revision = revision  # of its definition, of what several proxies share
         self.owned: Owned | None = None  # its name, while this process keeps it
@@ -114,6 +117,7 @@ class Topology:
         random: Random,
         owners: Owners,
         counts: ConsumerCounts,
+        policies: Policies,
         new_pump: Callable[[QueueDefinition], Pump],
         added: Callable[[Queue], None],
         dropped: Callable[[Queue], None],
@@ -126,6 +130,7 @@ class Topology:
         self._definitions: Definitions = LocalDefinitions(store) if owners.alone else SharedDefinitions(store)
         self._garbage = QueueGarbage(store, controller, f"{_TRANSIENT}/{instance}")
         self._random = random
+        self._policies = policies
         self._new_pump = new_pump
         self._added = added
         self._dropped = dropped
@@ -293,8 +298,12 @@ class Topology:
         self._router.set_exchanges(
             [exchange_level(one.name) for one in every],
             [exchange_level(one.name) for one in every if one.internal],
-            {one.name: one.alternate for one in every if one.alternate is not None},
+            {one.name: alternate for one in every if (alternate := self._alternate(one)) is not None},
         )
+
+    def _alternate(self, exchange: Exchange) -> str | None:
+        """Returns the exchange for what no binding of an exchange takes."""
+        return self._policies.alternate(exchange.name) if exchange.alternate is None else exchange.alternate
 
     def _set_exchange(self, exchange: Exchange) -> None:
         """An exchange is there, or has other bindings; those of exchanges that are gone are left out."""
@@ -343,7 +352,8 @@ class Topology:
         self._linked.get(binding.exchange, {}).pop((target, binding.identity), None)
 
     def _add(self, definition: QueueDefinition, owner: int | None, revision: int) -> Queue:
-        queue = Queue(definition, owner, self._new_pump(definition), revision)
+        rules = self._policies.rules(definition.name, definition.arguments) if not definition.pattern else NO_RULES
+        queue = Queue(definition, owner, self._new_pump(definition), revision, rules)
         self.queues[definition.name] = self.by_number[definition.number] = queue
         if owner is not None and owner != ELSEWHERE:
             self._owned.setdefault(owner, {})[definition.name] = None

@@ -39,6 +39,7 @@ from gateway.publishing.timer_secrets import TimerSecrets
 from gateway.publishing.topic_settings import TopicSettings
 from gateway.publishing.topic_shares import UsedShares
 from gateway.push.push import Push
+from gateway.queues.leaving.policies import Policies
 from gateway.queues.queues import NamedQueues
 from gateway.queues.shared_subscriptions import SWEEP_SHARED_INTERVAL_MS, SharedSubscriptions
 from gateway.runtime.access_requests import check_consume
@@ -153,9 +154,8 @@ class Hub:
         )
         controller.watch(self.fanout.changed)
         controller.watch(self._topics_may_have_changed)
-        self.queues = NamedQueues(
-            store, controller, self.router, creates_topics=config.topics.auto_create, owners=self.owners
-        )
+        policies = Policies(config.queues, creates_topics=config.topics.auto_create)
+        self.queues = NamedQueues(store, controller, self.router, policies=policies, owners=self.owners)
         self.keys = KeyValues(store, config.kv)
         self.turn = Turn(self)
         self.ingest = Ingest(
