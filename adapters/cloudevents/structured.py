@@ -6,13 +6,14 @@ spelling, bodies their bytes, missing attributes are made up. Here the payload's
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
 from adapters.cloudevents.attributes import ADDRESS, CORE, Route, check, malformed
+from adapters.cloudevents.batches import plain_batch
 from adapters.cloudevents.event import NATIVE, message_of, placed, wrap
 from gateway.domain.errors import Cause, Refusal
 from store.api.message import Message
@@ -71,11 +72,20 @@ def from_batch(
     now_ms: int,
     protocol: str,
     device: str,
+    device_of: Callable[[str], str] | None = None,
     route: Route | None = None,
     trusted_gateway: bool = False,
     **fields: Any,
 ) -> list[Message]:
-    """The messages of a batch in JSON, which may be empty. Raises `BatchRefusal` when any of them is malformed."""
+    """Returns the messages of a batch in JSON, which may be empty. Raises `BatchRefusal` when any of them is malformed.
+
+    `device_of` names the device of an address, in place of `device`.
+    """
+    if route is None and not trusted_gateway and not fields:
+        named = device_of or (lambda _: device)
+        plain = plain_batch(body, now_ms=now_ms, protocol=protocol, device_of=named, is_json=is_json)
+        if plain is not None:
+            return plain
     fields.update(protocol=protocol, device=device)
     messages: list[Message] = []
     refused: dict[int, Refusal] = {}
@@ -88,6 +98,8 @@ def from_batch(
             messages.append(one)
     if refused:
         raise BatchRefusal(refused)
+    if device_of is not None:
+        return [msgspec.structs.replace(one, device=device_of(one.address)) for one in messages]
     return messages
 
 

@@ -8,7 +8,6 @@ import msgspec
 from adapters.http.handlers.actions import Action, Ask, Context, Respond, Store, Stored, Stream, Watch
 from adapters.http.handlers.credentials import Credentials, Identities, authentication, behind, denied, read_credentials
 from adapters.http.handlers.key_streams import KeyStreams
-from adapters.http.handlers.messages import name_device
 from adapters.http.handlers.once import EachOnce, repeated
 from adapters.http.handlers.origin import check_host, check_origin, finished, with_options
 from adapters.http.handlers.repeats import Repeats
@@ -262,8 +261,7 @@ class HttpConnection:
     # ---- versions
 
     def _use(self, transport: Transport) -> Transport:
-        if self.transport is not None:
-            self.repeats.forget()
+        self.repeats.forget()
         self.transport = transport
         self._streams = SocketStreams(transport) if isinstance(transport, EventSocket) else EventStreams(transport)
         self._keys = KeyStreams(transport, call=self._call, begin=self._begin_events, respond=self._respond)
@@ -370,13 +368,11 @@ class HttpConnection:
             self._publish()
             self._who = principal
         try:
-            action = found.handler(request, Context(self._options, principal, self._now_ms, found.below))
+            host = (credentials and credentials.address) or str(self._info.peer[0] if self._info.peer else "")
+            action = found.handler(request, Context(self._options, principal, self._now_ms, host, found.below))
         except (HttpError, Refusal) as error:
             self._respond(exchange, request, refused(error))
             return
-        if principal.anonymous and isinstance(action, Store):
-            host = (credentials and credentials.address) or str(self._info.peer[0] if self._info.peer else "")
-            action = action._replace(messages=[name_device(one, self._options, host) for one in action.messages])
         if request.method == "HEAD" and isinstance(action, Stream | Watch):
             action = Respond(msgspec.structs.replace(OPENING, body=b""))
         elif isinstance(action, Stream | Watch):

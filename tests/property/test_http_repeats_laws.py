@@ -1,6 +1,6 @@
 """A request that repeats another takes the short way, and is stored and answered as if it had been parsed."""
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.port.adapter import Publish
@@ -79,7 +79,7 @@ def conversations(draw: st.DrawFn) -> list[bytes]:
     return reads
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(conversations())
 def test_the_short_way_says_and_stores_what_the_long_one_does(reads: list[bytes]) -> None:
     short, long = Gateway(), Gateway(short=False)
@@ -90,7 +90,7 @@ def test_the_short_way_says_and_stores_what_the_long_one_does(reads: list[bytes]
         assert short.closed == long.closed
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(conversations())
 def test_a_message_can_change_to_the_long_way_at_any_time(reads: list[bytes]) -> None:
     short, long = Gateway(), Gateway(short=False)

@@ -25,6 +25,7 @@ class Context(msgspec.Struct, frozen=True):
     options: HttpOptions
     principal: Principal
     now_ms: int
+    host: str = ""  # where the client is
     below: str = ""  # what the path names below /topics/, /timers/ or /kv/
 
 
@@ -88,9 +89,12 @@ class Stored(NamedTuple):
 
     @classmethod
     def of(cls, outcome: Outcome, start: int, count: int) -> "Stored":
-        """The part of an outcome that belongs to `count` messages from index `start` on."""
+        """Returns the part of an outcome that belongs to `count` messages from index `start` on."""
         if outcome.error is not None:
             return cls({}, dict.fromkeys(range(count), outcome.error))
+        if outcome.first is not None and not outcome.refused:
+            frame, row = outcome.first
+            return cls({n: (Position(frame, row + start + n),) for n in range(count)}, {})
         end = start + count
         refused_ = {index - start: refusal for index, refusal in outcome.refused.items() if start <= index < end}
         found = outcome.stored(end)

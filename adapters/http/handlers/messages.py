@@ -9,6 +9,7 @@ configuration names are read and written for every message.
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -77,9 +78,11 @@ def read_message(request: Request, address: str, principal: Principal, options: 
 
 
 def read_events(
-    request: Request, principal: Principal, options: HttpOptions, *, now_ms: int
+    request: Request, principal: Principal, options: HttpOptions, *, now_ms: int, host: str = ""
 ) -> tuple[list[Message | Refusal], bool]:
-    """The events of a POST in any mode, and whether they came as a batch; faulty ones are refusals if it is `lenient`.
+    """Returns the events of a POST in any mode, and whether they came as a batch; of a `lenient` one also refusals.
+
+    `host` is where the client is.
 
     Raises `Refusal` (MALFORMED) or `HttpError`.
     """
@@ -91,16 +94,20 @@ def read_events(
         fields.pop("content_encoding", None)
         body = decoded(request, options.max_body_bytes)
         if batch and lenient(request):
-            return list(
-                each_of_batch(body, fields.pop("route"), now_ms=now_ms, trusted_gateway=trusted, **fields)
-            ), True
+            each = each_of_batch(body, fields.pop("route"), now_ms=now_ms, trusted_gateway=trusted, **fields)
+            return [
+                one if isinstance(one, Refusal) else name_device(one, principal, options, host) for one in each
+            ], True
         if batch:
-            return list(from_batch(body, now_ms=now_ms, trusted_gateway=trusted, **fields)), True
-        return [from_structured(body, now_ms=now_ms, trusted_gateway=trusted, **fields)], False
+            named = partial(_device_at, options.device_level, host) if principal.anonymous else None
+            return list(from_batch(body, now_ms=now_ms, trusted_gateway=trusted, device_of=named, **fields)), True
+        event = from_structured(body, now_ms=now_ms, trusted_gateway=trusted, **fields)
+        return [name_device(event, principal, options, host)], False
     attributes = _attributes(request)
     if not attributes:
         raise HttpError(415, f"neither ce- headers nor a body of {STRUCTURED_JSON} or {BATCH_JSON}")
-    return [_binary_event(request, attributes, principal, fields, now_ms)], False
+    event = _binary_event(request, attributes, principal, fields, now_ms)
+    return [name_device(event, principal, options, host)], False
 
 
 def lenient(request: Request) -> bool:
@@ -109,9 +116,15 @@ def lenient(request: Request) -> bool:
     return any(part.replace(" ", "") == "handling=lenient" for part in re.split("[,;]", prefer))
 
 
-def name_device(message: Message, options: HttpOptions, host: str) -> Message:
-    """The message of a client without a name: its address says whom it speaks for, or where it says nothing, `host`."""
-    return msgspec.structs.replace(message, device=level_of(message.address, options.device_level) or host)
+def name_device(message: Message, principal: Principal, options: HttpOptions, host: str) -> Message:
+    """Returns a message with its device: of a client without a name, what the address says, or else `host`."""
+    if not principal.anonymous:
+        return message
+    return msgspec.structs.replace(message, device=_device_at(options.device_level, host, message.address))
+
+
+def _device_at(level: int, host: str, address: str) -> str:
+    return level_of(address, level) or host
 
 
 def _event_kind(request: Request) -> tuple[str | None, bool]:

@@ -25,6 +25,7 @@ from store.format.frame import LogOffset, Position
 
 HEAD_BYTES_MAX: Final = 2_048  # a larger head is not kept
 VALUE_BYTES_MAX: Final = 256  # of a value that changes
+ANSWER_BYTES_MAX: Final = 1_000  # of a body: an id, which JSON may make twice as long, and a place
 LEARNED_MAX: Final = 4  # templates of a connection that no request has repeated; then no more are made
 
 LENGTH: Final = b"content-length"
@@ -78,6 +79,7 @@ class Repeats:
             or options.cors_origins
             or options.property_headers
             or options.event_routes
+            or 0 < options.compress_bytes_min <= ANSWER_BYTES_MAX
         ):
             return
         self._learned += 1
@@ -86,7 +88,6 @@ class Repeats:
     def forget(self) -> None:
         """Takes nothing more: the connection is gone, or goes on in another version."""
         self._template = self._transport = None
-        self._learned = LEARNED_MAX
 
 
 class _Template:

@@ -29,7 +29,14 @@ from adapters.cloudevents import STRUCTURED_JSON, AttributeRefusal, BatchRefusal
 from adapters.http.handlers import descriptions, groups, keys, subscriptions
 from adapters.http.handlers.actions import Action, Ask, Context, Handler, Respond, Store, Stored, Stream
 from adapters.http.handlers.finding import condition, finding, last_values, last_values_response, messages_response
-from adapters.http.handlers.messages import event_response, lenient, message_response, read_events, read_message
+from adapters.http.handlers.messages import (
+    event_response,
+    lenient,
+    message_response,
+    name_device,
+    read_events,
+    read_message,
+)
 from adapters.http.handlers.once import event_keys, once_key
 from adapters.http.handlers.query import read_query
 from adapters.http.handlers.sse import read_id
@@ -55,7 +62,9 @@ def post_events(request: Request, context: Context) -> Action:
     With `Prefer: handling=lenient` those that are events are stored, and each event has its own answer.
     """
     try:
-        found, batch = read_events(request, context.principal, context.options, now_ms=context.now_ms)
+        found, batch = read_events(
+            request, context.principal, context.options, now_ms=context.now_ms, host=context.host
+        )
     except BatchRefusal as refusal:
         errors = [_index_error(index, error) for index, error in refusal.refused.items()]
         return Respond(refused(refusal, errors=errors))
@@ -111,6 +120,9 @@ def _receipt(principal: Principal, message: Message, stored: Stored, index: int)
     A message that is to be delivered later has no place among the others yet: it has the timer that it waits for.
     """
     places = stored.places[index]
+    if message.deliver_at_ms is None and stored.deliver_at_ms is None and places and not stored.repeated:
+        first = str(places[0])
+        return {"id": message.id or first, "position": first}
     if stored.deliver_at_ms is not None:
         message = replace(message, deliver_at_ms=stored.deliver_at_ms)
     timer = timer_ticket(principal, message, places)
@@ -127,6 +139,7 @@ def _receipt(principal: Principal, message: Message, stored: Stored, index: int)
 def post_topic(request: Request, context: Context) -> Action:
     """Publishes one message to an address."""
     message = read_message(request, context.below, context.principal, context.options, now_ms=context.now_ms)
+    message = name_device(message, context.principal, context.options, context.host)
     location = (b"location", f"/topics/{quote(context.below, safe='/')}".encode())
 
     def reply(stored: Stored) -> Response:

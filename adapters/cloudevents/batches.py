@@ -1,0 +1,126 @@
+"""Batches whose events are plain: every attribute a text, the data JSON, no extension but the partition key.
+
+Events of a batch have much in common. What follows from source, type, subject and the like is made once, by the same
+functions as for a single event, and kept for the events that say the same. A batch that has anything else in it, or
+anything wrong, is left to `structured`, which says what.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from adapters.cloudevents.attributes import check
+from adapters.cloudevents.event import NATIVE, message_of
+from adapters.cloudevents.timestamps import format_ms, parse_ms
+from gateway.domain.errors import Refusal
+from store.api.message import Message
+
+__all__ = ["plain_batch"]
+
+CONTEXTS_MAX: Final = 4_096  # kept in a process; then all are forgotten
+CONTEXT_CHARACTERS_MAX: Final = 512  # of one that is kept
+
+_Key: TypeAlias = tuple[str | None, ...]
+
+
+class _Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One event (CloudEvents JSON Event Format 1.0.2, 3)."""
+
+    id: str
+    source: str
+    type: str
+    specversion: str
+    subject: str | None = None
+    datacontenttype: str | None = None
+    dataschema: str | None = None
+    time: str | None = None
+    partitionkey: str | None = None
+    data: msgspec.Raw = msgspec.Raw()
+
+
+class _Context(NamedTuple):
+    """What follows from the attributes that events have in common."""
+
+    address: str
+    type: str | None
+    content_type: str | None
+    native: dict[str, Any]  # of an event whose time follows from its message
+    untimed: dict[str, Any]  # of one that says no time
+
+
+_decode = msgspec.json.Decoder(list[_Event]).decode
+_contexts: dict[_Key, _Context] = {}
+
+
+def plain_batch(
+    body: bytes, *, now_ms: int, protocol: str, device_of: Callable[[str], str], is_json: Callable[[str | None], bool]
+) -> list[Message] | None:
+    """Returns the messages of a batch; None where it is to be read as ever. `device_of` names an address's device."""
+    # One loop for all events: 0.8 us each, where those of `structured` take 9.
+    try:
+        body.decode()  # what msgspec passes over unread, it does not check to be UTF-8
+        events = _decode(body)
+    except (ValueError, RecursionError):
+        return None
+    messages: list[Message] = []
+    add, contexts, devices = messages.append, _contexts, dict[str, str]()
+    for event in events:
+        id_, time, key, time_ms = event.id, event.time, event.partitionkey, now_ms
+        if not (id_ and id_.isascii() and id_.isprintable()):
+            return None
+        if key is not None and not (key and key.isascii() and key.isprintable()):
+            return None
+        kind = (event.source, event.type, event.specversion, event.subject, event.datacontenttype, event.dataschema)
+        context = contexts.get(kind)
+        if context is None and (context := _context(event, kind, is_json)) is None:
+            return None
+        native = context.untimed
+        if time is not None:
+            try:
+                time_ms = max(parse_ms(time), 0)
+            except ValueError:
+                return None
+            native = context.native
+            if format_ms(time_ms) != time:
+                native = {NATIVE: {**native[NATIVE], "time": time}}
+        address = context.address
+        device = devices.get(address)
+        if device is None:
+            device = devices[address] = device_of(address)
+        add(
+            Message(
+                address,
+                bytes(event.data),
+                time_ms,
+                protocol,
+                device,
+                id=id_,
+                key=key,
+                type=context.type,
+                content_type=context.content_type,
+                native=native,
+            )
+        )
+    return messages
+
+
+def _context(event: _Event, kind: _Key, is_json: Callable[[str | None], bool]) -> _Context | None:
+    """Returns what follows from an event's attributes; None where it is not plain."""
+    names = ("source", "type", "specversion", "subject", "datacontenttype", "dataschema")
+    attributes = {name: text for name, text in zip(names, kind, strict=True) if text is not None} | {"id": event.id}
+    if not is_json(event.datacontenttype):
+        return None
+    try:
+        check(attributes)
+        message = message_of(attributes, b"", {}, None, {"protocol": "", "device": "", "time_ms": 0})
+    except Refusal:
+        return None
+    assert message.native is not None
+    native = {name: value for name, value in message.native[NATIVE].items() if name != "time"}
+    made = _Context(message.address, message.type, message.content_type, {NATIVE: native}, message.native)
+    if sum([len(text) for text in kind if text is not None]) <= CONTEXT_CHARACTERS_MAX:
+        if len(_contexts) >= CONTEXTS_MAX:
+            _contexts.clear()
+        _contexts[kind] = made
+    return made
