@@ -17,6 +17,7 @@ from controller.wire.wire import Hello
 
 logger = logging.getLogger(__name__)
 
+LOOK_S = 1.0  # between two looks for learners, while there are none
 HEARD_COUNT_MAX = 1_024  # controllers whose address is known from themselves only
 
 
@@ -113,7 +114,8 @@ class Members:
         """Lets learners vote that have caught up, one after the other, as long as this node leads. Never returns."""
         assert self._driver is not None
         while True:
-            await asyncio.sleep(TICK_MS / 1000)
+            status = self._driver.status
+            await asyncio.sleep(TICK_MS / 1000 if any(one.learner for one in status.membership.members) else LOOK_S)
             status = self._driver.status
             for member in status.membership.members:
                 peer = status.progress.get(member.id)

@@ -45,7 +45,8 @@ from controller.wire.wire import COMMAND_BYTES_MAX, Hello, NotLeading
 
 logger = logging.getLogger(__name__)
 
-TICK_S = 0.05  # of Raft: a heartbeat; ten without one, and there is an election
+TICK_S = 0.05  # of Raft: ten without a heartbeat, and there is an election
+HEARTBEAT_TICKS = 2  # between two heartbeats of the leader: each costs all controllers processor time, idle or not
 CURRENT_S = 5.0  # how long a start waits for a leader before what was applied then is shown to others
 HANG_UP_S = 5.0  # until connections to controllers that were removed are closed
 AGAIN_S = 0.1  # until a command that was not taken is tried again, if nothing happens before
@@ -107,7 +108,7 @@ class ControllerNode(StateClient):
             storage,
             self._metadata,
             send=send or self._peers.send,
-            settings=settings or Settings(proposal_bytes_max=COMMAND_BYTES_MAX),
+            settings=settings or Settings(heartbeat_ticks=HEARTBEAT_TICKS, proposal_bytes_max=COMMAND_BYTES_MAX),
             chance=chance,
             tick_s=tick_s,
         )

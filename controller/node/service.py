@@ -60,6 +60,7 @@ logger = logging.getLogger(__name__)
 STREAMS_MAX = 2_048  # of all kinds at the same time; of each kind half as many
 SNAPSHOTS_MAX = 8  # states being sent at the same time
 REPLICAS_PER_NODE_MAX = 1_024  # that a store node speaks for
+PUSH_ALIVE_S = 1.0  # a store node hears something at least that often; it gives up after 2.5 s of silence
 WRITE_S = 1.0  # for what is being written when a stream is to be ended
 KEEPALIVE_MIN_MS = 5_000  # clients may ping this often to find a dead connection
 
@@ -316,21 +317,21 @@ class ControllerService:
         node = self._node
         wake = asyncio.Event()
         told: dict[int, Group | None] = {}
-        said_s = -ALIVE_S
+        said_s = -PUSH_ALIVE_S
         while not node.current.is_set():
             await _write(context, encode([]))
-            await _wait(node.current, ALIVE_S)
+            await _wait(node.current, PUSH_ALIVE_S)
         with node.feed.wakes(wake):
             while True:
                 wake.clear()
                 self._check_node()
                 now = {number: node.state.groups.get(number) for number in groups}
                 news = [number for number in groups if number not in told or told[number] != now[number]]
-                if news or loop.time() - said_s >= ALIVE_S:
+                if news or loop.time() - said_s >= PUSH_ALIVE_S:
                     said_s = loop.time()
                     told = now
                     await _write(context, encode([Pushed(number, node.applied, now[number]) for number in news]))
-                await _wait(wake, ALIVE_S)
+                await _wait(wake, PUSH_ALIVE_S)
 
     # ---- questions
 

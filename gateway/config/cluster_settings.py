@@ -86,7 +86,12 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     )
     join: Annotated[bool, Meta(description="begin as a new member of a cluster that is running")] = False
     tick_ms: Annotated[
-        int, Meta(ge=5, le=10_000, description="a heartbeat; ten without one, and there is an election")
+        int,
+        Meta(
+            ge=5,
+            le=10_000,
+            description="half the time between two heartbeats; ten without one, and there is an election",
+        ),
     ] = 50
 
 

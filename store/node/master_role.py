@@ -26,7 +26,7 @@ from store.format.frame import LogOffset
 from store.local.local import LocalStore
 from store.node.master_health import MasterHealth
 from store.node.replica_auth import stranger
-from store.node.replica_context import TICK_S, ReplicaContext
+from store.node.replica_context import IDLE_TICK_S, TICK_S, ReplicaContext
 from store.node.rounds import Rounds
 from store.node.snapshots import SnapshotSender
 from store.node.streams import ReplicaStream
@@ -238,9 +238,10 @@ class MasterRole:
         logger.info("this is not the master of store group %d any more", context.group)
 
     async def _tick(self) -> None:
+        core, end = self._core, self._core.end
         while True:
-            await asyncio.sleep(TICK_S)
-            core = self._core
+            idle, end = end == core.end == core.confirmed, core.end
+            await asyncio.sleep(IDLE_TICK_S if idle else TICK_S)
             core.tick(now_ms=self.context.now_ms())
             if self._store is not None and self._store.replication.first > core.first:
                 core.trimmed(self._store.replication.first)

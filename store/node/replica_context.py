@@ -16,6 +16,7 @@ from store.serving.service import GRACE_S, NodeService
 from store.timers.timers import TimerLimits
 
 TICK_S = 0.05  # how often the cores are told the time
+IDLE_TICK_S = 0.1  # the same while nothing is written, and all that was is confirmed
 
 
 class MasterServices(Protocol):

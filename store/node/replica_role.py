@@ -21,7 +21,7 @@ from store.format.frame import LogOffset
 from store.node import wire
 from store.node.replacing import give_up, start_over
 from store.node.replica_auth import STRANGE, sign
-from store.node.replica_context import TICK_S, ReplicaContext
+from store.node.replica_context import IDLE_TICK_S, TICK_S, ReplicaContext
 from store.node.snapshots import fetch_snapshot
 from store.node.streams import MasterStream
 from store.node.syncs import Syncs
@@ -243,9 +243,11 @@ class ReplicaRole:
             await self._synced.wait()
 
     async def _tick(self) -> None:
+        core, end = self._core, self._core.end
         while True:
-            await asyncio.sleep(TICK_S)
-            core, store = self._core, self.context.disk.store
+            idle, end = end == core.end == core.confirmed, core.end
+            await asyncio.sleep(IDLE_TICK_S if idle else TICK_S)
+            store = self.context.disk.store
             core.tick(now_ms=self.context.now_ms())
             if store is not None and store.replication.first > core.first:
                 core.trimmed(min(store.replication.first, core.confirmed))
