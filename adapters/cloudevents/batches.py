@@ -16,8 +16,6 @@ from adapters.cloudevents.timestamps import format_ms, parse_ms
 from gateway.domain.errors import Refusal
 from store.api.message import Message
 
-__all__ = ["plain_batch"]
-
 CONTEXTS_MAX: Final = 4_096  # kept in a process; then all are forgotten
 CONTEXT_CHARACTERS_MAX: Final = 512  # of one that is kept
 
