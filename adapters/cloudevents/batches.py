@@ -38,7 +38,7 @@ class _Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Context(NamedTuple):
-    """What follows from the attributes that events have in common."""
+    """The fields that follow from the attributes that events have in common."""
 
     address: str
     type: str | None
