@@ -9,11 +9,9 @@ from controller.node.local import LocalController
 from gateway.domain.batch import Batch
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
-from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Publish, Token
 from gateway.port.tickets import timer_id
-from gateway.publishing.ingest import FRAME_ROWS, Ingest
-from gateway.publishing.router import Router
+from gateway.publishing.ingest import FRAME_ROWS
 from gateway.publishing.topic_shares import ANYBODY, creator_of
 from store.api.log import Appended
 from store.api.message import Message, decode, encode
@@ -26,45 +24,12 @@ from store.base.errors import (
     TimersFull,
     TimerTooFar,
 )
-from store.format.frame import ROW_EXTRA, ROWS_DTYPE, LogOffset, Position, origin_of
+from store.format.frame import ROW_EXTRA, ROWS_DTYPE, LogOffset, Position
 from store.format.records import KV_QUEUE, TIMERS_QUEUE, KvDelete, KvPut
 from store.format.records import decode as decode_record
-from tests.support.store.store_kit import placed
+from tests.support.gateway.ingest_rig import IngestRig
 
 pytestmark = pytest.mark.anyio
-
-
-class Store:
-    """Holds frames until the test says how they ended."""
-
-    def __init__(self, group=0):
-        self.group = group
-        self.logs = {group: self}
-        self.log = self.timers = self
-        self.waiting = []
-        self.frames = []
-        self.end = origin_of(group)
-
-    refused_timers = None
-
-    def admit(self, due_ms, size_bytes):
-        if self.refused_timers is not None:
-            raise self.refused_timers
-
-    def append(self, frame, done):
-        self.waiting.append((frame, done))
-
-    def complete(self, result=None):
-        frame, done = self.waiting.pop(0)
-        if result is None:
-            self.frames.append(placed(frame, self.end, stored_at_ms=5))
-            result = Appended(LogOffset(self.end))
-            self.end += frame.size_bytes
-        done(result)
-
-    def complete_all(self):
-        while self.waiting:
-            self.complete()
 
 
 class Publisher:
@@ -75,43 +40,16 @@ class Publisher:
         self.outcomes.append((token, outcome))
 
 
-class Rig:
-    def __init__(self, controller):
-        self.controller = controller
-        self.router = Router(controller)
-        self.store = Store()
-        self.turns = []
-        self.wanted = []
-        self.named = []
-        self.ingest = Ingest(
-            self.store,
-            self.router,
-            Metrics(process=False),
-            new_producer=iter(range(7, 1000)).__next__,
-            message_bytes_max=1000,
-            soon=self.turns.append,
-            clock=lambda: 0.0,
-            create_topic=lambda name, _creator: self.wanted.append(name),
-            appended_to=self.named.extend,
-            drained=lambda: None,
-            acknowledged=lambda _: None,
-        )
-
-    def turn(self):
-        turns, self.turns[:] = list(self.turns), []
-        for work in turns:
-            work()
-
-    def messages(self):
-        return [message for frame in self.store.frames for message in Batch.of(frame).messages]
-
-
 @pytest.fixture
 async def rig(tmp_path):
     controller = LocalController.open(tmp_path, limits=Limits(default_queues=4), now_ms=lambda: 0)
     await controller.do(CreateTopic(name="t"))
-    yield Rig(controller)
+    yield IngestRig(controller)
     await controller.close()
+
+
+def stored(rig):
+    return list(rig.log.frames.values())
 
 
 def publish(rig, publisher, token, *messages):
@@ -124,9 +62,9 @@ async def test_one_turn_is_one_frame_and_outcomes_keep_their_order(rig):
     publish(rig, b, 1, Message("t/3", b"z", device="d2"))
     publish(rig, a, 2, Message("t/1", b"w", device="d1"))
     rig.turn()
-    assert len(rig.store.waiting) == 1
+    assert len(rig.log.waiting) == 1
     assert not a.outcomes
-    rig.store.complete()
+    rig.log.end_next()
     assert [token for token, _ in a.outcomes] == [1, 2]
     assert [outcome.first.row for _, outcome in a.outcomes + b.outcomes] == [0, 3, 2]
     assert [m.body for m in rig.messages()] == [b"x", b"y", b"z", b"w"]
@@ -141,7 +79,7 @@ async def test_what_was_answered_is_gone_at_once_and_leaves_the_collector_nothin
         for n in range(20):
             publish(rig, publisher, n, Message("t/1", b"x", device="d1"))
             rig.turn()
-            rig.store.complete()
+            rig.log.end_next()
         assert gc.collect() == 0
     finally:
         gc.enable()
@@ -153,8 +91,8 @@ async def test_messages_of_one_key_share_a_queue_of_their_topic(rig):
     messages = [Message(f"t/{n}", b"", device=f"d{n % 5}") for n in range(50)]
     publish(rig, publisher, 1, *messages, Message("t/x", b"", device="other", key="d3"))
     rig.turn()
-    rig.store.complete_all()
-    batch = Batch.of(rig.store.frames[0])
+    rig.log.end_all()
+    batch = Batch.of(stored(rig)[0])
     queues = {}
     for message, queue in zip(batch.messages, batch.queues, strict=True):
         assert queue in rig.controller.topic("t").queues
@@ -167,7 +105,7 @@ async def test_the_limit_is_for_the_body(rig):
         rig, publisher, 1, Message("t/1", b"x" * 1000, properties=(("k", "v" * 1000),)), Message("t/1", b"x" * 1001)
     )
     rig.turn()
-    rig.store.complete_all()
+    rig.log.end_all()
     assert list(publisher.outcomes[0][1].refused) == [1]
 
 
@@ -179,8 +117,8 @@ async def test_messages_for_very_many_queues_share_a_frame_with_nobody(rig):
     publish(rig, b, 1, Message("t/many", b"y"))
     publish(rig, a, 2, Message("t/1", b"z"))
     rig.turn()
-    assert [frame.row_count for frame, _ in rig.store.waiting] == [1, FRAME_ROWS + 2, 1]
-    rig.store.complete_all()
+    assert [frame.row_count for frame, _ in rig.log.waiting] == [1, FRAME_ROWS + 2, 1]
+    rig.log.end_all()
     assert [token for token, _ in a.outcomes] == [1, 2]
 
 
@@ -188,7 +126,7 @@ async def test_ids_and_long_names_are_not_remembered(rig):
     publisher = Publisher()
     publish(rig, publisher, 1, Message("t/" + "x" * 300, b"", device="d" * 300, id="an id"))
     rig.turn()
-    rig.store.complete_all()
+    rig.log.end_all()
     assert not rig.router.routes
     assert "an id" not in rig.router.hashes
     assert "d" * 300 not in rig.router.hashes
@@ -208,7 +146,7 @@ async def test_a_refused_message_leaves_the_others_in(rig):
         Message("t/2", b"y"),
     )
     rig.turn()
-    rig.store.complete_all()
+    rig.log.end_all()
     [(_, outcome)] = publisher.outcomes
     assert {index: refusal.cause for index, refusal in outcome.refused.items()} == {
         1: Cause.MALFORMED,
@@ -226,7 +164,7 @@ async def test_an_answer_that_needs_no_write_still_waits_its_turn(rig):
     publish(rig, publisher, 2, Message("", b""))
     rig.turn()
     assert not publisher.outcomes
-    rig.store.complete_all()
+    rig.log.end_all()
     assert [token for token, _ in publisher.outcomes] == [1, 2]
 
 
@@ -239,28 +177,27 @@ async def test_a_missing_topic_is_asked_for_and_everything_waits_behind_it(rig):
     assert rig.wanted == ["new"]
     publish(rig, publisher, 4, Message("t/1", b"4"))
     rig.turn()
-    rig.store.complete_all()
+    rig.log.end_all()
     assert [token for token, _ in publisher.outcomes] == [1]
     await rig.controller.do(CreateTopic(name="new"))
     rig.ingest.resume("new", None)
-    rig.store.complete_all()
+    rig.log.end_all()
     assert [m.body for m in rig.messages()] == [b"1", b"2", b"3", b"4"]
     assert [token for token, _ in publisher.outcomes] == [1, 2, 3, 4]
 
 
 async def test_a_topic_too_many_for_one_user_is_made_for_another(rig):
     """Of several that publish to it first, only those are refused whose share is used up."""
-    wanted, publishers = [], [Publisher(), Publisher()]
-    rig.ingest._create_topic = lambda name, creator: wanted.append((name, creator))
+    publishers = [Publisher(), Publisher()]
     for publisher, name in zip(publishers, ("eve", ""), strict=True):
         publisher.principal = Principal(name=name)
         publish(rig, publisher, 1, Message("new/1", name.encode()))
     rig.turn()
     rig.ingest.resume("new", Refusal(Cause.QUOTA, "full"), creator="user eve")
-    assert wanted == [("new", "user eve"), ("new", ANYBODY)]
+    assert (rig.wanted, rig.creators) == (["new", "new"], ["user eve", ANYBODY])
     await rig.controller.do(CreateTopic(name="new"))
     rig.ingest.resume("new", None, creator=ANYBODY)
-    rig.store.complete_all()
+    rig.log.end_all()
     [(_, refused)], [(_, stored)] = [publisher.outcomes for publisher in publishers]
     assert {index: refusal.cause for index, refusal in refused.refused.items()} == {0: Cause.QUOTA}
     assert stored.first is not None
@@ -288,7 +225,7 @@ async def test_a_topic_that_cannot_be_made_refuses_its_messages_only(rig):
     assert rig.wanted == ["new", "newer"]
     await rig.controller.do(CreateTopic(name="newer"))
     rig.ingest.resume("newer", None)
-    rig.store.complete_all()
+    rig.log.end_all()
     [(_, outcome)] = publisher.outcomes
     assert {index: refusal.cause for index, refusal in outcome.refused.items()} == {0: Cause.QUOTA}
     assert [m.body for m in rig.messages()] == [b"2", b"3"]
@@ -302,7 +239,7 @@ async def test_what_the_store_refuses_is_refused_with_its_cause(rig, error, caus
     publisher = Publisher()
     publish(rig, publisher, 1, Message("t/1", b"x"))
     rig.turn()
-    rig.store.complete(error)
+    rig.log.end_next(error)
     assert publisher.outcomes[0][1].error.cause is cause
 
 
@@ -311,17 +248,17 @@ async def test_a_refusal_that_comes_early_is_told_in_its_turn_and_begins_another
     for token in range(3):
         publish(rig, publisher, token, Message("t/1", b"%d" % token))
         rig.turn()
-    (_, first), (_, second), (_, third) = rig.store.waiting
+    (_, first), (_, second), (_, third) = rig.log.waiting
     second(StoreOverloaded())
     assert not publisher.outcomes
     first(Appended(LogOffset(0)))
     assert [token for token, _ in publisher.outcomes] == [0, 1]
     third(Appended(LogOffset(100)))
     assert [outcome.error is None for _, outcome in publisher.outcomes] == [True, False, True]
-    rig.store.waiting.clear()
+    rig.log.waiting.clear()
     publish(rig, publisher, 3, Message("t/1", b"3"))
     rig.turn()
-    assert (rig.store.waiting[0][0].producer_id, rig.store.waiting[0][0].sequence) == (8, 1)
+    assert (rig.log.waiting[0][0].producer_id, rig.log.waiting[0][0].sequence) == (8, 1)
 
 
 async def test_named_queues_get_rows_and_no_copies(rig):
@@ -331,12 +268,12 @@ async def test_named_queues_get_rows_and_no_copies(rig):
     publisher = Publisher()
     publish(rig, publisher, 1, Message("t/1", b"x"), Message("t/1", b"y"))
     rig.turn()
-    rig.store.complete_all()
-    rows = rig.store.frames[0].rows
+    rig.log.end_all()
+    rows = stored(rig)[0].rows
     extra = rows[rows["flags"] & ROW_EXTRA != 0]
     assert extra["queue"].tolist() == [900, 901, 900]
-    assert [decode(rig.store.frames[0].record(row)).body for row in (2, 3, 4)] == [b"x", b"x", b"y"]
-    assert len(Batch.of(rig.store.frames[0]).messages) == 2
+    assert [decode(stored(rig)[0].record(row)).body for row in (2, 3, 4)] == [b"x", b"x", b"y"]
+    assert len(Batch.of(stored(rig)[0]).messages) == 2
     assert sorted(rig.named) == [900, 901]
     rig.router.unbind("all")
     rig.router.unbind("all again")
@@ -348,8 +285,8 @@ async def test_a_retained_message_travels_with_its_change_of_the_kv(rig):
     retained = Message("t/1", b"x", retain=True), Message("t/1", b"", retain=True)
     publish(rig, publisher, 1, *retained, Message("t/1", b"y"), Message("t/1", b""))
     rig.turn()
-    rig.store.complete_all()
-    frame = rig.store.frames[0]
+    rig.log.end_all()
+    frame = stored(rig)[0]
     records = [decode_record(frame.record(row)) for row in np.flatnonzero(frame.rows["queue"] == KV_QUEUE).tolist()]
     assert isinstance(records[0], KvPut)
     assert decode(records[0].value).body == b"x"
@@ -361,11 +298,11 @@ async def test_a_long_turn_is_cut_into_frames_with_ascending_sequences(rig):
     for token in range(3):
         publish(rig, publisher, token, *[Message("t/1", b"")] * FRAME_ROWS)
     rig.turn()
-    frames = [frame for frame, _ in rig.store.waiting]
+    frames = [frame for frame, _ in rig.log.waiting]
     assert [frame.sequence for frame in frames] == [1, 2, 3]
     assert {frame.producer_id for frame in frames} == {7}
     assert all(len(np.frombuffer(frame.rows, ROWS_DTYPE)) == FRAME_ROWS for frame in frames)
-    rig.store.complete_all()
+    rig.log.end_all()
     assert [token for token, _ in publisher.outcomes] == [0, 1, 2]
 
 
@@ -379,8 +316,8 @@ async def test_a_message_for_later_is_one_record_of_the_timers(rig):
     later = Message("t/1", b"x", deliver_at_ms=5_000, retain=True, type="wanted", key="k", id="own", time_ms=9)
     publish(rig, publisher, 1, Message("t/1", b"a"), later, Message("t/1", b"b"))
     rig.turn()
-    rig.store.complete_all()
-    (frame,) = rig.store.frames
+    rig.log.end_all()
+    (frame,) = stored(rig)
     assert [message.body for message in Batch.of(frame).messages] == [b"a", b"b"]
     assert frame.rows["queue"].tolist()[1] == TIMERS_QUEUE
     record = decode_record(frame.record(1))
@@ -412,11 +349,11 @@ async def test_a_message_for_later_is_one_record_of_the_timers(rig):
     ],
 )
 async def test_what_the_store_will_not_keep_until_later_is_refused_alone(rig, error, cause):
-    rig.store.refused_timers = error
+    rig.log.refused_timers = error
     publisher = Publisher()
     publish(rig, publisher, 1, Message("t/1", b"a"), Message("t/1", b"x", deliver_at_ms=5), Message("t/1", b"b"))
     rig.turn()
-    rig.store.complete_all()
+    rig.log.end_all()
     ((_, outcome),) = publisher.outcomes
     assert {index: refusal.cause for index, refusal in outcome.refused.items()} == {1: cause}
     assert [message.body for message in rig.messages()] == [b"a", b"b"]

@@ -14,119 +14,20 @@ from controller.api.client import Group, GroupConfig, Replica, Topic
 from controller.api.commands import AddGroup, CreateTopic, Limits, MoveQueue, NameQueue
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
-from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Publish, Token
 from gateway.port.marks import Marks
 from gateway.port.tickets import timer_id
 from gateway.publishing.delayed import cancel_timer
-from gateway.publishing.ingest import FRAME_ROWS, Ingest
+from gateway.publishing.ingest import FRAME_ROWS
 from gateway.publishing.router import SPREAD, Router
-from store.api.log import Appended
 from store.api.message import Message, decode
 from store.base.errors import AppendOutcomeUnknown, NoSuchTimer, StoreOverloaded, StoreUnreachable, TimersFull
-from store.format.frame import FIRST_QUEUE, ROW_EXTRA, ROWS_DTYPE, group_of, origin_of
+from store.format.frame import FIRST_QUEUE, ROW_EXTRA, ROWS_DTYPE, group_of
 from store.format.records import KV_QUEUE, TIMERS_QUEUE, KvPut
 from store.format.records import decode as decode_record
-from tests.support.store.store_kit import placed
+from tests.support.gateway.ingest_rig import SpreadRig
 
 pytestmark = pytest.mark.anyio
-
-
-class Log:
-    """One group's log: holds frames until the test says how they ended."""
-
-    def __init__(self, group):
-        self.log = self.timers = self
-        self.waiting = []
-        self.frames = {}
-        self.end = origin_of(group)
-        self.full = None
-
-    def admit(self, due_ms, size_bytes):
-        if self.full is not None:
-            raise self.full
-
-    def append(self, frame, done):
-        self.waiting.append((frame, done))
-
-    def end_next(self, error=None):
-        frame, done = self.waiting.pop(0)
-        if error is not None:
-            done(error)
-            return
-        stored = self.frames[self.end] = placed(frame, self.end, stored_at_ms=5)
-        done(Appended(stored.start))
-        self.end = stored.end
-
-
-class Store:
-    group = 0
-
-    def __init__(self, groups):
-        self.logs = {group: Log(group) for group in groups}
-
-    def record(self, position):
-        return self.logs[group_of(position.frame)].frames[position.frame].record(position.row)
-
-
-class Publisher:
-    def __init__(self):
-        self.outcomes = {}
-
-    def published(self, token, outcome, size_bytes):
-        assert all(token > before for before in self.outcomes)
-        self.outcomes[token] = outcome
-
-
-class Rig:
-    def __init__(self, controller, groups=(0, 1), **options):
-        self.store = Store(groups)
-        self.router = Router(controller, **options)
-        self.turns, self.named, self.publishers = [], [], {}
-        self.metrics = Metrics(process=False)
-        self.ingest = Ingest(
-            self.store,
-            self.router,
-            self.metrics,
-            new_producer=iter(range(7, 100_000)).__next__,
-            message_bytes_max=1000,
-            soon=self.turns.append,
-            clock=lambda: 0.0,
-            create_topic=pytest.fail,
-            appended_to=self.named.extend,
-            drained=lambda: None,
-            acknowledged=lambda _: None,
-        )
-
-    def publish(self, who, token, *messages):
-        publisher = self.publishers.setdefault(who, Publisher())
-        self.ingest.publish(publisher, Publish(messages, Token(token)), 10)
-
-    def turn(self):
-        while self.turns:
-            self.turns.pop(0)()
-
-    def outcome(self, who, token=1):
-        return self.publishers[who].outcomes.get(token)
-
-    def end_all(self):
-        for log in self.store.logs.values():
-            while log.waiting:
-                log.end_next()
-
-    def keys(self, group, count=1, *, topic="t"):
-        """Keys whose messages lie in a group."""
-        found = []
-        for n in range(10_000):
-            queues = self.router.resolve(f"{topic}/x").queues
-            if self.router.groups[queues[self.router.key_hash(f"k{n}") % len(queues)]] == group:
-                found.append(f"k{n}")
-            if len(found) == count:
-                return found
-        raise AssertionError
-
-    def counted(self, topic, status):
-        return self.metrics.messages_in("mqtt", topic, status)._value.get()
 
 
 @pytest.fixture
@@ -144,7 +45,7 @@ def message(key, body=b"x", address="t/1", **fields):
 
 
 async def test_each_group_gets_a_frame_and_the_publisher_one_answer(controller):
-    rig = Rig(controller)
+    rig = SpreadRig(controller)
     assert rig.router.resolve("t/1").group == SPREAD
     (a, b), (c, d) = rig.keys(0, 2), rig.keys(1, 2)
     messages = [message(key, f"{n}".encode()) for n, key in enumerate([a, c, b, d, c, a])]
@@ -157,14 +58,14 @@ async def test_each_group_gets_a_frame_and_the_publisher_one_answer(controller):
     rig.store.logs[1].end_next()
     found = [rig.outcome("p", 1).stored(4), rig.outcome("p", 2).stored(2)]
     places = [*found[0].values(), *found[1].values()]
-    assert [decode(rig.store.record(place)).body for (place,) in places] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    assert [decode(rig.record(place)).body for (place,) in places] == [b"0", b"1", b"2", b"3", b"4", b"5"]
     assert [group_of(place.frame) for (place,) in places] == [0, 1, 0, 1, 1, 0]
     assert rig.counted("t", "stored") == 6
     assert rig.ingest.idle
 
 
 async def test_a_group_that_refuses_refuses_what_needed_it(controller):
-    rig = Rig(controller)
+    rig = SpreadRig(controller)
     (a,), (b,) = rig.keys(0), rig.keys(1)
     rig.publish("both", 1, message(a), Message("t/+", b""), message(b), message(a))
     rig.publish("only", 1, message(b))
@@ -188,7 +89,7 @@ async def test_a_group_that_refuses_refuses_what_needed_it(controller):
 
 
 async def test_when_all_groups_refuse_the_whole_is_refused(controller):
-    rig = Rig(controller)
+    rig = SpreadRig(controller)
     rig.publish("p", 1, message(*rig.keys(0)), message(*rig.keys(1)))
     rig.turn()
     for log in rig.store.logs.values():
@@ -197,7 +98,7 @@ async def test_when_all_groups_refuse_the_whole_is_refused(controller):
 
 
 async def test_a_group_that_is_slow_holds_up_its_own_publishers_alone(controller):
-    rig = Rig(controller)
+    rig = SpreadRig(controller)
     (a,), (b,) = rig.keys(0), rig.keys(1)
     rig.publish("slow", 1, message(b))
     rig.turn()
@@ -213,7 +114,7 @@ async def test_a_group_that_is_slow_holds_up_its_own_publishers_alone(controller
 
 
 async def test_a_group_that_is_not_known_here_is_unavailable(controller):
-    rig = Rig(controller, groups=(0,))
+    rig = SpreadRig(controller, groups=(0,))
     rig.publish("p", 1, message(*rig.keys(1)), message(*rig.keys(0)))
     rig.turn()
     rig.end_all()
@@ -222,7 +123,7 @@ async def test_a_group_that_is_not_known_here_is_unavailable(controller):
 
 
 async def test_a_named_queue_in_another_group_gets_a_copy(controller):
-    rig = Rig(controller)
+    rig = SpreadRig(controller)
     here, there = [await controller.do(NameQueue(name=name)) for name in ("q0", "q1")]
     assert (here.group, there.group) == (0, 1)
     rig.router.bind("t/#", here.number, key="here", group=here.group)
@@ -244,7 +145,7 @@ async def test_a_named_queue_in_another_group_gets_a_copy(controller):
 
 
 async def test_what_is_in_one_log_and_not_in_the_other_may_not_simply_be_sent_again(controller):
-    rig = Rig(controller)
+    rig = SpreadRig(controller)
     queue = await controller.do(NameQueue(name="q0"))
     queue = await controller.do(NameQueue(name="q1"))
     rig.router.bind("t/#", queue.number, key="q", group=queue.group)
@@ -257,7 +158,7 @@ async def test_what_is_in_one_log_and_not_in_the_other_may_not_simply_be_sent_ag
 
 
 async def test_a_retained_message_is_kept_at_home(controller):
-    rig = Rig(controller)
+    rig = SpreadRig(controller)
     (b,) = rig.keys(1)
     rig.publish("p", 1, message(b, b"kept", retain=True))
     rig.turn()
@@ -274,7 +175,7 @@ async def test_a_retained_message_is_kept_at_home(controller):
 
 
 async def test_a_message_for_later_waits_in_each_log_that_has_a_queue_for_it(controller):
-    rig = Rig(controller)
+    rig = SpreadRig(controller)
     await controller.do(NameQueue(name="q0"))
     queue = await controller.do(NameQueue(name="q1"))
     rig.router.bind("t/#", queue.number, key="q", group=queue.group)
@@ -284,7 +185,7 @@ async def test_a_message_for_later_waits_in_each_log_that_has_a_queue_for_it(con
     rig.turn()
     rig.end_all()
     places = rig.outcome("p").stored(2)[1]
-    held = [decode_record(rig.store.record(place)) for place in places]
+    held = [decode_record(rig.record(place)) for place in places]
     queues = [np.frombuffer(record.rows, ROWS_DTYPE)["queue"].tolist() for record in held]
     assert [group_of(place.frame) for place in places] == [0, 1]
     assert queues[0][0] in controller.topic("t").queues
@@ -309,9 +210,9 @@ async def test_a_message_for_later_waits_in_each_log_that_has_a_queue_for_it(con
 
 
 async def test_a_timer_that_one_log_does_not_admit_is_in_none(controller):
-    rig = Rig(controller)
+    rig = SpreadRig(controller)
     (a,) = rig.keys(1)
-    rig.store.logs[0].full = TimersFull("full")
+    rig.store.logs[0].refused_timers = TimersFull("full")
     rig.publish("p", 1, message(a, deliver_at_ms=5000, retain=True))
     rig.turn()
     assert not any(log.waiting for log in rig.store.logs.values())
@@ -320,14 +221,12 @@ async def test_a_timer_that_one_log_does_not_admit_is_in_none(controller):
 
 
 async def test_a_missing_topic_takes_back_what_was_added_for_every_group(controller):
-    rig = Rig(controller)
-    wanted = []
-    rig.ingest._create_topic = lambda name, _creator: wanted.append(name)
+    rig = SpreadRig(controller)
     (a,), (b,) = rig.keys(0), rig.keys(1)
     rig.publish("p", 1, message(a, b"1"))
     rig.publish("p", 2, message(a, b"2"), message(b, b"3"), message(a, b"4", address="new/1"))
     rig.turn()
-    assert wanted == ["new"]
+    assert rig.wanted == ["new"]
     assert [frame.row_count for log in rig.store.logs.values() for frame, _ in log.waiting] == [1]
     rig.end_all()
     await controller.do(CreateTopic(name="new"))
@@ -343,7 +242,7 @@ async def test_a_missing_topic_takes_back_what_was_added_for_every_group(control
 
 
 async def test_messages_for_very_many_queues_share_frames_with_nobody(controller):
-    rig = Rig(controller)
+    rig = SpreadRig(controller)
     (b,) = rig.keys(1)
     for number in range(FRAME_ROWS + 1):
         rig.router.bind("t/many", 1000 + number, key=number)
@@ -358,7 +257,7 @@ async def test_messages_for_very_many_queues_share_frames_with_nobody(controller
 
 
 async def test_closed_queues_get_nothing_and_other_keys_stay_where_they_are(controller):
-    rig = Rig(controller)
+    rig = SpreadRig(controller)
     before = rig.router.resolve("t/1").queues
     moved = await controller.do(MoveQueue(number=before[0], group=1))
     after = rig.router.resolve("t/1")
@@ -395,7 +294,7 @@ def test_messages_without_a_key_stay_in_their_zone_where_a_topic_prefers_it():
     assert Router(Zones(), zone="b").resolve("far/1").near == everywhere
     assert Router(Zones(), zone="c").resolve("near/1").near == everywhere
     assert Router(Zones()).resolve("near/1").near == everywhere
-    rig = Rig(Zones(), zone="b")
+    rig = SpreadRig(Zones(), zone="b")
     rig.publish("p", 1, *[Message("near/1", b"", device=f"d{n}") for n in range(20)])
     rig.turn()
     assert not rig.store.logs[0].waiting
@@ -407,10 +306,10 @@ def test_messages_without_a_key_stay_in_their_zone_where_a_topic_prefers_it():
 def test_what_is_stored_once_goes_to_the_same_log_from_every_zone():
     places = []
     for zone in ("a", "b"):
-        rig = Rig(Zones(), zone=zone)
+        rig = SpreadRig(Zones(), zone=zone)
         for n in range(8):
             effect = Publish([Message("near/1", b"", device=f"d{n}")], Token(n + 1), once=n + 1)
-            rig.ingest.publish(rig.publishers.setdefault("p", Publisher()), effect, 10)
+            rig.ingest.publish(rig.publisher("p"), effect, 10)
         rig.turn()
         places.append([len(log.waiting) for log in rig.store.logs.values()])
     assert places[0] == places[1]
@@ -434,7 +333,7 @@ def test_whatever_comes_of_frames_every_message_is_accounted_for(tmp_path_factor
             for topic in ("t", "u"):
                 await controller.do(CreateTopic(name=topic))
             queues = [await controller.do(NameQueue(name=f"q{n}")) for n in range(groups)]
-            rig = Rig(controller, groups=range(groups))
+            rig = SpreadRig(controller, groups=range(groups))
             for n, queue in enumerate(queues):
                 rig.router.bind(f"t/{n}/#", queue.number, key=n, group=queue.group)
             run(rig, chance, {queue.number: f"t/{n}/" for n, queue in enumerate(queues)})
@@ -486,11 +385,11 @@ def run(rig, chance, bound):
 def check(rig, message, own, copies, bound):
     """A message that is acknowledged is where its outcome says, and where its named queues are."""
     if message.deliver_at_ms is not None:
-        held = [decode_record(rig.store.record(place)) for place in (own, *copies)]
+        held = [decode_record(rig.record(place)) for place in (own, *copies)]
         assert {record.due_ms for record in held} == {9}
         rows = [row for record in held for row in np.frombuffer(record.rows, ROWS_DTYPE)["queue"].tolist()]
     else:
-        assert decode(rig.store.record(own)) == message
+        assert decode(rig.record(own)) == message
         frames = [rig.store.logs[group_of(place.frame)].frames[place.frame] for place in (own, *copies)]
         assert decode(frames[0].record(own.row)) == message
         rows = [
@@ -520,13 +419,13 @@ def marked(rig, group):
 
 
 def publish_marked(rig, who, token, messages, marks, **options):
-    publisher = rig.publishers.setdefault(who, Publisher())
+    publisher = rig.publisher(who)
     rig.ingest.publish(publisher, Publish(messages, Token(token), marks=marks), 10, **options)
     rig.turn()
 
 
 async def test_every_frame_says_which_marked_messages_it_holds(controller):
-    rig = Rig(controller)
+    rig = SpreadRig(controller)
     (a,), (b,) = rig.keys(0), rig.keys(1)
     messages = [message(a), message(b), message(a), message(b), message(b, retain=True)]
     publish_marked(rig, "p", 1, messages, Marks("session-marks/s/", 3, {1: b"one", 2: b"two", 4: b"four"}))
@@ -538,7 +437,7 @@ async def test_every_frame_says_which_marked_messages_it_holds(controller):
 
 
 async def test_what_is_not_stored_is_not_marked(controller):
-    rig = Rig(controller)
+    rig = SpreadRig(controller)
     (a,) = rig.keys(0)
     messages = [message(a), message(a, address="t/+"), message(a), message(a)]
     denied = {0: Refusal(Cause.FORBIDDEN)}
@@ -552,7 +451,7 @@ async def test_what_is_not_stored_is_not_marked(controller):
 
 
 async def test_frames_that_a_log_has_already_are_not_stored_again(controller):
-    rig = Rig(controller)
+    rig = SpreadRig(controller)
     (b,) = rig.keys(1)
     rig.publish("other", 1, message(b))
     marks = Marks("session-marks/s/", 0, {0: b"m"}, frozenset({1}))

@@ -6,51 +6,16 @@ from controller.api.client import GroupConfig
 from controller.api.commands import AddGroup, CreateTopic, Limits
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
-from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Publish, Token
 from gateway.port.single import Single
-from gateway.publishing.ingest import Ingest
 from gateway.publishing.publishing import FRAME_PAYLOAD_BYTES, FRAME_ROWS
-from gateway.publishing.router import Router
 from gateway.publishing.singles import GATHERED_MAX
-from store.api.log import Appended
-from store.api.message import Message, decode
+from store.api.message import Message
 from store.base.errors import StoreOverloaded, StoreUnreachable
-from store.format.frame import FRAME_ASYNC, origin_of
-from tests.support.store.store_kit import placed
+from store.format.frame import FRAME_ASYNC
+from tests.support.gateway.ingest_rig import IngestRig
 
 pytestmark = pytest.mark.anyio
-
-
-class Log:
-    """One group's log: holds frames until the test says how they ended."""
-
-    def __init__(self, group):
-        self.group, self.log = group, self
-        self.waiting = []
-        self.bodies = []
-        self.flags = []
-        self.end = origin_of(group)
-
-    def append(self, frame, done):
-        self.waiting.append((frame, done))
-
-    def end_next(self, error=None):
-        frame, done = self.waiting.pop(0)
-        if error is not None:
-            done(error)
-            return
-        stored = placed(frame, self.end, stored_at_ms=5)
-        self.bodies += [bytes(decode(stored.record(row)).body) for row in range(len(stored.rows))]
-        self.end = stored.end
-        done(Appended(stored.start))
-
-
-class Store:
-    group = 0
-
-    def __init__(self, groups):
-        self.logs = {group: Log(group) for group in groups}
 
 
 class Publisher:
@@ -78,30 +43,11 @@ def acknowledged(singles, _first):
         publisher.answers.append((single.acknowledgement, size_bytes))
 
 
-class Rig:
-    def __init__(self, controller, groups=(0,)):
-        self.store = Store(groups)
-        self.router = Router(controller)
-        self.metrics = Metrics(process=False)
-        self.turns, self.wanted, self.named = [], [], []
-        self.ingest = Ingest(
-            self.store,
-            self.router,
-            self.metrics,
-            new_producer=iter(range(7, 100_000)).__next__,
-            message_bytes_max=1000,
-            soon=self.turns.append,
-            clock=lambda: 0.0,
-            create_topic=lambda name, _creator: self.wanted.append(name),
-            appended_to=self.named.extend,
-            drained=lambda: None,
-            acknowledged=acknowledged,
-            gathers=len(groups) == 1,
-        )
+class SinglesRig(IngestRig):
+    """Publications that come alone, beside others."""
 
-    @property
-    def log(self):
-        return self.store.logs[0]
+    def __init__(self, controller, groups=(0,)):
+        super().__init__(controller, groups, acknowledged=acknowledged, gathers=len(groups) == 1)
 
     def single(self, publisher, message, acknowledgement=b"ack"):
         self.ingest.publish_singles([(publisher, Single(message, acknowledgement), 10)])
@@ -109,16 +55,9 @@ class Rig:
     def publish(self, publisher, token, *messages, denied=None):
         self.ingest.publish(publisher, Publish(messages, Token(token)), 10, denied or {})
 
-    def turn(self):
-        while self.turns:
-            self.turns.pop(0)()
-
     def know(self, *addresses):
         for address in addresses:
             self.router.resolve(address)
-
-    def counted(self, topic, status):
-        return self.metrics.messages_in("mqtt", topic, status)._value.get()
 
     def rested(self):
         return self.ingest.idle and not self.ingest.waiting_bytes
@@ -138,7 +77,7 @@ async def controller(tmp_path):
 
 @pytest.fixture
 async def rig(controller):
-    rig = Rig(controller)
+    rig = SinglesRig(controller)
     rig.know("t/1", "t/2")
     return rig
 
@@ -149,7 +88,7 @@ async def two(tmp_path):
     for group in (0, 1):
         await controller.do(AddGroup(number=group, config=GroupConfig()))
     await controller.do(CreateTopic(name="t"))
-    rig = Rig(controller, (0, 1))
+    rig = SinglesRig(controller, (0, 1))
     rig.know("t/1")
     yield rig
     await controller.close()
@@ -388,13 +327,14 @@ async def test_messages_for_very_many_queues_share_no_frame_with_singles(rig):
 async def test_a_frame_of_singles_waits_for_the_disk_where_one_of_its_topics_does(rig, controller):
     await controller.do(CreateTopic(name="fast", config={"flush": "async"}))
     rig.know("fast/1")
+    flags = []
     for turn in (("fast/1", "fast/1"), ("fast/1", "t/1"), ("t/1", "fast/1")):
         for address in turn:
             rig.single(Publisher(), message(address=address))
         rig.turn()
-        rig.log.flags.append(rig.log.waiting[0][0].flags)
+        flags.append(rig.log.waiting[0][0].flags)
         rig.log.end_next()
-    assert rig.log.flags == [FRAME_ASYNC, 0, 0]
+    assert flags == [FRAME_ASYNC, 0, 0]
 
 
 @pytest.mark.parametrize(("body", "count"), [(b"", FRAME_ROWS + 10), (bytes(900), FRAME_PAYLOAD_BYTES // 900 + 10)])

@@ -1,7 +1,7 @@
 """Guards that fail in frames of several publishers, and messages of which no group is to have a part."""
 
 import pytest
-from test_ingest_groups import Publisher, Rig, controller, message, publish_marked  # noqa: F401 - a fixture
+from test_ingest_groups import controller, message, publish_marked  # noqa: F401 - a fixture
 
 from gateway.domain.errors import Cause
 from gateway.domain.idempotency import IdempotencyKey, KeyRepeated
@@ -12,6 +12,7 @@ from store.api.log import Appended
 from store.base.errors import StoreUnreachable
 from store.format.frame import FRAME_GUARDED
 from store.guards.rows import guards_of
+from tests.support.gateway.ingest_rig import SpreadRig
 from tests.support.store.store_kit import placed
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +22,7 @@ KEY = IdempotencyKey(name=b"k" * 16, fingerprint=b"f", expires_at_ms=5)
 
 
 def publish_keyed(rig, who, *messages):
-    publisher = rig.publishers.setdefault(who, Publisher())
+    publisher = rig.publisher(who)
     rig.ingest.publish(publisher, Publish(messages, Token(1), key=KEY), 10)
 
 
@@ -37,10 +38,10 @@ def end_failing(log, *numbers):
 
 
 async def test_a_publisher_whose_session_is_elsewhere_is_told_and_those_beside_it_are_stored(controller):  # noqa: F811
-    rig = Rig(controller)
+    rig = SpreadRig(controller)
     (a,) = rig.keys(0)
     rig.publish("before", 1, message(a, b"before"))
-    publisher = rig.publishers.setdefault("late", Publisher())
+    publisher = rig.publisher("late")
     rig.ingest.publish(publisher, Publish([message(a), message(a)], Token(1), marks=MARKS), 10)
     rig.publish("behind", 1, message(a, b"behind"))
     rig.turn()
@@ -49,15 +50,15 @@ async def test_a_publisher_whose_session_is_elsewhere_is_told_and_those_beside_i
     assert isinstance(rig.outcome("late").error, OwnershipLost)
     for who in ("before", "behind"):
         ((place,),) = rig.outcome(who).stored(1).values()
-        assert who.encode() in rig.store.record(place)
+        assert who.encode() in rig.record(place)
     assert rig.ingest.idle
 
 
 async def test_a_publisher_behind_a_fence_is_told_of_a_later_owner_by_every_group(controller):  # noqa: F811
-    rig = Rig(controller)
+    rig = SpreadRig(controller)
     (a,), (b,) = rig.keys(0), rig.keys(1)
     rig.publish("before", 1, message(a, b"before"))
-    publisher = rig.publishers.setdefault("late", Publisher())
+    publisher = rig.publisher("late")
     rig.ingest.publish(publisher, Publish([message(a), message(b)], Token(1), fence=Fence(b"n" * 16, 7)), 10)
     rig.turn()
     (guard,) = end_failing(rig.store.logs[0], 0)
@@ -69,7 +70,7 @@ async def test_a_publisher_behind_a_fence_is_told_of_a_later_owner_by_every_grou
 
 
 async def test_frames_without_a_fence_or_a_key_are_not_guarded(controller):  # noqa: F811
-    rig = Rig(controller)
+    rig = SpreadRig(controller)
     (a,) = rig.keys(0)
     publish_marked(rig, "p", 1, [message(a)], Marks("session-marks/s/", 0, {0: b"m"}))
     frame, _ = rig.store.logs[0].waiting[0]
@@ -78,7 +79,7 @@ async def test_frames_without_a_fence_or_a_key_are_not_guarded(controller):  # n
 
 
 async def test_a_key_that_was_used_before_is_said(controller):  # noqa: F811
-    rig = Rig(controller)
+    rig = SpreadRig(controller)
     (a,) = rig.keys(0)
     rig.publish("other", 1, message(a))
     publish_keyed(rig, "p", message(a), message(a, address="t/+"))
@@ -92,7 +93,7 @@ async def test_a_key_that_was_used_before_is_said(controller):  # noqa: F811
 
 
 async def test_what_one_group_has_under_a_key_is_stored_in_the_other(controller):  # noqa: F811
-    rig = Rig(controller)
+    rig = SpreadRig(controller)
     (b,) = rig.keys(1)
     publish_keyed(rig, "p", message(b, retain=True))
     rig.turn()
@@ -103,7 +104,7 @@ async def test_what_one_group_has_under_a_key_is_stored_in_the_other(controller)
 
 
 async def test_a_key_is_asked_for_where_the_answers_place_was(controller):  # noqa: F811
-    rig = Rig(controller)
+    rig = SpreadRig(controller)
     (b,) = rig.keys(1)
     publish_keyed(rig, "p", message(b, retain=True))
     rig.turn()
@@ -113,7 +114,7 @@ async def test_a_key_is_asked_for_where_the_answers_place_was(controller):  # no
 
 
 async def test_nothing_is_stored_in_part_again_while_a_group_is_away(controller):  # noqa: F811
-    rig = Rig(controller)
+    rig = SpreadRig(controller)
     (a,), (b,) = rig.keys(0), rig.keys(1)
     away, there = rig.store.logs[1], rig.store.logs[0]
     rig.publish("p", 1, message(b, retain=True))  # the retained message is in group 0

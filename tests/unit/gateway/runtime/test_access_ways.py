@@ -48,7 +48,7 @@ async def test_what_is_denied_is_refused_in_its_turn_and_the_rest_is_stored(rig)
     rig.ingest.publish(publisher, Publish(messages[:1], Token(4)), 10)
     rig.turn()
     assert not publisher.outcomes
-    rig.store.complete()
+    rig.log.end_next()
     found = dict(publisher.outcomes)
     assert list(found) == [1, 2, 3, 4]
     assert found[1].refused == {0: NO, 2: NO}
