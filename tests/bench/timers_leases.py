@@ -33,7 +33,7 @@ WINDOW = 64
 FIRED, LEASED, ORDERED, ENDING = 20, 21, 22, 23
 
 
-class Clock:
+class MovedClock:
     """The wall clock, until it is moved."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ async def timed(count: int, work: Awaitable[object]) -> dict[str, float]:
     return {"per_s": count / took, "cpu_us_each": (time.process_time() - cpu) / count * 1e6, "seconds": took}
 
 
-async def timers(store: LocalStore, clock: Clock, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+async def timers(store: LocalStore, clock: MovedClock, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Set, fire and cancel."""
     report: dict[str, dict[str, float]] = {}
     due_ms = clock() + 3_600_000
@@ -114,7 +114,7 @@ async def timers(store: LocalStore, clock: Clock, options: argparse.Namespace) -
     return report
 
 
-async def lateness(store: LocalStore, clock: Clock) -> dict[str, float]:
+async def lateness(store: LocalStore, clock: MovedClock) -> dict[str, float]:
     """Returns how late single timers fire that are due one after the other, until the message is durable."""
     late: list[float] = []
     start = clock() + 2_000
@@ -154,7 +154,7 @@ async def by_handle(store: LocalStore, count: int, batch: int) -> None:
         left -= len(leases)
 
 
-async def leases(store: LocalStore, clock: Clock, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+async def leases(store: LocalStore, clock: MovedClock, options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Lend and settle, in batches and one by one, in order of keys, by handle, and let leases end."""
     report: dict[str, dict[str, float]] = {}
     count, batch = options.messages, options.batch
@@ -178,7 +178,7 @@ async def leases(store: LocalStore, clock: Clock, options: argparse.Namespace) -
 
 async def measure_case(directory: Path, *, timer_count: int = 100_000, messages: int = 200_000) -> Rows:
     """One case of the store's figures (`tests.bench.store`)."""
-    clock = Clock()
+    clock = MovedClock()
     options = argparse.Namespace(timers=timer_count, messages=messages, bytes=150, frame=100, batch=256)
     async with await LocalStore.open(directory, now_ms=clock) as store:
         rows = [(f"timers: {name}", found) for name, found in (await timers(store, clock, options)).items()]
@@ -196,7 +196,7 @@ async def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     options = parser.parse_args()
     data_dir = Path(tempfile.mkdtemp(dir=options.dir))
-    clock = Clock()
+    clock = MovedClock()
     try:
         async with await LocalStore.open(data_dir, now_ms=clock) as store:
             report: dict[str, object] = {"shape": {k: str(v) for k, v in vars(options).items()}}

@@ -8,7 +8,7 @@ from store.replication.epochs import decode_epochs
 from store.replication.errors import BadEpochs, BadMessage
 from store.replication.messages import Ack, Confirmed, Data, Hello, Refused, Welcome, Why, decode, encode
 from store.replication.replica_core import Stage
-from tests.support.store.replication_kit import Following, Leading, Log, frame_at
+from tests.support.store.replication_kit import Following, FrameLog, Leading, frame_at
 
 ROUNDS = 2_000
 
@@ -73,7 +73,7 @@ def test_bytes(seed):
 def test_a_replica_keeps_what_is_confirmed_whatever_a_master_says(seed):
     chance = random.Random(seed)
     for _ in range(ROUNDS // 10):
-        follower = Following(2, Log().fill(1, 3), [(1, 0)], promised=1, confirmed=400)
+        follower = Following(2, FrameLog().fill(1, 3), [(1, 0)], promised=1, confirmed=400)
         for _ in range(20):
             if follower.core.stage is Stage.IDLE:
                 follower.core.connect(chance.randint(1, 3), session=102, now_ms=0)
@@ -90,7 +90,7 @@ def test_a_replica_keeps_what_is_confirmed_whatever_a_master_says(seed):
 def test_a_master_confirms_no_more_than_it_has_whatever_a_replica_says(seed):
     chance = random.Random(seed)
     for _ in range(ROUNDS // 10):
-        leading = Leading(2, Log().fill(1, 2), [(1, 0)], followers=[Following(2)], min_in_sync=2)
+        leading = Leading(2, FrameLog().fill(1, 2), [(1, 0)], followers=[Following(2)], min_in_sync=2)
         leading.append(2)
         for _ in range(20):
             message = parsed(encode(any_message(chance)))

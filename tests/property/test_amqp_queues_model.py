@@ -26,7 +26,7 @@ from store.format.frame import ROW, ROW_EXTRA, UnplacedFrame
 from store.local.local import LocalStore
 from tests.support.amqp.amqp_peer import Peer
 from tests.support.gateway.asking import ask
-from tests.support.gateway.queues_rig import Rig
+from tests.support.gateway.queues_rig import QueuesRig
 
 CLIENTS, QUEUES, KEYS = range(3), ("a", "b", "own"), ("k", "l")
 PATIENCE_S = 60
@@ -162,7 +162,7 @@ class Client:
 class World:
     """All clients, the rig, and what should be."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: QueuesRig) -> None:
         self.rig = rig
         self.ids = 0
         self.published = 0
@@ -328,7 +328,7 @@ async def live(steps: list[tuple[Any, ...]]) -> None:
         store = await LocalStore.open(Path(home) / "store")
         controller = LocalController.open(Path(home) / "controller", now_ms=lambda: 0)
         await controller.do(CreateTopic(name="$amqp", queues=1))
-        rig = Rig(store, controller)
+        rig = QueuesRig(store, controller)
         await rig.queues.load()
         try:
             world = World(rig)

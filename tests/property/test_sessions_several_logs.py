@@ -23,7 +23,7 @@ from store.format.frame import group_of
 from tests.support.gateway.memory_log import MemoryLog
 
 
-class Log(MemoryLog):
+class SessionsLog(MemoryLog):
     """One group's log. Home keeps the sessions, too, and a log out of reach leaves a gap in its tail."""
 
     def __init__(self, group):
@@ -42,7 +42,7 @@ class Store:
     group = 0
 
     def __init__(self):
-        self.logs = {0: Log(0)}
+        self.logs = {0: SessionsLog(0)}
         self.keys = self.groups = self
 
     async def get(self, key):
@@ -195,7 +195,7 @@ class History:
             case "down" if value in logs:
                 logs[value].down = more
             case "join" if value not in logs:
-                logs[value] = Log(value)
+                logs[value] = SessionsLog(value)
                 logs[value].unknown = logs[value].down = more
                 self.gateway.fanout.changed()
             case "kill":

@@ -45,7 +45,7 @@ from gateway.port.adapter import (
 from gateway.port.shared import JoinShared, LeaveShared
 from gateway.queues.shared_subscriptions import SharedSubscriptions
 from store.local.local import LocalStore
-from tests.support.gateway.queues_rig import Rig
+from tests.support.gateway.queues_rig import QueuesRig
 from tests.support.mqtt.mqtt_driver import Driver
 
 SHARE = "$share/g/a"
@@ -259,7 +259,7 @@ class Link:
 class World:
     """A gateway and its clients."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: QueuesRig) -> None:
         self.rig = rig
         self.holding = False  # nothing that is saved is durable yet
         self.crashed = False
@@ -388,7 +388,7 @@ async def play(directory: Path, steps: list[tuple[Any, ...]]) -> None:
     controller = LocalController.open(directory / "controller", now_ms=lambda: 0)
     for topic in ("$amqp", "a"):
         await controller.do(CreateTopic(name=topic, queues=1))
-    rig = Rig(store, controller)
+    rig = QueuesRig(store, controller)
     await rig.queues.load()
     world = World(rig)
     try:

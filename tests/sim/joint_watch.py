@@ -13,7 +13,7 @@ from store.replication.replica_core import ReplicaCore, Stage
 from tests.support.histories.linearizability import Operation
 
 
-class Log:
+class ConfirmedLog:
     """The one log of a group: what was confirmed anywhere."""
 
     def __init__(self, group: int) -> None:
@@ -47,7 +47,7 @@ class Watch:
         self.quorum = config.acknowledge == "quorum"
         self.may_lose = config.acknowledge == "master"  # what was acknowledged and is not confirmed
         self.cluster: Cluster | None = None
-        self.logs: dict[int, Log] = {}
+        self.logs: dict[int, ConfirmedLog] = {}
         self.masters: dict[tuple[int, int], int | None] = {}  # (group, epoch) -> replica, as agreed on
         self.sets: dict[tuple[int, int], tuple[int, ...]] = {}  # (group, epoch of the set) -> the set
         self.served: dict[tuple[int, int], Replica] = {}  # (group, epoch) -> who served in it
@@ -67,7 +67,7 @@ class Watch:
         cluster.loop.after_each = self.look
         self._machines = {one.name: one for one in (*cluster.controllers, *cluster.replicas)}
         for replica in cluster.replicas:
-            self.logs.setdefault(replica.group, Log(replica.group))
+            self.logs.setdefault(replica.group, ConfirmedLog(replica.group))
             self._same[replica] = replica.platter.origin
             self._said[replica] = None, replica.platter.origin
             self._cuts[replica] = replica.platter.log.cuts

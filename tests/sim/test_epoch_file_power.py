@@ -7,7 +7,7 @@ from faulty_files import Disk
 
 from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EpochList
-from tests.support.store.replication_kit import Following, Leading, Log
+from tests.support.store.replication_kit import Following, FrameLog, Leading
 
 
 def test_that_all_epochs_were_cut_is_on_disk():
@@ -15,10 +15,10 @@ def test_that_all_epochs_were_cut_is_on_disk():
     disk = Disk(random.Random(1))
     home = Path("/home")
     disk.mount(home)
-    follower = Following(2, Log().fill(1, 2), [(1, 0)])
+    follower = Following(2, FrameLog().fill(1, 2), [(1, 0)])
     file = EpochFile(disk, home)
     file.save(*follower.saved)
-    leading = Leading(2, Log(), followers=[follower])
+    leading = Leading(2, FrameLog(), followers=[follower])
     leading.master.epochs = EpochList()  # a group that began anew; any epoch it has would be in the list again
     leading.connect(2)
     assert follower.log.frames == []

@@ -32,7 +32,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Rig:
+class BenchCluster:
     """The processes, their controllers, and what clients need."""
 
     def __init__(self, cluster: LocalCluster, controller: RemoteController, network: Network | None) -> None:
@@ -80,7 +80,7 @@ class Rig:
 @asynccontextmanager
 async def running(
     directory: Path, *, controllers: int = 1, replicas: int = 3, proxies: int = 1, delay_ms: float | None = None
-) -> AsyncIterator[Rig]:
+) -> AsyncIterator[BenchCluster]:
     """A cluster of one group, whole. With a delay, be it 0, every process has a namespace of its own, and packets
     between them, not those of clients, take so much longer each way."""
     plan = Plan(directory, controllers=controllers, groups=1, replicas=replicas, proxies=proxies)
@@ -106,7 +106,7 @@ async def running(
         await controller.do(CreateTopic(name="load", queues=QUEUES))
         await _start(cluster, "store")
         await _start(cluster, "proxy")
-        rig = Rig(cluster, controller, network)
+        rig = BenchCluster(cluster, controller, network)
         await rig.whole()
         if network is not None and delay_ms:
             network.trouble(delay_ms=delay_ms, clients=False)

@@ -11,7 +11,7 @@ from store.api.log import Appended
 from store.base.errors import StoreError
 from store.format.frame import UnplacedFrame
 from store.remoting import RemoteStore
-from tests.bench.cluster.rig import Rig, running
+from tests.bench.cluster.rig import BenchCluster, running
 from tests.bench.procfs import cpu_s
 from tests.bench.store.studies import Rows
 from tests.bench.store_append import build, throughput
@@ -62,7 +62,7 @@ async def _calls(directory: Path, *, replicas: int, seconds: float) -> Rows:
     return [(f"{replicas} replica{'s' if replicas > 1 else ''}, {min(2, replicas)} in sync", found)]
 
 
-def _cpu(rig: Rig) -> float:
+def _cpu(rig: BenchCluster) -> float:
     return sum(cpu_s(rig.cluster.pid(node.name)) for node in rig.stores)
 
 

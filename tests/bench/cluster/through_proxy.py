@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from gateway.operating.local_cluster import Node
-from tests.bench.cluster.rig import Rig, load_on, running
+from tests.bench.cluster.rig import BenchCluster, load_on, running
 from tests.bench.cluster.stores import append_times
 from tests.bench.load.mqtt_latency import MqttLatency
 from tests.bench.load.mqtt_publish import MqttPublish
@@ -59,7 +59,7 @@ async def _cost(directory: Path, *, replicas: int, seconds: float, delay_ms: flo
     return [(f"{replicas} replica{'s' if replicas > 1 else ''}, {min(2, replicas)} in sync{far}", found)]
 
 
-async def _mqtt(rig: Rig, proxies: Sequence[Node], seconds: float) -> dict[str, float]:
+async def _mqtt(rig: BenchCluster, proxies: Sequence[Node], seconds: float) -> dict[str, float]:
     """Messages a second at QoS 1 over all proxies, then how long acknowledgements take of a paced publisher."""
     found: dict[str, float] = {}
     each = CONNECTIONS // len(proxies)
@@ -83,7 +83,7 @@ async def _mqtt(rig: Rig, proxies: Sequence[Node], seconds: float) -> dict[str, 
     return found
 
 
-def _cpu(rig: Rig, master: str) -> dict[str, float]:
+def _cpu(rig: BenchCluster, master: str) -> dict[str, float]:
     found = {"proxy": 0.0, "master": 0.0, "replicas": 0.0}
     for node in [*rig.proxies, *rig.stores]:
         role = "proxy" if node.role == "proxy" else "master" if node.name == master else "replicas"
@@ -145,7 +145,7 @@ async def _failover(directory: Path, *, times: int) -> Rows:
     return rows
 
 
-async def _one_failover(rig: Rig, watcher: Watcher, since: int) -> dict[str, float]:
+async def _one_failover(rig: BenchCluster, watcher: Watcher, since: int) -> dict[str, float]:
     """From the kill to the acknowledgement of the first message sent behind it, and to the election; what was longest
     before it, of the messages from `since` on."""
     master, epoch = rig.master, rig.group.master_epoch

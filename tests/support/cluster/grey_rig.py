@@ -5,13 +5,13 @@ from contextlib import suppress
 from controller.api.client import ReplicaInSync
 from controller.complaints.messages import HINT_MS, REPORT_S, Complaint, Report
 from controller.elections.registry import TICK_MS
-from tests.support.controller.elections_rig import Rig
+from tests.support.controller.elections_rig import ElectionsRig
 
 JOIN_MS = 500  # that a replica needs to be in sync again
 LEAVE_MS = 2_000  # until a replica that is not reached leaves the set
 
 
-class GreyRig(Rig):
+class GreyRig(ElectionsRig):
     """`cut` are pairs (from, to) of replicas' ids and proxies' names; a connection needs both ways."""
 
     def __init__(self, replicas=3, *, proxies=2, **more):

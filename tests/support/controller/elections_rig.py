@@ -8,7 +8,7 @@ from controller.elections.registry import TICK_MS, Heartbeat, Registry
 from controller.metadata.state import MetadataState
 
 
-class Rig:
+class ElectionsRig:
     """The metadata, a registry and the policy, with replicas that heartbeat while they are `up`."""
 
     def __init__(self, replicas=3, *, learners=0, in_sync=None, config=None, **more):

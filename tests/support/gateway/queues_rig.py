@@ -71,7 +71,7 @@ class Conn:
         return self.bodies
 
 
-class Rig:
+class QueuesRig:
     """One process: its store and controller outlive `restart`."""
 
     def __init__(self, store: LocalStore, controller: LocalController) -> None:

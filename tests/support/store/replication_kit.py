@@ -17,7 +17,7 @@ def frame_at(at: int, epoch: int, *, size: int = FRAME_BYTES, sequence: int = 0)
     return made.header(log_offset=at, epoch=epoch, stored_at_ms=7) + made.rows + made.payload
 
 
-class Log:
+class FrameLog:
     """Frames from `first` on."""
 
     def __init__(self, first: int = 0) -> None:
@@ -28,7 +28,7 @@ class Log:
         self.frames.append(frame)
         self.end = LogOffset(self.end + len(frame))
 
-    def fill(self, epoch: int, count: int) -> "Log":
+    def fill(self, epoch: int, count: int) -> "FrameLog":
         for _ in range(count):
             self.append(frame_at(self.end, epoch))
         return self
@@ -45,9 +45,11 @@ class Log:
 class Following:
     """A replica, its log, and what it has asked for. Everything is synced at once unless `lazy`."""
 
-    def __init__(self, number: int, log: Log | None = None, epochs=(), *, promised: int = 0, confirmed=None, **kinds):
+    def __init__(
+        self, number: int, log: FrameLog | None = None, epochs=(), *, promised: int = 0, confirmed=None, **kinds
+    ):
         self.number = number
-        self.log = log if log is not None else Log()
+        self.log = log if log is not None else FrameLog()
         self.saved = (EpochList.of(epochs), promised)
         self.lazy = False
         self.sent: list = []
@@ -94,8 +96,8 @@ class Following:
 class Leading:
     """A master, its log, and its replicas."""
 
-    def __init__(self, epoch: int = 1, log: Log | None = None, epochs=(), *, followers=(), **kinds):
-        self.log = log if log is not None else Log()
+    def __init__(self, epoch: int = 1, log: FrameLog | None = None, epochs=(), *, followers=(), **kinds):
+        self.log = log if log is not None else FrameLog()
         self.followers = {follower.number: follower for follower in followers}
         self.now = 1_000
         self.mailbox: list = []

@@ -44,7 +44,7 @@ class _Asked:
         return await call(*arguments, **options)
 
 
-class _Log(_Asked):
+class _AskedLog(_Asked):
     @property
     def confirmed(self) -> LogOffset:
         if self._reach.never_reached:
@@ -76,7 +76,7 @@ class Reach:
         self.down = False
         self.never_reached = False
         self.held: list[tuple[TailListener, Sequence[Any]]] = []
-        self.log = _Log(self, store.log)
+        self.log = _AskedLog(self, store.log)
         self.queues = _Asked(self, store.queues)
         self.keys = _Asked(self, store.keys)
         self.groups = _Asked(self, store.groups)

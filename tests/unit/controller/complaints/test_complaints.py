@@ -15,7 +15,7 @@ from controller.elections.registry import TICK_MS
 from controller.elections.serving import Serving
 from controller.wire.wire import decode_request, encode
 from tests.support.cluster.grey_rig import GreyRig
-from tests.support.controller.elections_rig import Rig
+from tests.support.controller.elections_rig import ElectionsRig
 
 SOON_MS = PROXY_COMPLAIN_MS + 1_500  # an interval of reports, and some ticks
 NET_S = 600  # of failing links in the simulation
@@ -124,7 +124,7 @@ def test_a_complaint_about_an_epoch_that_is_over_counts_for_nothing():
     for proxy in rig.proxies:
         rig.registry.complaints.take(Report(proxy=proxy, complaints=(old,)), rig.now)
     rig.up(2, 3, complaint=old)
-    Rig.tick(rig)
+    ElectionsRig.tick(rig)
     assert not rig.commands
 
 
@@ -284,7 +284,7 @@ def test_links_that_fail_one_way_by_chance_make_few_elections(seed):
 @pytest.mark.parametrize("acknowledge", ["all_in_sync", "quorum"])
 def test_elect_without_a_name_always_elects_another_one(acknowledge):
     """A master that hangs and is heard: the command had no effect, and was done."""
-    rig = Rig(in_sync=3, acknowledge=acknowledge)
+    rig = ElectionsRig(in_sync=3, acknowledge=acknowledge)
     rig.up(1, log_end=100)  # of a majority it has the longest log
     rig.state.apply(rig.elections.decide(0, None, rig.now, 0, master_epoch=1))
     rig.run(TICK_MS)
@@ -295,7 +295,7 @@ def test_elect_without_a_name_always_elects_another_one(acknowledge):
 
 
 def test_elect_says_why_not():
-    rig = Rig(in_sync=1)
+    rig = ElectionsRig(in_sync=1)
     with pytest.raises(NotElectable, match=r"replica 1 stays master in epoch 1.*behind: \[2, 3\]"):
         rig.elections.decide(0, None, rig.now, 0)
     with pytest.raises(NotElectable, match="replica 1 is already master of group 0 in epoch 1; name another"):
@@ -303,7 +303,7 @@ def test_elect_says_why_not():
 
 
 def test_an_unclean_election_that_an_operator_accepts_is_for_when_nobody_in_sync_is_left(caplog):
-    rig = Rig(in_sync=2)
+    rig = ElectionsRig(in_sync=2)
     with pytest.raises(NotElectable, match=r"\[1, 2\] are in sync and alive, so nothing needs to be lost"):
         rig.elections.decide(0, 3, rig.now, 0, unclean=True)
     rig.down(1, 2)

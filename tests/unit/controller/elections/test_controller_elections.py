@@ -23,11 +23,11 @@ from controller.elections.elections import (
     Elections,
 )
 from controller.elections.registry import DEAD_AFTER_MS, SUSPECT_MS, TICK_MS, Registry
-from tests.support.controller.elections_rig import Rig
+from tests.support.controller.elections_rig import ElectionsRig
 
 
 def test_a_dead_master_is_succeeded_within_the_time_to_notice_and_a_tick():
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     rig.down(1)
     died = rig.now
     rig.run(DEAD_AFTER_MS - TICK_MS)
@@ -40,7 +40,7 @@ def test_a_dead_master_is_succeeded_within_the_time_to_notice_and_a_tick():
 
 
 def test_a_killed_master_whose_connection_ends_is_succeeded_sooner():
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     rig.down(1)
     rig.registry.disconnected(0, 1, rig.now)
     rig.run(700)
@@ -56,7 +56,7 @@ def test_a_killed_master_whose_connection_ends_is_succeeded_sooner():
     ],
 )
 def test_the_successor_is_the_best_by_epoch_and_log_end(ends, elected):
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     for id_, said in ends.items():
         rig.up(id_, **said)
     rig.down(1)
@@ -65,7 +65,7 @@ def test_the_successor_is_the_best_by_epoch_and_log_end(ends, elected):
 
 
 def test_among_equals_the_priority_decides():
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     rig.register(3, priority=1)
     rig.down(1)
     rig.run(DEAD_AFTER_MS + TICK_MS)
@@ -74,7 +74,7 @@ def test_among_equals_the_priority_decides():
 
 def test_dead_replicas_are_not_electable_and_do_not_enter_the_set():
     """Fault 4: with liveness negated twice, dead replicas stayed in the set."""
-    rig = Rig(in_sync=2)
+    rig = ElectionsRig(in_sync=2)
     rig.down(3)
     rig.run(DEAD_AFTER_MS)
     with pytest.raises(NotElectable, match="not heard of"):
@@ -91,7 +91,7 @@ def test_dead_replicas_are_not_electable_and_do_not_enter_the_set():
 
 def test_a_dead_member_does_not_keep_its_set_from_shrinking():
     """Fault 4, the other way round: who is in the set already is no matter of being alive."""
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     rig.down(2, 3)
     rig.run(2 * DEAD_AFTER_MS)
     rig.alter((1, 2))
@@ -101,7 +101,7 @@ def test_a_dead_member_does_not_keep_its_set_from_shrinking():
 
 def test_an_election_counts_when_it_is_applied_and_not_when_it_is_proposed():
     """Fault 3: an election was reported as done before the quorum had it."""
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     rig.down(1)
     rig.run(DEAD_AFTER_MS - TICK_MS)
     rig.now += TICK_MS
@@ -119,7 +119,7 @@ def test_an_election_counts_when_it_is_applied_and_not_when_it_is_proposed():
 
 
 def test_two_who_both_think_that_they_lead_elect_one_master():
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     other = Elections(rig.state.groups, Registry(rig.now))
     rig.down(1)
     rig.run(DEAD_AFTER_MS - TICK_MS)
@@ -134,7 +134,7 @@ def test_two_who_both_think_that_they_lead_elect_one_master():
 
 
 def test_a_controller_that_has_just_begun_to_lead_does_not_declare_everybody_dead():
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     fresh = Registry(rig.now)
     rig.registry, rig.elections = fresh, Elections(rig.state.groups, fresh)
     rig.elections.began(rig.now)
@@ -147,7 +147,7 @@ def test_a_controller_that_has_just_begun_to_lead_does_not_declare_everybody_dea
 
 
 def test_a_controller_that_comes_to_lead_goes_by_what_it_heard_as_a_follower():
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     rig.down(1)
     for _ in range(0, DEAD_AFTER_MS, TICK_MS):
         rig.now += TICK_MS
@@ -159,7 +159,7 @@ def test_a_controller_that_comes_to_lead_goes_by_what_it_heard_as_a_follower():
 
 
 def test_a_controller_that_slept_waits_before_it_judges():
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     rig.now += 60_000
     rig.tick()
     assert rig.commands == []
@@ -169,7 +169,7 @@ def test_a_controller_that_slept_waits_before_it_judges():
 
 def test_nobody_is_elected_for_what_it_said_before_the_controller_slept():
     """Its disk may have lost since what it had then."""
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     rig.up(2, log_end=10)
     rig.down(1, 2, 3)
     rig.now += 60_000
@@ -181,7 +181,7 @@ def test_nobody_is_elected_for_what_it_said_before_the_controller_slept():
 
 
 def test_a_controller_that_hears_nobody_leaves_the_master_in_place():
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     rig.down(1, 2, 3)
     rig.run(DEAD_AFTER_MS + 2 * DEPOSE_AFTER_MS)
     assert rig.commands == []
@@ -189,7 +189,7 @@ def test_a_controller_that_hears_nobody_leaves_the_master_in_place():
 
 
 def test_without_anybody_electable_the_master_is_none_after_a_while_and_the_set_is_kept():
-    rig = Rig(in_sync=2)
+    rig = ElectionsRig(in_sync=2)
     rig.down(1, 2)
     rig.run(DEAD_AFTER_MS + DEPOSE_AFTER_MS - 2 * TICK_MS)
     assert rig.group.master == 1
@@ -203,7 +203,7 @@ def test_without_anybody_electable_the_master_is_none_after_a_while_and_the_set_
 
 
 def test_a_master_that_comes_back_and_is_none_any_more_is_elected_again():
-    rig = Rig(in_sync=1)
+    rig = ElectionsRig(in_sync=1)
     rig.up(1, master=False)
     rig.run(2 * TICK_MS)
     assert [(command.candidate, command.master_epoch) for command in rig.commands] == [(1, 1)]
@@ -213,7 +213,7 @@ def test_a_master_that_comes_back_and_is_none_any_more_is_elected_again():
 
 
 def test_a_master_started_again_is_succeeded_by_the_best_of_the_set():
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     rig.up(1, master=False, log_end=10)
     rig.up(2, 3, log_end=12)
     rig.run(TICK_MS)
@@ -222,7 +222,7 @@ def test_a_master_started_again_is_succeeded_by_the_best_of_the_set():
 
 def test_who_does_not_take_over_is_elected_again_when_there_is_nobody_else():
     """It may have been started again after it was told, and before it said that it serves."""
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     rig.up(2, master=False)
     rig.down(1)
     rig.run(DEAD_AFTER_MS + TICK_MS)
@@ -235,7 +235,7 @@ def test_who_does_not_take_over_is_elected_again_when_there_is_nobody_else():
 
 
 def test_who_is_started_again_before_it_serves_makes_way_at_once():
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     rig.deaf.add(2)
     rig.up(2, 3, incarnation=1)
     rig.run(TICK_MS)
@@ -249,7 +249,7 @@ def test_who_is_started_again_before_it_serves_makes_way_at_once():
 
 
 def test_who_is_started_again_and_is_the_only_one_is_elected_again_at_once():
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     rig.up(2, 3, master=False, incarnation=1)
     rig.down(1, 3)
     rig.run(DEAD_AFTER_MS + TICK_MS)
@@ -261,7 +261,7 @@ def test_who_is_started_again_and_is_the_only_one_is_elected_again_at_once():
 
 
 def test_one_who_does_not_take_over_makes_way_for_another_of_the_set():
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     rig.deaf.add(2)
     rig.state.apply(rig.elections.decide(0, 2, rig.now, 0))
     rig.alter((2, 3))
@@ -272,7 +272,7 @@ def test_one_who_does_not_take_over_makes_way_for_another_of_the_set():
 
 
 def test_nobody_is_put_back_by_itself():
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     rig.register(1, priority=100)
     rig.down(1)
     rig.run(DEAD_AFTER_MS + TICK_MS)
@@ -287,7 +287,7 @@ def test_nobody_is_put_back_by_itself():
 
 
 def test_a_new_group_waits_for_all_its_replicas_and_elects_the_one_with_a_log():
-    rig = Rig(3)
+    rig = ElectionsRig(3)
     rig.down(3)
     rig.registry.forget(0, 3)
     rig.run(2000)
@@ -298,7 +298,7 @@ def test_a_new_group_waits_for_all_its_replicas_and_elects_the_one_with_a_log():
 
 
 def test_a_new_group_with_a_majority_of_its_replicas_waits_no_longer_than_that():
-    rig = Rig(2, config={"replicas": 3})
+    rig = ElectionsRig(2, config={"replicas": 3})
     rig.run(FIRST_WAIT_MS - 2 * TICK_MS)
     assert rig.group.master is None
     rig.run(3 * TICK_MS)
@@ -306,7 +306,7 @@ def test_a_new_group_with_a_majority_of_its_replicas_waits_no_longer_than_that()
 
 
 def test_a_new_group_waits_for_a_registered_replica_that_is_not_heard():
-    rig = Rig(3)
+    rig = ElectionsRig(3)
     rig.down(3)
     rig.registry.forget(0, 3)
     rig.run(3 * FIRST_WAIT_MS)
@@ -316,7 +316,7 @@ def test_a_new_group_waits_for_a_registered_replica_that_is_not_heard():
 
 
 def test_learners_are_never_elected():
-    rig = Rig(1, learners=1, in_sync=1)
+    rig = ElectionsRig(1, learners=1, in_sync=1)
     rig.up(2, log_end=99)
     rig.down(1)
     rig.run(DEAD_AFTER_MS + DEPOSE_AFTER_MS + TICK_MS)
@@ -329,7 +329,7 @@ def test_learners_are_never_elected():
 
 
 def test_by_quorum_the_master_is_taken_away_first_and_promised_logs_decide():
-    rig = Rig(in_sync=3, acknowledge="quorum")
+    rig = ElectionsRig(in_sync=3, acknowledge="quorum")
     rig.up(2, log_epoch=1, log_end=100)
     rig.up(3, log_epoch=1, log_end=90)
     rig.down(1)
@@ -348,7 +348,7 @@ def test_by_quorum_the_master_is_taken_away_first_and_promised_logs_decide():
 
 
 def test_by_quorum_nothing_is_done_while_a_majority_is_not_heard():
-    rig = Rig(in_sync=3, acknowledge="quorum")
+    rig = ElectionsRig(in_sync=3, acknowledge="quorum")
     rig.down(1, 2)
     rig.run(DEAD_AFTER_MS + DEPOSE_AFTER_MS - 2 * TICK_MS)
     assert rig.group.master == 1
@@ -360,7 +360,7 @@ def test_by_quorum_nothing_is_done_while_a_majority_is_not_heard():
 
 
 def test_a_planned_switch_over_by_quorum_waits_for_the_one_wanted():
-    rig = Rig(in_sync=3, acknowledge="quorum")
+    rig = ElectionsRig(in_sync=3, acknowledge="quorum")
     rig.deaf = {3}
     rig.state.apply(rig.elections.decide(0, 3, rig.now, 0, master_epoch=1, sync_epoch=rig.group.sync_epoch))
     assert rig.group.master is None
@@ -372,7 +372,7 @@ def test_a_planned_switch_over_by_quorum_waits_for_the_one_wanted():
 
 
 def test_a_switch_over_by_quorum_goes_to_the_longest_log_all_the_same():
-    rig = Rig(in_sync=3, acknowledge="quorum")
+    rig = ElectionsRig(in_sync=3, acknowledge="quorum")
     rig.up(1, 2, log_end=10)
     rig.state.apply(rig.elections.decide(0, 3, rig.now, 0, master_epoch=1, sync_epoch=rig.group.sync_epoch))
     rig.up(1, 2, 3)
@@ -386,7 +386,7 @@ def test_a_switch_over_by_quorum_goes_to_the_longest_log_all_the_same():
 
 
 def test_a_planned_switch_over_elects_the_target_at_the_epochs_its_master_knows():
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     with pytest.raises(StaleEpoch):
         rig.elections.decide(0, 3, rig.now, 0, master_epoch=0)
     with pytest.raises(StaleEpoch):
@@ -400,7 +400,7 @@ def test_a_planned_switch_over_elects_the_target_at_the_epochs_its_master_knows(
 
 
 def test_what_is_asked_for_has_to_be_possible():
-    rig = Rig(in_sync=2, learners=1)
+    rig = ElectionsRig(in_sync=2, learners=1)
     rig.down(2)
     rig.run(DEAD_AFTER_MS)
     with pytest.raises(UnknownGroup):
@@ -422,7 +422,7 @@ def test_what_is_asked_for_has_to_be_possible():
 
 
 def test_nothing_outside_the_set_is_elected_by_default():
-    rig = Rig(in_sync=2)
+    rig = ElectionsRig(in_sync=2)
     rig.up(3, log_end=10**6)
     rig.down(1, 2)
     rig.run(60_000)
@@ -433,7 +433,7 @@ def test_nothing_outside_the_set_is_elected_by_default():
 
 @pytest.mark.parametrize("acknowledge", ["all_in_sync", "quorum", "master"])
 def test_unclean_election_is_announced_loudly(caplog, acknowledge):
-    rig = Rig(in_sync=2, acknowledge=acknowledge)
+    rig = ElectionsRig(in_sync=2, acknowledge=acknowledge)
     rig.down(1, 2)
     rig.state.apply(ConfigureGroup(number=0, config=GroupChanges(unclean_election=True), time_ms=0))
     rig.run(DEAD_AFTER_MS + UNCLEAN_AFTER_MS - 2 * TICK_MS)
@@ -447,7 +447,7 @@ def test_unclean_election_is_announced_loudly(caplog, acknowledge):
 
 
 def test_who_is_in_sync_comes_before_an_unclean_election():
-    rig = Rig(in_sync=2, unclean_election=True)
+    rig = ElectionsRig(in_sync=2, unclean_election=True)
     rig.up(3, log_end=10**6)
     rig.down(1)
     rig.run(DEAD_AFTER_MS + TICK_MS)
@@ -461,7 +461,7 @@ def test_who_is_in_sync_comes_before_an_unclean_election():
 
 
 def test_an_operator_does_not_wait_for_an_unclean_election_that_is_allowed():
-    rig = Rig(in_sync=2, unclean_election=True)
+    rig = ElectionsRig(in_sync=2, unclean_election=True)
     rig.down(1, 2)
     rig.run(DEAD_AFTER_MS // 2)
     with pytest.raises(NotElectable, match="not in sync"):
@@ -474,7 +474,7 @@ def test_an_operator_does_not_wait_for_an_unclean_election_that_is_allowed():
 
 
 def test_a_replica_is_registered_elsewhere_only_when_it_is_dead_where_it_was():
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
 
     def moved(id_=2, **changes):
         replica = Replica(**{"id": id_, "node": "n9", "address": "n9:1", "check": "c"} | changes)

@@ -4,7 +4,7 @@ import logging
 
 import msgspec
 import pytest
-from test_controller_elections import Rig
+from test_controller_elections import ElectionsRig
 
 from controller.api.client import NotElectable, StaleEpoch
 from controller.elections.elections import DAMAGED_AFTER_MS
@@ -15,7 +15,7 @@ QUORUM = {"acknowledge": "quorum"}
 
 
 def test_a_damaged_replica_is_not_elected_while_a_sound_one_can_be():
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     rig.up(2, log_epoch=1, log_end=900, **DAMAGED)
     rig.up(3, log_epoch=1, log_end=500)
     rig.down(1)
@@ -24,7 +24,7 @@ def test_a_damaged_replica_is_not_elected_while_a_sound_one_can_be():
 
 
 def test_an_operator_cannot_elect_a_damaged_replica_while_a_sound_one_can_be():
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     rig.up(2, **DAMAGED)
     with pytest.raises(NotElectable, match=r"replica 2 .* damaged in 2 ranges, 700 bytes.*sound are \[1, 3\]"):
         rig.elections.decide(0, 2, rig.now, 0)
@@ -32,7 +32,7 @@ def test_an_operator_cannot_elect_a_damaged_replica_while_a_sound_one_can_be():
 
 
 def test_a_damaged_replica_is_elected_when_all_the_set_is_damaged_and_the_least_damaged_one(caplog):
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     rig.up(1, **DAMAGED)
     rig.up(2, damaged=True, damages=1, damaged_bytes=900)
     rig.up(3, damaged=True, damages=5, damaged_bytes=300)
@@ -45,7 +45,7 @@ def test_a_damaged_replica_is_elected_when_all_the_set_is_damaged_and_the_least_
 
 
 def test_a_damaged_replica_waits_for_the_sound_ones_of_its_set_to_come_back():
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     rig.up(2, **DAMAGED)
     rig.down(1, 3)
     rig.run(DEAD_AFTER_MS + DAMAGED_AFTER_MS - 2 * TICK_MS)
@@ -56,7 +56,7 @@ def test_a_damaged_replica_waits_for_the_sound_ones_of_its_set_to_come_back():
 
 
 def test_a_damaged_replica_is_elected_when_the_sound_ones_stay_away():
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     rig.up(2, **DAMAGED)
     rig.down(1, 3)
     rig.run(DEAD_AFTER_MS + DAMAGED_AFTER_MS + 2 * TICK_MS)
@@ -64,7 +64,7 @@ def test_a_damaged_replica_is_elected_when_the_sound_ones_stay_away():
 
 
 def test_a_replica_that_has_lost_the_end_of_its_log_is_never_elected():
-    rig = Rig(in_sync=2)
+    rig = ElectionsRig(in_sync=2)
     rig.up(2, cut_short=True, **DAMAGED)
     rig.down(1)
     rig.run(DEAD_AFTER_MS + 3 * DAMAGED_AFTER_MS)
@@ -75,7 +75,7 @@ def test_a_replica_that_has_lost_the_end_of_its_log_is_never_elected():
 
 def test_by_quorum_a_log_that_has_lost_its_end_does_not_count():
     """Records that it had acknowledged may be in no other log of this majority."""
-    rig = Rig(in_sync=3, config=QUORUM)
+    rig = ElectionsRig(in_sync=3, config=QUORUM)
     for id_ in (1, 2, 3):
         rig.up(id_, log_epoch=1, log_end=500)
     rig.up(2, log_end=100, cut_short=True, **DAMAGED)
@@ -88,7 +88,7 @@ def test_by_quorum_a_log_that_has_lost_its_end_does_not_count():
 
 
 def test_by_quorum_the_longest_log_is_elected_and_a_sound_one_among_equals():
-    rig = Rig(in_sync=3, config=QUORUM)
+    rig = ElectionsRig(in_sync=3, config=QUORUM)
     rig.up(2, log_epoch=1, log_end=500, **DAMAGED)
     rig.up(3, log_epoch=1, log_end=500)
     rig.down(1)
@@ -97,7 +97,7 @@ def test_by_quorum_the_longest_log_is_elected_and_a_sound_one_among_equals():
 
 
 def test_damage_is_news_to_the_policy():
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     said = rig.registry.last(0, 2)
     assert not rig.registry.heartbeat(said, rig.now)
     assert rig.registry.heartbeat(msgspec.structs.replace(said, **DAMAGED), rig.now)
@@ -106,7 +106,7 @@ def test_damage_is_news_to_the_policy():
 
 
 def all_cut_short(**config):
-    rig = Rig(in_sync=3, **config)
+    rig = ElectionsRig(in_sync=3, **config)
     for id_, log_epoch, log_end in ((1, 1, 300), (2, 1, 400), (3, 0, 900)):
         rig.up(id_, master=False, cut_short=True, log_epoch=log_epoch, log_end=log_end, **DAMAGED)
     rig.down(1)
@@ -140,14 +140,14 @@ def test_no_loss_is_accepted_while_one_in_sync_has_its_end_or_serves():
     rig.up(3, cut_short=False, damaged=False)
     with pytest.raises(NotElectable, match=r"\[3\] are in sync and alive, so nothing needs to be lost"):
         rig.elections.decide(0, 2, rig.now, 0, unclean=True)
-    rig = Rig(in_sync=1)
+    rig = ElectionsRig(in_sync=1)
     rig.up(1, cut_short=True, **DAMAGED)
     with pytest.raises(NotElectable, match=r"\[1\] are in sync and alive"):
         rig.elections.decide(0, 2, rig.now, 0, unclean=True)
 
 
 def test_a_clean_election_says_nothing_of_a_loss():
-    rig = Rig(in_sync=3)
+    rig = ElectionsRig(in_sync=3)
     rig.down(1)
     rig.run(DEAD_AFTER_MS + TICK_MS)
     assert (rig.group.master, rig.group.unclean_epoch) == (2, 0)

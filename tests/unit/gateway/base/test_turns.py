@@ -9,7 +9,7 @@ from gateway.base.turns import Turns
 pytestmark = pytest.mark.anyio
 
 
-class Rig:
+class TurnsRig:
     def __init__(self):
         self.turns = Turns()
         self.said = []
@@ -37,7 +37,7 @@ class Rig:
 
 @pytest.fixture
 def rig():
-    return Rig()
+    return TurnsRig()
 
 
 async def test_one_after_the_other_in_the_order_of_asking(rig):

@@ -59,7 +59,7 @@ class Wire:
         self.incoming.put_nowait(b"")
 
 
-class Rig:
+class BridgeRig:
     def __init__(self):
         self.broker = Broker(receive_maximum=4)
         self.wires = []
@@ -113,7 +113,7 @@ class Rig:
 
 @pytest.fixture
 async def rig():
-    rig = Rig()
+    rig = BridgeRig()
     task = asyncio.ensure_future(rig.bridge.run())
     yield rig
     task.cancel()
@@ -257,7 +257,7 @@ async def test_what_was_not_stored_when_the_connection_went_comes_again(rig):
 
 
 async def test_stopping_acknowledges_what_is_stored_and_says_good_bye():
-    rig = Rig()
+    rig = BridgeRig()
     task = asyncio.ensure_future(rig.bridge.run())
     wire = await rig.connected()
     wire.publish(1)
@@ -273,7 +273,7 @@ async def test_stopping_acknowledges_what_is_stored_and_says_good_bye():
 
 
 async def test_a_late_owner_acknowledges_nothing_and_its_connection_ends():
-    rig = Rig()
+    rig = BridgeRig()
     rig.answer = Outcome(error=OwnershipLost("bridge/up"))
     fence = Fence(b"n" * 16, 7)
     task = asyncio.ensure_future(rig.bridge.run(fence))

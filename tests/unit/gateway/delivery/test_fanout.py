@@ -5,60 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.delivery.fanout import Fanout
-from gateway.delivery.lanes import Subscriber
-from gateway.domain.batch import Batch, LostRange
+from gateway.domain.batch import Batch
 from gateway.domain.filters import matches
 from gateway.port.adapter import SubscriptionId
 from store.api.message import Message, encode
 from store.base.errors import CorruptFrame, ReplicaIncomplete, StoreError
 from store.format.frame import ROW, LogOffset, Position, UnplacedFrame
-from tests.support.gateway.memory_log import MemoryLog
+from tests.support.gateway.fanout_rig import FanoutRig
 from tests.support.store.store_kit import placed
 
 pytestmark = pytest.mark.anyio
-
-
-class Receiver:
-    """Takes as many deliveries as it has credit for."""
-
-    def __init__(self, credit=1 << 30):
-        self.credit = credit
-        self.got = []
-        self.lost = []
-
-    def deliver(self, deliveries):
-        if isinstance(deliveries.batch, LostRange):
-            self.lost.append((deliveries.batch.frame, deliveries.batch.end, deliveries.batch.subs))
-        taken = min(self.credit, len(deliveries.picks))
-        self.credit -= taken
-        for index, subs in list(zip(deliveries.picks, deliveries.subs, strict=True))[:taken]:
-            self.got.append((deliveries.batch.messages[index].body, subs))
-        return taken
-
-    @property
-    def bodies(self):
-        return [body for body, _ in self.got]
-
-
-class Rig:
-    def __init__(self):
-        self.log = MemoryLog()
-        self.tasks = []
-        self.fanout = Fanout(self.log, queues_of=lambda _: None, group_of=lambda _: 0, spawn=self.spawn)
-
-    def spawn(self, work):
-        self.tasks.append(asyncio.ensure_future(work))
-
-    async def settle(self):
-        while self.tasks:
-            await self.tasks.pop()
-
-    def join(self, *patterns, credit=1 << 30, start=None):
-        receiver = Receiver(credit)
-        subscriber = Subscriber(receiver)
-        for number, pattern in enumerate(patterns):
-            self.fanout.subscribe(subscriber, SubscriptionId(number), pattern, start)
-        return subscriber, receiver
 
 
 def message(address, body):
@@ -66,7 +22,7 @@ def message(address, body):
 
 
 async def test_live_subscribers_get_what_matches_with_all_their_subscriptions():
-    rig = Rig()
+    rig = FanoutRig()
     _, everything = rig.join("#", "t/+")
     _, some = rig.join("t/1")
     rig.log.write(message("t/1", b"a"), message("t/2", b"b"), message("u", b"c"))
@@ -76,7 +32,7 @@ async def test_live_subscribers_get_what_matches_with_all_their_subscriptions():
 
 
 async def test_a_slow_subscriber_falls_back_to_the_log_and_catches_up():
-    rig = Rig()
+    rig = FanoutRig()
     subscriber, slow = rig.join("#", credit=3)
     _, quick = rig.join("#")
     for n in range(10):
@@ -99,7 +55,7 @@ async def test_a_slow_subscriber_falls_back_to_the_log_and_catches_up():
 
 
 async def test_a_subscriber_with_a_cursor_reads_the_past_first():
-    rig = Rig()
+    rig = FanoutRig()
     for n in range(6):
         rig.log.write(message("t", b"%d" % n), message("t", b"%d'" % n))
     _, receiver = rig.join("#", start=(Position(rig.log.frames[3].start, 1),))
@@ -109,7 +65,7 @@ async def test_a_subscriber_with_a_cursor_reads_the_past_first():
 
 
 async def test_a_start_beyond_the_end_of_the_log_is_now():
-    rig = Rig()
+    rig = FanoutRig()
     rig.log.write(message("a", b"before"))
     subscriber, slow = rig.join("a", credit=1, start=(Position(LogOffset(1 << 40), 0),))
     for n in range(3):
@@ -121,7 +77,7 @@ async def test_a_start_beyond_the_end_of_the_log_is_now():
 
 
 async def test_a_new_subscription_of_a_slow_subscriber_gets_nothing_older_than_itself():
-    rig = Rig()
+    rig = FanoutRig()
     subscriber, receiver = rig.join("a", credit=0)
     rig.log.write(message("a", b"1"), message("b", b"2"))
     rig.fanout.subscribe(subscriber, SubscriptionId(9), "b", None)
@@ -133,7 +89,7 @@ async def test_a_new_subscription_of_a_slow_subscriber_gets_nothing_older_than_i
 
 
 async def test_a_new_subscription_of_a_live_subscriber_brings_nothing_again():
-    rig = Rig()
+    rig = FanoutRig()
     subscriber, receiver = rig.join("a")
     rig.log.write(message("a", b"1"), message("b", b"2"))
     rig.fanout.subscribe(subscriber, SubscriptionId(9), "b", None)
@@ -144,7 +100,7 @@ async def test_a_new_subscription_of_a_live_subscriber_brings_nothing_again():
 
 
 async def test_who_has_left_gets_nothing_and_the_tail_is_let_go():
-    rig = Rig()
+    rig = FanoutRig()
     subscriber, receiver = rig.join("#", credit=0)
     rig.log.write(message("a", b"1"))
     rig.fanout.leave(subscriber)
@@ -159,7 +115,7 @@ async def test_who_has_left_gets_nothing_and_the_tail_is_let_go():
 
 
 async def test_where_a_subscriber_is_moves_with_the_tail_only_while_it_is_live():
-    rig = Rig()
+    rig = FanoutRig()
     subscriber, receiver = rig.join("#", credit=1)
     rig.log.write(message("a", b"1"))
     assert rig.fanout.reached(subscriber) == (Position(rig.log.confirmed, 0),)
@@ -185,7 +141,7 @@ STEPS = st.lists(
 @given(steps=STEPS, patterns=st.lists(st.sampled_from(["#", "a", "a/#", "+"]), min_size=1, max_size=2, unique=True))
 def test_whatever_the_pace_everything_comes_once_and_in_order(steps, patterns):
     async def history():
-        rig = Rig()
+        rig = FanoutRig()
         subscriber, receiver = rig.join(*patterns, credit=0)
         sent = []
         for what, value in steps:
@@ -210,7 +166,7 @@ def test_whatever_the_pace_everything_comes_once_and_in_order(steps, patterns):
 
 
 async def test_a_log_that_does_not_answer_is_asked_again(monkeypatch):
-    rig = Rig()
+    rig = FanoutRig()
     monkeypatch.setattr("gateway.delivery.catch_up.RETRY_MIN_S", 0)
     subscriber, receiver = rig.join("#", credit=0)
     rig.log.write(message("a", b"1"))
@@ -230,7 +186,7 @@ async def test_a_log_that_does_not_answer_is_asked_again(monkeypatch):
 
 
 async def test_a_subscriber_is_led_past_what_is_lost_and_waits_for_what_is_repaired(monkeypatch, capsys):
-    rig = Rig()
+    rig = FanoutRig()
     monkeypatch.setattr("gateway.delivery.catch_up.RETRY_MIN_S", 0)
     subscriber, receiver = rig.join("#", credit=0)
     for n in range(4):
@@ -258,7 +214,7 @@ async def test_a_subscriber_is_led_past_what_is_lost_and_waits_for_what_is_repai
 
 
 async def test_frames_that_concern_nobody_are_not_decoded(monkeypatch):
-    rig = Rig()
+    rig = FanoutRig()
     wanted = {"t/#": [17]}
     rig.fanout = Fanout(rig.log, queues_of=lambda pattern: wanted[pattern], group_of=lambda _: 0, spawn=rig.spawn)
     _, receiver = rig.join("t/#")
@@ -274,7 +230,7 @@ async def test_frames_that_concern_nobody_are_not_decoded(monkeypatch):
 
 
 async def test_a_record_that_is_no_message_hides_no_other():
-    rig = Rig()
+    rig = FanoutRig()
     _, receiver = rig.join("#")
     good = encode(message("t", b"good"))
     rows = b"".join(ROW.pack(16, pos, size, 0, 0, 0, 0, 0) for pos, size in ((0, len(good)), (len(good), 3)))

@@ -1,11 +1,12 @@
 """Many subscribers: what one of them costs does not grow with the others."""
 
 import pytest
-from test_fanout import Receiver, Rig, message
+from test_fanout import message
 
 from gateway.delivery.fanout import Fanout
 from gateway.delivery.lanes import Subscriber
 from gateway.port.adapter import SubscriptionId
+from tests.support.gateway.fanout_rig import FanoutRig, Receiver
 from tests.support.gateway.memory_log import MemoryLog
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +34,7 @@ async def test_a_subscription_more_is_no_look_at_all_others():
 
 
 async def test_wildcards_and_topics_that_are_new_or_gone_are_heard():
-    rig = Rig()
+    rig = FanoutRig()
     rig.fanout = Fanout(
         rig.log,
         queues_of=lambda pattern: None if pattern == "#" else [16] if pattern == "a/#" else [17],
@@ -62,7 +63,7 @@ class Plan(tuple):
 
 
 async def test_those_who_catch_up_on_one_address_do_not_look_through_each_other():
-    rig = Rig()
+    rig = FanoutRig()
     joined = [rig.join("t", credit=0) for _ in range(40)]
     _, other = rig.join("u", "t", credit=0)
     for n in range(30):

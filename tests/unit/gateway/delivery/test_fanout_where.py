@@ -1,7 +1,6 @@
 """Conditions of subscriptions: live, catching up, each subscription its own, asked once for all."""
 
 import pytest
-from test_fanout import Receiver, Rig
 
 from gateway.delivery.lanes import Subscriber
 from gateway.domain.errors import Refusal
@@ -9,6 +8,7 @@ from gateway.domain.sql92 import Where
 from gateway.port.adapter import SubscriptionId
 from store.api.message import Message
 from store.format.frame import LogOffset, Position
+from tests.support.gateway.fanout_rig import FanoutRig, Receiver
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ def messages(count):
 
 
 async def test_only_what_passes_is_delivered():
-    rig = Rig()
+    rig = FanoutRig()
     _, receiver = join(rig, ("a/+", "qos = 1"))
     _, plain = join(rig, ("a/+", None))
     rig.log.write(*messages(6))
@@ -36,14 +36,14 @@ async def test_only_what_passes_is_delivered():
 
 
 async def test_each_subscription_has_its_own():
-    rig = Rig()
+    rig = FanoutRig()
     _, receiver = join(rig, ("a/+", "qos = 1"), ("a/b", "qos > 0"), ("#", "FALSE"))
     rig.log.write(*messages(3))
     assert receiver.got == [(b"1", (0, 1)), (b"2", (1,))]
 
 
 async def test_catching_up_asks_too_and_goes_on_where_it_stopped():
-    rig = Rig()
+    rig = FanoutRig()
     for n in range(7):
         rig.log.write(*messages(6)[n % 6 :])
     expected = [m.body for n in range(7) for m in messages(6)[n % 6 :] if m.qos == 2]
@@ -58,7 +58,7 @@ async def test_catching_up_asks_too_and_goes_on_where_it_stopped():
 
 
 async def test_an_expression_is_asked_once_a_message(monkeypatch):
-    rig, asked = Rig(), []
+    rig, asked = FanoutRig(), []
     real = Where.matches
     monkeypatch.setattr(Where, "matches", lambda self, message: asked.append(message) or real(self, message))
     for _ in range(5):
@@ -68,7 +68,7 @@ async def test_an_expression_is_asked_once_a_message(monkeypatch):
 
 
 async def test_a_subscription_that_is_replaced_forgets_its_condition():
-    rig = Rig()
+    rig = FanoutRig()
     subscriber, receiver = join(rig, ("#", "FALSE"))
     rig.fanout.subscribe(subscriber, SubscriptionId(0), "#", None)
     rig.log.write(*messages(2))
@@ -78,7 +78,7 @@ async def test_a_subscription_that_is_replaced_forgets_its_condition():
 
 
 async def test_a_bad_expression_changes_nothing():
-    rig = Rig()
+    rig = FanoutRig()
     with pytest.raises(Refusal):
         join(rig, ("#", "qos >"))
     assert rig.fanout.subscriber_count == 0

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.delivery.fanout import Fanout
 from gateway.delivery.interest import QUEUES_MARKED_MAX, Interest
-from gateway.delivery.lanes import Subscriber
 from gateway.domain.cursor import beginning_of, by_log, cursor_of, earlier, end_of, later
 from gateway.port.adapter import SubscriptionId
 from store.api.message import Message
 from store.format.frame import LogOffset, Position, group_of, origin_of
+from tests.support.gateway.fanout_rig import FanoutTasks
 from tests.support.gateway.memory_log import MemoryLog
 
 pytestmark = pytest.mark.anyio
@@ -46,27 +45,17 @@ class Store:
         self.logs = {group: MemoryLog(group) for group in groups}
 
 
-class Rig:
+class LanesRig(FanoutTasks):
+    """The fan-out of several logs in memory."""
+
     def __init__(self, groups=(0, 1), **options):
-        self.store = Store(groups)
+        super().__init__(Store(groups), **options)
         self.logs = self.store.logs
-        self.tasks = []
-        options.setdefault("queues_of", lambda _: None)
-        options.setdefault("group_of", lambda _: 0)
-        self.fanout = Fanout(self.store, spawn=self.spawn, **options)
-
-    def spawn(self, work):
-        self.tasks.append(asyncio.ensure_future(work))
-
-    async def settle(self):
-        while self.tasks:
-            await self.tasks.pop()
 
     def join(self, *patterns, credit=1 << 30, start=None):
         receiver = Receiver(credit)
-        subscriber = Subscriber(receiver)
-        begun = [self.fanout.subscribe(subscriber, SubscriptionId(n), p, start) for n, p in enumerate(patterns)]
-        return subscriber, receiver, begun[0]
+        subscriber, begun = self.subscribe(receiver, *patterns, start=start)
+        return subscriber, receiver, begun
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -83,7 +72,7 @@ def m(body, address="t"):
 
 
 async def test_a_live_subscriber_hears_every_log():
-    rig = Rig()
+    rig = LanesRig()
     _, receiver, begun = rig.join("t")
     assert begun == (Position(0, 0), Position(origin_of(1), 0))
     rig.logs[0].write(m(b"a"))
@@ -94,7 +83,7 @@ async def test_a_live_subscriber_hears_every_log():
 
 
 async def test_who_is_behind_in_one_log_is_live_in_the_other():
-    rig = Rig()
+    rig = LanesRig()
     subscriber, receiver, _ = rig.join("t", credit=1)
     rig.logs[1].write(m(b"1"), m(b"2"), m(b"3"))
     assert receiver.bodies == [b"1"]
@@ -114,7 +103,7 @@ async def test_who_is_behind_in_one_log_is_live_in_the_other():
 
 
 async def test_a_log_that_has_much_to_say_leaves_the_others_their_turn():
-    rig = Rig()
+    rig = LanesRig()
     subscriber, receiver, _ = rig.join("t", credit=0)
     for log in rig.logs.values():
         log.write(*[m(b"%d" % n) for n in range(10)])
@@ -126,7 +115,7 @@ async def test_a_log_that_has_much_to_say_leaves_the_others_their_turn():
 
 
 async def test_one_log_out_of_reach_holds_up_nobody_in_another():
-    rig = Rig()
+    rig = LanesRig()
     subscriber, receiver, _ = rig.join("t", credit=0)
     rig.logs[0].write(m(b"a"))
     rig.logs[1].write(m(b"b"))
@@ -143,7 +132,7 @@ async def test_one_log_out_of_reach_holds_up_nobody_in_another():
 
 
 async def test_a_log_that_joins_is_read_from_its_beginning_by_who_was_there():
-    rig = Rig(groups=(0,))
+    rig = LanesRig(groups=(0,))
     _, receiver, begun = rig.join("t")
     assert begun == (Position(0, 0),)
     log = rig.logs[3] = MemoryLog(3)
@@ -158,7 +147,7 @@ async def test_a_log_that_joins_is_read_from_its_beginning_by_who_was_there():
 
 
 async def test_who_subscribes_first_when_a_log_has_joined_begins_at_its_end():
-    rig = Rig(groups=(0,))
+    rig = LanesRig(groups=(0,))
     rig.join("other")
     rig.logs[1] = MemoryLog(1)
     rig.logs[1].write(m(b"past"))
@@ -169,7 +158,7 @@ async def test_who_subscribes_first_when_a_log_has_joined_begins_at_its_end():
 
 
 async def test_a_cursor_that_says_nothing_of_a_log_begins_there_at_its_beginning():
-    rig = Rig()
+    rig = LanesRig()
     rig.logs[0].write(m(b"a"))
     rig.logs[0].write(m(b"b"))
     rig.logs[1].write(m(b"c"))
@@ -181,7 +170,7 @@ async def test_a_cursor_that_says_nothing_of_a_log_begins_there_at_its_beginning
 
 
 async def test_a_log_that_is_gone_is_no_longer_followed():
-    rig = Rig()
+    rig = LanesRig()
     subscriber, receiver, _ = rig.join("t", credit=0)
     gone = rig.logs[1]
     gone.write(m(b"x"))
@@ -197,7 +186,7 @@ async def test_a_log_that_is_gone_is_no_longer_followed():
 
 
 async def test_a_log_never_reached_begins_where_it_ends_when_it_is():
-    rig = Rig()
+    rig = LanesRig()
     log = rig.logs[1]
     log.unknown = log.down = True
     log.write(m(b"past"))
@@ -217,7 +206,7 @@ async def test_a_log_never_reached_begins_where_it_ends_when_it_is():
 
 
 async def test_who_comes_before_a_log_that_has_joined_is_reached_has_all_of_it():
-    rig = Rig(groups=(0,))
+    rig = LanesRig(groups=(0,))
     _, early, _ = rig.join("t")
     log = rig.logs[1] = MemoryLog(1)
     log.unknown = log.down = True
@@ -234,7 +223,7 @@ async def test_who_comes_before_a_log_that_has_joined_is_reached_has_all_of_it()
 
 
 async def test_the_first_frames_of_a_log_say_where_it_was():
-    rig = Rig()
+    rig = LanesRig()
     log = rig.logs[1]
     log.write(m(b"past"))
     log.unknown = True
@@ -246,7 +235,7 @@ async def test_the_first_frames_of_a_log_say_where_it_was():
 
 
 async def test_what_a_tail_leaves_out_is_read_from_the_log():
-    rig = Rig()
+    rig = LanesRig()
     subscriber, receiver, _ = rig.join("t")
     log = rig.logs[1]
     log.write(m(b"1"))
@@ -263,7 +252,7 @@ async def test_what_a_tail_leaves_out_is_read_from_the_log():
 
 async def test_queues_of_topics_not_heard_of_yet_may_concern_anybody():
     known = {16: 0, 17: 0}
-    rig = Rig(groups=(0,), queues_of=lambda _: [16], group_of=known.get)
+    rig = LanesRig(groups=(0,), queues_of=lambda _: [16], group_of=known.get)
     _, receiver, _ = rig.join("t/#")
     rig.logs[0].write(m(b"a", "t/1"), queue=16)
     rig.logs[0].write(m(b"b", "t/1"), queue=17)  # known, and of another topic
@@ -278,7 +267,7 @@ async def test_catching_up_reads_everything_while_topics_may_be_missing():
     async def ask():
         return heard.pop(0)
 
-    rig = Rig(queues_of=lambda _: [16, 17], group_of=lambda queue: queue - 16, heard=ask)
+    rig = LanesRig(queues_of=lambda _: [16, 17], group_of=lambda queue: queue - 16, heard=ask)
     subscriber, receiver, _ = rig.join("t", credit=0)
     rig.logs[1].write(m(b"a"), queue=17)
     for _ in range(2):
@@ -290,7 +279,7 @@ async def test_catching_up_reads_everything_while_topics_may_be_missing():
 
 
 async def test_whoever_returns_reads_anew_while_the_old_reading_ends():
-    rig = Rig()
+    rig = LanesRig()
     subscriber, receiver, _ = rig.join("t", credit=0)
     rig.logs[0].write(m(b"old"))
     receiver.credit = 10
@@ -320,7 +309,7 @@ STEPS = st.lists(
 @given(steps=STEPS)
 def test_every_log_comes_once_and_in_order_whatever_joins_and_goes_away(steps):
     async def history():
-        rig = Rig(groups=(0,))
+        rig = LanesRig(groups=(0,))
         subscriber, receiver, _ = rig.join("#", credit=0)
         sent = {group: [] for group in range(3)}
         received = []
@@ -412,7 +401,7 @@ def test_interest_is_marked_queue_by_queue():
 @pytest.mark.parametrize("fresh", [False, True])
 async def test_a_log_that_has_lost_its_end_goes_on_where_it_does(fresh):
     """After an unclean election: subscribers were past what is written now."""
-    rig = Rig()
+    rig = LanesRig()
     log = rig.logs[0]
     if fresh:  # whoever begins then has heard of no frame
         for n in range(5):

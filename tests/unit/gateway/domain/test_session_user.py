@@ -134,7 +134,7 @@ def test_owners_keys_are_read_by_versions_before_and_after():
 # ---- one process
 
 
-class Rig:
+class UserSessions:
     """The sessions of one process; another one over the same store is the process started again."""
 
     def __init__(self, store, clock):
@@ -178,7 +178,7 @@ class Rig:
 async def rig(tmp_path):
     clock = Clock()
     async with await LocalStore.open(tmp_path, now_ms=clock.now_ms) as store:
-        yield Rig(store, clock)
+        yield UserSessions(store, clock)
 
 
 @pytest.mark.parametrize("who", [MALLORY, NOBODY])
@@ -223,7 +223,7 @@ async def test_a_restart_forgets_no_user(rig, crash):
     await rig.sessions.save(alice, SaveSession(state=b"hers", expiry_s=None))
     if not crash:
         await rig.close(alice)
-    again = Rig(rig.store, rig.clock)
+    again = UserSessions(rig.store, rig.clock)
     await again.refuses(MALLORY)
     await again.refuses(NOBODY, clean=True)
     _, opened = await again.open(ALICE)

@@ -36,7 +36,7 @@ CONFIG = GroupsConfig(release_s=30)
 A, B, C, D = range(FIRST, FIRST + 4)
 
 
-class Rig:
+class ProxiesOfGroups:
     def __init__(self, store, clock):
         self.store, self.clock = store, clock
         self.topics = Topics(t=4)
@@ -62,7 +62,7 @@ class Rig:
 async def rig(tmp_path):
     clock = Clock()
     async with await LocalStore.open(tmp_path, now_ms=clock.now_ms) as store:
-        rig = Rig(store, clock)
+        rig = ProxiesOfGroups(store, clock)
         yield rig
         for proxy in rig.proxies:
             await proxy.die()

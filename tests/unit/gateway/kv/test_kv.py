@@ -37,7 +37,7 @@ class Connection:
         self.id, self.gone = number, False
 
 
-class Rig:
+class KvRig:
     """A store, the requests of connections, and refusals by their cause."""
 
     def __init__(self, store):
@@ -59,7 +59,7 @@ class Rig:
 @pytest.fixture
 async def rig(tmp_path):
     async with await LocalStore.open(tmp_path) as store:
-        yield Rig(store)
+        yield KvRig(store)
 
 
 EVERYTHING = [

@@ -46,7 +46,7 @@ class Holder:
         await self.under_way.wait()
 
 
-class Rig:
+class MarkedSessions:
     def __init__(self, store):
         self.store = store
         fanout = Fanout(store, queues_of=lambda _: None, group_of=lambda _: 0, spawn=asyncio.ensure_future)
@@ -80,7 +80,7 @@ def test_no_session_finds_the_marks_of_another():
 
 
 async def test_a_session_is_told_of_all_that_was_handed_to_a_log_before(machine):
-    rig = Rig(machine.store)
+    rig = MarkedSessions(machine.store)
     holder, opened = await rig.open()
     assert opened.marks.key == marks_key(SESSION)
     assert not opened.marks.used
@@ -99,7 +99,7 @@ async def test_a_session_is_told_of_all_that_was_handed_to_a_log_before(machine)
 
 
 async def test_marks_are_looked_for_only_where_the_session_says_so(machine):
-    rig = Rig(machine.store)
+    rig = MarkedSessions(machine.store)
     machine.reaches[1].down = True
     await rig.open()
     _, opened = await rig.open()
@@ -108,7 +108,7 @@ async def test_marks_are_looked_for_only_where_the_session_says_so(machine):
 
 
 async def test_a_log_that_cannot_be_asked_keeps_the_session_closed(machine):
-    rig = Rig(machine.store)
+    rig = MarkedSessions(machine.store)
     holder, _ = await rig.open()
     await rig.sessions.save(holder, SaveSession(state=b"s", expiry_s=None, marked=True))
     machine.reaches[1].down = True
@@ -119,7 +119,7 @@ async def test_a_log_that_cannot_be_asked_keeps_the_session_closed(machine):
 
 
 async def test_the_next_connection_waits_for_what_the_last_one_has_under_way(machine):
-    rig = Rig(machine.store)
+    rig = MarkedSessions(machine.store)
     holder, _ = await rig.open()
     await rig.sessions.save(holder, SaveSession(state=b"s", expiry_s=None, marked=True))
     holder.under_way.clear()
@@ -132,7 +132,7 @@ async def test_the_next_connection_waits_for_what_the_last_one_has_under_way(mac
 
 
 async def test_marks_end_with_their_session(machine):
-    rig = Rig(machine.store)
+    rig = MarkedSessions(machine.store)
     holder, _ = await rig.open()
     await rig.sessions.save(holder, SaveSession(state=b"s", expiry_s=None, marked=True))
     for group in (0, 1):
@@ -154,7 +154,7 @@ async def test_many_slots_are_read_and_forgotten(machine):
 
 
 async def test_records_of_before_have_no_marks(machine):
-    rig = Rig(machine.store)
+    rig = MarkedSessions(machine.store)
     old = {"protocol": "mqtt", "session_id": "dev", "state": b"s", "expiry_s": None, "left_ms": 5}
     await machine.store.keys.put(SESSION, msgspec.msgpack.encode(old))
     _, opened = await rig.open()

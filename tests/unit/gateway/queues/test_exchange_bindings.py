@@ -17,7 +17,7 @@ from gateway.port.queues import (
 )
 from store.api.message import Message
 from store.local.local import LocalStore
-from tests.support.gateway.queues_rig import Rig
+from tests.support.gateway.queues_rig import QueuesRig
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +28,7 @@ async def rig(tmp_path):
     controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
     for topic in ("$amqp", "a"):
         await controller.do(CreateTopic(name=topic, queues=1))
-    rig = Rig(store, controller)
+    rig = QueuesRig(store, controller)
     await rig.queues.load()
     yield rig
     await rig.queues.close()

@@ -28,14 +28,14 @@ from store.local.local import LocalStore
 from store.remoting import RemoteStore
 from tests.support.gateway.asking import ask
 from tests.support.gateway.proxies_rig import TTL_S, until
-from tests.support.gateway.queues_rig import Rig
+from tests.support.gateway.queues_rig import QueuesRig
 from tests.support.process.clock import Clock
 from tests.support.store.remote_kit import Node
 
 pytestmark = pytest.mark.anyio
 
 
-class Proxy(Rig):
+class Proxy(QueuesRig):
     """One process with a connection of its own to the store."""
 
     def __init__(self, cluster, number):

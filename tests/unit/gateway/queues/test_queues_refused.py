@@ -11,7 +11,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.queues import BindQueue, DeclareExchange, DeclareQueue, DeleteQueue, GetMessage
 from store.base.errors import StoreOverloaded
 from store.local.local import LocalStore
-from tests.support.gateway.queues_rig import Rig
+from tests.support.gateway.queues_rig import QueuesRig
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +23,7 @@ async def rig(tmp_path, monkeypatch):
     store = await LocalStore.open(tmp_path / "store")
     controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
     await controller.do(CreateTopic(name="$amqp", queues=1))
-    rig = Rig(store, controller)
+    rig = QueuesRig(store, controller)
     await rig.queues.load()
     yield rig
     await rig.queues.close()

@@ -16,7 +16,7 @@ from store.base.errors import StoreFailed
 from store.format.frame import QueueNumber
 from store.local.local import LocalStore
 from tests.support.gateway.proxies_rig import until
-from tests.support.gateway.queues_rig import Rig
+from tests.support.gateway.queues_rig import QueuesRig
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +37,7 @@ class Sessions:
         return key in self.there
 
 
-class SharedRig(Rig):
+class SharedRig(QueuesRig):
     """One process with shared subscriptions."""
 
     groups_max = 3

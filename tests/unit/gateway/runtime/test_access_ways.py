@@ -3,10 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_fanout import Receiver
-from test_fanout import Rig as FanoutRig
 from test_ingest import Publisher, rig  # noqa: F401 - a fixture
-from test_kv import Rig as KvRig
+from test_kv import KvRig
 from test_last_values import publish, store  # noqa: F401 - a fixture
 
 from gateway.delivery import last_value as last_value_module
@@ -23,6 +21,7 @@ from store.api.message import Message
 from store.format.frame import LogOffset, Position
 from store.local.local import LocalStore
 from tests.support.gateway.asking import ask
+from tests.support.gateway.fanout_rig import FanoutRig, Receiver
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from gateway.base.pause_guard import SLEPT_S, PauseGuard
 pytestmark = pytest.mark.anyio
 
 
-class Rig:
+class PauseGuardRig:
     def __init__(self):
         self.now_s = 100.0
         self.asked = asyncio.Event()
@@ -32,7 +32,7 @@ class Rig:
 @pytest.fixture
 async def rig(monkeypatch):
     monkeypatch.setattr(pause_guard, "LOOK_S", 0.001)
-    rig = Rig()
+    rig = PauseGuardRig()
     await asyncio.sleep(0)
     yield rig
     rig.task.cancel()
@@ -68,7 +68,7 @@ async def test_what_is_held_is_bounded_and_given_back(rig, monkeypatch):
     monkeypatch.setattr(pause_guard, "HELD_BYTES_MAX", 3)
     rig.now_s += SLEPT_S + 1
     assert rig.pauses.holds(rig, b"abc")
-    assert not rig.pauses.holds(Rig, b"d")
+    assert not rig.pauses.holds(PauseGuardRig, b"d")
     assert rig.pauses.give_back(rig) == b"abc"
     assert rig.pauses.give_back(rig) == b""
     assert rig.pauses.holds(rig, b"e")

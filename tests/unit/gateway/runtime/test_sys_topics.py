@@ -44,7 +44,7 @@ class Hub:
         self.tasks.append(asyncio.ensure_future(work))
 
 
-class Rig:
+class SysTopicsRig:
     def __init__(self):
         self.now_ms = 1_000_000
         self.hub = Hub()
@@ -58,7 +58,7 @@ class Rig:
 
 @pytest.fixture
 async def rig():
-    return Rig()
+    return SysTopicsRig()
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class Controller:
         self.listener()
 
 
-class Rig:
+class AccessControlRig:
     def __init__(self, config):
         self.controller = Controller()
         self.metrics = Metrics(process=False)
@@ -67,7 +67,7 @@ DENY_B = {"effect": "deny", "filters": ["a/b"]}
 
 @pytest.fixture
 def rig():
-    return Rig(AccessConfig())
+    return AccessControlRig(AccessConfig())
 
 
 def test_nothing_restricts_anybody_where_nothing_is_said(rig):
@@ -81,7 +81,7 @@ def test_nothing_restricts_anybody_where_nothing_is_said(rig):
 
 def test_a_stranger_is_an_anonymous_client():
     config = AccessConfig(default="deny", rules=(AccessRule(effect="allow", filters=("a",), anonymous=True),))
-    permissions = Rig(config).control.stranger("mqtt").permissions
+    permissions = AccessControlRig(config).control.stranger("mqtt").permissions
     assert permissions.access.may("publish", "a")
     assert not permissions.access.may("publish", "b")
 
@@ -188,7 +188,7 @@ def test_denials_are_counted_and_said_once_a_second(rig):
 
 
 def test_rules_of_a_new_configuration_count_for_all_who_are_there():
-    control = Rig(AccessConfig())
+    control = AccessControlRig(AccessConfig())
     shown = [control.permissions(), control.permissions(""), control.control.stranger("mqtt").permissions]
     assert [one.access for one in shown] == [None] * 3
     control.control.reload(AccessConfig(default="deny", rules=(AccessRule(effect="allow", filters=("a",)),)))

@@ -40,7 +40,7 @@ class Echo(asyncio.Protocol):
         self.transport.write(data)
 
 
-class Rig:
+class TlsRig:
     """A listener at 127.0.0.1."""
 
     def __init__(self, own, handshake_s):
@@ -74,7 +74,7 @@ async def rig(own):
     async with contextlib.AsyncExitStack() as stack:
 
         async def made(*, handshake_s=WAIT_S):
-            rig = await Rig(own, handshake_s).open()
+            rig = await TlsRig(own, handshake_s).open()
             stack.callback(rig.listener.close)
             return rig
 
@@ -151,7 +151,7 @@ async def test_a_port_that_is_closed_ends_handshakes_and_takes_no_more(rig):
 async def test_a_port_that_is_taken_is_said(rig, own):
     rig = await rig()
     with pytest.raises(OSError, match="in use"):
-        await Rig(own, WAIT_S).listener.listen("127.0.0.1", rig.port, backlog=10, shared=False)
+        await TlsRig(own, WAIT_S).listener.listen("127.0.0.1", rig.port, backlog=10, shared=False)
 
 
 async def test_without_file_descriptors_it_is_tried_again(rig, trust, monkeypatch):

@@ -44,7 +44,7 @@ class Store:
         return was
 
 
-class Rig:
+class WaitingWillsRig:
     def __init__(self, monkeypatch):
         monkeypatch.setattr(wills_module, "PAGE", 2)
         monkeypatch.setattr(wills_module, "PAUSE_S", 0.001)
@@ -64,7 +64,7 @@ class Rig:
 
 @pytest.fixture
 def rig(monkeypatch):
-    return Rig(monkeypatch)
+    return WaitingWillsRig(monkeypatch)
 
 
 async def test_only_what_is_not_allowed_any_more_is_called_off(rig):

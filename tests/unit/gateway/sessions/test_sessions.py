@@ -1,86 +1,23 @@
 import asyncio
-import random
 import time
 
 import pytest
 
-from gateway.delivery.fanout import Fanout
-from gateway.delivery.lanes import Subscriber
-from gateway.port.adapter import DONE, OpenSession, Outcome, SaveSession, SubscriptionId, Will
-from gateway.sessions.sessions import IDLE_COMMIT_BYTES, Sessions
-from gateway.sessions.wills import Wills
-from store.api.message import Message, encode
+from gateway.port.adapter import OpenSession, SaveSession, SubscriptionId, Will
+from gateway.sessions.sessions import IDLE_COMMIT_BYTES
+from store.api.message import Message
 from store.base.errors import StoreOverloaded
-from store.format.frame import ROW, Position, UnplacedFrame
-from store.format.records import TIMERS_QUEUE, TimerSet
-from store.format.records import encode as encode_record
+from store.format.frame import Position
 from store.local.local import LocalStore
+from tests.support.gateway.sessions_rig import Holder, SessionsRig
 
 pytestmark = pytest.mark.anyio
-
-
-class Holder:
-    protocol = "mqtt"
-    gone = False
-
-    def __init__(self):
-        self.subscriber = Subscriber(self)
-        self.superseded = 0
-        self.got = []
-
-    def deliver(self, deliveries):
-        self.got += [deliveries.batch.messages[index].body for index in deliveries.picks]
-        return len(deliveries.picks)
-
-    def supersede(self):
-        self.superseded += 1
-
-
-class Rig:
-    def __init__(self, store, clock):
-        self.store = store
-        self.clock = clock
-        self.fanout = Fanout(store, queues_of=lambda _: None, group_of=lambda _: 0, spawn=asyncio.ensure_future)
-        self.published = []
-        wills = Wills(store, self.publish, now_ms=lambda: self.clock[0], random=random.Random(1))
-        self.sessions = Sessions(store, self.fanout, wills, now_ms=lambda: self.clock[0])
-
-    def publish(self, publisher, effect, size_bytes):
-        (message,) = effect.messages
-        self.published.append(message)
-        if message.deliver_at_ms is None:
-            asyncio.get_running_loop().call_soon(publisher.published, effect.token, DONE, size_bytes)
-            return
-        record = encode(message)
-        row = ROW.pack(16, 0, len(record), 0, 0, 0, 0, 0)
-        timer = encode_record(TimerSet(message.deliver_at_ms, row, record))
-        frame = UnplacedFrame.build(ROW.pack(TIMERS_QUEUE, 0, len(timer), 0, 0, 0, 0, 0), timer)
-
-        def done(appended):
-            publisher.published(effect.token, Outcome(first=Position(appended.frame, 0)), size_bytes)
-
-        self.store.log.append(frame, done)
-
-    async def write(self, *bodies):
-        records = [encode(Message("t", body)) for body in bodies]
-        rows, pos = [], 0
-        for record in records:
-            rows.append(ROW.pack(16, pos, len(record), 0, 0, 1, 0, 0))
-            pos += len(record)
-        done = asyncio.get_running_loop().create_future()
-        self.store.log.append(UnplacedFrame.build(b"".join(rows), b"".join(records)), done.set_result)
-        return (await done).frame
-
-    async def open(self, session_id="dev", *, clean=False, expiry_s=None, will=None):
-        holder = Holder()
-        request = OpenSession(session_id=session_id, clean=clean, expiry_s=expiry_s, will=will)
-        return holder, await self.sessions.open(holder, request)
 
 
 @pytest.fixture
 async def rig(tmp_path):
     async with await LocalStore.open(tmp_path) as store:
-        yield Rig(store, [1_000_000])
+        yield SessionsRig(store, [1_000_000])
 
 
 async def test_a_new_session_is_not_present_and_an_old_one_is(rig):
@@ -99,7 +36,7 @@ async def test_the_parts_of_a_session_are_stored_apart(rig):
     before = rig.store.log.confirmed
     await rig.sessions.save(holder, SaveSession(exchanges=b"2", expiry_s=None))
     assert rig.store.log.confirmed - before < 1_000
-    _, opened = await Rig(rig.store, rig.clock).open()  # as after a crash
+    _, opened = await SessionsRig(rig.store, rig.clock).open()  # as after a crash
     assert (opened.state, opened.exchanges) == (b"s" * 10_000, b"2")
     await rig.sessions.save(holder, SaveSession(state=b"t", expiry_s=None))
     await rig.sessions.close(holder)
@@ -123,7 +60,7 @@ async def test_exchanges_saved_on_the_way_out_are_stored_by_the_close(rig):
 async def test_a_new_expiry_is_stored_with_exchanges_too(rig):
     holder, _ = await rig.open(expiry_s=100)
     await rig.sessions.save(holder, SaveSession(exchanges=b"1", expiry_s=1))
-    survivor = Rig(rig.store, rig.clock)  # of a crash
+    survivor = SessionsRig(rig.store, rig.clock)  # of a crash
     rig.clock[0] += 2_000
     assert await survivor.sessions.sweep() == 1
 
@@ -173,7 +110,7 @@ async def test_a_crash_repeats_only_what_was_acknowledged_since_the_last_commit(
     rig.sessions.settled(holder, ())
     await rig.sessions.commit()
     second = await rig.write(b"2")
-    survivor = Rig(rig.store, rig.clock)
+    survivor = SessionsRig(rig.store, rig.clock)
     _, opened = await survivor.open()
     assert opened.present
     assert opened.cursor[0].frame <= second
@@ -190,7 +127,7 @@ async def test_an_idle_session_is_moved_along_now_and_then(rig, monkeypatch):
         await rig.write(b"x" * 200)
     await rig.sessions.commit()
     await rig.sessions.commit()
-    _, opened = await Rig(rig.store, rig.clock).open()
+    _, opened = await SessionsRig(rig.store, rig.clock).open()
     assert opened.cursor[0].frame > start + 1000
     assert holder.superseded == 0
 
@@ -206,7 +143,7 @@ async def test_a_commit_between_a_delivery_and_its_report_does_not_pass_it(rig, 
     rig.sessions.settled(holder, (Position(handed_out, 0),))
     await rig.sessions.commit()
     await rig.sessions.commit()
-    _, opened = await Rig(rig.store, rig.clock).open()
+    _, opened = await SessionsRig(rig.store, rig.clock).open()
     assert opened.cursor == (Position(handed_out, 0),)
 
 
@@ -241,7 +178,7 @@ async def test_sessions_end_when_their_time_is_over(rig):
     _, opened = await rig.open("long", expiry_s=100)
     assert opened.present
     rig.clock[0] += 1_000_000
-    _, opened = await Rig(rig.store, rig.clock).open("here")
+    _, opened = await SessionsRig(rig.store, rig.clock).open("here")
     assert opened.present
 
 
@@ -353,7 +290,7 @@ async def test_a_last_word_the_store_refused_is_said_again(rig, monkeypatch):
         assert await rig.sessions.sweep() == 0
     await rig.sessions.commit()
     assert not rig.sessions.unclosed
-    _, opened = await Rig(rig.store, rig.clock).open(expiry_s=3600)
+    _, opened = await SessionsRig(rig.store, rig.clock).open(expiry_s=3600)
     assert opened.present
     assert opened.cursor[0] > Position(0, 0)
 
@@ -467,7 +404,7 @@ async def test_whether_a_takeover_publishes_the_will(later, clean, delay_ms, wil
 )
 async def test_whether_the_first_connection_after_a_crash_publishes_the_will(later, clean, delay_ms, wills):
     await later.open(will=will(delay_ms))
-    rig = Rig(later.store, later.clock)
+    rig = SessionsRig(later.store, later.clock)
     await rig.open(clean=clean)
     assert len(rig.published) == wills
     assert await rig.store.timers.entries() == []
@@ -479,12 +416,12 @@ async def test_wills_of_a_former_run_are_published(later, expiry_s):
     await later.open("one", expiry_s=expiry_s, will=will(0))
     await later.open("two", expiry_s=expiry_s, will=will())
     await later.open("none", expiry_s=expiry_s)
-    rig = Rig(later.store, later.clock)
+    rig = SessionsRig(later.store, later.clock)
     orphans = await rig.sessions.load()
     await rig.sessions.end_orphans(orphans)
     assert len(rig.published) == 2
     assert len(await rig.store.timers.entries()) == (1 if expiry_s else 0)
-    again = Rig(later.store, later.clock)
+    again = SessionsRig(later.store, later.clock)
     assert await again.sessions.load() == []
     await again.open("two")
     assert await no_records(rig)

@@ -1,17 +1,14 @@
 """Durable sessions over several logs: one position in each, and what joins later is owed from its beginning."""
 
-import asyncio
-
 import pytest
 
-from gateway.delivery.fanout import Fanout
 from gateway.delivery.lanes import Subscriber
 from gateway.domain.cursor import beginning_of, by_log, end_of
 from gateway.port.adapter import OpenSession, SubscriptionId
 from gateway.sessions.sessions import IDLE_COMMIT_BYTES, Sessions
 from gateway.sessions.wills import Wills
-from store.api.message import Message, encode
-from store.format.frame import FIRST_QUEUE, ROW, Position, UnplacedFrame, group_of
+from store.format.frame import FIRST_QUEUE, Position, group_of
+from tests.support.gateway.fanout_rig import FanoutTasks, write_to
 from tests.support.store.two_logs import Machine
 
 pytestmark = pytest.mark.anyio
@@ -42,34 +39,17 @@ class Holder:
         pass
 
 
-class Rig:
+class MachineSessions(FanoutTasks):
     """One process: what outlives it is the machine's."""
 
     def __init__(self, machine):
+        super().__init__(machine.store)
         self.machine = machine
-        self.store = machine.store
-        self.tasks = []
-        self.fanout = Fanout(self.store, queues_of=lambda _: None, group_of=lambda _: 0, spawn=self.spawn)
         wills = Wills(self.store, lambda *_: None, now_ms=lambda: 0)
         self.sessions = Sessions(self.store, self.fanout, wills, now_ms=lambda: 0)
 
-    def spawn(self, work):
-        self.tasks.append(asyncio.ensure_future(work))
-
-    async def settle(self):
-        while self.tasks:
-            await self.tasks.pop()
-
     async def write(self, group, *bodies):
-        records = [encode(Message("t", body)) for body in bodies]
-        rows, pos = [], 0
-        for record in records:
-            rows.append(ROW.pack(FIRST_QUEUE + group, pos, len(record), 0, 0, 1, 0, 0))
-            pos += len(record)
-        done = asyncio.get_running_loop().create_future()
-        unplaced = UnplacedFrame.build(b"".join(rows), b"".join(records))
-        self.store.logs[group].log.append(unplaced, done.set_result)
-        return (await done).frame
+        return await write_to(self.store.logs[group].log, *bodies, queue=FIRST_QUEUE + group)
 
     async def open(self, **options):
         holder = Holder(**options)
@@ -97,7 +77,7 @@ async def alone(tmp_path):
 
 
 async def test_a_cursor_has_a_position_in_each_log_under_keys_of_its_own(machine):
-    rig = Rig(machine)
+    rig = MachineSessions(machine)
     await rig.write(1, b"past")
     holder, opened = await rig.open()
     assert not opened.present
@@ -118,7 +98,7 @@ async def test_a_cursor_has_a_position_in_each_log_under_keys_of_its_own(machine
     rig.store.groups.commit = counted
     await rig.sessions.commit()
     assert calls == [{0: frames[0], 1: 1, 2: frames[1], 3: 1}]
-    other = Rig(machine)
+    other = MachineSessions(machine)
     holder, opened = await other.open()
     assert opened.cursor == (Position(frames[0], 1), Position(frames[1], 1))
     other.subscribe(holder, opened.cursor)
@@ -127,7 +107,7 @@ async def test_a_cursor_has_a_position_in_each_log_under_keys_of_its_own(machine
 
 
 async def test_a_log_that_joins_while_a_session_is_away_is_owed_to_it_whole(alone):
-    rig = Rig(alone)
+    rig = MachineSessions(alone)
     holder, _ = await rig.open()
     rig.subscribe(holder)
     await rig.write(0, b"had")
@@ -137,7 +117,7 @@ async def test_a_log_that_joins_while_a_session_is_away_is_owed_to_it_whole(alon
     await alone.open_group(1)
     await rig.write(1, b"first of its log")
     await rig.write(0, b"more")
-    other = Rig(alone)
+    other = MachineSessions(alone)
     holder, opened = await other.open()
     assert [group_of(position.frame) for position in opened.cursor] == [0]
     other.subscribe(holder, opened.cursor)
@@ -145,12 +125,12 @@ async def test_a_log_that_joins_while_a_session_is_away_is_owed_to_it_whole(alon
     assert sorted(holder.bodies) == [b"first of its log", b"more"]
     other.sessions.settled(holder, ())
     await other.leave(holder)
-    _, opened = await Rig(alone).open()
+    _, opened = await MachineSessions(alone).open()
     assert by_log(opened.cursor)[1] == Position(rig.store.logs[1].log.confirmed, 0)
 
 
 async def test_a_log_that_joins_while_a_session_is_there_is_read_and_remembered(alone):
-    rig = Rig(alone)
+    rig = MachineSessions(alone)
     holder, _ = await rig.open()
     rig.subscribe(holder)
     await alone.open_group(1)
@@ -160,26 +140,26 @@ async def test_a_log_that_joins_while_a_session_is_there_is_read_and_remembered(
     assert holder.bodies == [b"x", b"y"]
     rig.sessions.settled(holder, (Position(at, 1),))
     await rig.sessions.commit()
-    _, opened = await Rig(alone).open()
+    _, opened = await MachineSessions(alone).open()
     assert by_log(opened.cursor)[1] == Position(at, 1)
 
 
 async def test_what_is_not_acknowledged_in_one_log_holds_back_that_log_alone(machine):
-    rig = Rig(machine)
+    rig = MachineSessions(machine)
     holder, _ = await rig.open()
     rig.subscribe(holder)
     first = await rig.write(1, b"open")
     second = await rig.write(0, b"done")
     rig.sessions.settled(holder, (Position(first, 0),))
     await rig.leave(holder)
-    _, opened = await Rig(machine).open()
+    _, opened = await MachineSessions(machine).open()
     found = by_log(opened.cursor)
     assert found[1] == Position(first, 0)
     assert found[0] > Position(second, 0)
 
 
 async def test_a_session_begun_while_a_log_was_never_reached_begins_there_when_it_is(machine):
-    rig = Rig(machine)
+    rig = MachineSessions(machine)
     await rig.write(1, b"long before")
     reach = machine.reaches[1]
     reach.down = reach.never_reached = True
@@ -193,12 +173,12 @@ async def test_a_session_begun_while_a_log_was_never_reached_begins_there_when_i
     assert holder.bodies == [b"now"]
     rig.sessions.settled(holder, (Position(at, 0),))
     await rig.leave(holder)
-    holder, opened = await Rig(machine).open()
+    holder, opened = await MachineSessions(machine).open()
     assert by_log(opened.cursor)[1] == Position(at, 0)
 
 
 async def test_a_session_whose_log_is_out_of_reach_keeps_its_place_there(machine):
-    rig = Rig(machine)
+    rig = MachineSessions(machine)
     holder, _ = await rig.open()
     rig.subscribe(holder)
     rig.sessions.settled(holder, ())
@@ -206,7 +186,7 @@ async def test_a_session_whose_log_is_out_of_reach_keeps_its_place_there(machine
     at = await rig.write(1, b"owed")
     reach = machine.reaches[1]
     reach.down = reach.never_reached = True
-    other = Rig(machine)
+    other = MachineSessions(machine)
     holder, opened = await other.open()
     other.subscribe(holder, opened.cursor)
     other.sessions.settled(holder, ())
@@ -214,7 +194,7 @@ async def test_a_session_whose_log_is_out_of_reach_keeps_its_place_there(machine
     await other.leave(holder)
     reach.back()
     await other.settle()
-    third = Rig(machine)
+    third = MachineSessions(machine)
     holder, opened = await third.open()
     assert by_log(opened.cursor)[1] <= Position(at, 0)
     third.subscribe(holder, opened.cursor)
@@ -225,7 +205,7 @@ async def test_a_session_whose_log_is_out_of_reach_keeps_its_place_there(machine
 async def test_an_idle_session_is_moved_along_in_a_log_that_it_had_not_met(alone, monkeypatch):
     monkeypatch.setattr("gateway.sessions.sessions.IDLE_COMMIT_BYTES", 1000)
     assert IDLE_COMMIT_BYTES > 1000
-    rig = Rig(alone)
+    rig = MachineSessions(alone)
     holder, _ = await rig.open()
     rig.subscribe(holder)
     await alone.open_group(1)
@@ -233,5 +213,5 @@ async def test_an_idle_session_is_moved_along_in_a_log_that_it_had_not_met(alone
     await rig.write(1, b"x" * 2000)
     for _ in range(2):
         await rig.sessions.commit()
-    _, opened = await Rig(alone).open()
+    _, opened = await MachineSessions(alone).open()
     assert by_log(opened.cursor)[1] > beginning_of(1)

@@ -1,10 +1,10 @@
 """Many sessions with connections that have nothing to say."""
 
 import pytest
-from test_sessions import Rig
 
 from gateway.port.adapter import SubscriptionId
 from store.local.local import LocalStore
+from tests.support.gateway.sessions_rig import SessionsRig
 
 pytestmark = pytest.mark.anyio
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 async def rig(tmp_path):
     async with await LocalStore.open(tmp_path) as store:
-        yield Rig(store, [1_000_000])
+        yield SessionsRig(store, [1_000_000])
 
 
 async def test_the_cursor_of_an_idle_session_is_not_committed_while_it_is_near(rig):

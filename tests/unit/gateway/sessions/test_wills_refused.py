@@ -45,7 +45,7 @@ class Store:
         return self.found
 
 
-class Rig:
+class RefusedWills:
     def __init__(self):
         self.store = Store()
         self.refuse = None
@@ -85,7 +85,7 @@ class Rig:
 
 
 async def test_a_will_whose_publishing_is_refused_is_published_by_the_next_attempt():
-    rig = Rig()
+    rig = RefusedWills()
     await rig.arm()
     assert await rig.leave()
     rig.refuse = Cause.OVERLOAD
@@ -101,7 +101,7 @@ async def test_a_will_whose_publishing_is_refused_is_published_by_the_next_attem
 
 
 async def test_a_session_that_is_taken_up_again_has_no_will_left():
-    rig = Rig()
+    rig = RefusedWills()
     await rig.arm()
     await rig.leave()
     await rig.settle(ended=False)
@@ -111,7 +111,7 @@ async def test_a_session_that_is_taken_up_again_has_no_will_left():
 
 
 async def test_a_will_that_was_delivered_in_its_time_is_not_published_again():
-    rig = Rig()
+    rig = RefusedWills()
     await rig.arm()
     await rig.leave()
     rig.store.pending = False
@@ -120,7 +120,7 @@ async def test_a_will_that_was_delivered_in_its_time_is_not_published_again():
 
 
 async def test_a_will_of_which_nobody_knows_whether_it_is_there_is_tried_under_the_same_number():
-    rig = Rig()
+    rig = RefusedWills()
     await rig.arm(Will(message=Message("t/will", b"gone")))
     rig.refuse = Cause.UNKNOWN
     for _ in range(2):
@@ -135,14 +135,14 @@ async def test_a_will_of_which_nobody_knows_whether_it_is_there_is_tried_under_t
 
 
 async def test_a_will_that_nobody_may_publish_is_given_up():
-    rig = Rig()
+    rig = RefusedWills()
     await rig.arm(Will(message=Message("t/will", b"gone")))
     rig.refuse = Cause.FORBIDDEN
     assert not await rig.leave()
 
 
 async def test_a_will_that_cannot_wait_is_published_at_once():
-    rig = Rig()
+    rig = RefusedWills()
     await rig.arm()
     rig.full = True
     assert not await rig.leave()
@@ -153,7 +153,7 @@ async def test_a_will_that_cannot_wait_is_published_at_once():
 
 async def test_a_right_that_is_revoked_while_a_will_begins_to_wait_calls_it_off():
     """A reader of all waiting wills, when rights change, may not know of it yet."""
-    rig, answers = Rig(), [None, Refusal(Cause.FORBIDDEN)]
+    rig, answers = RefusedWills(), [None, Refusal(Cause.FORBIDDEN)]
 
     def check(_who, _message):
         if (answer := answers.pop(0)) is not None:

@@ -51,7 +51,7 @@ class Peer(asyncio.Protocol):
         self.heard.append("lost" if exc is None else type(exc).__name__)
 
 
-class Rig:
+class SocketRig:
     def __init__(self):
         self.half_open = False
         self.peers = []
@@ -125,7 +125,7 @@ def ours_together(rig, monkeypatch):
 
 @pytest.fixture(params=[asyncios, ours, ours_together])
 async def rig(request, monkeypatch):
-    rig = Rig()
+    rig = SocketRig()
     async with request.param(rig, monkeypatch):
         yield rig
 
@@ -280,7 +280,7 @@ async def test_addresses_are_known(rig):
 
 
 async def test_a_socket_that_cannot_be_served_takes_nobody_with_it(monkeypatch):
-    rig, said = Rig(), []
+    rig, said = SocketRig(), []
     monkeypatch.setattr(poller, "log", SimpleNamespace(exception=said.append))
     async with ours(rig, monkeypatch):
         loop = asyncio.get_running_loop()
@@ -297,7 +297,7 @@ async def test_a_socket_that_cannot_be_served_takes_nobody_with_it(monkeypatch):
 
 async def test_connections_closed_in_one_turn_with_what_came_for_them(monkeypatch):
     """A connection may end another one that has something to read in the very same turn."""
-    rig = Rig()
+    rig = SocketRig()
     async with ours(rig, monkeypatch):
         pairs = [await rig.connect() for _ in range(10)]
 
@@ -316,7 +316,7 @@ async def test_connections_closed_in_one_turn_with_what_came_for_them(monkeypatc
 
 async def test_more_sockets_than_one_turn_takes(monkeypatch):
     monkeypatch.setattr(poller, "SOCKETS_A_TURN", 3)
-    rig = Rig()
+    rig = SocketRig()
     async with ours(rig, monkeypatch):
         pairs = [await rig.connect() for _ in range(10)]
         for sock, _ in pairs:
@@ -327,7 +327,7 @@ async def test_more_sockets_than_one_turn_takes(monkeypatch):
 
 
 async def test_a_connection_whose_protocol_fails_is_closed_and_others_are_let_in(monkeypatch):
-    rig, said = Rig(), []
+    rig, said = SocketRig(), []
     monkeypatch.setattr(listening, "log", SimpleNamespace(exception=said.append))
     made = rig.made
     rig.made = lambda: rig.next()  # noqa: PLW0108 - which is another one later
@@ -346,7 +346,7 @@ async def test_a_connection_whose_protocol_fails_is_closed_and_others_are_let_in
 
 
 async def test_a_connection_that_cannot_begin_is_looked_at_no_more_and_told_of_its_end(monkeypatch):
-    rig = Rig()
+    rig = SocketRig()
 
     class Failing(Peer):
         def connection_made(self, transport):

@@ -49,7 +49,7 @@ class Disk(FaultyFiles):
         self._permits.put(None)
 
 
-class Rig:
+class EngineRig:
     """An engine that remembers what it reported."""
 
     def __init__(self, data_dir, **options):
@@ -103,7 +103,7 @@ def open_rig(tmp_path):
     opened = []
 
     def open_rig(**options):
-        opened.append(Rig(tmp_path / "data", **options))
+        opened.append(EngineRig(tmp_path / "data", **options))
         return opened[-1]
 
     yield open_rig

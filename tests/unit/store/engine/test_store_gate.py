@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 SIZE = 200
 
 
-class Rig:
+class GateRig:
     def __init__(self):
         self.out = []
         self.gate = Gate(0, self.out.append)
@@ -45,7 +45,7 @@ class Rig:
 
 
 async def test_a_group_leaves_when_all_of_it_is_confirmed():
-    rig = Rig()
+    rig = GateRig()
     first = rig.group("a", "b")
     second = rig.group("c")
     assert rig.taken() == []
@@ -62,7 +62,7 @@ async def test_a_group_leaves_when_all_of_it_is_confirmed():
 
 
 async def test_refusals_and_repeats_keep_their_place():
-    rig = Rig()
+    rig = GateRig()
     rig.refuse("a", StoreFull("no"))
     assert rig.taken() == [("a", False)]
     end = rig.group("b")
@@ -74,7 +74,7 @@ async def test_refusals_and_repeats_keep_their_place():
 
 
 async def test_what_is_acknowledged_earlier_is_answered_and_read_later():
-    rig = Rig()
+    rig = GateRig()
     ends = [rig.group(name) for name in "abc"]
     rig.gate.confirm(0, ends[1])
     assert rig.taken() == [("a", False), ("b", False)]
@@ -85,7 +85,7 @@ async def test_what_is_acknowledged_earlier_is_answered_and_read_later():
 
 
 async def test_the_stores_own_records_are_answered_when_they_are_applied():
-    rig = Rig()
+    rig = GateRig()
     first, second, third = rig.group("a"), rig.group("b", records=True), rig.group("c")
     rig.gate.confirm(0, third)
     assert rig.taken() == [("a", False)]
@@ -95,7 +95,7 @@ async def test_the_stores_own_records_are_answered_when_they_are_applied():
 
 
 async def test_giving_up_leaves_what_is_not_confirmed_unknown():
-    rig = Rig()
+    rig = GateRig()
     end = rig.group("a")
     rig.group("b")
     rig.refuse("c", StoreFull("no"))
@@ -113,7 +113,7 @@ async def test_giving_up_leaves_what_is_not_confirmed_unknown():
 
 
 async def test_whoever_is_told_may_confirm_the_next():
-    rig = Rig()
+    rig = GateRig()
     ends = [rig.group(name) for name in "abc"]
     seen = []
 

@@ -15,7 +15,7 @@ from tests.support.store.store_kit import placed
 pytestmark = pytest.mark.anyio
 
 
-class Log:
+class RecordedAppends:
     """Keeps what is appended until it is answered."""
 
     def __init__(self):
@@ -30,7 +30,7 @@ class Log:
 
 
 async def test_records_of_one_turn_share_a_frame():
-    log = Log()
+    log = RecordedAppends()
     records = [KvPut("a", b"1"), GroupOffsets("g", {16: 5}), Settled(20, ((0, 4), (6, 7))), QueueDeleted(20)]
     for record in records:
         log.recorder.record(record)
@@ -46,7 +46,7 @@ async def test_records_of_one_turn_share_a_frame():
 
 async def test_large_records_have_frames_of_their_own(monkeypatch):
     monkeypatch.setattr(recorder_module, "FRAME_BYTES", 100)
-    log = Log()
+    log = RecordedAppends()
     for size in (10, 10, 200, 50, 60):
         log.recorder.record(KvPut("k", bytes(size)))
     await asyncio.sleep(0)
@@ -54,7 +54,7 @@ async def test_large_records_have_frames_of_their_own(monkeypatch):
 
 
 async def test_every_caller_is_told_what_became_of_its_record():
-    log = Log()
+    log = RecordedAppends()
     futures = [log.recorder.record(KvPut("k", b"", n)) for n in range(3)]
     futures[1].cancel()
     await asyncio.sleep(0)
@@ -67,7 +67,7 @@ async def test_every_caller_is_told_what_became_of_its_record():
 
 
 async def test_a_refused_frame_refuses_its_records():
-    log = Log()
+    log = RecordedAppends()
     futures = [log.recorder.record(KvPut("k", b"")) for _ in range(2)]
     await asyncio.sleep(0)
     log.appended[0][1](StoreOverloaded("full"))
@@ -77,7 +77,7 @@ async def test_a_refused_frame_refuses_its_records():
 
 
 async def test_what_cannot_be_encoded_hurts_only_its_caller():
-    log = Log()
+    log = RecordedAppends()
     with pytest.raises(OverflowError):
         log.recorder.record(GroupOffsets("g", {16: 1 << 70}))
     log.recorder.record(KvPut("a", b"1"))

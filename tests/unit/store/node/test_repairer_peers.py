@@ -66,7 +66,7 @@ class Call:
         return message if message is grpc.aio.EOF else wire.encode(message)
 
 
-class Rig:
+class RepairerRig:
     """A replica with a damaged log, and replicas that answer as a test says."""
 
     def __init__(self, store, epochs):
@@ -128,7 +128,7 @@ async def rig(tmp_path, monkeypatch):
     for found in log.scan(log.first, log.end):
         if not hasattr(found, "data"):
             log.damaged(found, "scrub")
-    rig = Rig(store, EpochList.of([(1, 0)]))
+    rig = RepairerRig(store, EpochList.of([(1, 0)]))
     rig.frames, rig.same = frames, lambda: log_bytes(tmp_path) == before
 
     def honest(asked):

@@ -77,7 +77,7 @@ def credentials(tmp_path_factory):
     return Credentials(tmp_path_factory.mktemp("tls"))
 
 
-class Rig:
+class PipeServerRig:
     """A server, and whoever connects to it."""
 
     def __init__(self, stack, credentials):
@@ -149,13 +149,13 @@ async def ended(reader):
 @pytest.fixture(params=["plain", "tls"])
 async def rig(request, credentials):
     async with AsyncExitStack() as stack:
-        yield Rig(stack, credentials if request.param == "tls" else None)
+        yield PipeServerRig(stack, credentials if request.param == "tls" else None)
 
 
 @pytest.fixture
 async def plain():
     async with AsyncExitStack() as stack:
-        yield Rig(stack, None)
+        yield PipeServerRig(stack, None)
 
 
 @pytest.mark.parametrize("said", [b"", OPENING, TLS, OPENING + TLS, OPENING + b"\xff\xff"])

@@ -100,7 +100,7 @@ def test_the_time_in_which_a_process_stood_still_is_no_silence():
     assert silence.ms == STEP_MS_MAX
 
 
-class Log(RemoteStore):
+class HeardStore(RemoteStore):
     """As much of a client as a reporter looks at."""
 
     def __init__(self):
@@ -128,7 +128,7 @@ async def test_a_proxy_reports_the_masters_that_it_does_not_hear(monkeypatch):
     monkeypatch.setattr("store.reach.reporter.answers", answers)
     monkeypatch.setattr("store.reach.reporter.LOOK_S", 0.0)
     monkeypatch.setattr("store.reach.reporter.REPORT_S", 0.05)
-    log, now, reports = Log(), [0], []
+    log, now, reports = HeardStore(), [0], []
 
     def now_ms():
         now[0] += STEP_MS

@@ -9,7 +9,7 @@ from store.replication.agreement import Acknowledge
 from store.replication.effects import Send
 from store.replication.errors import CannotSwitchOver, NotEnoughInSync
 from store.replication.messages import Welcome
-from tests.support.store.replication_kit import Following, Log
+from tests.support.store.replication_kit import Following, FrameLog
 
 
 def damage(leading, number: int, damaged: bool = True):
@@ -98,7 +98,7 @@ def test_damage_that_was_found_before_the_stream_is_said_with_its_first_acknowle
 @pytest.mark.parametrize("stage", ["idle", "greeting", "cutting", "streaming", "snapshot", "diverged"])
 @pytest.mark.parametrize("damaged", [True, False])
 def test_in_every_state_a_replica_may_find_damage_and_says_so_only_while_it_streams(stage, damaged):
-    replica = Following(2, Log().fill(1, 2), [(1, 0)], promised=1, confirmed=400)
+    replica = Following(2, FrameLog().fill(1, 2), [(1, 0)], promised=1, confirmed=400)
     core, now = replica.core, 1_000
     if stage != "idle":
         core.connect(2, session=7, now_ms=now)

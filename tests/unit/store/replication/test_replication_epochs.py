@@ -5,7 +5,7 @@ from store.format.frame import HEADER, Header
 from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EPOCHS_MAX, Common, EpochList, decode_epochs, encode_epochs
 from store.replication.errors import BadEpochs
-from tests.support.store.replication_kit import Log
+from tests.support.store.replication_kit import FrameLog
 
 
 def epochs(*entries):
@@ -82,7 +82,7 @@ def test_what_two_logs_have_in_common(mine, end, theirs, their_end, common):
 
 
 def test_a_list_can_be_made_from_frames():
-    log = Log(1000).fill(2, 2).fill(5, 1).fill(6, 3)
+    log = FrameLog(1000).fill(2, 2).fill(5, 1).fill(6, 3)
     headers = [Header(*HEADER.unpack_from(frame)) for frame in log.frames]
     assert EpochList.of_frames(headers) == epochs((2, 1000), (5, 1400), (6, 1600))
 

@@ -14,12 +14,12 @@ from store.replication.errors import NotEnoughInSync
 from store.replication.messages import Hello, Welcome, decode, encode
 from store.replication.pace import Pace
 from store.replication.replica_core import Stage
-from tests.support.store.replication_kit import Following, Leading, Log
+from tests.support.store.replication_kit import Following, FrameLog, Leading
 
 
 def test_an_epoch_without_data_is_replaced_by_one_that_begins_at_the_same_place():
     """A takes epoch 2 at 400, B hears of it; A writes alone and dies; B's epoch 3 begins at 400 too; A comes back."""
-    log_of_a, log_of_b = Log().fill(1, 2), Log().fill(1, 2)
+    log_of_a, log_of_b = FrameLog().fill(1, 2), FrameLog().fill(1, 2)
     b = Following(2, log_of_b, [(1, 0)])
     a = Leading(2, log_of_a, [(1, 0)], followers=[b]).connect(2)
     assert b.saved[0].entries == ((1, 0), (2, 400))
@@ -41,15 +41,15 @@ def test_offsets_are_never_narrowed():
     group = (1 << 15) - 1
     origin = group << 48
     far = origin + (5 << 32) + 200
-    log = Log(far).fill(3, 2)
-    follower = Following(2, Log(far).fill(3, 1), [(2, origin), (3, far)], group=group, confirmed=far)
+    log = FrameLog(far).fill(3, 2)
+    follower = Following(2, FrameLog(far).fill(3, 1), [(2, origin), (3, far)], group=group, confirmed=far)
     leading = Leading(4, log, [(2, origin), (3, far)], followers=[follower], group=group, confirmed=far)
     leading.connect(2).append(3).settle().pass_time(50)
     assert follower.log.frames == log.frames
     assert follower.core.confirmed == leading.master.confirmed == log.end
     hello = Hello(group=group, replica=1, session=9, epoch=4, epochs=((3, origin), (4, far)), first=origin, end=far)
     assert decode(encode(hello)) == hello
-    trimmed = Leading(4, Log(far + 200).fill(3, 1), [(3, far)], followers=[Following(2)], group=group)
+    trimmed = Leading(4, FrameLog(far + 200).fill(3, 1), [(3, far)], followers=[Following(2)], group=group)
     behind = Hello(group=group, replica=2, session=9, epoch=3, epochs=((3, far),), first=far, end=far)
     trimmed.master.receive(2, behind, now_ms=0)
     [(_, welcome)] = trimmed.master.take()
@@ -108,7 +108,7 @@ def test_readers_do_not_see_what_one_replica_has_and_another_has_not():
 
     elected = Leading(
         2,
-        Log().fill(1, 2),
+        FrameLog().fill(1, 2),
         [(1, 0)],
         followers=[Following(2, fast.log, fast.saved[0].entries, promised=1, confirmed=400)],
     )
@@ -118,8 +118,8 @@ def test_readers_do_not_see_what_one_replica_has_and_another_has_not():
 
 def test_a_replica_with_data_that_was_confirmed_and_is_nowhere_else_stands_still():
     """Unless unclean elections are allowed, somebody has to look at this."""
-    follower = Following(2, Log().fill(1, 3), [(1, 0)], confirmed=600)
-    leading = Leading(2, Log().fill(1, 2), [(1, 0)], followers=[follower]).connect(2)
+    follower = Following(2, FrameLog().fill(1, 3), [(1, 0)], confirmed=600)
+    leading = Leading(2, FrameLog().fill(1, 2), [(1, 0)], followers=[follower]).connect(2)
     assert follower.core.stage is Stage.DIVERGED
     assert follower.core.diverged_at == LogOffset(400)
     assert len(follower.log.frames) == 3
@@ -130,16 +130,16 @@ def test_a_replica_with_data_that_was_confirmed_and_is_nowhere_else_stands_still
 
 
 def test_with_unclean_elections_it_starts_from_a_snapshot():
-    follower = Following(2, Log().fill(1, 3), [(1, 0)], confirmed=600, unclean_election=True)
-    Leading(2, Log().fill(1, 2), [(1, 0)], followers=[follower]).connect(2)
+    follower = Following(2, FrameLog().fill(1, 3), [(1, 0)], confirmed=600, unclean_election=True)
+    Leading(2, FrameLog().fill(1, 2), [(1, 0)], followers=[follower]).connect(2)
     assert follower.snapshots == [2]
 
 
 @pytest.mark.parametrize("done", range(3))
 def test_a_crash_while_the_log_is_cut_leaves_nothing_that_passes_for_something_else(done):
     """First the log, then the list: an epoch that lists what was written in another would be kept for good."""
-    leading = Leading(3, Log().fill(1, 2), [(1, 0)]).append(4)
-    log = Log().fill(1, 2).fill(2, 3)
+    leading = Leading(3, FrameLog().fill(1, 2), [(1, 0)]).append(4)
+    log = FrameLog().fill(1, 2).fill(2, 3)
     before = Following(2, log, [(1, 0), (2, 400)], promised=2)
     before.core.connect(3, session=5, now_ms=0)
     hello = next(effect.message for effect in before.core.take() if isinstance(effect, Send))

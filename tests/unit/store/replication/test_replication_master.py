@@ -6,7 +6,7 @@ from store.replication.errors import BadMessage, CannotSwitchOver, NotEnoughInSy
 from store.replication.messages import Ack, Confirmed, Data, Hello, Refused, Welcome, Why
 from store.replication.pace import Pace
 from store.replication.replica_core import Stage
-from tests.support.store.replication_kit import Following, Leading, Log
+from tests.support.store.replication_kit import Following, FrameLog, Leading
 
 PACE = Pace(batch_bytes=400, window_bytes=1_000)
 
@@ -99,7 +99,7 @@ def test_while_a_set_is_asked_for_both_count():
 
 
 def test_after_an_election_the_old_part_counts_and_the_new_one_waits_for_enough():
-    leading = Leading(2, Log().fill(1, 2), [(1, 0)], min_in_sync=2, followers=[Following(2)])
+    leading = Leading(2, FrameLog().fill(1, 2), [(1, 0)], min_in_sync=2, followers=[Following(2)])
     assert leading.master.confirmed == leading.master.start == 400
     leading.append(1)  # which `refusal` would have prevented
     assert leading.master.confirmed == 400
@@ -277,10 +277,10 @@ def test_a_master_of_several_confirms_nothing_of_old_epochs_by_quorum_before_its
 
     Nor does it answer reads: the simulation found (seed 10292) that the master before may have confirmed more.
     """
-    old = Following(2, Log().fill(1, 2), [(1, 0)])
+    old = Following(2, FrameLog().fill(1, 2), [(1, 0)])
     leading = Leading(
         3,
-        Log().fill(1, 3),
+        FrameLog().fill(1, 3),
         [(1, 0)],
         followers=[old, Following(3)],
         sync_set={1, 2, 3},
@@ -330,7 +330,7 @@ def test_a_frame_larger_than_the_window_goes_alone():
 
 def test_a_batch_never_crosses_an_epoch():
     follower = Following(2)
-    leading = Leading(3, Log().fill(1, 1).fill(2, 3), [(1, 0), (2, 200)], followers=[follower]).connect(2)
+    leading = Leading(3, FrameLog().fill(1, 1).fill(2, 3), [(1, 0), (2, 200)], followers=[follower]).connect(2)
     leading.append().settle()
     assert [(write.start, write.end) for write in follower.writes] == [(0, 200), (200, 800), (800, 1000)]
     assert follower.log.frames == leading.log.frames
@@ -412,11 +412,11 @@ def test_who_is_still_reading_what_is_deleted_is_told():
 
 
 def test_a_replica_behind_the_first_segment_needs_a_snapshot():
-    follower = Following(2, Log().fill(1, 1), [(1, 0)])
-    leading = Leading(2, Log(400).fill(1, 2), [(1, 0)], followers=[follower]).connect(2)
+    follower = Following(2, FrameLog().fill(1, 1), [(1, 0)])
+    leading = Leading(2, FrameLog(400).fill(1, 2), [(1, 0)], followers=[follower]).connect(2)
     assert follower.snapshots == [2]
     assert follower.core.stage is Stage.SNAPSHOT
-    anew = Following(2, Log(400), leading.master.epochs.cut(400).entries, promised=2)
+    anew = Following(2, FrameLog(400), leading.master.epochs.cut(400).entries, promised=2)
     leading.followers[2] = anew
     leading.connect(2).append().settle()
     assert anew.log.frames == leading.log.frames

@@ -6,14 +6,14 @@ from store.replication.effects import Prepare, SaveEpochs, Send, Write
 from store.replication.messages import Ack, Confirmed, Data, Hello, Refused, Welcome, Why
 from store.replication.pace import Pace
 from store.replication.replica_core import Stage
-from tests.support.store.replication_kit import Following, Leading, Log, frame_at
+from tests.support.store.replication_kit import Following, FrameLog, Leading, frame_at
 
 SESSION = 102
 
 
 def streaming(**kinds) -> Following:
     """A replica with 400 bytes of epoch 1, that follows the master of epoch 3, whose epoch 2 was from 400 to 800."""
-    follower = Following(2, Log().fill(1, 2), [(1, 0)], promised=1, **kinds)
+    follower = Following(2, FrameLog().fill(1, 2), [(1, 0)], promised=1, **kinds)
     greeting(follower)
     follower.core.receive(welcome(), now_ms=0)
     follower.work()
@@ -45,7 +45,7 @@ def refusals(follower: Following) -> list[Why]:
 
 
 def test_it_says_what_it_has_and_is_asked_to_cut_what_differs():
-    follower = Following(2, Log().fill(1, 4), [(1, 0)], promised=1, confirmed=200)
+    follower = Following(2, FrameLog().fill(1, 4), [(1, 0)], promised=1, confirmed=200)
     follower.core.connect(3, session=SESSION, now_ms=0)
     saved, sent = follower.core.take()
     assert saved == SaveEpochs(follower.core.epochs, 3)
@@ -67,14 +67,14 @@ def test_it_says_what_it_has_and_is_asked_to_cut_what_differs():
 
 
 def test_nothing_to_cut_and_nothing_to_save_is_ready_at_once():
-    follower = Following(2, Log().fill(1, 2), [(1, 0), (3, 400)], promised=3)
+    follower = Following(2, FrameLog().fill(1, 2), [(1, 0), (3, 400)], promised=3)
     greeting(follower)
     follower.core.receive(welcome(epochs=((1, 0), (3, 400))), now_ms=0)
     assert [type(effect) for effect in follower.core.take()] == [Send]
 
 
 def test_a_stream_that_ends_while_the_log_is_cut_leaves_it_cut():
-    follower = Following(2, Log().fill(1, 4), [(1, 0)])
+    follower = Following(2, FrameLog().fill(1, 4), [(1, 0)])
     greeting(follower)
     follower.core.receive(welcome(), now_ms=0)
     follower.core.close()
@@ -96,7 +96,7 @@ def test_a_stream_that_ends_while_the_log_is_cut_leaves_it_cut():
     ],
 )
 def test_a_master_that_reckons_otherwise_is_not_followed(bad):
-    follower = Following(2, Log().fill(1, 2), [(1, 0)])
+    follower = Following(2, FrameLog().fill(1, 2), [(1, 0)])
     greeting(follower)
     follower.core.receive(welcome(**bad), now_ms=0)
     follower.work()
@@ -128,7 +128,7 @@ def test_a_welcome_that_comes_late_does_not_cut_what_was_acknowledged_since():
 
 @pytest.mark.parametrize(("confirmed", "diverged"), [(200, True), (100, True)])
 def test_what_was_confirmed_is_not_cut(confirmed, diverged):
-    follower = Following(2, Log().fill(1, 4), [(1, 0)], confirmed=600)
+    follower = Following(2, FrameLog().fill(1, 4), [(1, 0)], confirmed=600)
     greeting(follower)
     follower.core.receive(welcome(confirmed=confirmed), now_ms=0)
     follower.work()
@@ -138,7 +138,7 @@ def test_what_was_confirmed_is_not_cut(confirmed, diverged):
 
 @pytest.mark.parametrize("epochs", [((1, 0), (3, 900)), ((2, 5), (3, 900))])
 def test_behind_the_masters_log_it_takes_a_snapshot_that_has_what_was_confirmed_here(epochs):
-    follower = Following(2, Log().fill(1, 2), [(1, 0)], confirmed=400)
+    follower = Following(2, FrameLog().fill(1, 2), [(1, 0)], confirmed=400)
     greeting(follower)
     snapshot = welcome(epochs=epochs, first=600, cut_to=400, confirmed=900, needs_snapshot=True)
     follower.core.receive(snapshot, now_ms=0)
@@ -149,7 +149,7 @@ def test_behind_the_masters_log_it_takes_a_snapshot_that_has_what_was_confirmed_
 
 
 def test_it_starts_over_only_behind_a_master_that_has_confirmed_as_much():
-    follower = Following(2, Log().fill(1, 2), [(1, 0)], confirmed=400)
+    follower = Following(2, FrameLog().fill(1, 2), [(1, 0)], confirmed=400)
     assert not follower.core.start_over()  # no master is followed
     greeting(follower)
     assert not follower.core.start_over()
@@ -166,7 +166,7 @@ def test_it_starts_over_only_behind_a_master_that_has_confirmed_as_much():
 
 @pytest.mark.parametrize("confirmed", [300, 400])
 def test_epochs_that_are_guessed_are_no_reason_to_stand_still(confirmed):
-    follower = Following(2, Log().fill(1, 2), [(1, 200)], confirmed=400)
+    follower = Following(2, FrameLog().fill(1, 2), [(1, 200)], confirmed=400)
     follower.core._guessed = True
     greeting(follower)
     follower.core.receive(welcome(epochs=((1, 100), (3, 800)), cut_to=0, confirmed=confirmed), now_ms=0)
@@ -189,7 +189,7 @@ def test_what_a_master_has_confirmed_says_nothing_of_a_log_that_is_not_its_own()
 
 
 def test_without_a_snapshot_it_greets_again():
-    follower = Following(2, Log().fill(1, 2), [(1, 0)])
+    follower = Following(2, FrameLog().fill(1, 2), [(1, 0)])
     greeting(follower)
     snapshot = welcome(epochs=((3, 900),), first=900, cut_to=900, confirmed=950, needs_snapshot=True)
     follower.core.receive(snapshot, now_ms=0)
@@ -201,7 +201,7 @@ def test_without_a_snapshot_it_greets_again():
 
 
 def test_a_master_that_has_confirmed_less_gives_no_snapshot():
-    follower = Following(2, Log().fill(1, 2), [(1, 0)], confirmed=400)
+    follower = Following(2, FrameLog().fill(1, 2), [(1, 0)], confirmed=400)
     greeting(follower)
     snapshot = welcome(epochs=((2, 5), (3, 900)), first=100, cut_to=100, confirmed=200, needs_snapshot=True)
     follower.core.receive(snapshot, now_ms=0)
@@ -318,7 +318,7 @@ def test_a_master_of_an_older_epoch_is_told_so():
 )
 def test_an_epoch_is_believed_of_the_controllers_alone(said):
     """Anybody may answer at the master's address: of another group, of another cluster."""
-    follower = Following(2, Log().fill(1, 2), [(1, 0)])
+    follower = Following(2, FrameLog().fill(1, 2), [(1, 0)])
     greeting(follower)
     promised = follower.core.promised
     follower.core.receive(said(), now_ms=0)
@@ -353,7 +353,7 @@ def test_a_silent_master_is_given_up():
 
 
 def test_an_epoch_behind_the_end_of_what_survived_is_not_there():
-    follower = Following(2, Log().fill(1, 1), [(1, 0), (2, 400)], promised=2)
+    follower = Following(2, FrameLog().fill(1, 1), [(1, 0), (2, 400)], promised=2)
     assert follower.core.epochs.entries == ((1, 0),)
 
 
@@ -363,6 +363,6 @@ def test_trimming_keeps_what_is_needed_to_compare():
     follower.work()
     follower.core.trimmed(600)
     assert follower.core.epochs.entries == ((2, 400), (3, 800))
-    leading = Leading(4, Log().fill(1, 2).fill(2, 2), [(1, 0), (2, 400)], followers=[follower], confirmed=800)
+    leading = Leading(4, FrameLog().fill(1, 2).fill(2, 2), [(1, 0), (2, 400)], followers=[follower], confirmed=800)
     leading.connect(2).append(2).settle()
     assert follower.log.frames == leading.log.frames
