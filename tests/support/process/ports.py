@@ -1,8 +1,12 @@
 """Ports for processes of tests: none is among those that the system gives to connections, which are from 32768 on."""
 
+import fcntl
+import os
 import random
 import socket
+import tempfile
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 PORTS = {"mqtt": 1883, "mqtt-ws": 8083, "coap": 5683, "amqp": 5672, "http": 8080, "rpc": 8081, "admin": 8088}
 TLS_PORTS = {"mqtts": 8883, "mqtt-wss": 8084, "amqps": 5671, "https": 8443}
@@ -10,10 +14,54 @@ OFFSETS = range(10_000, 22_500)  # added to ports below 10,000
 TRIES = 100
 
 
+class _Claims:
+    """The ports that this process has taken for its tests, so that tests which run beside them take none of these.
+
+    A port is claimed by a lock on the byte of its number in a file that all test processes of a user share. The claim
+    lasts until this process ends: a gateway that is killed finds its port free when it is started again.
+    """
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        self._claimed: set[int] = set()
+
+    def take(self, ports: Collection[int]) -> bool:
+        """Claims all of some ports, or none."""
+        taken = []
+        for port in set(ports) - self._claimed:
+            if not self._lock(port):
+                for one in taken:
+                    fcntl.lockf(self._opened(), fcntl.LOCK_UN, 1, one)
+                return False
+            taken.append(port)
+        self._claimed.update(taken)
+        return True
+
+    def _lock(self, port: int) -> bool:
+        try:
+            fcntl.lockf(self._opened(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        except OSError:
+            return False
+        return True
+
+    def _opened(self) -> int:
+        if self._file is None:
+            path = Path(tempfile.gettempdir()) / f"headgate-test-ports-{os.getuid()}"
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return self._file
+
+
+_CLAIMS = _Claims()
+
+
 def free_offset(ports: Callable[[int], Collection[int]], *, but: Collection[int] = ()) -> int:
-    """An offset at which every port is free, for TCP and for UDP, and none of `but`. `ports` says which they are."""
+    """Returns an offset at which every port is free, for TCP and for UDP, and none of `but`, and claims them.
+
+    `ports` says which they are.
+    """
     for offset in random.sample(OFFSETS, TRIES):
-        if all(port not in but and _is_free(port) for port in ports(offset)):
+        asked = ports(offset)
+        if not set(asked) & set(but) and all(map(_is_free, asked)) and _CLAIMS.take(asked):
             return offset
     raise AssertionError("no free ports")
 
