@@ -14,6 +14,9 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 p
 STAMP := $(VENV)/.installed-$(shell cat requirements.lock pyproject.toml | cksum | tr ' ' -)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 ARGS ?=
+# How tests are shared out: a file is one worker's, and files begin in the order in which tests/conftest.py puts them. Tests
+# wait for processes, disks and clocks, so three workers keep two processors busy; those of clusters load them by two.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 # What `make bench` measures: one figure by its name, all of them by default; `make bench BENCH=list` names them.
 BENCH ?=
 # How many histories `make nightly` simulates of each kind, and from which seed on; a failure names its seeds.
@@ -61,13 +64,13 @@ ifdef ARGS
 else
 	@failed=; run() { echo "$$*"; "$$@" || failed="$$failed\n  $$*"; }; \
 	run $(MAKE) --no-print-directory check; \
-	run $(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/cluster; \
-	run $(BIN)/python -m pytest tests/cluster; \
+	run $(BIN)/python -m pytest -n 3 $(BY_FILE) --ignore tests/cluster; \
+	run $(BIN)/python -m pytest -n 2 $(BY_FILE) tests/cluster; \
 	test -z "$$failed" || { printf "failed:$$failed\n" >&2; exit 1; }
 endif
 
 test-fast: $(STAMP) ## The units alone, without Spark, processes and what is marked slow
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and not spark" tests/unit $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 $(BY_FILE) -m "not slow and not spark" tests/unit $(ARGS)
 
 interop: $(STAMP) ## MQTT.js against the gateway, over TCP, TLS and WebSocket (needs node, npm and its registry)
 	HEADGATE_MQTTJS=1 $(BIN)/python -m pytest tests/interop/test_mqttjs.py $(ARGS)

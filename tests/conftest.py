@@ -24,14 +24,16 @@ hypothesis.settings.load_profile("headgate")
 sys.path += sorted({str(file.parent) for file in (Path(__file__).parent / "unit").rglob("test_*.py")})
 
 
+SIMULATIONS = Path(__file__).parent / "sim"
 # Fixtures that start processes.
 GATEWAYS = frozenset({"new_gateway", "shared_gateway"})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests that start processes as slow: by the fixtures they use, or because their module has `subprocess`.
+    """Marks tests that start processes as slow, and puts the longest files first where several workers share the tests.
 
-    Those marked `nightly` are skipped by day.
+    A test starts processes where it uses a fixture that does, or where its module has `subprocess`. Those marked
+    `nightly` are skipped by day.
     """
     by_day = pytest.mark.skip(reason="nightly: set HEADGATE_NIGHTLY")
     for item in items:
@@ -41,6 +43,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("nightly") is not None and not os.environ.get("HEADGATE_NIGHTLY"):
             item.add_marker(by_day)
+    if "PYTEST_XDIST_WORKER" in os.environ:  # what is long and begins last is waited for by idle processors
+        ranks: dict[Path, int] = {}
+        for item in items:
+            ranks[item.path] = min(_rank(item), ranks.get(item.path, _rank(item)))
+        items.sort(key=lambda item: ranks[item.path])
+
+
+def _rank(item: pytest.Item) -> int:
+    """Returns how early a file with this test begins: Spark first, then the simulations, then what is slow."""
+    if item.get_closest_marker("spark"):
+        return 0
+    if SIMULATIONS in item.path.parents:
+        return 1
+    return 2 if item.get_closest_marker("slow") else 3
 
 
 @pytest.fixture

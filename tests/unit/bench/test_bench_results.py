@@ -10,6 +10,8 @@ from tests.bench.figures import FIGURES
 from tests.bench.load.base import Measured
 from tests.bench.result import Result, against, load_all, summarise
 
+pytestmark = pytest.mark.slow
+
 
 def server(*values, better="higher"):
     runs = [Measured(value=value, elapsed_s=1.0, done=10) for value in values]

@@ -13,6 +13,8 @@ from tests.bench.result import spread
 from tests.bench.store.kept import Kept, lines, load_kept
 from tests.bench.store.studies import STUDIES
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("study", [*STUDIES.values(), *CLUSTER_STUDIES.values()], ids=lambda study: study.name)
 def test_every_case_names_options_that_there_are(study):

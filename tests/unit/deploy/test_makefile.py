@@ -28,13 +28,14 @@ def make(directory: Path, fails: str, *args: str) -> tuple[int, list[str], str]:
     return done.returncode, noted.read_text().splitlines(), done.stderr
 
 
+BY_FILE = "--dist loadfile --no-loadscope-reorder"
 PARTS = [
     "ruff check",
     "ruff format --check",
     "mypy ",
     "lint-imports ",
-    "python -m pytest -n 2 --dist loadfile --ignore tests/cluster",
-    "python -m pytest tests/cluster",
+    f"python -m pytest -n 3 {BY_FILE} --ignore tests/cluster",
+    f"python -m pytest -n 2 {BY_FILE} tests/cluster",
 ]
 
 
@@ -43,7 +44,7 @@ def test_all_parts_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fails", "left_out"), [("*loadfile*", []), ("*tests/cluster", []), ("mypy*", ["lint-imports "])]
+    ("fails", "left_out"), [("*--ignore*", []), ("*tests/cluster", []), ("mypy*", ["lint-imports "])]
 )
 def test_a_part_that_fails_leaves_no_other_out(tmp_path, fails, left_out):
     status, noted, errors = make(tmp_path, fails, "test")
@@ -61,4 +62,4 @@ def test_arguments_name_the_tests(tmp_path):
 def test_the_fast_run_leaves_slow_tests_out(tmp_path):
     status, noted, _ = make(tmp_path, "", "test-fast")
     assert status == 0
-    assert noted == ["python -m pytest -q -n 2 --dist loadfile -m not slow and not spark tests/unit"]
+    assert noted == [f"python -m pytest -q -n 2 {BY_FILE} -m not slow and not spark tests/unit"]

@@ -18,6 +18,8 @@ from spark.dashboard.queries.time_ranges import RANGES, range_named  # noqa: E40
 from spark.errors import SparkError  # noqa: E402
 from tests.support.spark.sample_tables import make_tables, samples  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 NOW_MS = 1_767_312_000_000 - 7_000  # just before midnight: ranges reach over no day, or over one
 
 

@@ -21,6 +21,8 @@ from spark.tables.manifest import MANIFEST, Manifest, Progress  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown, total, worked  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 T0 = 1_767_225_600_000  # the start of a day
 SETTINGS = Settings(watermark_ms=30_000, late_ms=3_600_000, buckets=2)
 

@@ -17,6 +17,8 @@ from controller.wire.wire import decode_request, encode
 from tests.support.cluster.grey_rig import GreyRig
 from tests.support.controller.elections_rig import ElectionsRig
 
+pytestmark = pytest.mark.slow
+
 SOON_MS = PROXY_COMPLAIN_MS + 1_500  # an interval of reports, and some ticks
 NET_S = 600  # of failing links in the simulation
 ELECTIONS_COUNT_MAX = 2 + NET_S // 60  # in that time: the back-off doubles up to two minutes

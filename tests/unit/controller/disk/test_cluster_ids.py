@@ -21,7 +21,7 @@ from controller.wire.commander import Commander
 from controller.wire.wire import open_channel, path
 from tests.support.controller.controllers import Controllers, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 # ---- the state

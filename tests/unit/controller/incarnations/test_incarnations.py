@@ -15,7 +15,7 @@ from controller.raft import Member, Membership, MemoryStorage, first_snapshot
 from controller.raft.lmdb_storage import LmdbStorage
 from tests.support.controller.controllers import Controllers, Network, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 ONE_QUEUE = Limits(default_queues=1)
 
 

@@ -45,7 +45,7 @@ from controller.wire.commander import Commander, settled
 from controller.wire.wire import open_channel, path
 from tests.support.controller.controllers import TICK_S, Controllers, certificates, now_ms, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 OPENSSL = shutil.which("openssl")
 
 

@@ -25,7 +25,7 @@ from tests.support.controller.controllers import Controllers, now_ms, until
 from tests.support.store.node_kit import GROUP, StoreGroup
 from tests.support.store.store_kit import append, bodies, frame
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from gateway.process.worker_pool import WorkerPool, WorkerSilent
 from gateway.security.passwords import hash_password
 from store.base.streams.backoff import Backoff
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 ANSWERS = """
 import msgspec, socket, sys

@@ -32,7 +32,7 @@ from tests.support.gateway.queues_rig import QueuesRig
 from tests.support.process.clock import Clock
 from tests.support.store.remote_kit import Node
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 class Proxy(QueuesRig):

@@ -15,7 +15,7 @@ from store.local.local import LocalStore
 from tests.support.gateway.proxies_rig import TTL_S, Proxy, until, wills_in
 from tests.support.process.clock import Clock
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 OWNER = "owners/sessions/mqtt/dev"
 

@@ -14,7 +14,7 @@ from store.views.compact import CompactKey
 from tests.support.process.clock import Clock
 from tests.support.store.store_kit import FaultyFiles, append
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 SEGMENT = 2000
 HOUR = 3_600_000
 QUEUE = 16

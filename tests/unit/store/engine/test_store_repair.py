@@ -15,6 +15,8 @@ from store.log.segment import BadRange
 from store.views import Views
 from tests.support.store.store_kit import append, frame
 
+pytestmark = pytest.mark.slow
+
 COUNT = 60
 
 

@@ -28,7 +28,7 @@ from store.views import Views
 from tests.support.store.replica_kit import feed, open_master, open_replica, until
 from tests.support.store.store_kit import append, bodies, frame
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 GROUP = 2
 OPTIONS = {"group": GROUP, "linger_s": 0.001, "segment_size_bytes": 1_000, "retention": Limits(size_bytes=1_500)}

@@ -21,7 +21,7 @@ from tests.support.store.node_kit import GROUP, PATIENCE_S, StoreGroup
 from tests.support.store.replica_kit import log_bytes
 from tests.support.store.store_kit import append, bodies, frame
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 COUNT = 40
 BODIES = [b"%03d" % n + bytes(100) for n in range(COUNT)]

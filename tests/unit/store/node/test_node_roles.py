@@ -22,7 +22,7 @@ from tests.support.store.node_kit import GROUP, PATIENCE_S, Load, StoreGroup
 from tests.support.store.replica_kit import log_bytes
 from tests.support.store.store_kit import FaultyFiles, append, begin, bodies, frame
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @pytest.fixture

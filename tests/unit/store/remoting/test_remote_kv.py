@@ -5,6 +5,8 @@ import test_store_kv
 
 from tests.support.store.remote_kit import contract
 
+pytestmark = pytest.mark.slow
+
 contract(test_store_kv, globals())
 
 

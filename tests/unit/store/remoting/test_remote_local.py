@@ -7,6 +7,8 @@ import test_store_local
 
 from tests.support.store.remote_kit import ServedStore, contract
 
+pytestmark = pytest.mark.slow
+
 contract(
     test_store_local,
     globals(),

@@ -9,6 +9,8 @@ from adapters.http import HttpFactory, HttpOptions
 from adapters.http.wire.receive_budget import FREE_BYTES
 from tests.support.http.http_driver import Gateway, Http2Client, parse_responses, request
 
+pytestmark = pytest.mark.slow
+
 KiB = 1024
 OPTIONS = HttpOptions(arriving_bytes_max=1024 * KiB)
 HEAD = b"POST /topics/a HTTP/1.1\r\nhost: gateway.example\r\ncontent-length: %d\r\n\r\n"
