@@ -3,6 +3,7 @@
 The gateway decides what that user may do, by its access rules. On loopback, without users, requests have no name.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -13,8 +14,10 @@ import msgspec
 TIMEOUT_S = 3.0
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
 GROUPS_COUNT_MAX = 50  # whose lag is asked for, by name
+LINES_COUNT_MAX = 40_000  # of server-sent events that are passed over on the way to one message
 COMMAND_BYTES_MAX = 65_536
 Credentials = tuple[str, str]  # name and password
+_POSITION = re.compile(r"[0-9a-f]{1,16}\.\d{1,9}")
 _FORBIDDEN = (401, 403)
 
 
@@ -51,10 +54,42 @@ class GatewayApi:
             found.append(Group(one["group"], said["topic"], len(said["members"]), said["lag"], said["queues"]))
         return sorted(found, key=lambda group: (-group.lag, group.name))
 
-    def message(self, position: str, who: Credentials | None) -> Mapping[str, Any] | None:
-        """Returns the message at a position of the log as a CloudEvent; None when it is not there. Raises `Refused`."""
+    def message(self, position: str, address: str, who: Credentials | None) -> Mapping[str, Any] | None:
+        """Returns the message at a position of the log as a CloudEvent; None when it is not there. Raises `Refused`.
+
+        A message without an id of its own is found by its position. Any other is the first that a subscriber to its
+        address hears who goes on from just before it.
+        """
         found = self._json("GET", f"/messages?id={quote(position, safe='')}&limit=1", who)
-        return found[0] if found else None
+        if found or not address or not _POSITION.fullmatch(position):
+            return found[0] if found else None
+        frame = int(position.partition(".")[0], 16)
+        headers = {"last-event-id": f"{max(0, frame - 1):x}.0"}
+        try:
+            return self._heard(f"/subscribe?filter={quote(address, safe='')}", headers, position, who)
+        except httpx.TimeoutException:
+            return None  # nothing came: it is gone
+        except (httpx.HTTPError, UnicodeError) as error:
+            raise Refused(f"The gateway at {self.url} does not answer: {error or type(error).__name__}.") from error
+
+    def _heard(
+        self, path: str, headers: Mapping[str, str], position: str, who: Credentials | None
+    ) -> Mapping[str, Any] | None:
+        """Reads server-sent events up to the one with an id."""
+        auth = None if who is None else httpx.BasicAuth(*who)
+        at = ""
+        with self._client.stream("GET", f"{self.url}{path}", auth=auth, headers=headers) as answer:
+            if not answer.is_success:
+                raise Refused(f"The gateway refuses: {answer.reason_phrase}.")
+            for count, line in enumerate(answer.iter_lines()):
+                if line.startswith("id: "):
+                    at = line[4:]
+                elif line.startswith("data: ") and at == position:
+                    found: Mapping[str, Any] = msgspec.json.decode(line[6:])
+                    return found
+                if count > LINES_COUNT_MAX:
+                    break
+        return None
 
     def publish(self, address: str, body: bytes, content_type: str, who: Credentials | None) -> str:
         """Publishes a message; returns its place in the log. Raises `Refused`."""

@@ -156,7 +156,8 @@ def kill_many(tmp_path: Path, victims: list[str]) -> None:
     chance, naive, output = random.Random(seed), Naive(), tmp_path / "out"
     tables = Tables(output)
     with serving({"t": (16, 17)}) as served:
-        for victim in victims:
+        for nth, victim in enumerate(victims, 1):
+            print(f"{nth}: {victim}", flush=True)
             naive.feed(served, 9_000, chance)
             job, at = start(served, output, 1_500), tables.progress().batch
             try:

@@ -69,4 +69,4 @@ def trouble(title: str, text: str, *, color: str = "yellow") -> Any:
 
 def badge(text: str, color: str) -> Any:
     """A word with a color."""
-    return dmc.Badge(text, color=color, variant="light", radius="sm")
+    return dmc.Badge(text, color=color, variant="light", radius="sm", miw="max-content")

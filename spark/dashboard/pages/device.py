@@ -46,11 +46,11 @@ def message(sources: Sources, where: Where, who: Credentials | None) -> Any:
         return None
     close = dcc.Link("Close", href=device_link(where.device, metric=where.query.get("metric"), range_=where.range))
     try:
-        found = sources.gateway.message(position, who)
+        found = sources.gateway.message(position, where.query.get("at", ""), who)
     except Refused as refused:
         return parts.section("Message", parts.trouble("It is not shown", str(refused), color="orange"), right=close)
     if found is None:
-        text = "It is not in the log any more, or it has an id of its own, by which alone it is found."
+        text = "It is not in the log any more."
         return parts.section("Message", parts.note(text), right=close)
     rows = [[name, html.Span(_text(value), className="mono")] for name, value in found.items() if "data" not in name]
     content = html.Pre(
@@ -227,7 +227,7 @@ def _place(row: Mapping[str, Any], where: Where, metric: str) -> Any:
     if not row["position"]:
         return text
     path = device_link(where.device).partition("?")[0]
-    return dcc.Link(text, href=href(path, metric=metric, range=where.range, message=row["position"]))
+    return dcc.Link(text, href=href(path, metric=metric, range=where.range, message=row["position"], at=row["address"]))
 
 
 def _body_text(found: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ COLUMNS = ("start_ms", "count", "min", "max", "mean", "p50", "p95")
 GAP_POINTS = 3  # so many points without a value break the line
 METRICS_MAX = 500  # of a device, that are listed
 
-RAW_ROWS = 50  # newest samples of a range that are listed
+RAW_ROWS = 20  # newest samples of a range that are listed
 
 _SHOWN = "epoch_ms(start) AS start_ms, count, min, max, mean, p50, p95"
 

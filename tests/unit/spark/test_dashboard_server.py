@@ -166,8 +166,15 @@ def test_the_gateway_is_asked_in_the_name_of_who_is_logged_in(shared_gateway):
     """Groups, messages and commands, of a real gateway."""
     gateway = GatewayApi(shared_gateway.url)
     position = gateway.publish("commands/dash/1", b'{"on": true}', "application/json", None)
-    found = gateway.message(position, None)
+    found = gateway.message(position, "", None)
     assert (found["subject"], found["data"]) == ("commands/dash/1", {"on": True})
+    url = f"{shared_gateway.url}/topics/commands/dash/2"
+    for n in range(3):
+        answer = httpx.post(url, json={"n": n}, headers={"ce-id": f"its-own-{n}"}, trust_env=False)
+        position = position if n == 2 else answer.json()["position"]  # of the second
+    found = gateway.message(position, "commands/dash/2", None)
+    assert (found["id"], found["data"]) == ("its-own-1", {"n": 1})
+    assert gateway.message(position, "commands/dash/nobody", None) is None
     httpx.post(f"{shared_gateway.url}/groups/dash-lag/members", json={"topic": "commands"}, trust_env=False)
     (group,) = [one for one in gateway.groups(None) if one.name == "dash-lag"]
     assert (group.topic, group.members) == ("commands", 1)
