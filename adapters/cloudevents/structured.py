@@ -219,7 +219,8 @@ def _payload(message: Message, form: str | None) -> tuple[str, str | msgspec.Raw
 def to_document(message: Message) -> dict[str, Any]:
     """One event as a JSON object for `msgspec.json.encode`; a message that never was an event is wrapped.
 
-    No attribute of the specification says that a body is compressed: `contentencoding` is our extension for it.
+    No attribute of the specification says that a body is compressed, nor where an answer goes: `contentencoding` and
+    `replyto` are our extensions for it, of what was not published as an event that has them.
     """
     attributes = placed(message)
     document: dict[str, Any] = wrap(message) if attributes is None else dict(attributes)
@@ -231,6 +232,8 @@ def to_document(message: Message) -> dict[str, Any]:
         document["datacontenttype"] = message.content_type
     if message.content_encoding:
         document.setdefault("contentencoding", message.content_encoding)
+    if message.reply_to is not None:
+        document.setdefault("replyto", message.reply_to)
     payload = _payload(message, native.get("data"))
     if payload is not None:
         document[payload[0]] = payload[1]

@@ -41,6 +41,7 @@ from store.api.message import Message
 
 PROTOCOL = "coap"
 ETAG_BYTES = 8
+EACH = "each=true"  # the item of a query that asks for all messages in Confirmable notifications
 
 
 class Observable(NamedTuple):
@@ -57,6 +58,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     request: Request
     target: Target
     observable: Observable | None = None  # None: links
+    each: bool = False  # who observes is to have each message, one after the other
     limit: int = 0  # of the values that a filter is answered with
     found: list[Message] = []  # of these, so far
     payload: bytes = b""
@@ -95,7 +97,9 @@ class Reads:
         except Refusal as refusal:
             raise ProtocolError(BAD_REQUEST, f"Uri-Path: {refusal.detail}") from refusal
         observable = Observable(target.address, many=False)
-        return Read(peer=peer, request=request, target=target, observable=observable), LastValue(address=target.address)
+        each = EACH in request.query
+        read = Read(peer=peer, request=request, target=target, observable=observable, each=each)
+        return read, LastValue(address=target.address)
 
     def _held(self, peer: Peer, request: Request, now_ms: int, payload: bytes = b"") -> Answer | None:
         """Returns a later block of a body that is at hand; None for another request.

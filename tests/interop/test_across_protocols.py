@@ -349,3 +349,30 @@ async def test_what_coap_deletes_is_gone_for_all(shared_gateway: Any) -> None:
         publisher.disconnect()
         await asyncio.to_thread(publisher.loop_stop)
         await context.shutdown()
+
+
+async def test_a_command_reaches_a_coap_device_and_its_answer_the_mqtt_client(shared_gateway: Any) -> None:
+    number = next(_numbers)
+    command, answers = f"commands/dev{number}", f"answers/app{number}"
+    uri = f"coap://127.0.0.1:{shared_gateway.port('coap')}/t"
+    properties = Properties(PacketTypes.PUBLISH)
+    properties.ResponseTopic, properties.CorrelationData = answers, b"request-7"
+    context = await aiocoap.Context.create_client_context()
+    try:
+        async with asyncio.timeout(TIMEOUT_S), mqtt_subscriber(shared_gateway, answers) as read:
+            await by_paho(shared_gateway, command, paho.MQTTv5)  # an address without a value is not observed
+            observe = aiocoap.Message(code=aiocoap.GET, uri=f"{uri}/{command}?each=true", accept=65_011, observe=0)
+            asked, heard = context.request(observe), asyncio.Queue[aiocoap.Message]()
+            await asked.response
+            with pytest.warns(DeprecationWarning, match="register_callback"):  # iterating, it keeps the newest alone
+                asked.observation.register_callback(heard.put_nowait)
+            for _ in range(20):
+                await by_paho(shared_gateway, command, paho.MQTTv5, properties)
+            told = [json.loads((await heard.get()).payload) for _ in range(20)]
+            assert len({event["id"] for event in told}) == 20
+            assert {(event["replyto"], event["correlationid"]) for event in told} == {(answers, "request-7")}
+            answer = f"{uri}/{answers}?corr=cmVxdWVzdC03"
+            await context.request(aiocoap.Message(code=aiocoap.POST, uri=answer, payload=b"done")).response
+            assert (await read())["correlation"] == b"request-7"
+    finally:
+        await context.shutdown()

@@ -65,7 +65,8 @@ def put(rows: dict[str, Any], **fields: Any) -> dict[str, Any]:
 # ---- the attributes of events, as every binding of CloudEvents shows them
 
 _NOT_EXTENSIONS = {"specversion", "id", "source", "type", "time", "subject", "dataschema", "partitionkey"}
-_NOT_EXTENSIONS |= {"expirytime", "correlationid", "traceparent", "contentencoding", "datacontenttype"}
+_NOT_EXTENSIONS |= {"expirytime", "correlationid", "traceparent", "contentencoding", "datacontenttype", "replyto"}
+_OF_DOCUMENTS = {"datacontenttype", "contentencoding", "replyto"}
 
 
 def rows_of_attributes(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def rows_of_attributes(found: Mapping[str, Any]) -> dict[str, Any]:
     get = attributes.get
     correlation = get("correlationid")
     rows = put(
-        {"attributes": {n: v for n, v in attributes.items() if n not in {"datacontenttype", "contentencoding"}}},
+        {"attributes": {n: v for n, v in attributes.items() if n not in _OF_DOCUMENTS}},
         id=get("id"),
         key=get("partitionkey"),
         type=get("type"),

@@ -37,7 +37,8 @@ class Observation:
     content_format: tuple[bytes | None] | None = None  # of the first 2.05 response; None: there was none yet
     outstanding: int | None = None  # the Message ID of the Confirmable notification in flight
     unconfirmed_count: int = 0  # Non-confirmable notifications since the last acknowledgement
-    # By address, the newest messages that came while no notification could be sent, <= WAITING_COUNT_MAX.
+    # The messages that came while no notification could be sent, <= WAITING_COUNT_MAX: the newest by its address, or,
+    # where each is wanted, all by their ids.
     waiting: dict[str, Message] = field(default_factory=dict)
     # By address, those of a filter that were sent in Non-confirmable notifications since the last acknowledgement.
     unconfirmed: dict[str, Message] = field(default_factory=dict)
@@ -48,14 +49,17 @@ class Observation:
         return self.read.peer
 
     def take_waiting(self) -> list[Message]:
-        """Returns the messages that waited, the oldest first."""
+        """Returns the messages that waited and are sent next, the oldest first."""
+        if self.read.each:
+            return [self.waiting.pop(next(iter(self.waiting)))] if self.waiting else []
         waiting, self.waiting = self.waiting, {}
         return list(waiting.values())
 
     def wait(self, message: Message) -> bool:
-        """Lets a message wait in the place of an older one; returns False where too many addresses have one."""
-        self.waiting.pop(message.address, None)
-        self.waiting[message.address] = message
+        """Lets a message wait, in the place of an older one unless each is wanted; returns False where too many do."""
+        key = message.id if self.read.each else message.address
+        self.waiting.pop(key, None)
+        self.waiting[key] = message
         return len(self.waiting) <= WAITING_COUNT_MAX
 
     def keeps_format(self, answer: Answer) -> bool:

@@ -4,6 +4,7 @@ An observed address or filter is one subscription, however many observe it. A no
 `observe_confirm_every`-th is Confirmable. While a Confirmable one is in flight only the newest message of each address
 waits; they are sent in one notification, Confirmable, after the acknowledgement: a burst takes one round trip for each
 notification. A filter of which too many addresses have changed by then is observed no more: the client begins anew.
+An observer who wants each message has every notification Confirmable, in the order of the log, one in flight.
 
 Every `observe_check_ms` the last value of each observed address is read again. That ends the observations of addresses
 that have none any more or that may not be read any more. An observer whose last notification was not acknowledged,
@@ -142,7 +143,8 @@ class Observers:
         observation.registering = None
         messages = observation.take_waiting()
         if messages:
-            self._notify(observation, messages, now_ms, refresh=not _of_filter(observation))
+            newest_alone = not (_of_filter(observation) or observation.read.each)
+            self._notify(observation, messages, now_ms, refresh=newest_alone)
 
     def _registering(self, exchange: Exchange) -> Observation | None:
         watcher = self._watchers.get(exchange.peer)
@@ -234,7 +236,7 @@ class Observers:
                     if observation.registering is None and observation.outstanding is None:
                         self._notify(observation, [message], now_ms)
                     elif not observation.wait(message):
-                        self._end_with(observation, busy("too many addresses have changed"), now_ms)
+                        self._end_with(observation, busy("too many messages wait"), now_ms)
         return len(deliveries.picks)
 
     # ---- time
@@ -335,10 +337,11 @@ class Observers:
             return
         settings = self._settings
         silent = now_ms - observation.confirmed_ms >= settings.observe_confirm_ms
-        known = many or dict(answer.options)[ETAG] == observation.etag
+        each = observation.read.each
+        known = many or each or dict(answer.options)[ETAG] == observation.etag
         if refresh and known and not (observation.unconfirmed_count or silent):
             return
-        confirmable = confirmable or silent or observation.unconfirmed_count + 1 >= settings.observe_confirm_every
+        confirmable |= each or silent or observation.unconfirmed_count + 1 >= settings.observe_confirm_every
         if isinstance(value, list) and not self._reliable:
             observation.unconfirmed.update({message.address: message for message in value})
         answer = self._numbered(observation, answer, now_ms)

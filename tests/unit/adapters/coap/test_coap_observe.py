@@ -375,3 +375,53 @@ def test_an_acknowledgement_that_comes_again_changes_nothing() -> None:
     driver.deliver(value("last"))
     assert settle(driver, confirmable) == []
     assert [packet.payload for packet in settle(driver, newest)] == [b"last"]
+
+
+# ---- each message
+
+
+EACH = ("each=true",)
+
+
+def commanded(**settings: Any) -> Driver:
+    driver = Driver(settings, last=value("0"))
+    assert OBSERVE in options_of(driver.get("t/a/b", query=EACH, options=(REGISTER,)))
+    return driver
+
+
+def test_who_wants_each_message_has_them_one_after_the_other() -> None:
+    driver = commanded()
+    (sent,) = driver.deliver(*[value(str(n)) for n in range(1, 41)])
+    heard = []
+    for _ in range(40):
+        assert sent.type == CON
+        heard.append(sent.payload)
+        following = settle(driver, sent)
+        if following:
+            (sent,) = following
+    assert heard == [str(n).encode() for n in range(1, 41)]
+    assert driver.tick(CHECK_MS) == []
+
+
+def test_a_command_that_is_not_acknowledged_is_sent_again_and_the_next_one_waits() -> None:
+    driver = commanded()
+    (sent,) = driver.deliver(value("1"), value("2"))
+    assert driver.tick(4_000) == [sent]
+    assert [packet.payload for packet in settle(driver, sent)] == [b"2"]
+
+
+def test_commands_that_come_while_it_registers_follow_the_answer() -> None:
+    driver = Driver(last=value("0"))
+    effects = driver.receive(request("t/a/b", GET, query=EACH, options=(REGISTER,)))
+    driver.complete([effect for effect in effects if not hasattr(effect, "request")])
+    assert driver.deliver(value("1"), value("2")) == []
+    driver.complete([effect for effect in effects if hasattr(effect, "request")])
+    answer, first = driver.sent()
+    assert (answer.payload, first.payload) == (b"0", b"1")
+    assert [packet.payload for packet in settle(driver, first)] == [b"2"]
+
+
+def test_too_many_commands_that_wait_end_the_observation() -> None:
+    driver = commanded()
+    sent = driver.deliver(*[value(str(n)) for n in range(100)])
+    assert dotted(sent[-1].code) == "5.03"
