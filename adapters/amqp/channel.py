@@ -117,6 +117,7 @@ class Channel:
         self.published = 0  # messages, with confirm.select since then: the next one's tag is one more
         self.outstanding = 0  # groups of messages that have not been answered
         self.queue = ""  # the queue declared last, which an empty name stands for
+        self.reply_queue = ""  # for answers: see `adapters.amqp.direct_reply`
         self.transaction: Transaction | None = None  # tx.select
         self.prefetch = 0  # of consumers to come; 0: no limit of the client's
         self.prefetch_shared = 0  # of all consumers together; 0: none
@@ -230,6 +231,8 @@ class Channel:
 
     def cancelled(self, consumer: Consumer) -> None:
         """The gateway has ended a consumer: its queue is gone."""
+        if consumer.queue == self.reply_queue:
+            self.reply_queue = ""
         if self.consumers.pop(consumer.tag, None) is not None and self.open and self.output.hears_cancels:
             self.send(Basic.Cancel, consumer.tag, True)
 

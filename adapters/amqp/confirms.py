@@ -10,7 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from adapters.amqp.delivery import return_frames
-from gateway.domain.errors import Cause, Refusal
+from adapters.amqp.direct_reply import asks_for_reply, with_reply_queue
+from adapters.amqp.wire import PRECONDITION_FAILED
+from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.adapter import Outcome, Publish
 from gateway.port.queues import CountRoutes
 from store.api.message import Message
@@ -68,7 +70,14 @@ class Publisher:
         return any(of is channel for of, _ in self.starts)
 
     def add(self, channel: "Channel", message: Message, *, mandatory: bool) -> None:
-        """Publishes a message with those of this read, or with the commit of its channel's transaction."""
+        """Publishes a message with those of this read, or with the commit of its channel's transaction.
+
+        Raises `ProtocolError` (PRECONDITION_FAILED).
+        """
+        if asks_for_reply(message):
+            if not channel.reply_queue:
+                raise ProtocolError(PRECONDITION_FAILED, "fast reply consumer does not exist")
+            message = with_reply_queue(message, channel.reply_queue)
         if channel.transaction is not None:
             channel.transaction.add(message, mandatory=mandatory)
             return

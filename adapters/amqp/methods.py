@@ -12,17 +12,16 @@ from pamqp.base import Frame
 from pamqp.commands import Basic, Confirm, Exchange, Queue, Tx
 from pamqp.commands import Channel as Methods
 
+from adapters.amqp import tx
 from adapters.amqp.channel import Channel, Consumer, State
-from adapters.amqp.delivery import return_frames
-from adapters.amqp.transactions import Transaction
+from adapters.amqp.properties import REPLY_TO
 from adapters.amqp.wire import COMMAND_INVALID, NOT_ALLOWED, NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED, Table
 from gateway.domain.errors import ProtocolError
-from gateway.port.adapter import Cancel, Consume, Outcome, Publish, Request
+from gateway.port.adapter import Cancel, Consume, Outcome, Request
 from gateway.port.queues import (
     EXCHANGE_KINDS,
     BindExchange,
     BindQueue,
-    CountRoutes,
     DeclareExchange,
     DeclareQueue,
     DeleteExchange,
@@ -33,7 +32,6 @@ from gateway.port.queues import (
     UnbindExchange,
     UnbindQueue,
 )
-from gateway.port.transaction import Transaction as Settling
 
 _U32_MAX: Final = 0xFFFFFFFF
 
@@ -152,6 +150,10 @@ def _exchange_unbind(channel: Channel, method: Any) -> None:
 
 
 def _queue_declare(channel: Channel, method: Any) -> None:
+    if method.passive and method.queue == REPLY_TO:  # a client asks whether there is such a thing
+        channel.send(Queue.DeclareOk, REPLY_TO, 0, 0)
+        return
+
     def then(info: QueueInfo) -> None:
         channel.queue = info.name
         if not method.nowait:
@@ -224,6 +226,28 @@ def _consume(channel: Channel, method: Any) -> None:
         raise ProtocolError(NOT_ALLOWED, f"a channel has at most {output.options.consumer_count_max} consumers")
     tag = method.consumer_tag or f"amq.ctag-{output.random.getrandbits(128):032x}"
     queue = _queue(channel, method.queue)
+    if queue == REPLY_TO:
+        _consume_replies(channel, method, tag, priority)
+    else:
+        _begin(channel, method, tag, queue, priority)
+
+
+def _consume_replies(channel: Channel, method: Any, tag: str, priority: int) -> None:
+    """Begins a consumer of a queue for answers, which is made for it."""
+    if not method.no_ack:
+        raise ProtocolError(PRECONDITION_FAILED, "reply consumer cannot acknowledge")
+    if channel.reply_queue:
+        raise ProtocolError(PRECONDITION_FAILED, "reply consumer already set")
+
+    def then(info: QueueInfo) -> None:
+        channel.reply_queue = info.name
+        _begin(channel, method, tag, info.name, priority)
+
+    channel.ask(method.index, DeclareQueue(name="", exclusive=True, auto_delete=True), then)
+
+
+def _begin(channel: Channel, method: Any, tag: str, queue: str, priority: int) -> None:
+    output = channel.output
     consumer = Consumer(channel, output.new_consumer_id(), tag, queue, no_ack=method.no_ack)
     channel.consumers[tag] = consumer
     output.add_consumer(consumer)
@@ -271,6 +295,8 @@ def _cancel(channel: Channel, method: Any) -> None:
     consumer = channel.consumers.pop(method.consumer_tag, None)
     if consumer is not None:
         channel.output.drop_consumer(consumer)
+        if consumer.queue == channel.reply_queue:
+            channel.reply_queue = ""
     if not method.nowait:
         channel.send(Basic.CancelOk, method.consumer_tag)
 
@@ -331,68 +357,6 @@ def _confirm_select(channel: Channel, method: Any) -> None:
         channel.send(Confirm.SelectOk)
 
 
-# ---- class tx
-
-
-def _tx_select(channel: Channel, _method: Any) -> None:
-    if channel.confirming:
-        raise ProtocolError(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
-    if channel.transaction is None:
-        channel.transaction = Transaction(channel.output)
-    channel.send(Tx.SelectOk)
-
-
-def _transaction(channel: Channel) -> Transaction:
-    if channel.transaction is None:
-        raise ProtocolError(PRECONDITION_FAILED, "channel is not transactional")
-    return channel.transaction
-
-
-def _tx_commit(channel: Channel, method: Any) -> None:
-    """Does all of it; `tx.commit-ok` says that it is on disk. What is rejected or requeued is so after that."""
-    work = _transaction(channel).take()
-
-    def committed(outcome: Outcome, now_ms: int) -> None:
-        if outcome.error is None and outcome.refused:
-            outcome = Outcome(error=next(iter(outcome.refused.values())))
-        if outcome.error is not None or not work.mandatory or not channel.open:
-            finished(outcome, now_ms)
-        else:
-            channel.output.call(CountRoutes(messages=[work.messages[index] for index in work.mandatory]), counted)
-
-    def counted(outcome: Outcome, now_ms: int) -> None:
-        payload_max = channel.output.payload_max
-        for index, count in zip(work.mandatory, outcome.value or (), strict=False):
-            if not count and channel.open:
-                message = work.messages[index]
-                channel.output.write(*return_frames(channel.number, message, payload_max=payload_max, now_ms=now_ms))
-        finished(Outcome(), now_ms)
-
-    def finished(outcome: Outcome, _now_ms: int) -> None:
-        for settled in work.settled.values():
-            if outcome.error is not None:  # the channel closes, and all that it holds goes back
-                channel.done("requeue", settled.consumer, settled.offset)
-            else:
-                how = None if settled.outcome == "ack" else settled.outcome
-                channel.done(how, settled.consumer, settled.offset)
-        channel.free_consumers()
-        channel.answered(method.index, outcome, lambda _value: channel.send(Tx.CommitOk))
-
-    if work.messages or work.acknowledged():
-        channel.waiting = True
-        token = channel.output.expect(committed)
-        channel.output.emit(Publish(work.messages, token, transaction=Settling(settled=work.acknowledged())))
-    else:
-        finished(Outcome(), 0)
-
-
-def _tx_rollback(channel: Channel, _method: Any) -> None:
-    """Forgets what was published; what was acknowledged is not, and can be once more."""
-    given_back = _transaction(channel).forget()
-    channel.unacknowledged = dict(sorted((channel.unacknowledged | given_back).items()))
-    channel.send(Tx.RollbackOk)
-
-
 _Handler: TypeAlias = Callable[[Channel, Any], None]
 
 # The handler of every method, and whether it waits for what the channel has published before.
@@ -420,7 +384,7 @@ _METHODS: Final[dict[int, tuple[_Handler, bool]]] = {
     Basic.Recover.index: (_recover, False),
     Basic.RecoverAsync.index: (_recover, False),
     Confirm.Select.index: (_confirm_select, True),
-    Tx.Select.index: (_tx_select, True),
-    Tx.Commit.index: (_tx_commit, True),
-    Tx.Rollback.index: (_tx_rollback, True),
+    Tx.Select.index: (tx.select, True),
+    Tx.Commit.index: (tx.commit, True),
+    Tx.Rollback.index: (tx.rollback, True),
 }

@@ -33,6 +33,7 @@ NATIVE: Final = "amqp"
 NUMBER_MAX: Final = 1 << 53  # of milliseconds that a peer may name: 285,000 years
 SHORT_BYTES_MAX: Final = 255  # of a short string
 X_DEATH: Final = "x-death"
+REPLY_TO: Final = "amq.rabbitmq.reply-to"  # as `adapters.amqp.direct_reply` says
 _EXPIRATION, _HEADERS = 1 << 8, 1 << 13  # flags
 _TIMESTAMP_MAX: Final = 253_402_300_799  # the year 9999: clients make dates of timestamps
 _SIGNED_MAX: Final = (1 << 63) - 1  # of the integers we write
@@ -207,7 +208,12 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
             tuple(others.items()),
             {NATIVE: native},
         ),
-        plain=not event and user_id is None and said.device is None and expiration is None and said.delay_ms is None,
+        plain=not event
+        and user_id is None
+        and said.device is None
+        and expiration is None
+        and said.delay_ms is None
+        and get("reply_to") != REPLY_TO,  # which every channel means otherwise
         time_ms=said.time_ms if said.time_ms is not None else _milliseconds(get("timestamp")),
         user_id=user_id,
         device=said.device,

@@ -1,0 +1,32 @@
+"""Direct reply-to (an extension of RabbitMQ): answers come to a channel without a queue that its client declares.
+
+Consuming `amq.rabbitmq.reply-to` makes an exclusive queue with a name of its own, which goes with the consumer. What
+the channel publishes with this name in `reply_to` leaves with the queue's name there, and whoever answers publishes
+to that as to any queue.
+"""
+
+from typing import Any
+
+import msgspec
+
+from adapters.amqp.properties import NATIVE, REPLY_TO, layout
+from adapters.amqp.wire import short_string
+from store.api.message import REPLY_QUEUE, Message
+
+
+def asks_for_reply(message: Message) -> bool:
+    """Returns whether the answer to a message is wanted by the channel that publishes it."""
+    return message.native is not None and message.native[NATIVE].get(REPLY_QUEUE) == REPLY_TO
+
+
+def with_reply_queue(message: Message, queue: str) -> Message:
+    """Returns the message with the name of the queue for answers in `reply_to`."""
+    assert message.native is not None
+    own: dict[str, Any] = message.native[NATIVE]
+    raw: bytes = own["properties"]
+    parts, at = [raw[:2]], 2
+    for name, reader in layout(int.from_bytes(raw[:2], "big")):
+        start, (_, at) = at, reader(raw, at)
+        parts.append(short_string(queue) if name == "reply_to" else raw[start:at])
+    own = {**own, "properties": b"".join(parts), REPLY_QUEUE: queue}
+    return msgspec.structs.replace(message, native={**message.native, NATIVE: own})

@@ -1,0 +1,74 @@
+"""The methods of class tx (AMQP 0-9-1, 1.9)."""
+
+from typing import Any
+
+from pamqp.commands import Tx
+
+from adapters.amqp.channel import Channel
+from adapters.amqp.delivery import return_frames
+from adapters.amqp.transactions import Transaction
+from adapters.amqp.wire import PRECONDITION_FAILED
+from gateway.domain.errors import ProtocolError
+from gateway.port.adapter import Outcome, Publish
+from gateway.port.queues import CountRoutes
+from gateway.port.transaction import Transaction as Settling
+
+
+def select(channel: Channel, _method: Any) -> None:
+    """Begins transactions on a channel. Raises `ProtocolError` (PRECONDITION_FAILED) where it has confirms."""
+    if channel.confirming:
+        raise ProtocolError(PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
+    if channel.transaction is None:
+        channel.transaction = Transaction(channel.output)
+    channel.send(Tx.SelectOk)
+
+
+def _transaction(channel: Channel) -> Transaction:
+    if channel.transaction is None:
+        raise ProtocolError(PRECONDITION_FAILED, "channel is not transactional")
+    return channel.transaction
+
+
+def commit(channel: Channel, method: Any) -> None:
+    """Does all of it; `tx.commit-ok` says that it is on disk. What is rejected or requeued is so after that."""
+    work = _transaction(channel).take()
+
+    def committed(outcome: Outcome, now_ms: int) -> None:
+        if outcome.error is None and outcome.refused:
+            outcome = Outcome(error=next(iter(outcome.refused.values())))
+        if outcome.error is not None or not work.mandatory or not channel.open:
+            finished(outcome, now_ms)
+        else:
+            channel.output.call(CountRoutes(messages=[work.messages[index] for index in work.mandatory]), counted)
+
+    def counted(outcome: Outcome, now_ms: int) -> None:
+        payload_max = channel.output.payload_max
+        for index, count in zip(work.mandatory, outcome.value or (), strict=False):
+            if not count and channel.open:
+                message = work.messages[index]
+                channel.output.write(*return_frames(channel.number, message, payload_max=payload_max, now_ms=now_ms))
+        finished(Outcome(), now_ms)
+
+    def finished(outcome: Outcome, _now_ms: int) -> None:
+        for settled in work.settled.values():
+            if outcome.error is not None:  # the channel closes, and all that it holds goes back
+                channel.done("requeue", settled.consumer, settled.offset)
+            else:
+                how = None if settled.outcome == "ack" else settled.outcome
+                channel.done(how, settled.consumer, settled.offset)
+        channel.free_consumers()
+        channel.answered(method.index, outcome, lambda _value: channel.send(Tx.CommitOk))
+
+    if work.messages or work.acknowledged():
+        channel.waiting = True
+        token = channel.output.expect(committed)
+        channel.output.emit(Publish(work.messages, token, transaction=Settling(settled=work.acknowledged())))
+    else:
+        finished(Outcome(), 0)
+
+
+def rollback(channel: Channel, _method: Any) -> None:
+    """Forgets what was published; what was acknowledged is not, and can be once more."""
+    given_back = _transaction(channel).forget()
+    channel.unacknowledged = dict(sorted((channel.unacknowledged | given_back).items()))
+    channel.send(Tx.RollbackOk)
