@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 from pamqp import heartbeat
-from pamqp.commands import Basic, Channel, Connection, Exchange, Queue, Tx
+from pamqp.commands import Basic, Channel, Connection, Exchange, Queue
 
 from adapters.amqp import AmqpOptions
 from gateway.domain.errors import Cause, Refusal
@@ -187,7 +187,7 @@ def test_a_shutdown_says_good_bye(dismissed, why):
 
 def test_a_peer_that_does_not_answer_close_is_cut_off():
     peer = Peer().open()
-    peer.send(Tx.Select(), channel=1)
+    peer.send(Basic.Recover(requeue=False), channel=1)
     assert peer.one(Connection.Close).reply_code == 540
     assert not closes(peer.tick(4_999))
     assert closes(peer.tick(1))
@@ -195,7 +195,7 @@ def test_a_peer_that_does_not_answer_close_is_cut_off():
 
 def test_after_an_error_nothing_but_its_end_is_heard():
     peer = Peer().open(channels=2)
-    peer.send(Tx.Select(), channel=1)
+    peer.send(Basic.Recover(requeue=False), channel=1)
     peer.frames()
     peer.publish("amq.topic", "a", b"x", channel=2)
     assert peer.feed(publish(2, "amq.topic", "a", b"x")) == []
@@ -205,7 +205,7 @@ def test_after_an_error_nothing_but_its_end_is_heard():
 
 def test_both_sides_may_close_at_once():
     peer = Peer().open()
-    peer.send(Tx.Select(), channel=1)
+    peer.send(Basic.Recover(requeue=False), channel=1)
     peer.frames()
     assert closes(peer.send(GOOD_BYE))
     peer.one(Connection.CloseOk)
@@ -240,7 +240,6 @@ FRAME = encoded(1, Queue.Declare(queue="q"))
         (encoded(1, Basic.Qos(prefetch_size=1)), 540),
         (encoded(1, Basic.Consume(queue="q", no_local=True)), 540),
         (encoded(1, Basic.Recover(requeue=False)), 540),
-        (encoded(1, Tx.Select()), 540),
         (encoded(1, Basic.Publish(immediate=True)), 540),
         (encoded(1, Basic.Publish(), Basic.Publish()), 505),
     ],
