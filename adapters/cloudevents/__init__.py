@@ -2,13 +2,22 @@
 
 Binary mode: `from_attributes` and `attributes_of` (or `wrap`, for a message that never was an event), with attribute
 names as the specification writes them; a binding adds and strips its own prefix. Structured mode and batches in JSON:
-`from_structured`, `to_structured`, `from_batch`, `to_batch`. Whatever way an event comes in and leaves, it is the same
+`from_structured`, `to_structured`, `from_batch`, `to_batch`.
+In Protobuf: `from_protobuf`, `to_protobuf`. Whatever way an event comes in and leaves, it is the same
 event. Everything malformed raises `gateway.domain.errors.Refusal` (MALFORMED) whose detail begins with the attribute's
 name.
 """
 
 from adapters.cloudevents.attributes import ADDRESS, CORE, AttributeRefusal, Route, clean, is_name, split
 from adapters.cloudevents.event import DEFAULT_TYPE, NATIVE, attributes_of, from_attributes, placed, wrap
+from adapters.cloudevents.protobuf import (
+    BATCH_PROTOBUF,
+    STRUCTURED_PROTOBUF,
+    each_of_protobuf_batch,
+    from_protobuf,
+    to_protobuf,
+    to_protobuf_batch,
+)
 from adapters.cloudevents.rules import EventRoute, route_by
 from adapters.cloudevents.structured import (
     BATCH_JSON,
@@ -21,16 +30,19 @@ from adapters.cloudevents.structured import (
     to_batch,
     to_document,
     to_structured,
+    whole_batch,
 )
 from adapters.cloudevents.timestamps import format_ms, parse_ms
 
 __all__ = [
     "ADDRESS",
     "BATCH_JSON",
+    "BATCH_PROTOBUF",
     "CORE",
     "DEFAULT_TYPE",
     "NATIVE",
     "STRUCTURED_JSON",
+    "STRUCTURED_PROTOBUF",
     "AttributeRefusal",
     "BatchRefusal",
     "EventRoute",
@@ -38,9 +50,11 @@ __all__ = [
     "attributes_of",
     "clean",
     "each_of_batch",
+    "each_of_protobuf_batch",
     "format_ms",
     "from_attributes",
     "from_batch",
+    "from_protobuf",
     "from_structured",
     "is_json",
     "is_name",
@@ -50,6 +64,9 @@ __all__ = [
     "split",
     "to_batch",
     "to_document",
+    "to_protobuf",
+    "to_protobuf_batch",
     "to_structured",
+    "whole_batch",
     "wrap",
 ]

@@ -87,9 +87,17 @@ def from_batch(
         if plain is not None:
             return plain
     fields.update(protocol=protocol, device=device)
+    messages = whole_batch(each_of_batch(body, route, now_ms=now_ms, trusted_gateway=trusted_gateway, **fields))
+    if device_of is not None:
+        return [msgspec.structs.replace(one, device=device_of(one.address)) for one in messages]
+    return messages
+
+
+def whole_batch(found: Iterable[Message | Refusal]) -> list[Message]:
+    """Returns the messages of a batch. Raises `BatchRefusal` when any of its events is malformed."""
     messages: list[Message] = []
     refused: dict[int, Refusal] = {}
-    for index, one in enumerate(each_of_batch(body, route, now_ms=now_ms, trusted_gateway=trusted_gateway, **fields)):
+    for index, one in enumerate(found):
         if isinstance(one, Refusal):
             refused[index] = one
             if len(refused) >= BATCH_REFUSALS_MAX:
@@ -98,8 +106,6 @@ def from_batch(
             messages.append(one)
     if refused:
         raise BatchRefusal(refused)
-    if device_of is not None:
-        return [msgspec.structs.replace(one, device=device_of(one.address)) for one in messages]
     return messages
 
 

@@ -11,6 +11,7 @@ import httpx
 import pytest
 import zstandard
 
+from adapters.cloudevents import from_attributes, from_protobuf, to_protobuf, to_protobuf_batch
 from tests.support.process.gateways import GatewayProcess
 
 pytestmark = pytest.mark.slow
@@ -124,6 +125,28 @@ def test_events_in_json_may_be_compressed_up_to_a_limit(opened: Callable[[], htt
     assert client.post("/events", content=b"rubbish", headers=said).status_code == 400
     answer = client.post("/events", content=b"x", headers={**said, "content-encoding": "compress"})
     assert (answer.status_code, answer.headers["accept-encoding"]) == (415, "deflate, gzip, zstd")
+
+
+def test_events_in_protobuf_come_and_go(opened: Callable[[], httpx.Client], request: pytest.FixtureRequest) -> None:
+    client, name = opened(), request.node.name
+
+    def wire(id_: str, **attributes: str) -> bytes:
+        said = {"id": id_, "source": "/s", "specversion": "1.0", "type": "t", "subject": "once/pb", **attributes}
+        message = from_attributes(said, b"\xff\x00", content_type=None, now_ms=0, protocol="http", device="")
+        return to_protobuf(message)
+
+    single = {"content-type": "application/cloudevents+protobuf"}
+    assert client.post("/events", content=wire(f"{name}-1", colour="red"), headers=single).status_code == 200
+    answer = client.get("/topics/once/pb", headers={"accept": "application/cloudevents+protobuf"})
+    assert answer.headers["content-type"] == "application/cloudevents+protobuf"
+    found = from_protobuf(answer.content, now_ms=0, protocol="http", device="")
+    assert (found.id, found.body, found.properties) == (f"{name}-1", b"\xff\x00", (("colour", "red"),))
+    both = {"content-type": "application/cloudevents-batch+protobuf"}
+    messages = [from_protobuf(wire(f"{name}-{n}"), now_ms=0, protocol="http", device="") for n in (1, 2)]
+    batch = client.post("/events", content=to_protobuf_batch(messages), headers=both)
+    assert [one.get("repeated") for one in batch.json()] == [True, None]
+    assert client.post("/events", content=b"\x0a\x05", headers=single).status_code == 400
+    assert client.post("/topics/once/pb", content=b"", headers=both).status_code == 415
 
 
 def test_lists_are_compressed_for_who_accepts_that(opened: Callable[[], httpx.Client]) -> None:

@@ -8,7 +8,7 @@ configuration names are read and written for every message.
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
@@ -18,19 +18,25 @@ import msgspec
 from adapters.cloudevents import (
     ADDRESS,
     BATCH_JSON,
+    BATCH_PROTOBUF,
     CORE,
     STRUCTURED_JSON,
+    STRUCTURED_PROTOBUF,
     AttributeRefusal,
     clean,
     each_of_batch,
+    each_of_protobuf_batch,
     from_attributes,
     from_batch,
+    from_protobuf,
     from_structured,
     is_name,
     parse_ms,
     placed,
     route_by,
+    to_protobuf,
     to_structured,
+    whole_batch,
     wrap,
 )
 from adapters.http.wire.coding import decoded
@@ -47,6 +53,14 @@ SECONDS_MAX: Final = 10**9  # of a time to live or a delay: some thirty years
 # Whatever a message holds, a browser that is shown it runs nothing of it with our origin's rights.
 _INERT: Final = ((b"content-security-policy", b"sandbox"), (b"x-content-type-options", b"nosniff"))
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
+_STRUCTURED: Final[dict[str, Callable[..., Message]]] = {
+    STRUCTURED_JSON: from_structured,
+    STRUCTURED_PROTOBUF: from_protobuf,
+}
+_BATCHES: Final[dict[str, Callable[..., Iterator[Message | Refusal]]]] = {
+    BATCH_JSON: each_of_batch,
+    BATCH_PROTOBUF: each_of_protobuf_batch,
+}
 _BOOLEANS: Final = {"": True, "true": True, "1": True, "false": False, "0": False}
 _EVENTS_ALONE: Final = CORE - {"id", "type", "time", "specversion"}  # a plain message has no place for them
 _CONSUMED: Final = frozenset(  # `ADDRESS` is for the gateway alone to say
@@ -65,12 +79,12 @@ def read_message(request: Request, address: str, principal: Principal, options: 
     fields = _common_fields(request, principal, options, now_ms)
     fields["address"] = check_address(address)
     kind, _ = _event_kind(request)
-    if kind == BATCH_JSON:
+    if kind in _BATCHES:
         raise HttpError(415, "a batch of events goes to /events")
-    if kind == STRUCTURED_JSON:
+    if kind is not None:
         fields.pop("content_encoding", None)
         body = decoded(request, options.max_body_bytes)
-        return from_structured(body, now_ms=now_ms, trusted_gateway=principal.trusted_gateway, **fields)
+        return _STRUCTURED[kind](body, now_ms=now_ms, trusted_gateway=principal.trusted_gateway, **fields)
     attributes = _attributes(request)
     if "specversion" in attributes:
         return _binary_event(request, attributes, principal, fields, now_ms)
@@ -93,15 +107,16 @@ def read_events(
     if kind is not None:
         fields.pop("content_encoding", None)
         body = decoded(request, options.max_body_bytes)
-        if batch and lenient(request):
-            each = each_of_batch(body, fields.pop("route"), now_ms=now_ms, trusted_gateway=trusted, **fields)
-            return [
-                one if isinstance(one, Refusal) else name_device(one, principal, options, host) for one in each
-            ], True
-        if batch:
+        if batch and kind == BATCH_JSON and not lenient(request):
             named = partial(_device_at, options.device_level, host) if principal.anonymous else None
             return list(from_batch(body, now_ms=now_ms, trusted_gateway=trusted, device_of=named, **fields)), True
-        event = from_structured(body, now_ms=now_ms, trusted_gateway=trusted, **fields)
+        if batch:
+            each = _BATCHES[kind](body, fields.pop("route"), now_ms=now_ms, trusted_gateway=trusted, **fields)
+            found = list(each) if lenient(request) else whole_batch(each)
+            return [
+                one if isinstance(one, Refusal) else name_device(one, principal, options, host) for one in found
+            ], True
+        event = _STRUCTURED[kind](body, now_ms=now_ms, trusted_gateway=trusted, **fields)
         return [name_device(event, principal, options, host)], False
     attributes = _attributes(request)
     if not attributes:
@@ -133,11 +148,12 @@ def _event_kind(request: Request) -> tuple[str | None, bool]:
     if content_type is None or not content_type.lower().startswith("application/cloudevents"):
         return None, False
     kind, parameters = media_type(content_type)
-    if kind not in {STRUCTURED_JSON, BATCH_JSON}:
-        raise HttpError(415, f"content-type: {kind[:64]} is not read here; JSON is", attribute="content-type")
+    if kind not in _STRUCTURED and kind not in _BATCHES:
+        detail = f"content-type: {kind[:64]} is not read here; JSON and Protobuf are"
+        raise HttpError(415, detail, attribute="content-type")
     if parameters.get("charset", "utf-8").lower() not in {"utf-8", "us-ascii"}:
         raise HttpError(415, "content-type: the charset is not UTF-8", attribute="content-type")
-    return kind, kind == BATCH_JSON
+    return kind, kind in _BATCHES
 
 
 def _binary_event(
@@ -336,10 +352,12 @@ def attribute_headers(message: Message, attributes: Mapping[str, str] | None = N
     return out
 
 
-def event_response(message: Message, *headers: tuple[bytes, bytes]) -> Response:
-    """A message as an event in structured mode."""
-    kind = (b"content-type", STRUCTURED_JSON.encode() + b"; charset=utf-8")
-    return Response(status=200, headers=(kind, *headers), body=to_structured(message))
+def event_response(message: Message, kind: str, *headers: tuple[bytes, bytes]) -> Response:
+    """A message as an event in structured mode, in JSON or Protobuf."""
+    if kind == STRUCTURED_PROTOBUF:
+        return Response(status=200, headers=((b"content-type", kind.encode()), *headers), body=to_protobuf(message))
+    json = (b"content-type", STRUCTURED_JSON.encode() + b"; charset=utf-8")
+    return Response(status=200, headers=(json, *headers), body=to_structured(message))
 
 
 def _visible(text: str) -> bool:

@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from adapters.cloudevents import STRUCTURED_JSON, AttributeRefusal, BatchRefusal
+from adapters.cloudevents import STRUCTURED_JSON, STRUCTURED_PROTOBUF, AttributeRefusal, BatchRefusal
 from adapters.http.handlers import descriptions, groups, keys, subscriptions
 from adapters.http.handlers.actions import Action, Ask, Context, Handler, Respond, Store, Stored, Stream
 from adapters.http.handlers.finding import condition, finding, last_values, last_values_response, messages_response
@@ -157,34 +157,37 @@ def get_topic(request: Request, context: Context) -> Action:
         asked = last_values(request, context.below)
         return Ask(asked, lambda page: last_values_response(request, asked, page))
     read_query(request)
-    structured = _wants_event(request)
+    kind = _wanted_kind(request)
     wanted = request.get(b"if-none-match")
 
     def reply(message: Message | None) -> Response:
         if message is None:
             return refused(HttpError(404, f"nothing has been published to {context.below!r}"))
-        tag = _etag(message, structured=structured)
+        tag = _etag(message, kind)
         headers = ((b"etag", tag), (b"vary", b"accept"), (b"cache-control", b"no-cache"))
         if wanted is not None and _tag_matches(wanted, tag.decode()):
             return Response(status=304, headers=headers)
-        if structured:
-            return event_response(message, *headers)
+        if kind is not None:
+            return event_response(message, kind, *headers)
         return message_response(message, context.options, *headers)
 
     return Ask(LastValue(address=context.below), reply)
 
 
-def _wants_event(request: Request) -> bool:
-    """Returns whether Accept names the structured mode and nothing it likes better."""
+def _wanted_kind(request: Request) -> str | None:
+    """Returns the structured mode that Accept names and likes no less than anything else; None for the message."""
     accept = qualities(request.get(b"accept") or "")
-    weight = accept.get(STRUCTURED_JSON, 0.0)
-    return weight > 0 and weight >= max(accept.values())
+    most = max(accept.values(), default=0.0)
+    return next((kind for kind in _TAGS if kind is not None and 0 < accept.get(kind, 0.0) >= most), None)
 
 
-def _etag(message: Message, *, structured: bool) -> bytes:
+_TAGS: Final = {STRUCTURED_JSON: ".ce", STRUCTURED_PROTOBUF: ".pb", None: ""}
+
+
+def _etag(message: Message, kind: str | None) -> bytes:
     """A strong validator (RFC 9110, 8.8.3): of the message, and of the form it is given in."""
     digest = blake2b(encode(message), digest_size=16).hexdigest()
-    return f'"{digest}{".ce" if structured else ""}"'.encode()
+    return f'"{digest}{_TAGS[kind]}"'.encode()
 
 
 def _tag_matches(wanted: str, tag: str) -> bool:
