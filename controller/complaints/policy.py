@@ -78,11 +78,11 @@ class Complaints:
         """Takes a proxy's report. Raises `ControllerOverloaded`."""
         self._reports.take(report, now_ms)
 
-    def trouble(self, group: Group, said: Mapping[int, ReplicaReport], now_ms: int) -> Trouble | None:
+    def trouble(self, group: Group, voters: Mapping[int, ReplicaReport], now_ms: int) -> Trouble | None:
         """The complaints about a group's master, for operators; None: there are none."""
-        if group.master is None or group.master not in said:
+        if group.master is None or group.master not in voters:
             return None
-        found = self._current(group, group.master, said, now_ms)
+        found = self._current(group, group.master, voters, now_ms)
         if not found.all and not found.slow:
             return None
         return Trouble(
@@ -95,21 +95,21 @@ class Complaints:
             stays=self._stays.get(group.number, ""),
         )
 
-    def is_out_of_reach(self, group: Group, said: Mapping[int, ReplicaReport], now_ms: int) -> bool:
+    def is_out_of_reach(self, group: Group, voters: Mapping[int, ReplicaReport], now_ms: int) -> bool:
         """Returns whether the complaints about a group's master are enough to replace it."""
-        if group.master is None or group.master not in said:
+        if group.master is None or group.master not in voters:
             return False
-        found = self._current(group, group.master, said, now_ms)
-        return self._by_proxies(found) or self._by_replicas(found, said[group.master])
+        found = self._current(group, group.master, voters, now_ms)
+        return self._by_proxies(found) or self._by_replicas(found, voters[group.master])
 
-    def judge(self, group: Group, said: Mapping[int, ReplicaReport], now_ms: int) -> tuple[int, ...]:
+    def judge(self, group: Group, voters: Mapping[int, ReplicaReport], now_ms: int) -> tuple[int, ...]:
         """Those of whom one is to be elected in the place of a group's master; nobody: it stays.
 
-        `said` are the newest heartbeats of the group's voters that are alive, the master's among them.
+        `voters` are the newest heartbeats of the group's voters that are alive, the master's among them.
         """
         assert group.master is not None
-        master = said[group.master]
-        found = self._current(group, group.master, said, now_ms)
+        master = voters[group.master]
+        found = self._current(group, group.master, voters, now_ms)
         slow = self._is_slow(group.number, now_ms, slow=found.slow)
         by_proxies = self._by_proxies(found) and now_ms - self._since_ms >= SETTLE_MS
         if not (slow or by_proxies or self._by_replicas(found, master)):
@@ -120,7 +120,7 @@ class Complaints:
         if damping.count and found.all and not any(one.met for one in found.all):
             damping.useless[group.master] = None
         able = [id_ for id_ in found.others if id_ in group.sync_set and id_ not in damping.useless]
-        able = [id_ for id_ in able if _is_fit(said[id_]) and _is_reached(id_, found)]
+        able = [id_ for id_ in able if _is_fit(voters[id_]) and _is_reached(id_, found)]
         if not by_proxies:
             able = [id_ for id_ in able if _could_write(id_, found, group, slow=slow)]
         wait_ms = damping.wait_ms(now_ms)
@@ -130,16 +130,18 @@ class Complaints:
             return ()
         return tuple(able)
 
-    def keeps(self, group: Group, removed: Collection[int], said: Mapping[int, ReplicaReport]) -> bool:
+    def keeps(self, group: Group, removed: Collection[int], voters: Mapping[int, ReplicaReport]) -> bool:
         """Returns whether replicas stay in the set for now, because it may be the master that is cut off.
 
         With a set of the master and few others nobody could be elected in its place.
         """
-        others = [id_ for id_ in group.voters if id_ != group.master and id_ in said]
+        others = [id_ for id_ in group.voters if id_ != group.master and id_ in voters]
         deaf = [
             id_
             for id_ in others
-            if (one := said[id_].complaint) is not None and one.epoch == group.master_epoch and one.silent_ms < KEEP_MS
+            if (one := voters[id_].complaint) is not None
+            and one.epoch == group.master_epoch
+            and one.silent_ms < KEEP_MS
         ]
         return 2 * len(deaf) > len(others) and not set(removed).isdisjoint(deaf)
 
@@ -150,10 +152,14 @@ class Complaints:
 
     # ---- who complains
 
-    def _current(self, group: Group, master: int, said: Mapping[int, ReplicaReport], now_ms: int) -> _CurrentComplaints:
-        others = [id_ for id_ in group.voters if id_ != master and id_ in said]
+    def _current(
+        self, group: Group, master: int, voters: Mapping[int, ReplicaReport], now_ms: int
+    ) -> _CurrentComplaints:
+        others = [id_ for id_ in group.voters if id_ != master and id_ in voters]
         replicas = {
-            id_: one for id_ in others if (one := said[id_].complaint) is not None and _counts(one, group, COMPLAIN_MS)
+            id_: one
+            for id_ in others
+            if (one := voters[id_].complaint) is not None and _counts(one, group, COMPLAIN_MS)
         }
         if len(others) > 1:  # who reaches nobody else is cut off itself, and neither complains nor is elected
             cut_off = [id_ for id_, one in replicas.items() if not set(one.reaches).intersection(others)]
@@ -165,7 +171,7 @@ class Complaints:
             for proxy, complaints in reports.items()
             if (one := complaints.get(group.number)) is not None and _counts(one, group, PROXY_COMPLAIN_MS)
         }
-        return _CurrentComplaints(master, tuple(others), replicas, proxies, len(reports), said[master].slow)
+        return _CurrentComplaints(master, tuple(others), replicas, proxies, len(reports), voters[master].slow)
 
     def _by_replicas(self, found: _CurrentComplaints, master: ReplicaReport) -> bool:
         """Returns whether most replicas complain, and neither the master nor the proxies contradict.
@@ -212,8 +218,8 @@ def _counts(complaint: Complaint, group: Group, least_ms: int) -> bool:
     return complaint.epoch == group.master_epoch and complaint.silent_ms >= least_ms
 
 
-def _is_fit(said: ReplicaReport) -> bool:
-    return not said.slow and not said.full and not getattr(said, "damaged", False)
+def _is_fit(report: ReplicaReport) -> bool:
+    return not report.slow and not report.full and not getattr(report, "damaged", False)
 
 
 def _is_reached(candidate: int, found: _CurrentComplaints) -> bool:

@@ -39,10 +39,10 @@ class Admission:
         """
         there, wanted = self._groups.get(command.group), command.replica
         known = there.replica(wanted.id) if there is not None else None
-        said = self._registry.heard(command.group, wanted.id, now_ms)
-        if known is None or known.check != wanted.check or said is None or said.address == wanted.address:
+        heartbeat = self._registry.heard(command.group, wanted.id, now_ms)
+        if known is None or known.check != wanted.check or heartbeat is None or heartbeat.address == wanted.address:
             return
         raise ReplicaElsewhere(
-            f"replica {wanted.id} of group {command.group} is alive at {said.address}, so it cannot be at "
+            f"replica {wanted.id} of group {command.group} is alive at {heartbeat.address}, so it cannot be at "
             f"{wanted.address} too: one of both has a copy of the other's data directory"
         )

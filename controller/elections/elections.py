@@ -148,8 +148,8 @@ class Elections:
             )
         if not self._registry.alive(group.number, group.master, now_ms):
             return self._successor(group, now_ms, time_ms) or self._deposed(group, now_ms, time_ms)
-        said = self._heartbeat_of(group, group.master, now_ms)
-        if said is None:
+        heartbeat = self._heartbeat_of(group, group.master, now_ms)
+        if heartbeat is None:
             return None
         if self._serves(group, now_ms):
             return self._by_complaint(group, now_ms, time_ms)
@@ -165,8 +165,8 @@ class Elections:
 
     def _by_complaint(self, group: Group, now_ms: int, time_ms: int) -> ElectMaster | None:
         """The election of one that is reached, in the place of a master that is heard and not reached."""
-        complaints, said = self._registry.complaints, self._registry.voters(group, now_ms)
-        among = complaints.judge(group, said, now_ms)
+        complaints, heartbeats = self._registry.complaints, self._registry.voters(group, now_ms)
+        among = complaints.judge(group, heartbeats, now_ms)
         command = self._successor(group, now_ms, time_ms, among=among) if among else None
         if command is None:
             return None
@@ -176,15 +176,15 @@ class Elections:
                 group.number,
                 group.master,
                 list(among),
-                complaints.trouble(group, said, now_ms),
+                complaints.trouble(group, heartbeats, now_ms),
             )
-        self._avoided[group.number] = (set(said).difference(among), now_ms + WANTED_MS)
+        self._avoided[group.number] = (set(heartbeats).difference(among), now_ms + WANTED_MS)
         complaints.moved(group, now_ms)
         return command
 
     def _serves(self, group: Group, now_ms: int) -> bool:
-        said = None if group.master is None else self._heartbeat_of(group, group.master, now_ms)
-        return said is not None and said.master and said.master_epoch >= group.master_epoch
+        heartbeat = None if group.master is None else self._heartbeat_of(group, group.master, now_ms)
+        return heartbeat is not None and heartbeat.master and heartbeat.master_epoch >= group.master_epoch
 
     def _first(self, group: Group, now_ms: int, time_ms: int) -> ElectMaster | None:
         heard = self._heard(group, group.voters, now_ms)
@@ -214,7 +214,7 @@ class Elections:
         if group.config.acknowledge == "quorum" and group.sync_set:
             found = self._successor_by_quorum(group, heard, now_ms, time_ms)
             return found or self._unclean(group, now_ms, time_ms, only)
-        heard = {id_: said for id_, said in heard.items() if only in {None, id_} and (among is None or id_ in among)}
+        heard = {id_: one for id_, one in heard.items() if only in {None, id_} and (among is None or id_ in among)}
         heard = self._able(group, heard, now_ms, after=after, wait=only is None, sound_only=among is not None)
         if heard:
             return self._command(group, self._best(group, heard, now_ms), time_ms)
@@ -236,16 +236,16 @@ class Elections:
         """
         if not group.sync_set:
             return dict(heard)
-        sound = {id_: said for id_, said in heard.items() if not said.damaged}
-        sound = {id_: said for id_, said in sound.items() if id_ != after} or sound
+        sound = {id_: heartbeat for id_, heartbeat in heard.items() if not heartbeat.damaged}
+        sound = {id_: heartbeat for id_, heartbeat in sound.items() if id_ != after} or sound
         if sound or sound_only:
             return sound
         silent = [id_ for id_ in group.sync_set if self._heartbeat_of(group, id_, now_ms) is None]
         dead_ms = max((self._registry.dies_ms(group.number, id_) for id_ in silent), default=now_ms - DAMAGED_AFTER_MS)
         if wait and now_ms < dead_ms + DAMAGED_AFTER_MS:
             return {}
-        whole = {id_: said for id_, said in heard.items() if not said.cut_short}
-        return {id_: said for id_, said in whole.items() if id_ != after} or whole
+        whole = {id_: heartbeat for id_, heartbeat in heard.items() if not heartbeat.cut_short}
+        return {id_: heartbeat for id_, heartbeat in whole.items() if id_ != after} or whole
 
     def _successor_by_quorum(
         self, group: Group, heard: Mapping[int, Heartbeat], now_ms: int, time_ms: int
@@ -253,26 +253,31 @@ class Elections:
         enough = majority(len(group.sync_set))
         # Who has lost the end of its log keeps its promise, and tells nothing of what was acknowledged: others have to.
         whole_min = len(group.sync_set) - len(group.sync_set) // 2
-        if sum(not said.cut_short for said in heard.values()) < whole_min:
+        if sum(not heartbeat.cut_short for heartbeat in heard.values()) < whole_min:
             return None
         if group.master is not None:
             return self._command(group, None, time_ms) if len(heard) >= enough else None
         avoided, until_ms = self._avoided.get(group.number, ((), 0))
         promised = {
-            id_: said
-            for id_, said in heard.items()
-            if said.master_epoch >= group.master_epoch and not (id_ in avoided and now_ms < until_ms)
+            id_: heartbeat
+            for id_, heartbeat in heard.items()
+            if heartbeat.master_epoch >= group.master_epoch and not (id_ in avoided and now_ms < until_ms)
         }
         wanted = self._wanted_in(group, now_ms)
-        whole = {id_: said for id_, said in promised.items() if not said.cut_short}
+        whole = {id_: heartbeat for id_, heartbeat in promised.items() if not heartbeat.cut_short}
         if len(whole) < whole_min or (wanted in heard and wanted not in promised):
             return None
         best = self._best(group, whole, now_ms)
         longest = whole[best].log_epoch, whole[best].log_end
         ends = tuple(
-            LogEnd(replica=id_, master_epoch=said.master_epoch, log_epoch=said.log_epoch, log_end=said.log_end)
-            for id_, said in sorted(promised.items())
-            if (said.log_epoch, said.log_end) <= longest
+            LogEnd(
+                replica=id_,
+                master_epoch=heartbeat.master_epoch,
+                log_epoch=heartbeat.log_epoch,
+                log_end=heartbeat.log_end,
+            )
+            for id_, heartbeat in sorted(promised.items())
+            if (heartbeat.log_epoch, heartbeat.log_end) <= longest
         )
         return self._command(group, best, time_ms, ends=ends) if len(ends) >= enough else None
 
@@ -285,7 +290,7 @@ class Elections:
         ):
             return None
         heard = self._heard(group, group.voters, now_ms)
-        heard = {id_: said for id_, said in heard.items() if only in {None, id_}}
+        heard = {id_: heartbeat for id_, heartbeat in heard.items() if only in {None, id_}}
         if not heard:
             return None
         return self._command(group, self._best(group, heard, now_ms), time_ms, unclean=True)
@@ -324,8 +329,8 @@ class Elections:
 
     def _heard(self, group: Group, ids: Iterable[int], now_ms: int) -> dict[int, Heartbeat]:
         """Returns those of some replicas that are known to be alive, with what they say; they can be elected."""
-        said = {id_: self._registry.spoke(group.number, id_, now_ms) for id_ in ids if id_ in group.voters}
-        return {id_: one for id_, one in said.items() if one is not None}
+        heartbeats = {id_: self._registry.spoke(group.number, id_, now_ms) for id_ in ids if id_ in group.voters}
+        return {id_: one for id_, one in heartbeats.items() if one is not None}
 
     def _wanted_in(self, group: Group, now_ms: int) -> int | None:
         wanted, until_ms = self._wanted.get(group.number, (None, 0))
@@ -335,10 +340,18 @@ class Elections:
         wanted = self._wanted_in(group, now_ms)
 
         def rank(id_: int) -> tuple[int, ...]:
-            said, replica = heard[id_], group.replica(id_)
+            heartbeat, replica = heard[id_], group.replica(id_)
             assert replica is not None
-            least = -said.damaged_bytes if said.damaged else 0
-            return said.log_epoch, said.log_end, not said.damaged, least, id_ == wanted, replica.priority, -id_
+            least = -heartbeat.damaged_bytes if heartbeat.damaged else 0
+            return (
+                heartbeat.log_epoch,
+                heartbeat.log_end,
+                not heartbeat.damaged,
+                least,
+                id_ == wanted,
+                replica.priority,
+                -id_,
+            )
 
         return max(heard, key=rank)
 
@@ -353,17 +366,17 @@ class Elections:
             and (not group.config.unclean_election or self._heard(group, group.sync_set, now_ms))
         ):
             raise NotElectable(f"replica {candidate} of group {group.number} is not in sync")
-        said = self._heartbeat_of(group, candidate, now_ms)
-        if said is None:
+        heartbeat = self._heartbeat_of(group, candidate, now_ms)
+        if heartbeat is None:
             raise NotElectable(f"replica {candidate} of group {group.number} is not heard of")
-        self._check_sound(group, said, now_ms)
+        self._check_sound(group, heartbeat, now_ms)
 
-    def _check_sound(self, group: Group, said: Heartbeat, now_ms: int) -> None:
+    def _check_sound(self, group: Group, heartbeat: Heartbeat, now_ms: int) -> None:
         """Raises `NotElectable` for a damaged replica, unless nobody sound can be elected, or unclean is allowed."""
-        if not group.sync_set or not said.damaged:
+        if not group.sync_set or not heartbeat.damaged:
             return
-        who = f"the log of replica {said.replica} of group {group.number}"
-        if said.cut_short and not group.config.unclean_election:
+        who = f"the log of replica {heartbeat.replica} of group {group.number}"
+        if heartbeat.cut_short and not group.config.unclean_election:
             raise NotElectable(
                 f"{who} has lost its end, which was acknowledged; it is filled again from a master. If no replica in "
                 "sync has its end, headgate cluster elect --unclean accepts the loss"
@@ -372,8 +385,8 @@ class Elections:
         sound = [id_ for id_, one in sorted(heard.items()) if not one.damaged]
         if sound:
             raise NotElectable(
-                f"{who} is damaged in {said.damages} ranges, {said.damaged_bytes} bytes, which are being repaired; "
-                f"sound are {sound}"
+                f"{who} is damaged in {heartbeat.damages} ranges, {heartbeat.damaged_bytes} bytes, "
+                f"which are being repaired; sound are {sound}"
             )
 
     # ---- commands
@@ -406,14 +419,14 @@ class Elections:
                 command.candidate,
                 list(self._groups[command.group].sync_set),
             )
-        elif (said := self._damaged(command)) is not None:
+        elif (heartbeat := self._damaged(command)) is not None:
             logger.critical(
                 "group %d: electing replica %s, whose log is damaged in %d ranges, %d bytes, as nobody sound is there: "
                 "readers of them get errors until a replica that has them is back",
                 command.group,
                 command.candidate,
-                said.damages,
-                said.damaged_bytes,
+                heartbeat.damages,
+                heartbeat.damaged_bytes,
             )
         else:
             logger.info("group %d: electing replica %s", command.group, command.candidate)
@@ -421,8 +434,8 @@ class Elections:
 
     def _damaged(self, command: ElectMaster) -> Heartbeat | None:
         """Returns a candidate's last heartbeat where its log is damaged; None otherwise."""
-        said = self._registry.last(command.group, command.candidate) if command.candidate is not None else None
-        return said if said is not None and said.damaged else None
+        heartbeat = self._registry.last(command.group, command.candidate) if command.candidate is not None else None
+        return heartbeat if heartbeat is not None and heartbeat.damaged else None
 
     def _is_proposed(self, command: ElectMaster, now_ms: int) -> bool:
         """Returns whether something on these epochs was proposed a moment ago, and may be on its way."""

@@ -73,12 +73,12 @@ def _refusals(group: Group, heard: dict[int, RouteReplica], *, reached: bool, re
     least = group.config.min_in_sync
     if len(group.sync_set) < least:
         return [f"writes are refused: {len(group.sync_set)} of its replicas are in sync, and min_in_sync is {least}"]
-    said = heard.get(group.master)
-    if said is not None and said.full:
+    state = heard.get(group.master)
+    if state is not None and state.full:
         return [f"writes are refused: the disk of its master, {where}, is full (store.disk_reserve_bytes)"]
     if refused:
         return [f"writes are refused by its master, {where}: {refused}"]
-    if said is not None and said.stalled:
+    if state is not None and state.stalled:
         return [f"its master, {where}, takes no writes for now"]
     return []
 
@@ -87,8 +87,8 @@ def _warnings(group: Group, route: Route | None, heard: dict[int, RouteReplica])
     """Returns the problems that refuse no writes: of replicas, of their number, and of a master that stays."""
     found = []
     for replica in group.replicas:
-        said = heard.get(replica.id)
-        found += [f"replica {replica.id} ({replica.node}) {what}" for what in _of_replica(group, replica, said)]
+        state = heard.get(replica.id)
+        found += [f"replica {replica.id} ({replica.node}) {what}" for what in _of_replica(group, replica, state)]
     missing = group.config.replicas - sum(not one.learner for one in group.replicas)
     if missing > 0:
         found.append(f"{missing} of its {group.config.replicas} replicas have never registered")
@@ -97,27 +97,27 @@ def _warnings(group: Group, route: Route | None, heard: dict[int, RouteReplica])
     return found
 
 
-def _is_silent(said: RouteReplica | None) -> bool:
-    return said is not None and not said.alive
+def _is_silent(state: RouteReplica | None) -> bool:
+    return state is not None and not state.alive
 
 
-def _is_in_sync(group: Group, replica: Replica, said: RouteReplica | None) -> bool:
+def _is_in_sync(group: Group, replica: Replica, state: RouteReplica | None) -> bool:
     """Returns whether a replica is in the SyncStateSet and not known to be silent.
 
     A master does not take silent ones out of its set where fewer than `min_in_sync` would be left.
     """
-    return replica.id in group.sync_set and not _is_silent(said)
+    return replica.id in group.sync_set and not _is_silent(state)
 
 
-def _of_replica(group: Group, replica: Replica, said: RouteReplica | None) -> Sequence[str]:
+def _of_replica(group: Group, replica: Replica, state: RouteReplica | None) -> Sequence[str]:
     found = []
-    if _is_silent(said):
+    if _is_silent(state):
         found.append("is not heard of")
-    elif group.master is not None and not replica.learner and not _is_in_sync(group, replica, said):
+    elif group.master is not None and not replica.learner and not _is_in_sync(group, replica, state):
         found.append("is not in sync: it does not count for what is acknowledged")
-    if said is not None and said.full and replica.id != group.master:
+    if state is not None and state.full and replica.id != group.master:
         found.append("has a full disk")
-    if said is not None and said.damages:
-        lost = f", {said.lost_bytes} bytes of them on no replica" if said.lost_bytes else ""
-        found.append(f"has {said.damages} damaged ranges of its log, {said.damaged_bytes} bytes{lost}")
+    if state is not None and state.damages:
+        lost = f", {state.lost_bytes} bytes of them on no replica" if state.lost_bytes else ""
+        found.append(f"has {state.damages} damaged ranges of its log, {state.damaged_bytes} bytes{lost}")
     return found

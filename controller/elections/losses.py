@@ -36,7 +36,7 @@ def candidates(
         )
     if wanted is not None and group.replica(wanted) is None:
         raise UnknownReplica(f"group {group.number} has no replica {wanted}")
-    found = {id_: said for id_, said in heard.items() if wanted in {None, id_}}
+    found = {id_: heartbeat for id_, heartbeat in heard.items() if wanted in {None, id_}}
     if not found:
         whom = "no voter" if wanted is None else f"replica {wanted}"
         raise NotElectable(f"group {group.number}: {whom} is heard of, so nobody can be elected")
@@ -45,7 +45,7 @@ def candidates(
 
 def why_nobody(group: Group, heard: Mapping[int, Heartbeat]) -> str:
     """Returns the reason why no replica of a group can be elected; `heard` are those of its set that are alive."""
-    short = [id_ for id_, said in sorted(heard.items()) if said.cut_short]
+    short = [id_ for id_, heartbeat in sorted(heard.items()) if heartbeat.cut_short]
     if not short:
         return f"group {group.number}: too few of {list(group.sync_set or group.voters)} are alive"
     silent = [id_ for id_ in group.sync_set if id_ not in heard]

@@ -118,13 +118,13 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     trouble: Trouble | None = None
 
 
-class _Heard:
+class _LastHeartbeat:
     """The newest heartbeat of a replica."""
 
-    __slots__ = ("at_ms", "cut_ms", "restarted_ms", "said", "served")
+    __slots__ = ("at_ms", "cut_ms", "heartbeat", "restarted_ms", "served")
 
-    def __init__(self, said: Heartbeat, now_ms: int) -> None:
-        self.said = said
+    def __init__(self, heartbeat: Heartbeat, now_ms: int) -> None:
+        self.heartbeat = heartbeat
         self.at_ms = now_ms
         self.restarted_ms: int | None = None  # when it spoke first after its process was started again
         self.cut_ms: int | None = None  # when its connection ended, if it has not been heard of since
@@ -143,35 +143,35 @@ class Registry:
         self.dead_after_ms = dead_after_ms
         self._suspect_ms = suspect_ms
         self._ticked_ms = now_ms
-        self._heard: dict[tuple[int, int], _Heard] = {}  # (group, replica), the longest silent first
-        self._groups: dict[int, dict[int, _Heard]] = {}  # the same by group
+        self._heard: dict[tuple[int, int], _LastHeartbeat] = {}  # (group, replica), the longest silent first
+        self._groups: dict[int, dict[int, _LastHeartbeat]] = {}  # the same by group
         self.complaints = Complaints(now_ms)
 
     # ---- what is heard
 
-    def heartbeat(self, said: Heartbeat, now_ms: int) -> bool:
+    def heartbeat(self, heartbeat: Heartbeat, now_ms: int) -> bool:
         """Takes a heartbeat; returns whether it brings anything new about epochs, roles, addresses and damage.
 
         One that knows an older epoch than its replica has known before was late: a sign of life, and nothing else.
         Raises `RegistryFull`, `ControllerError`: no replica of ours would say that.
         """
-        _check(said)
-        key = (said.group, said.replica)
+        _check(heartbeat)
+        key = (heartbeat.group, heartbeat.replica)
         heard = self._heard.pop(key, None)
         if heard is None:
             self._make_room(now_ms)
-            heard, news = _Heard(said, now_ms), True
-            self._groups.setdefault(said.group, {})[said.replica] = heard
+            heard, news = _LastHeartbeat(heartbeat, now_ms), True
+            self._groups.setdefault(heartbeat.group, {})[heartbeat.replica] = heard
         else:
-            before, late = heard.said, said.master_epoch < heard.said.master_epoch
-            news = not late and _roles(said) != _roles(before)
-            if not late and said.incarnation != before.incarnation:
+            before, late = heard.heartbeat, heartbeat.master_epoch < heard.heartbeat.master_epoch
+            news = not late and _roles(heartbeat) != _roles(before)
+            if not late and heartbeat.incarnation != before.incarnation:
                 heard.restarted_ms = now_ms
             if not late:
-                heard.said = said
+                heard.heartbeat = heartbeat
             heard.at_ms, heard.cut_ms = now_ms, None
-        if heard.said.master:
-            heard.served = heard.said.master_epoch
+        if heard.heartbeat.master:
+            heard.served = heard.heartbeat.master_epoch
         self._heard[key] = heard
         return news
 
@@ -206,12 +206,12 @@ class Registry:
     def last(self, group: int, replica: int) -> Heartbeat | None:
         """The newest heartbeat of a replica, dead or alive."""
         heard = self._heard.get((group, replica))
-        return None if heard is None else heard.said
+        return None if heard is None else heard.heartbeat
 
     def heard(self, group: int, replica: int, now_ms: int) -> Heartbeat | None:
         """The newest heartbeat of a replica that is alive."""
         heard = self._heard.get((group, replica))
-        return heard.said if heard is not None and self.alive(group, replica, now_ms) else None
+        return heard.heartbeat if heard is not None and self.alive(group, replica, now_ms) else None
 
     def spoke(self, group: int, replica: int, now_ms: int) -> Heartbeat | None:
         """Returns the newest heartbeat of a replica that is alive, unless this process only slept since it came.
@@ -232,7 +232,7 @@ class Registry:
         heard = self._heard.get((group, replica))
         if heard is None:
             return self.since_ms + self.dead_after_ms
-        if heard.said.failed:
+        if heard.heartbeat.failed:
             return heard.at_ms
         dies = max(heard.at_ms, self.since_ms) + self.dead_after_ms
         return dies if heard.cut_ms is None else min(dies, heard.cut_ms + self._suspect_ms)
@@ -261,10 +261,12 @@ class Registry:
         if known is None and not heard:
             return None
         master, epoch = (known.master, known.master_epoch) if known is not None else (None, 0)
-        newest = max((one.said.master_epoch for one in heard.values()), default=0)
+        newest = max((one.heartbeat.master_epoch for one in heard.values()), default=0)
         if newest > epoch:
             epoch = newest
-            master = min((id_ for id_, one in heard.items() if one.said.master and one.served == newest), default=None)
+            master = min(
+                (id_ for id_, one in heard.items() if one.heartbeat.master and one.served == newest), default=None
+            )
         registered = {one.id for one in known.replicas} if known is not None else set()
         ids = sorted(registered | {id_ for id_ in heard if self.alive(group, id_, now_ms)})
         replicas = tuple(self._replica(group, id_, known, now_ms) for id_ in ids)
@@ -275,33 +277,33 @@ class Registry:
 
     def voters(self, group: Group, now_ms: int) -> dict[int, Heartbeat]:
         """The newest heartbeats of a group's voters that are alive, by id."""
-        said = {id_: self.heard(group.number, id_, now_ms) for id_ in group.voters}
-        return {id_: one for id_, one in said.items() if one is not None}
+        heartbeats = {id_: self.heard(group.number, id_, now_ms) for id_ in group.voters}
+        return {id_: one for id_, one in heartbeats.items() if one is not None}
 
     def _replica(self, group: int, id_: int, known: Group | None, now_ms: int) -> RouteReplica:
         registered = known.replica(id_) if known is not None else None
-        said = self.last(group, id_)
-        one = said or registered
+        heartbeat = self.last(group, id_)
+        one = heartbeat or registered
         assert one is not None
         return RouteReplica(
             id=id_,
             node=one.node,
             address=one.address,
             zone=one.zone,
-            alive=said is not None and self.alive(group, id_, now_ms),
+            alive=heartbeat is not None and self.alive(group, id_, now_ms),
             in_sync=known is not None and id_ in known.sync_set,
             learner=registered is not None and registered.learner,
-            confirmed=said.confirmed if said is not None else 0,
-            full=said is not None and said.full,
-            stalled=said is not None and said.stalled,
-            cut_short=said is not None and said.cut_short,
-            damages=said.damages if said is not None else 0,
-            damaged_bytes=said.damaged_bytes if said is not None else 0,
-            lost_bytes=said.lost_bytes if said is not None else 0,
-            repairing_from=said.repairing_from if said is not None else 0,
-            log_epoch=said.log_epoch if said is not None else 0,
-            log_end=said.log_end if said is not None else 0,
-            silent_ms=now_ms - self._heard[group, id_].at_ms if said is not None else -1,
+            confirmed=heartbeat.confirmed if heartbeat is not None else 0,
+            full=heartbeat is not None and heartbeat.full,
+            stalled=heartbeat is not None and heartbeat.stalled,
+            cut_short=heartbeat is not None and heartbeat.cut_short,
+            damages=heartbeat.damages if heartbeat is not None else 0,
+            damaged_bytes=heartbeat.damaged_bytes if heartbeat is not None else 0,
+            lost_bytes=heartbeat.lost_bytes if heartbeat is not None else 0,
+            repairing_from=heartbeat.repairing_from if heartbeat is not None else 0,
+            log_epoch=heartbeat.log_epoch if heartbeat is not None else 0,
+            log_end=heartbeat.log_end if heartbeat is not None else 0,
+            silent_ms=now_ms - self._heard[group, id_].at_ms if heartbeat is not None else -1,
         )
 
     def _make_room(self, now_ms: int) -> None:
@@ -313,15 +315,26 @@ class Registry:
         self.forget(group, replica)
 
 
-def _roles(said: Heartbeat) -> tuple[bool, int, str, int, bool, bool, bool]:
-    damage = said.damaged, said.cut_short
-    return said.master, said.master_epoch, said.address, said.incarnation, said.failed, *damage
+def _roles(heartbeat: Heartbeat) -> tuple[bool, int, str, int, bool, bool, bool]:
+    damage = heartbeat.damaged, heartbeat.cut_short
+    return heartbeat.master, heartbeat.master_epoch, heartbeat.address, heartbeat.incarnation, heartbeat.failed, *damage
 
 
-def _check(said: Heartbeat) -> None:
-    for text in (said.node, said.address, said.zone, said.version):
+def _check(heartbeat: Heartbeat) -> None:
+    for text in (heartbeat.node, heartbeat.address, heartbeat.zone, heartbeat.version):
         if len(text) > TEXT_BYTES_MAX:
             raise ControllerError(f"a heartbeat with {len(text)} characters where {TEXT_BYTES_MAX} are enough")
-    damage = said.damages, said.damaged_bytes, said.lost_bytes, said.repairing_from
-    if min(said.group, said.replica - 1, said.master_epoch, said.log_epoch, said.log_end, said.confirmed, *damage) < 0:
+    damage = heartbeat.damages, heartbeat.damaged_bytes, heartbeat.lost_bytes, heartbeat.repairing_from
+    if (
+        min(
+            heartbeat.group,
+            heartbeat.replica - 1,
+            heartbeat.master_epoch,
+            heartbeat.log_epoch,
+            heartbeat.log_end,
+            heartbeat.confirmed,
+            *damage,
+        )
+        < 0
+    ):
         raise ControllerError("a heartbeat has numbers out of range")

@@ -37,18 +37,18 @@ class Serving:
         return Service(number=number, served=served, sure_ms=now_ms - since_ms, room=room)
 
     def _has_room(self, group: Group, id_: int, now_ms: int) -> bool:
-        said = self._registry.heard(group.number, id_, now_ms)
-        return said is not None and not said.full and not said.slow
+        heartbeat = self._registry.heard(group.number, id_, now_ms)
+        return heartbeat is not None and not heartbeat.full and not heartbeat.slow
 
     def _is_served(self, group: Group | None, now_ms: int) -> bool:
-        said = (
+        heartbeat = (
             None if group is None or group.master is None else self._registry.heard(group.number, group.master, now_ms)
         )
         return (
             group is not None
-            and said is not None
-            and said.master
-            and said.master_epoch >= group.master_epoch
-            and not said.stalled
+            and heartbeat is not None
+            and heartbeat.master
+            and heartbeat.master_epoch >= group.master_epoch
+            and not heartbeat.stalled
             and not self._registry.complaints.is_out_of_reach(group, self._registry.voters(group, now_ms), now_ms)
         )

@@ -33,9 +33,7 @@ from controller.wire.wire import (
     SERVICE,
     SNAPSHOT_BYTES_MAX,
     STATUS,
-    Answered,
     Answers,
-    Asked,
     BadRequest,
     BeatHello,
     CommandHello,
@@ -45,6 +43,8 @@ from controller.wire.wire import (
     Hello,
     Introduction,
     NotLeading,
+    NumberedAnswer,
+    NumberedRequest,
     Pushed,
     RoutesRequest,
     decode,
@@ -356,7 +356,7 @@ class _Commands:
         self._term = term
         self._loop = loop
         self._room = asyncio.Semaphore(ASKED_MAX)
-        self._answers: deque[Answered] = deque()  # len <= ASKED_MAX
+        self._answers: deque[NumberedAnswer] = deque()  # len <= ASKED_MAX
         self._wake = asyncio.Event()
 
     async def serve(self) -> None:
@@ -364,23 +364,23 @@ class _Commands:
         async with asyncio.TaskGroup() as tasks:
             writing = tasks.create_task(self._write())
             while (message := await _read_or_end(self._context)) is not None:
-                for asked in decode(message, list[Asked]):
+                for asked in decode(message, list[NumberedRequest]):
                     await self._room.acquire()
                     tasks.create_task(self._answer(asked))
             writing.cancel()
 
-    async def _answer(self, asked: Asked) -> None:
+    async def _answer(self, asked: NumberedRequest) -> None:
         node = self._node
         try:
             answer = await node.answer(decode_request(asked.request), term=self._term)
-            answered = Answered(asked.number, node.applied, encode_answer(answer))
+            answered = NumberedAnswer(asked.number, node.applied, encode_answer(answer))
         except NotLeader as error:
-            answered = Answered(asked.number, node.applied, error=describe(NotLeading(node.leader_address)))
+            answered = NumberedAnswer(asked.number, node.applied, error=describe(NotLeading(node.leader_address)))
             logger.debug("a command is refused: %s", error)
         except StorageFailed as error:  # of this controller: another one will lead
-            answered = Answered(asked.number, node.applied, error=describe(ControllerClosed(str(error))))
+            answered = NumberedAnswer(asked.number, node.applied, error=describe(ControllerClosed(str(error))))
         except ControllerError as error:
-            answered = Answered(asked.number, node.applied, error=describe(error))
+            answered = NumberedAnswer(asked.number, node.applied, error=describe(error))
         self._answers.append(answered)
         self._wake.set()
 
@@ -397,8 +397,8 @@ class _Commands:
                 else:
                     await _wait(self._wake, ALIVE_S)
 
-    def _take(self) -> tuple[Answered, ...]:
-        found: list[Answered] = []
+    def _take(self) -> tuple[NumberedAnswer, ...]:
+        found: list[NumberedAnswer] = []
         size = 0
         while self._answers and size < MESSAGE_BYTES:
             found.append(self._answers.popleft())

@@ -31,14 +31,14 @@ from controller.wire.wire import (
     ERRORS,
     MESSAGE_BYTES,
     SILENCE_S,
-    Answered,
     Answers,
-    Asked,
     BadAnswer,
     BadRequest,
     CommandHello,
     Greeting,
     NotLeading,
+    NumberedAnswer,
+    NumberedRequest,
     decode,
     decode_answer,
     encode,
@@ -220,12 +220,12 @@ class Commander:
         while True:
             self._wake.clear()
             while self._to_send:
-                batch: list[Asked] = []
+                batch: list[NumberedRequest] = []
                 size = 0
                 while self._to_send and (not batch or size + len(self._to_send[0].body) <= MESSAGE_BYTES):
                     pending = self._to_send.popleft()
                     if pending.number in self._pending:
-                        batch.append(Asked(pending.number, pending.body))
+                        batch.append(NumberedRequest(pending.number, pending.body))
                         size += len(pending.body)
                 if batch:
                     await stream.write(encode(batch))
@@ -250,7 +250,7 @@ class Commander:
                 if pending is not None and not pending.future.done():
                     self._answer(pending, answered)
 
-    def _answer(self, pending: _Pending, answered: Answered) -> None:
+    def _answer(self, pending: _Pending, answered: NumberedAnswer) -> None:
         if not answered.error:
             try:
                 pending.future.set_result((answered.index, decode_answer(answered.answer)))

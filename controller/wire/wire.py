@@ -173,14 +173,14 @@ class Greeting(_Wire, frozen=True, array_like=True):
     term: Number
 
 
-class Asked(_Wire, frozen=True, array_like=True):
+class NumberedRequest(_Wire, frozen=True, array_like=True):
     """A request, and the number its answer will have."""
 
     number: Number
     request: Annotated[bytes, Meta(max_length=COMMAND_BYTES_MAX)]
 
 
-class Answered(_Wire, frozen=True, array_like=True):
+class NumberedAnswer(_Wire, frozen=True, array_like=True):
     """The answer to a request, or the error that refused it, which was so at `index`."""
 
     number: Number
@@ -192,7 +192,7 @@ class Answered(_Wire, frozen=True, array_like=True):
 class Answers(_Wire, frozen=True, array_like=True):
     """Answers as they come; none of them: a sign of life."""
 
-    answers: tuple[Answered, ...] = ()
+    answers: tuple[NumberedAnswer, ...] = ()
 
 
 # ---- store nodes

@@ -25,7 +25,7 @@ from gateway.domain.session_user import SessionUser
 from gateway.ops.status import BridgeStatus
 from gateway.ownership.owners import Owned, Owners, OwnershipLost, Taken
 from gateway.port.adapter import AdapterFactory
-from gateway.port.bridge import BridgeFactory, Scheme, Terms, Upstream, Wanted
+from gateway.port.bridge import BridgeFactory, Scheme, Terms, Upstream, UpstreamFilter
 from gateway.port.marks import Fence
 from gateway.publishing.fences import fence_of, raise_fences
 from store.api.client import StoreClient
@@ -298,7 +298,7 @@ def _terms(name: str, config: BridgeConfig, message_bytes_max: int, gateway_id: 
         receive_maximum=config.receive_maximum,
         pending_bytes_max=config.pending_bytes_max,
         message_bytes_max=message_bytes_max,
-        wanted=[Wanted(one.pattern, one.qos) for one in subscriptions],
+        wanted=[UpstreamFilter(one.pattern, one.qos) for one in subscriptions],
         placing=Places(name, subscriptions),
         gateway=gateway_id,
     )

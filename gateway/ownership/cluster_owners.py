@@ -26,15 +26,15 @@ from gateway.ownership.outage_lease import OutageLease
 from gateway.ownership.owner_keys import (
     OWNERS,
     WANTED,
-    Asked,
     OwnedName,
     OwnerRecord,
-    WantedRecord,
+    PendingTakeover,
+    ReleaseRequest,
     decode_owner,
-    decode_wanted,
+    decode_release_request,
     encode,
     owner_key,
-    wanted_key,
+    release_request_key,
 )
 from gateway.ownership.owners import NOTHING_SEEN, Listener, Operations, Owned, OwnershipLost, Revisions, Spawn, Taken
 from gateway.ownership.presence import ALIVE, HEIRS, Presence
@@ -47,7 +47,7 @@ from store.base.errors import AppendOutcomeUnknown, RevisionConflict, StoreError
 
 WATCHED = ("proxies/", "proxies0")  # "0" is the character behind "/"
 TAKEOVER_S = 3.0  # that a living owner has to let go of a name
-WANTED_TTL_MS = 60_000  # of what was asked for and never answered
+RELEASE_REQUEST_TTL_MS = 60_000  # of what was asked for and never answered
 INHERITED_AT_ONCE = 64
 RETRY_S = 1.0
 UNHEARD_RETRY_S = 0.25  # to be heard of
@@ -79,10 +79,10 @@ class ClusterOwners:
         self.store = store
         self.presence = Presence(store, ttl_s=ttl_s, random=random, clock=clock)
         self.outage_lease = OutageLease(self.presence, service, outage_s=outage_s, clock=clock)
-        self.asked: dict[str, WantedRecord] = {}  # what others ask this proxy for
+        self.asked: dict[str, ReleaseRequest] = {}  # what others ask this proxy for
         self.takeover_s = takeover_s
         self._listeners: dict[str, Listener] = {}  # by prefix
-        self._waiting: dict[str, Asked] = {}
+        self._waiting: dict[str, PendingTakeover] = {}
         self._deaths = asyncio.Event()  # somebody may have left something behind
         self._spawn: Spawn = asyncio.ensure_future
         self._closed = False
@@ -122,14 +122,16 @@ class ClusterOwners:
         self, name: str, *, wait: bool = True, user: SessionUser | None = None, seen: Revisions = NOTHING_SEEN
     ) -> Owned:
         """See `Owners`."""
-        waiting = Asked()
+        waiting = PendingTakeover()
         try:
             return await self._take(name, waiting, wait=wait, user=user, seen=seen)
         finally:
             if self._waiting.get(name) is waiting:
                 del self._waiting[name]
 
-    async def _take(self, name: str, waiting: Asked, *, wait: bool, user: SessionUser | None, seen: Revisions) -> Owned:
+    async def _take(
+        self, name: str, waiting: PendingTakeover, *, wait: bool, user: SessionUser | None, seen: Revisions
+    ) -> Owned:
         key = owner_key(name)
         expected, until_s = 0, 0.0  # the revision of the key, and until when its owner is waited for
         as_seen = True
@@ -137,7 +139,7 @@ class ClusterOwners:
         while True:
             self._check_present()
             mine = Put(key, encode(OwnerRecord(name, self.presence.id, user)))
-            operations: Operations = (mine, Delete(wanted_key(name))) if until_s else (mine,)
+            operations: Operations = (mine, Delete(release_request_key(name))) if until_s else (mine,)
             try:
                 compares = {**seen, key: expected} if as_seen else {key: expected}
                 done = await self.store.keys.transact(compares, operations)
@@ -167,7 +169,7 @@ class ClusterOwners:
                     until_s = until_s or loop.time() + self.takeover_s
                     self._waiting[name] = waiting
                     waiting.asked = owner
-                    waiting.mine = await self._ask(WantedRecord(name, self.presence.id, owner, user))
+                    waiting.mine = await self._ask(ReleaseRequest(name, self.presence.id, owner, user))
                     continue  # it may have been released before the owner could hear of this
                 if loop.time() >= until_s:
                     log.warning(
@@ -177,8 +179,10 @@ class ClusterOwners:
                 await _until(waiting.changed, until_s - loop.time())
                 self._check_present()
 
-    async def _ask(self, record: WantedRecord) -> int:
-        return await self.store.keys.put(wanted_key(record.name), encode(record), ttl_ms=WANTED_TTL_MS)
+    async def _ask(self, record: ReleaseRequest) -> int:
+        return await self.store.keys.put(
+            release_request_key(record.name), encode(record), ttl_ms=RELEASE_REQUEST_TTL_MS
+        )
 
     def _check_present(self) -> None:
         if self.presence.remaining_s <= 0:
@@ -197,7 +201,7 @@ class ClusterOwners:
                 changes = self.store.keys.watch(*WATCHED)
                 self.outage_lease.forget()
                 try:
-                    await self._look_for_wanted()
+                    await self._look_for_release_requests()
                     self._deaths.set()  # whoever ended while nobody watched
                     async for some in changes:
                         for change in some.changes:
@@ -210,9 +214,9 @@ class ClusterOwners:
                 )
             await asyncio.sleep(RETRY_S)
 
-    async def _look_for_wanted(self) -> None:
+    async def _look_for_release_requests(self) -> None:
         async for entry in stored_entries(self.store, WANTED):
-            self._was_wanted(decode_wanted(entry.value), entry.revision)
+            self._release_requested(decode_release_request(entry.value), entry.revision)
 
     def _changed(self, change: Change) -> None:
         if change.key.startswith(ALIVE) and change.kind != "put":
@@ -223,7 +227,7 @@ class ClusterOwners:
         elif change.key.startswith(ALIVE):
             self.outage_lease.forget(change.key.removeprefix(f"{ALIVE}/"))
         elif change.key.startswith(WANTED) and change.kind == "put":
-            self._was_wanted(decode_wanted(change.value), change.revision)
+            self._release_requested(decode_release_request(change.value), change.revision)
         elif change.key.startswith(WANTED):
             name = self._name_of(change.key)
             self.asked.pop(name, None)
@@ -236,9 +240,9 @@ class ClusterOwners:
         if name in self._waiting or name in self.asked:
             return name
         shortened = (one for one in (*self._waiting, *self.asked) if len(one) >= SHORTENED)
-        return next((one for one in shortened if wanted_key(one) == key), name)
+        return next((one for one in shortened if release_request_key(one) == key), name)
 
-    def _was_wanted(self, record: WantedRecord, revision: int) -> None:
+    def _release_requested(self, record: ReleaseRequest, revision: int) -> None:
         name = record.name
         waiting = self._waiting.get(name)
         if waiting is not None and record.by != self.presence.id:
@@ -248,7 +252,7 @@ class ClusterOwners:
             self.asked[name] = record
             self._spawn(self._let_go(record))
 
-    async def _let_go(self, record: WantedRecord) -> None:
+    async def _let_go(self, record: ReleaseRequest) -> None:
         """Releases a name that another proxy asks for; if it was not ours any more, has the other one look again."""
         name = record.name
         try:
@@ -262,8 +266,8 @@ class ClusterOwners:
         finally:
             if self.asked.get(name) is record:
                 del self.asked[name]
-        entry = await self.store.keys.get(wanted_key(name))
-        if entry is not None and decode_wanted(entry.value) == record:
+        entry = await self.store.keys.get(release_request_key(name))
+        if entry is not None and decode_release_request(entry.value) == record:
             held = await self.store.keys.get(owner_key(name))
             if held is None or decode_owner(held.value).proxy != self.presence.id:
                 try:

@@ -30,7 +30,7 @@ class OwnerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     user: SessionUser | None = None
 
 
-class WantedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+class ReleaseRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """A request of one proxy to another for a name, and for which user; None as above."""
 
     name: str
@@ -41,10 +41,10 @@ class WantedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 encode = msgspec.msgpack.encode
 decode_owner = msgspec.msgpack.Decoder(OwnerRecord).decode
-decode_wanted = msgspec.msgpack.Decoder(WantedRecord).decode
+decode_release_request = msgspec.msgpack.Decoder(ReleaseRequest).decode
 
 
-class Asked:
+class PendingTakeover:
     """Somebody here who has asked another proxy for a name."""
 
     __slots__ = ("asked", "changed", "mine", "others")
@@ -66,7 +66,7 @@ class Owning(Protocol):
 
     store: StoreClient
     presence: Presence
-    asked: dict[str, WantedRecord]  # what others ask this proxy for
+    asked: dict[str, ReleaseRequest]  # what others ask this proxy for
 
 
 class OwnedName:
@@ -120,7 +120,7 @@ class OwnedName:
             last: Operations = (Delete(self._key),)
         else:
             new = Put(self._key, encode(OwnerRecord(self._name, wanted.by, wanted.user)))
-            last = (new, Delete(wanted_key(self._name)))
+            last = (new, Delete(release_request_key(self._name)))
         await self._transact((*operations, *last))
 
     async def forget(self, operations: Operations = ()) -> None:
@@ -167,6 +167,6 @@ def owner_key(name: str) -> str:
     return kv_key(OWNERS, name)
 
 
-def wanted_key(name: str) -> str:
+def release_request_key(name: str) -> str:
     """Returns the key of the request for a name."""
     return kv_key(WANTED, name)

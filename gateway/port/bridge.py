@@ -25,7 +25,7 @@ class Scheme(NamedTuple):
     subprotocol: str = ""  # over WebSocket, by this name
 
 
-class Wanted(NamedTuple):
+class UpstreamFilter(NamedTuple):
     """A filter to be subscribed to upstream."""
 
     pattern: str
@@ -57,7 +57,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     receive_maximum: int  # messages that are not acknowledged
     pending_bytes_max: int  # of messages that are not durable; beyond, nothing is read
     message_bytes_max: int  # a larger one is passed over, and refused
-    wanted: Sequence[Wanted]
+    wanted: Sequence[UpstreamFilter]
     placing: Placing
     gateway: str = ""  # the id that this gateway, or its cluster, is known by to others; "": to nobody
 

@@ -14,12 +14,12 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 from gateway.config.config import Config
-from gateway.process.worker_messages import LENGTH, Told, WorkerMessageError, check_length, decode
+from gateway.process.worker_messages import LENGTH, WorkerMessageError, WorkerOrders, check_length, decode
 from store.base import logs
 from store.base.process_errors import HeadgateError
 
 
-def _first() -> Told:
+def _first() -> WorkerOrders:
     """Returns the first orders, and reads nothing behind them. Raises `HeadgateError`: there are none."""
     stdin = sys.stdin.fileno()
     try:
@@ -51,9 +51,9 @@ async def _more() -> AsyncIterator[Config]:
 
 def serve() -> int:
     """Runs a worker; returns its exit status. Raises `ServerFailed`, `HeadgateError`: there are no orders."""
-    told = _first()
+    orders = _first()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it is told of what has changed
     from gateway.process.app import serve_worker  # noqa: PLC0415 - whoever tells workers what to do need not load a gateway
 
-    logs.configure(told.config.log)
-    return serve_worker(told.config, told.pages, _more)
+    logs.configure(orders.config.log)
+    return serve_worker(orders.config, orders.pages, _more)

@@ -1,8 +1,8 @@
 """The messages by which `headgate serve --workers` tells its workers what to do.
 
-A message is msgpack of `Told` behind its length. It has the whole configuration of the process that sends it, secrets
-included, and so goes through a pipe that no other process has. What cannot be sent, or is no such message, is a
-`WorkerMessageError`.
+A message is msgpack of `WorkerOrders` behind its length. It has the whole configuration of the process that sends it,
+secrets included, and so goes through a pipe that no other process has. What cannot be sent, or is no such message, is
+a `WorkerMessageError`.
 """
 
 import os
@@ -26,17 +26,17 @@ class WorkerMessageError(HeadgateError):
     """Bytes that are no message to a worker, or a configuration of which none can be made."""
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WorkerOrders(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A worker's orders: its configuration, and the Unix socket of its pages."""
 
     config: Config
     pages: Path
 
 
-def encode(told: Told) -> bytes:
+def encode(orders: WorkerOrders) -> bytes:
     """Returns the message with its length. Raises `WorkerMessageError`."""
     try:
-        data = _encoder.encode(told)
+        data = _encoder.encode(orders)
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise WorkerMessageError(f"the configuration cannot be sent to workers: {error}") from error
     if len(data) > MESSAGE_BYTES_MAX:
@@ -55,23 +55,23 @@ def check_length(prefix: bytes) -> int:
     return length
 
 
-def decode(data: bytes, factories: Mapping[str, AdapterFactory] | None = None) -> Told:
+def decode(data: bytes, factories: Mapping[str, AdapterFactory] | None = None) -> WorkerOrders:
     """Returns the orders of a message without its length. Raises `WorkerMessageError`, `ConfigError`.
 
     The options of adapters get the types that `factories` have for them, by default the installed ones.
     """
     factories = adapter_factories() if factories is None else factories
     try:
-        told = _decoder.decode(data)
+        orders = _decoder.decode(data)
         options = {
             name: msgspec.convert(table, factories[name].options, dec_hook=_from_plain)
-            for name, table in told.config.adapters.items()
+            for name, table in orders.config.adapters.items()
         }
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise WorkerMessageError(f"not a message to a worker: {error}") from error
     except KeyError as error:
         raise WorkerMessageError(f"the adapter {error} is not installed for workers") from error
-    return msgspec.structs.replace(told, config=msgspec.structs.replace(told.config, adapters=options))
+    return msgspec.structs.replace(orders, config=msgspec.structs.replace(orders.config, adapters=options))
 
 
 def _to_plain(value: Any) -> Any:
@@ -91,4 +91,4 @@ def _from_plain(kind: type, value: Any) -> Any:
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_to_plain)
-_decoder = msgspec.msgpack.Decoder(Told, dec_hook=_from_plain)
+_decoder = msgspec.msgpack.Decoder(WorkerOrders, dec_hook=_from_plain)

@@ -13,7 +13,7 @@ from gateway.config.config import Config
 from gateway.ops.status import Status, WorkerStatus
 from gateway.process.child import Child, module_command
 from gateway.process.supervisor import READY_POLL_S, Supervisor
-from gateway.process.worker_messages import Told, encode
+from gateway.process.worker_messages import WorkerOrders, encode
 from store.base import logs
 
 READY_S = 60.0  # from the start of the first workers until they serve
@@ -211,7 +211,7 @@ def _launch(name: str) -> Child:
 
 def _orders(config: Config, worker: Worker) -> bytes:
     """Returns the message with all that a worker has to know. Raises `WorkerMessageError`."""
-    return encode(Told(config=config, pages=worker.pages))
+    return encode(WorkerOrders(config=config, pages=worker.pages))
 
 
 async def _body(reader: asyncio.StreamReader) -> bytes:

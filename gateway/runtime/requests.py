@@ -113,7 +113,7 @@ T = TypeVar("T")
 _CURSORS: Final = "\0cursors of "  # with a user's name, what its cursors are sealed by; no user has such a name
 
 
-class Asked(NamedTuple):
+class RequestContext(NamedTuple):
     """The connection that asks, the principal that it asks for, and the hub."""
 
     hub: "Hub"
@@ -133,14 +133,14 @@ class Served(NamedTuple):
     grid of time (`gateway.delivery.time_grid`), as the request looks among things that it may not know of.
     """
 
-    answer: Callable[[Asked, Any], Awaitable[Any]]
+    answer: Callable[[RequestContext, Any], Awaitable[Any]]
     needs: Callable[["Hub", Permissions, Any], None]
     on_grid: bool = False
 
 
 async def answer(hub: "Hub", endpoint: Endpoint, call: Call) -> Any:
     """The answer to a request, of the type that its class names. Raises `Refusal` or `StoreError`."""
-    request, asked = call.request, Asked(hub, endpoint, call.who or endpoint.principal)
+    request, asked = call.request, RequestContext(hub, endpoint, call.who or endpoint.principal)
     served = served_by(request)
     if asked.permissions.access is None:
         return await served.answer(asked, request)
@@ -160,7 +160,7 @@ def served_by(request: Request[Any]) -> Served:
 # ---- sessions and messages
 
 
-async def _authenticate(asked: Asked, request: Authenticate) -> Principal | Challenge:
+async def _authenticate(asked: RequestContext, request: Authenticate) -> Principal | Challenge:
     hub, endpoint = asked.hub, asked.endpoint
     if endpoint.turned_away is not None:
         raise endpoint.turned_away
@@ -190,7 +190,7 @@ async def _authenticate(asked: Asked, request: Authenticate) -> Principal | Chal
     return principal
 
 
-async def _open_session(asked: Asked, request: OpenSession) -> OpenedSession:
+async def _open_session(asked: RequestContext, request: OpenSession) -> OpenedSession:
     hub, endpoint = asked.hub, asked.endpoint
     if endpoint.has_session:
         raise Refusal(Cause.CONFLICT, "this connection has a session already")
@@ -205,37 +205,37 @@ async def _open_session(asked: Asked, request: OpenSession) -> OpenedSession:
     return await hub.sessions.open(endpoint, request, hub.authenticator.session_user(endpoint.principal))
 
 
-async def _save_session(asked: Asked, request: SaveSession) -> None:
+async def _save_session(asked: RequestContext, request: SaveSession) -> None:
     await asked.hub.sessions.save(asked.endpoint, request)
 
 
-async def _drop_will(asked: Asked, request: DropWill) -> None:
+async def _drop_will(asked: RequestContext, request: DropWill) -> None:
     asked.hub.sessions.drop_will(asked.endpoint)
 
 
-async def _end_session(asked: Asked, request: EndSession) -> None:
+async def _end_session(asked: RequestContext, request: EndSession) -> None:
     await asked.hub.sessions.end(asked.endpoint)
 
 
-async def _recall_key(asked: Asked, request: RecallKey) -> StoredRequest:
+async def _recall_key(asked: RequestContext, request: RecallKey) -> StoredRequest:
     return await recall(asked.hub.store, request.group, request.name)
 
 
-async def _last_value(asked: Asked, request: LastValue) -> Message | None:
+async def _last_value(asked: RequestContext, request: LastValue) -> Message | None:
     return await last_value(asked.hub.store, request.address, now_ms=now_ms())
 
 
-async def _last_values(asked: Asked, request: LastValues) -> LastValuesPage:
+async def _last_values(asked: RequestContext, request: LastValues) -> LastValuesPage:
     return await last_values(asked.hub.store, request, now_ms=now_ms(), readable=asked.permissions.reads)
 
 
-async def _retained(asked: Asked, request: Retained) -> RetainedPage:
+async def _retained(asked: RequestContext, request: Retained) -> RetainedPage:
     if is_sys(request.pattern):
         return asked.hub.sys_topics.page(request, readable=asked.permissions.reads)
     return await retained_page(asked.hub.store, request, now_ms=now_ms(), readable=asked.permissions.reads)
 
 
-async def _find_messages(asked: Asked, request: FindMessages) -> FoundMessages:
+async def _find_messages(asked: RequestContext, request: FindMessages) -> FoundMessages:
     hub, permissions = asked.hub, asked.permissions
     restricted: dict[str, Any] = {}
     if permissions.access is not None:
@@ -248,7 +248,7 @@ async def _find_messages(asked: Asked, request: FindMessages) -> FoundMessages:
     return await hub.finds.find(request, find)
 
 
-async def _list_addresses(asked: Asked, request: ListAddresses) -> Sequence[str]:
+async def _list_addresses(asked: RequestContext, request: ListAddresses) -> Sequence[str]:
     hub = asked.hub
     return await hub.directory.list(
         request.prefix,
@@ -259,37 +259,39 @@ async def _list_addresses(asked: Asked, request: ListAddresses) -> Sequence[str]
     )
 
 
-async def _join_shared(asked: Asked, request: JoinShared) -> Sequence[str | Refusal]:
+async def _join_shared(asked: RequestContext, request: JoinShared) -> Sequence[str | Refusal]:
     return await asked.hub.shared.join(asked.endpoint, request, asked.endpoint.principal.permissions)
 
 
-async def _leave_shared(asked: Asked, request: LeaveShared) -> None:
+async def _leave_shared(asked: RequestContext, request: LeaveShared) -> None:
     await asked.hub.shared.leave(asked.endpoint, request)
 
 
 # ---- requests that a room of its own answers
 
 
-async def _cancel_timer(asked: Asked, request: CancelTimer) -> bool:
+async def _cancel_timer(asked: RequestContext, request: CancelTimer) -> bool:
     return await cancel_timer(asked.hub.store, timer_of(asked.who, request.timer))
 
 
-def _keys(method: Callable[[KeyValues, KeyClient, R], Awaitable[T]]) -> Callable[[Asked, R], Awaitable[T]]:
+def _keys(method: Callable[[KeyValues, KeyClient, R], Awaitable[T]]) -> Callable[[RequestContext, R], Awaitable[T]]:
     return lambda asked, request: asked.hub.keys.answer(method, KeyClient(asked.endpoint, asked.permissions), request)
 
 
-def _groups(method: Callable[[ConsumerGroups, GroupClient, R], Awaitable[T]]) -> Callable[[Asked, R], Awaitable[T]]:
+def _groups(
+    method: Callable[[ConsumerGroups, GroupClient, R], Awaitable[T]],
+) -> Callable[[RequestContext, R], Awaitable[T]]:
     return lambda asked, request: asked.hub.groups.answer(method, GroupClient(asked.endpoint, asked.who), request)
 
 
-def _push(method: Callable[[PushRegistry, Principal, R], Awaitable[T]]) -> Callable[[Asked, R], Awaitable[T]]:
+def _push(method: Callable[[PushRegistry, Principal, R], Awaitable[T]]) -> Callable[[RequestContext, R], Awaitable[T]]:
     return lambda asked, request: method(asked.hub.push.registry, asked.who, request)
 
 
 def _queues(
     method: Callable[[NamedQueues], Callable[[Endpoint, R], Awaitable[T]]],
-) -> Callable[[Asked, R], Awaitable[T]]:
-    def ask(asked: Asked, request: R) -> Awaitable[T]:
+) -> Callable[[RequestContext, R], Awaitable[T]]:
+    def ask(asked: RequestContext, request: R) -> Awaitable[T]:
         queues = asked.hub.queues
         return queues.answer(method(queues)(asked.endpoint, request))
 
@@ -301,7 +303,7 @@ def _queues(
 
 def _served(
     kind: type[Request[T]],
-    answer: Callable[[Asked, Any], Awaitable[T]],
+    answer: Callable[[RequestContext, Any], Awaitable[T]],
     needs: Callable[["Hub", Permissions, Any], None],
     *,
     on_grid: bool = False,

@@ -56,7 +56,7 @@ class MasterHealth:
             self.stalled = stalled
             self._context.speak()
         self._full_ms = _since(self._full_ms, full, now_ms)
-        self._damaged_ms = _since(self._damaged_ms, self._context.repairing.stands_aside, now_ms)
+        self._damaged_ms = _since(self._damaged_ms, self._context.repairing.needs_repair, now_ms)
         if self.relieving is not None or now_ms < self._context.relief_ms:
             return
         if self._full_ms is not None and now_ms - self._full_ms >= FULL_MS:

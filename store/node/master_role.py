@@ -82,7 +82,7 @@ class MasterRole:
         self._snapshots = SnapshotSender(context.disk.data_dir)
         self._told = (store.log.confirmed, store.log.confirmed)  # to the store: confirmed, acknowledged
         self._refused: str | None = None  # why the store refuses appends, as it was told
-        self._core.damaged(context.repairing.stands_aside)
+        self._core.damaged(context.repairing.needs_repair)
         self._rounds = Rounds(self._core, context, self._pump_soon)
         self._pumping = False  # it will be done on the loop's next turn
         self._asking: asyncio.Task[None] | None = None
@@ -166,9 +166,9 @@ class MasterRole:
         """See `ReplicationHooks`."""
         self.context.repairing.look()
 
-    def stand_aside(self) -> None:
+    def repair_changed(self) -> None:
         """The log has damage that is to be repaired, or has none any more; what waits for a repair is tried again."""
-        self._core.damaged(self.context.repairing.stands_aside)
+        self._core.damaged(self.context.repairing.needs_repair)
         for stream in self._streams.values():
             stream.news.set()
         self._pump_soon()

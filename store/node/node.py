@@ -370,7 +370,7 @@ class StoreNode:
     def _damage_changed(self) -> None:
         """The log is damaged, or is no more, or in other places."""
         if self.role is not None:
-            self.role.stand_aside()
+            self.role.repair_changed()
         self._speak()
 
     # ---- the controllers
@@ -436,7 +436,7 @@ class StoreNode:
                 failed=self.failed.done(),
                 stalled=isinstance(self.role, MasterRole) and self.role.health.stalled,
                 full=self.disk.full,
-                damaged=repairer.stands_aside,
+                damaged=repairer.needs_repair,
                 cut_short=repairer.cut_short,
                 damages=len(repairer.damages),
                 damaged_bytes=repairer.damaged_bytes,

@@ -45,10 +45,10 @@ class RepairServices(Protocol):
 class Repairing(Protocol):
     """The repair of the log's damages, beside the roles.
 
-    `stands_aside`: there is damage that another replica may have sound. `cut_short`: the log has lost its end.
+    `needs_repair`: there is damage that another replica may have sound. `cut_short`: the log has lost its end.
     """
 
-    stands_aside: bool
+    needs_repair: bool
     cut_short: bool
 
     def look(self) -> None:

@@ -73,7 +73,7 @@ class ReplicaRole:
             unclean=context.disk.unclean,
             pace=context.pace,
         )
-        self._core.damaged(context.repairing.stands_aside)
+        self._core.damaged(context.repairing.needs_repair)
         self._confirmed = store.log.confirmed  # as the store was told
         self._stream: MasterStream | None = None
         self._fetching: asyncio.Task[None] | None = None
@@ -169,9 +169,9 @@ class ReplicaRole:
         """See `ReplicationHooks`."""
         self.context.repairing.look()
 
-    def stand_aside(self) -> None:
+    def repair_changed(self) -> None:
         """The log has damage that is to be repaired, or has none any more: the master is told."""
-        self._core.damaged(self.context.repairing.stands_aside)
+        self._core.damaged(self.context.repairing.needs_repair)
         self._after()
 
     def failed(self, error: StoreError) -> None:

@@ -190,7 +190,7 @@ class _Process:
         if node is not None and node.disk.full and not node.failed.done():
             reasons.append("the disk is full: nothing is written until it has room (store.disk_reserve_bytes)")
         repairer = None if node is None else node.repairer
-        if repairer is not None and repairer.stands_aside and (repairer.damages or repairer.unusable):
+        if repairer is not None and repairer.needs_repair and (repairer.damages or repairer.unusable):
             reasons.append(repairer.describe())
         failed = node is not None and node.failed.done()
         warnings = () if node is None else _warnings(node)
@@ -303,7 +303,7 @@ def _is_behind(node: StoreNode) -> bool:
 def _warnings(node: StoreNode) -> tuple[str, ...]:
     """Returns what no replica has, and waiting does not bring back; at the master, also replicas that do not count."""
     repairer = node.repairer
-    lost = (repairer.describe(),) if repairer and repairer.damages and not repairer.stands_aside else ()
+    lost = (repairer.describe(),) if repairer and repairer.damages and not repairer.needs_repair else ()
     if not isinstance(node.role, MasterRole) or node.group is None:
         return lost
     return (*lost, *group_health(node.group, None).warnings)

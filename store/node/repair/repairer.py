@@ -55,7 +55,7 @@ class Repairer:
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.damages: Sequence[Damage] = ()  # that are open, as it was looked last
-        self.stands_aside = False
+        self.needs_repair = False
         self.cut_short = False
         self.unusable = False  # its store cannot be opened
         self.views_damaged = False  # which is for opening the store again, not for the repair
@@ -82,7 +82,7 @@ class Repairer:
         """See which damages there are now, and begin with their repair."""
         context, store = self._context, self._disk.store
         if context is not None and store is None and self._disk.unusable is not None and not self.unusable:
-            self.unusable = self.stands_aside = self.cut_short = True  # nobody knows how far the log was
+            self.unusable = self.needs_repair = self.cut_short = True  # nobody knows how far the log was
             self._changed()
         if context is None or store is None:
             return
@@ -95,11 +95,11 @@ class Repairer:
         inside = [(one.start, min(one.end, end)) for one in self.damages if one.start < end]
         self._core.look(inside, self._peers(context), now_ms=context.now_ms())
         self.cut_short = any(one.end > end for one in self.damages)  # what is behind the end comes from the master
-        self.stands_aside = self.cut_short or self._core.repairable or self.views_damaged
+        self.needs_repair = self.cut_short or self._core.repairable or self.views_damaged
         self._say_lost()
         told: tuple[object, ...] = ()
         if self.damages or self.views_damaged:
-            told = (self.stands_aside, self.cut_short, self.damages, self.lost_bytes, self._asking)
+            told = (self.needs_repair, self.cut_short, self.damages, self.lost_bytes, self._asking)
         if told != self._told or opened:
             self._told = told
             self._changed()

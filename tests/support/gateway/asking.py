@@ -6,11 +6,11 @@ from typing import Any
 
 from gateway.domain.principal import Principal
 from gateway.port.adapter import Request
-from gateway.runtime.requests import Asked, served_by
+from gateway.runtime.requests import RequestContext, served_by
 
 ANYBODY = Principal(name="")
 
 
 def ask(connection: Any, request: Request[Any], *, who: Principal = ANYBODY, **parts: Any) -> Awaitable[Any]:
     """The answer to a request; `parts` are those of the hub that it needs: `keys`, `groups`, `queues`."""
-    return served_by(request).answer(Asked(SimpleNamespace(**parts), connection, who), request)  # type: ignore[arg-type]
+    return served_by(request).answer(RequestContext(SimpleNamespace(**parts), connection, who), request)  # type: ignore[arg-type]

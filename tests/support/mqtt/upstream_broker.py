@@ -9,7 +9,7 @@ from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties
 from adapters.mqtt.upstream import MqttUpstream
 from gateway.bridges.addresses import Places, Subscription
 from gateway.domain.errors import Refusal
-from gateway.port.bridge import Terms, Wanted
+from gateway.port.bridge import Terms, UpstreamFilter
 from store.api.message import Message
 
 VERSIONS = {"5.0": 5, "3.1.1": 4}
@@ -32,7 +32,7 @@ def terms(*subscriptions: Subscription, **changes: Any) -> Terms:
             "receive_maximum": 10,
             "pending_bytes_max": 1 << 20,
             "message_bytes_max": 1 << 10,
-            "wanted": [Wanted(one.pattern, one.qos) for one in subscriptions],
+            "wanted": [UpstreamFilter(one.pattern, one.qos) for one in subscriptions],
             "placing": Places("up", subscriptions),
             **changes,
         }

@@ -233,7 +233,7 @@ async def test_a_new_stream_of_commands_ends_the_clients_older_one(one):
             assert wire.decode(await streams[-1].read(), wire.Greeting).term == one.nodes[1].leading
         assert await end_of(streams[0]) is not grpc.StatusCode.OK
         command = CreateTopic(name="a", queues=1, topics_max=9, queues_max=9, time_ms=1)
-        await streams[1].write(wire.encode([wire.Asked(1, encode_command(command))]))
+        await streams[1].write(wire.encode([wire.NumberedRequest(1, encode_command(command))]))
         while not (answers := wire.decode(await streams[1].read(), wire.Answers).answers):
             pass
         assert wire.decode_answer(answers[0].answer).name == "a"

@@ -9,7 +9,7 @@ from gateway.delivery.fanout import Fanout
 from gateway.domain.errors import Cause
 from gateway.domain.principal import Principal
 from gateway.domain.session_user import NotItsUser, SessionUser, check_user, user_of
-from gateway.ownership.owner_keys import OwnerRecord, WantedRecord, decode_owner, decode_wanted
+from gateway.ownership.owner_keys import OwnerRecord, ReleaseRequest, decode_owner, decode_release_request
 from gateway.port.adapter import Close, OpenSession, Outcome, SaveSession, Will
 from gateway.security.auth import Authenticator
 from gateway.security.auth_settings import AuthConfig
@@ -126,7 +126,9 @@ def test_records_are_read_by_versions_before_and_after():
 
 def test_owners_keys_are_read_by_versions_before_and_after():
     assert decode_owner(msgspec.msgpack.encode({"name": "n", "proxy": "p"})) == OwnerRecord("n", "p")
-    assert decode_wanted(msgspec.msgpack.encode({"name": "n", "by": "a", "of": "b"})) == WantedRecord("n", "a", "b")
+    assert decode_release_request(msgspec.msgpack.encode({"name": "n", "by": "a", "of": "b"})) == ReleaseRequest(
+        "n", "a", "b"
+    )
     assert msgspec.msgpack.encode(OwnerRecord("n", "p")) == msgspec.msgpack.encode({"name": "n", "proxy": "p"})
     assert decode_owner(msgspec.msgpack.encode(OwnerRecord("n", "p", ONE))) == OwnerRecord("n", "p", ONE)
 

@@ -14,8 +14,8 @@ from gateway.process import worker_messages
 from gateway.process.worker_messages import (
     LENGTH,
     MESSAGE_BYTES_MAX,
-    Told,
     WorkerMessageError,
+    WorkerOrders,
     check_length,
     decode,
     encode,
@@ -24,7 +24,7 @@ from gateway.security.passwords import hash_password
 
 
 def orders(pages="/run/worker-1.sock", **tables):
-    return Told(config=load(environ={}, overrides=tables), pages=Path(pages))
+    return WorkerOrders(config=load(environ={}, overrides=tables), pages=Path(pages))
 
 
 def body(told):
@@ -35,7 +35,7 @@ def body(told):
 
 def test_the_example_configuration_arrives_as_it_was():
     example = Path(__file__).parents[4] / "headgate.example.toml"
-    told = Told(config=load(example, {}), pages=Path("pages"))
+    told = WorkerOrders(config=load(example, {}), pages=Path("pages"))
     assert decode(body(told)) == told
 
 

@@ -5,7 +5,14 @@ import asyncio
 import pytest
 
 from gateway.domain.session_user import NotItsUser, SessionUser
-from gateway.ownership.owner_keys import OwnerRecord, WantedRecord, decode_owner, encode, owner_key, wanted_key
+from gateway.ownership.owner_keys import (
+    OwnerRecord,
+    ReleaseRequest,
+    decode_owner,
+    encode,
+    owner_key,
+    release_request_key,
+)
 from gateway.port.adapter import SaveSession
 from store.local.local import LocalStore
 from tests.support.gateway.proxies_rig import TTL_S, Proxy, until
@@ -115,7 +122,7 @@ async def test_who_asks_too_late_is_refused(two, monkeypatch):
     monkeypatch.setattr(two.one.sessions, "on_release_requested", late)
     two.other.owners.takeover_s = 0.2
     mallory = asyncio.ensure_future(two.other.open(user=MALLORY))
-    await until(lambda: two.store.keys.get(wanted_key(NAME)))
+    await until(lambda: two.store.keys.get(release_request_key(NAME)))
     alice, _ = await two.one.open(user=ALICE, expiry_s=0)
     assert nobody.superseded == 1
     heard.set()
@@ -179,7 +186,9 @@ async def test_a_session_that_ended_with_its_proxy_is_anybodys(two):
 async def test_a_proxy_of_before_is_given_what_it_asks_for(two):
     """It does not say for whom, and would take it by force."""
     alice, _ = await two.one.open(user=ALICE)
-    await two.store.keys.put(wanted_key(NAME), encode(WantedRecord(NAME, two.other.owners.id, two.one.owners.id)))
+    await two.store.keys.put(
+        release_request_key(NAME), encode(ReleaseRequest(NAME, two.other.owners.id, two.one.owners.id))
+    )
     await until(lambda: alice.superseded)
     await until(lambda: _owned_by(two, two.other))
 

@@ -90,7 +90,7 @@ async def whole(group):
     """All replicas are in sync and have no damage."""
     await group.in_sync()
     await until(lambda: not any(node.repairer.damages for node in group.nodes.values()), PATIENCE_S)
-    await until(lambda: not any(node.repairer.stands_aside for node in group.nodes.values()), PATIENCE_S)
+    await until(lambda: not any(node.repairer.needs_repair for node in group.nodes.values()), PATIENCE_S)
     await group.settled()
     assert len({log_bytes(group.directory / name) for name in group.names}) == 1
 

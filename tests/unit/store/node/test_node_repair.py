@@ -68,7 +68,7 @@ def scrub(group, name):
 
 async def repaired(group, name, count=1):
     def whole():
-        store, aside = group.nodes[name].disk.store, group.nodes[name].repairer.stands_aside
+        store, aside = group.nodes[name].disk.store, group.nodes[name].repairer.needs_repair
         return store is not None and store.damages_repaired >= count and not store.is_damaged and not aside
 
     await until(whole, PATIENCE_S)
@@ -252,7 +252,7 @@ async def test_what_every_replica_has_damaged_is_said_to_be_lost_and_the_group_g
         await group.in_sync()
         await append(group.store(), frame((16, b"more")))
         for node in group.nodes.values():
-            assert not node.repairer.stands_aside
+            assert not node.repairer.needs_repair
             process = _Process(store_settings(load(None, {})))
             process.node = node  # which serves all the rest: whoever waits for it to be ready would wait for ever
             await until(lambda process=process: process.ready().ready, PATIENCE_S)

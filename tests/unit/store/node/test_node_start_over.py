@@ -172,7 +172,7 @@ async def test_a_replica_that_cannot_be_opened_is_not_electable_while_no_master_
         assert [path.read_bytes() for path in sorted(log.iterdir())[-2:]] == before
         await group.start(master)
         await group.in_sync()
-        await until(lambda: not group.nodes[replica].repairer.stands_aside, PATIENCE_S)
+        await until(lambda: not group.nodes[replica].repairer.needs_repair, PATIENCE_S)
 
 
 async def test_the_only_replica_of_a_group_is_not_started_with_damaged_epochs_and_a_damaged_log(tmp_path, controllers):

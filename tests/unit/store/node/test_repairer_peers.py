@@ -164,9 +164,9 @@ async def test_a_replica_that_is_of_no_use_spoils_nothing_and_the_next_one_is_as
     rig.answers[LIAR] = lambda asked: LIES[lie](rig, asked)
     assert rig.disk.store.is_damaged
     rig.repairer.begin(rig.context)
-    assert rig.repairer.stands_aside
+    assert rig.repairer.needs_repair
     await until(lambda: not rig.disk.store.is_damaged)
-    await until(lambda: not rig.repairer.stands_aside)
+    await until(lambda: not rig.repairer.needs_repair)
     assert [replica for replica, *_ in rig.asked] == [LIAR, HONEST]
     assert rig.same()
     assert rig.repairer.describe() == ""
@@ -182,7 +182,7 @@ async def test_replicas_that_all_lie_are_asked_seldom_and_complained_of_once(rig
     assert asyncio.get_running_loop().time() - began_s > 0.5  # the pauses grow
     complaints = [one for one in caplog.records if "does not help with the repair" in one.getMessage()]
     assert [one.levelname for one in complaints] == ["ERROR", "ERROR"]
-    assert rig.repairer.stands_aside
+    assert rig.repairer.needs_repair
     await until(lambda: "waiting for a replica to repair from" in rig.repairer.describe())
     assert not rig.same()
 
@@ -191,7 +191,7 @@ async def test_what_no_replica_has_is_lost_and_nobody_has_to_stand_aside_for_it(
     rig.answers = dict.fromkeys((HONEST, LIAR), lambda asked: [RangeEnd(asked.end)])
     rig.repairer.begin(rig.context)
     await until(lambda: rig.repairer.lost_bytes)
-    assert not rig.repairer.stands_aside
+    assert not rig.repairer.needs_repair
     [damage] = rig.repairer.status
     assert damage.lost
     assert rig.repairer.describe().endswith("of them lost, as no replica has them")
@@ -240,7 +240,7 @@ async def sealed(rig):
     """The rig, repaired, with the seals of all closed segments."""
     store = rig.disk.store
     rig.repairer.begin(rig.context)
-    await until(lambda: not rig.repairer.stands_aside)
+    await until(lambda: not rig.repairer.needs_repair)
     store.replication.confirm(store.replication.end)
     await until(lambda: store.log.confirmed == store.replication.end)
     await until(lambda: store.seals() and store.seals()[-1].end == store.core.engine.log.sealed)
@@ -265,7 +265,7 @@ async def test_a_segment_of_which_the_others_have_other_frames_is_repaired_and_s
     sealed.digests = dict.fromkeys((LIAR, HONEST), lambda one: b"x" * 16 if one == other else sealed.own[one])
     await sealed.agreement.look()
     assert store.is_damaged
-    assert sealed.repairer.stands_aside
+    assert sealed.repairer.needs_repair
     await until(lambda: not store.is_damaged)
     assert [(start, end) for _, start, end in sealed.asked] == [other]
     assert "the other replicas have other frames than this one" in caplog.text
