@@ -185,7 +185,7 @@ def package(
 ) -> None:
     """Write the package that `spark-submit --py-files` ships to a cluster."""
     try:
-        from spark.shell.package import write_package  # noqa: PLC0415 - an extra, and slow to load
+        from spark.job.package import write_package  # noqa: PLC0415 - an extra, and slow to load
     except ImportError as error:
         raise SparkFailed(f"Spark is not installed ({error.name}); pip install 'headgate[spark]'") from error
     typer.echo(f"{write_package(file):,} modules in {file}; spark-submit --py-files {file} job.py")

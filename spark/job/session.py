@@ -1,5 +1,6 @@
 """A local Spark: finds a Java it can run on, and builds a session that keeps to this machine."""
 
+import atexit
 import os
 import re
 import shutil
@@ -7,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from tempfile import mkdtemp
 
 from pyspark.sql import SparkSession
 
 from spark.errors import MissingJdk
+from spark.job.package import PACKAGE, write_package
 
 JAVA_MIN = 17
 REGISTERED = "HEADGATE_SPARK_REGISTERED"  # in the environment: the module for Spark's own search offers nothing
@@ -91,9 +94,10 @@ def build_session(
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session on this machine, with the `headgate` source registered. Raises `MissingJdk` before anything starts.
+    """A session with the `headgate` source registered. Raises `MissingJdk` before anything starts.
 
-    It listens on loopback only, shows no web page, and logs warnings. `settings` go over everything set here.
+    It listens on loopback only, shows no web page, and logs warnings. `settings` go over everything set here. With the
+    `master` of a cluster the package is shipped to its workers, which have the packages that Headgate needs.
     """
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -106,8 +110,18 @@ def build_session(
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
+    if master is not None and not master.startswith("local"):
+        _ship(session)
     register(session)
     return session
+
+
+def _ship(session: SparkSession) -> None:
+    """Has every worker of a cluster get the package; the driver serves it until it ends."""
+    directory = Path(mkdtemp(prefix="headgate-package-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    write_package(directory / PACKAGE)
+    session.sparkContext.addPyFile(str(directory / PACKAGE))
 
 
 def register(session: SparkSession) -> None:

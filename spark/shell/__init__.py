@@ -1,4 +1,4 @@
-"""Sessions for people: the log and the tables as views, SQL from the command line, and the package for a cluster.
+"""Sessions for people: the log and the tables as views, and SQL from the command line.
 
     from spark.shell import open_session
     session = open_session("127.0.0.1:8081", tables="headgate-data/telemetry")

@@ -42,10 +42,15 @@ def open_session(
     session = build_session(
         name, cores=cores, driver_memory=driver_memory, master=master, local_dir=local_dir, settings=settings
     )
-    session.read.format("headgate").options(**chosen).load().createOrReplaceTempView(LOG)
+    add_log(session, chosen)
     if place is not None:
         refresh(session, place)
     return session
+
+
+def add_log(session: SparkSession, options: Mapping[str, str]) -> None:
+    """Makes the view `log`: the log as the source reads it with these options. Every query reads what there is then."""
+    session.read.format("headgate").options(**options).load().createOrReplaceTempView(LOG)
 
 
 def local_place(tables: str | Path) -> Place:

@@ -53,7 +53,7 @@ class StoreService:
         *,
         by_first_level: bool = False,
     ) -> None:
-        self._by_first_level = by_first_level
+        self.by_first_level = by_first_level
         self.store = store
         self.node = node
         self._controller = controller
@@ -144,7 +144,7 @@ class StoreService:
         return wire.encode(await self._reading().queues.offset_at_time(QueueNumber(asked.queue), asked.time_ms))
 
     async def _health(self, _request: bytes) -> bytes:
-        return wire.encode(wire.HealthAnswer(self._reading().log.confirmed, self._streams, self._by_first_level))
+        return wire.encode(wire.HealthAnswer(self._reading().log.confirmed, self._streams, self.by_first_level))
 
     # ---- the stream
 

@@ -31,6 +31,23 @@ def cpu_s(session: int) -> float:
     return sum(int(fields[11]) + int(fields[12]) for fields in _stats(session)) / TICKS_PER_S
 
 
+def descendants_cpu_s(pid: int) -> float:
+    """The processor time of a process's children, theirs and so on, with that of those which have ended."""
+    spent: dict[int, tuple[int, int]] = {}  # by process: its parent, its ticks
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+            except OSError:  # it has ended meanwhile
+                continue
+            spent[int(entry.name)] = int(fields[1]), sum(map(int, fields[11:15]))
+    found, parents = 0, {pid}
+    while parents:
+        parents = {one for one, (parent, _) in spent.items() if parent in parents}
+        found += sum(spent[one][1] for one in parents)
+    return found / TICKS_PER_S
+
+
 def memory_mb(name: str, pid: int | str = "self") -> float:
     """A process's memory as /proc/PID/status names it (proc(5)): VmHWM, VmRSS, RssAnon and the like."""
     for line in Path(f"/proc/{pid}/status").read_text("utf-8").splitlines():

@@ -95,7 +95,7 @@ def test_batch_options(session, served):
 
 
 def test_what_is_wanted_is_chosen_before_rows_are_made(session, served):
-    served.service._by_first_level = True  # as a gateway without routes says
+    served.service.by_first_level = True  # as a gateway without routes says
     fill(served, 100)
     fill(served, 10, queues=(18,))
     chosen = {"columns": "device,queue,offset", "filter": "telemetry/+", "device": '["d1", "d3"]'}

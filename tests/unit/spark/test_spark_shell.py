@@ -11,12 +11,14 @@ pytest.importorskip("deltalake")
 pytest.importorskip("pyspark")
 
 from pyspark.sql import Row
+from typer.testing import CliRunner
 
+from gateway.cli import spark as cli_spark
 from gateway.cli.spark import SparkFailed, pair
-from spark.errors import BadOption
+from spark.errors import BadOption, MissingJdk
 from spark.job.failures import gist
+from spark.job.package import write_package
 from spark.shell import open_session, statements
-from spark.shell.package import write_package
 
 
 @pytest.mark.parametrize(
@@ -125,3 +127,32 @@ def test_a_worker_finds_the_source_in_the_package_alone(tmp_path):
         check=False,
     )
     assert ran.stdout.strip() == f"{target}/spark/source/datasource.py", ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sql", "select 1", "--option", "filtre=a/#"], "option filtre is not an option; filter is"),
+        (["sql", "select 1", "--option", "filter=a/#/b"], "option filter cannot be 'a/#/b'"),
+        (["sql", "select 1", "--target", "nowhere"], "it must be HOST:PORT"),
+        (["sql", "select 1"], "Spark needs a JDK"),
+        (["shell"], "Spark needs a JDK"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(arguments, message, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def missing():
+        raise MissingJdk("Spark needs a JDK 17 or newer and there is none")
+
+    monkeypatch.setattr("spark.job.session.find_java_home", missing)
+    result = CliRunner().invoke(cli_spark.app, arguments)
+    assert isinstance(result.exception, SparkFailed)
+    assert message in str(result.exception)
+    assert "\n" not in str(result.exception)
+
+
+def test_the_package_is_written_by_the_command_line(tmp_path):
+    result = CliRunner().invoke(cli_spark.app, ["package", str(tmp_path / "headgate.zip")])
+    assert "spark-submit --py-files" in result.output
+    assert zipfile.is_zipfile(tmp_path / "headgate.zip")

@@ -288,3 +288,37 @@ def test_errors_keep_their_kind_on_the_wire():
     assert revived.first == 10
     for junk in (b"", b"\x01", wire.encode(("Exception", ("x",))), wire.encode(("OffsetOutOfRange", (1,)))):
         assert wire.revive(junk) is None
+
+
+def test_the_next_target_is_asked_while_one_is_away(served):
+    want = fill(served, 1_000)
+    other = Serving(served.store, served.controller)
+    try:
+        other.start()
+        both = f"{served.target},{other.target}"
+        with RemoteReader(both, retry_s=30) as reader, RemoteReader(both, retry_s=30, first=1) as from_the_second:
+            found = []
+            for frame, rows, _ in reader.fetch(16, 0):
+                if not found:
+                    served.stop()
+                found += [decode(frame.record(row)).body for row in rows.tolist()]
+            assert found == want[16]
+            assert reader.bounds([17])[17].next == from_the_second.bounds([17])[17].next == len(want[17])
+            other.stop()
+            served.start()
+            assert from_the_second.topics() == reader.topics()
+            served.stop()
+        with (
+            RemoteReader(both, retry_s=0.3) as reader,
+            pytest.raises(StoreUnreachable, match=f"{served.target},{other.target}: UNAVAILABLE"),
+        ):
+            reader.topics()
+    finally:
+        other.close()
+
+
+def test_readers_are_told_whether_first_levels_name_the_topics(served, reader):
+    assert not reader.health().by_first_level
+    served.service.by_first_level = True
+    assert reader.health().by_first_level
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode([7, 0]), type=wire.HealthAnswer) == wire.HealthAnswer(7, 0)

@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
+PACKAGE: Final = "headgate.zip"
 PACKAGES: Final = ("spark", "store", "controller", "pyspark_headgate")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the same zip of the same files
 
