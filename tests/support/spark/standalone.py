@@ -80,7 +80,7 @@ class Standalone:
         self.processes[name].wait(20)
 
     def log(self, name: str) -> str:
-        """What a process has said."""
+        """Returns what a process has said."""
         return (self.directory / f"{name}.log").read_text(errors="replace")
 
     def _spawn(self, name: str, main: str, *arguments: str) -> None:

@@ -116,7 +116,9 @@ def test_a_worker_finds_the_source_in_the_package_alone(tmp_path):
     assert "spark/source/datasource.py" in names
     assert not [name for name in names if name.startswith(("gateway/", "tests/")) or "__pycache__" in name]
     site = next(path for path in sys.path if path.endswith("site-packages"))
-    script = "import spark.source.datasource as it, pyspark_headgate; print(it.__file__)"
+    script = (
+        "import os; import spark.source.datasource as it, pyspark_headgate; print(it.__file__, *os.environ.values())"
+    )
     ran = subprocess.run(
         [sys.executable, "-S", "-c", script],
         env={"PYTHONPATH": f"{target}:{site}"},  # of which the links to this repository are not followed
@@ -126,7 +128,9 @@ def test_a_worker_finds_the_source_in_the_package_alone(tmp_path):
         timeout=100,
         check=False,
     )
-    assert ran.stdout.strip() == f"{target}/spark/source/datasource.py", ran.stderr
+    found, *environ = ran.stdout.split()
+    assert found == f"{target}/spark/source/datasource.py", ran.stderr
+    assert sys.executable in environ  # PYSPARK_PYTHON: Spark's workers run the same Python, activated or not
 
 
 @pytest.mark.parametrize(
