@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import importlib.util
 import ssl
+import sys
 from collections.abc import Iterable, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple
@@ -10,6 +12,11 @@ from typing import Any, Final, NamedTuple
 import httpcore
 
 from gateway.push.guard import SinkGuard, SinkRefused, SinkUnreachable, resolve
+
+# With every request httpcore looks for sniffio, which it does without. Where that is not installed the search through
+# all directories takes a third of a request's processor time: 0.9 ms with it, 0.6 without. None ends it at once.
+if "sniffio" not in sys.modules and importlib.util.find_spec("sniffio") is None:
+    sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 ANSWER_BYTES_MAX: Final = 64 << 10  # of an answer's body, which nobody looks at; a longer one costs its connection
 CONNECT_S: Final = 10.0

@@ -320,3 +320,20 @@ def test_what_no_subscription_can_be(shared_gateway: Any, body: dict[str, Any], 
         assert answer.headers["content-type"] == "application/problem+json"
         assert words in answer.json()["detail"]
         assert client.get("/subscriptions").json() == []
+
+
+def test_another_gateway_is_a_sink_that_consents(
+    client: httpx.Client, new_gateway: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "other.toml"
+    file.write_text('[adapters.http]\nwebhook_origins = ["gateway.example.com"]\nevent_window_s = 3600\n')
+    other = new_gateway("--config", str(file)).start()
+    body = {"sink": f"{other.url}/events", "protocol": "HTTP", "config": {"addresses": ["across/#"]}}
+    assert client.post("/subscriptions", json={**body, "protocolsettings": QUICK}).status_code == 201
+    for number in range(50):
+        headers = {**EVENT, "ce-id": str(number), "ce-subject": "across/x", "ce-partitionkey": "k"}
+        assert client.post("/events", content=b"%d" % number, headers=headers).status_code == 200
+    with httpx.Client(base_url=other.url, timeout=TIMEOUT_S, trust_env=False) as there:
+        until(lambda: there.get("/topics/across/x").text == "49", "not all have come")
+        last = there.get("/topics/across/x")
+    assert (last.headers["ce-source"], last.headers["ce-colour"]) == ("/plant/7", "rote%20Gr%C3%BCtze")
