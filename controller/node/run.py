@@ -13,8 +13,6 @@ from controller.api.commands import Limits
 from controller.disk.migration import RAFT
 from controller.node.node import ControllerNode
 from controller.node.service import ControllerService
-from controller.raft import Settings
-from controller.wire.wire import COMMAND_BYTES_MAX
 from store.base import logs
 from store.base.admin import AdminServer, AdminSettings, ReadyState, process_registry
 from store.base.clock import now_ms
@@ -55,7 +53,6 @@ async def _run(run: Run, said: ControllerRun) -> None:
             limits=said.limits,
             now_ms=now_ms,
             credentials=said.channel_credentials,
-            settings=Settings(proposal_bytes_max=COMMAND_BYTES_MAX),
             tick_s=said.tick_ms / 1000,
         )
     except (ControllerError, OSError) as error:

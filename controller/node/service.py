@@ -54,6 +54,7 @@ from controller.wire.wire import (
     encode_answer,
 )
 from store.base import listening
+from store.base.streams import FIXED_WINDOW
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +99,7 @@ class ControllerService:
                 ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MIN_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
+                *FIXED_WINDOW,
             ),
             maximum_concurrent_rpcs=STREAMS_MAX,
         )

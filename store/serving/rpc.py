@@ -23,6 +23,7 @@ from store import pipes
 from store.api.client import StoreClient
 from store.base import listening
 from store.base.errors import OffsetOutOfRange, StoreClosed, StoreError
+from store.base.streams import FIXED_WINDOW
 from store.format.frame import QueueNumber, QueueOffset
 from store.rpc import wire
 from store.rpc.paths import MESSAGE_BYTES_MAX, NODE_SERVICE
@@ -87,6 +88,7 @@ class StoreService:
                 ("grpc.max_send_message_length", SENT_BYTES_MAX),
                 ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MIN_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
+                *FIXED_WINDOW,
             ),
             maximum_concurrent_rpcs=CALLS_MAX,
         )

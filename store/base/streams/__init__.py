@@ -11,10 +11,11 @@ Every package may import this room. It imports nothing of the product.
 from store.base.streams.backoff import Backoff
 from store.base.streams.connecting import Silence, keep_connected, until_one_ends
 from store.base.streams.errors import ERROR_KEY, ErrorTable
-from store.base.streams.stream import Stream, of_call, open_channel, opened
+from store.base.streams.stream import FIXED_WINDOW, Stream, of_call, open_channel, opened
 
 __all__ = [
     "ERROR_KEY",
+    "FIXED_WINDOW",
     "Backoff",
     "ErrorTable",
     "Silence",

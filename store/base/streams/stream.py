@@ -13,6 +13,11 @@ from store.base.streams.errors import ErrorTable
 _BROKEN = (grpc.aio.BaseError, grpc.RpcError, asyncio.InvalidStateError)
 
 
+WINDOW_BYTES = 4 << 20  # that a peer may send of one stream before it is read
+# gRPC would measure the window that suits a connection, by a ping for each message of a quiet stream and its answer.
+FIXED_WINDOW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", WINDOW_BYTES))
+
+
 def open_channel(target: str, credentials: Any, *, message_bytes_max: int) -> Any:
     """A gRPC channel of its own to a node ("host:port"); `credentials` are a channel's, or None."""
     options = (
@@ -21,6 +26,7 @@ def open_channel(target: str, credentials: Any, *, message_bytes_max: int) -> An
         ("grpc.enable_http_proxy", 0),  # a node is reached directly, whatever the environment says of proxies
         ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, which ends with the channel
         ("grpc.enable_retries", 0),  # what is sent again is decided here
+        *FIXED_WINDOW,
     )
     if credentials is None:
         return grpc.aio.insecure_channel(target, options=options)
