@@ -1,4 +1,8 @@
-"""The limits of a bucket's state, applied: room is made for new devices, and what is stale is forgotten."""
+"""The limits of a bucket's state, applied: room is made for new devices, and what is stale is forgotten.
+
+Stale is by the newest record that the job has read. While nothing comes at all nothing is forgotten, and an old log
+that is read at once leaves the latest values that it ends with.
+"""
 
 from typing import NamedTuple
 
@@ -23,17 +27,17 @@ class Kept(NamedTuple):
 
 def make_room(plan: Plan, state: BucketState, names: pa.ChunkedArray) -> Kept:
     """Forgets devices where the records of `names` bring more than there may be."""
-    gone = crowded_out(state.devices, names, plan.capacity, _clock_ms(plan))
+    gone = crowded_out(state.devices, names, plan.capacity, plan.newest_ms)
     return _without(state, gone) if len(gone) else Kept(state)
 
 
 def drop_stale(plan: Plan, state: BucketState) -> Kept:
     """Forgets the devices and series that nothing came from for long, and marks of series that nobody knows."""
     devices = series = 0
-    old = stale(state.devices, "last_seen", _clock_ms(plan), plan.capacity)
+    old = stale(state.devices, "last_seen", plan.newest_ms, plan.capacity)
     if old is not None:
         state, devices, series = _without(state, state.devices["device"].filter(pa.array(old)))
-    old = stale(state.latest, "stored_at", _clock_ms(plan), plan.capacity)
+    old = stale(state.latest, "stored_at", plan.newest_ms, plan.capacity)
     if old is not None:
         state = state._replace(latest=state.latest.filter(pa.array(~old)))
         state = state._replace(series=state.series.filter(pa.array(has_series(state.series, state.latest))))
@@ -60,7 +64,3 @@ def _pruned(state: BucketState, *, at_once: bool) -> BucketState:
         if held.num_rows > state.latest.num_rows + spare:
             kept[table] = marks.prune(held, has_series(held, state.latest))
     return state._replace(marks={**state.marks, **kept}) if kept else state
-
-
-def _clock_ms(plan: Plan) -> int:
-    return plan.settled_ms + plan.watermark_ms

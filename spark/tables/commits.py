@@ -134,6 +134,7 @@ class Commits:
             attempt=uuid.uuid4().hex[:8],
             samples=self._settings.samples,
             settled_ms=self.manifest.progress.watermark_ms,
+            newest_ms=self.manifest.progress.stored_at_ms,
             watermark_ms=self._settings.watermark_ms,
             late_ms=self._settings.late_ms,
             capacity=self._capacity(),
