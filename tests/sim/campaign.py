@@ -2,6 +2,8 @@
 
 Where it is lies in a file, so a run that was stopped goes on behind the last block of seeds that was finished. The file
 is the record of the run too: which seeds, of which commit, how many failed. One process for each core takes blocks.
+`--kind files` plays histories in which files of controllers and small files of replicas are damaged, too; a seed's
+history of one kind has nothing to do with that of another one, and each kind has a record of its own.
 """
 
 import argparse
@@ -16,16 +18,19 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-RECORD = HERE / "results" / "joint.json"
+RECORDS = {"joint": HERE / "results" / "joint.json", "files": HERE / "results" / "joint_files.json"}  # by kind
 BLOCK_S_MAX = 1_800  # a block takes about 10 s; nobody waits for ever for a history without an end
 BLOCK = 50  # seeds a process plays before it ends, and that are played again when the run is interrupted
 
 
-def play_block(first: int, count: int) -> dict[str, str]:
+def play_block(first: int, count: int, kind: str) -> dict[str, str]:
     """The seeds that fail, with why, of a block played in a process of its own."""
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.sim.campaign", "--block", str(first), "--seeds", str(count)],
+            [
+                *(sys.executable, "-m", "tests.sim.campaign"),
+                *("--block", str(first), "--seeds", str(count), "--kind", kind),
+            ],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -40,7 +45,7 @@ def play_block(first: int, count: int) -> dict[str, str]:
     return found
 
 
-def say_block(first: int, count: int) -> None:
+def say_block(first: int, count: int, kind: str) -> None:
     """Plays a block and prints which seeds have failed."""
     sys.path[:0] = [str(HERE)]
     from test_joint_sim import play
@@ -48,7 +53,7 @@ def say_block(first: int, count: int) -> None:
     failed = {}
     for seed in range(first, first + count):
         try:
-            play(seed)
+            play(seed, files=kind == "files")
         except Exception as error:  # noqa: BLE001 - all that fail are named
             failed[str(seed)] = f"{type(error).__name__}: {error}"[:300]
     print(json.dumps(failed))
@@ -68,7 +73,7 @@ def commit() -> str:
     return subprocess.run(said, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def run(first: int, seeds: int, processes: int, record: Path) -> int:
+def run(first: int, seeds: int, processes: int, record: Path, kind: str) -> int:
     """Plays what is left of a run; how many seeds have failed in all of it."""
     before: dict[str, Any] = json.loads(record.read_text()) if record.exists() else {}
     if (before.get("first"), before.get("seeds")) != (first, seeds):
@@ -78,7 +83,7 @@ def run(first: int, seeds: int, processes: int, record: Path) -> int:
     record.parent.mkdir(exist_ok=True)
     with ThreadPoolExecutor(processes) as pool:
         playing = {
-            pool.submit(play_block, start, count): (start, count)
+            pool.submit(play_block, start, count, kind): (start, count)
             for start, count in blocks(first, seeds, before["blocks"])
         }
         for future in as_completed(playing):
@@ -99,13 +104,15 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=20_000)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--record", type=Path, default=RECORD)
+    parser.add_argument("--kind", choices=RECORDS, default="joint")
+    parser.add_argument("--record", type=Path, help="by default that of the kind, in tests/sim/results")
     parser.add_argument("--block", type=int, help=argparse.SUPPRESS)
     said = parser.parse_args()
     if said.block is not None:
-        say_block(said.block, said.seeds)
+        say_block(said.block, said.seeds, said.kind)
         return 0
-    return 1 if run(said.first, said.seeds, said.processes, said.record) else 0
+    record = said.record or RECORDS[said.kind]
+    return 1 if run(said.first, said.seeds, said.processes, record, said.kind) else 0
 
 
 if __name__ == "__main__":

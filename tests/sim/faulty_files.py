@@ -251,6 +251,18 @@ class Disk:
         if at < len(inode.durable):
             inode.durable[at] ^= 1 << bit
 
+    def put(self, path: Path, data: bytes) -> None:
+        """Puts other bytes in the place of a file's, on the platter and in memory."""
+        inode = self._inode(path)
+        inode.data, inode.durable, inode.pending = bytearray(data), bytearray(data), []
+
+    def lose(self, path: Path) -> None:
+        """Takes a file from the platter and from memory."""
+        directory = self._directory(path.parent)
+        directory.names.pop(path.name, None)
+        directory.durable.pop(path.name, None)
+        directory.pending = [change for change in directory.pending if path.name not in change]
+
     # ---- for looking
 
     def data(self, path: Path) -> bytes:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from joint_loop import Process, SimLoop
 from joint_net import Net
+from joint_raft_files import FiledDisk
+from joint_small_files import SmallFiles
 from joint_snapshots import in_place as snapshots_in_place
 from joint_store import Platter, SimDisk
 from raft_checks import Seen
@@ -21,7 +23,7 @@ from controller.api.commands import AddGroup, CreateTopic, Limits
 from controller.metadata.state import MetadataState
 from controller.node.node import ControllerNode
 from controller.node.service import ControllerService
-from controller.raft import Member, Membership, Settings, decode, encode, first_snapshot
+from controller.raft import Member, Membership, RaftError, Settings, decode, encode, first_snapshot
 from controller.raft.log import Log
 from controller.remote.heartbeats import Heartbeats
 from controller.remote.remote import RemoteController
@@ -41,6 +43,7 @@ TICK_S, ELECTION_TICKS, SNAPSHOT_TICKS = 0.1, 5, 20  # of Raft; a snapshot's ans
 LOOK_S = 0.02  # how often it is looked whether what is waited for is so
 STOP_S = 8.0  # that a process may take to end
 QUICK_S = (0.0, 0.003)  # a disk
+FAILED_S = 0.5  # until a process that has ended because of its disk is started again
 TORN_S = 0.3  # until a store node that fell while its disk worked is started again
 PACE = Pace(batch_bytes=400, window_bytes=2_000)
 
@@ -144,8 +147,9 @@ class Controller(Machine):
         super().__init__(cluster, f"c{number}")
         self.number = number
         members = (Member(id=id_, address=at, incarnation=f"c{id_}.0") for id_, at in CONTROLLERS.items())
-        self.disk = RaftDisk(first_snapshot(Membership.of(*members), cluster.first_state()), f"c{number}.0")
+        self.file_chance = random.Random(f"{cluster.seed} {self.name} files")
         self.forgotten = 0  # how often it has lost its disk
+        self.disk = self._disk(first_snapshot(Membership.of(*members), cluster.first_state()), f"c{number}.0")
         self.node: ControllerNode | None = None
         self.seen = Seen()
 
@@ -168,33 +172,67 @@ class Controller(Machine):
         )
         self.seen = Seen(self.disk.hard_state().term)
         self.cluster.net.datagrams[self.name] = self._receive
+        if isinstance(self.disk, FiledDisk):
+            node.failed.add_done_callback(lambda _: self._failed(node))
         node.start()
         await ControllerService.start(node, self.address)
+
+    def start(self) -> None:
+        if not self.is_refused:
+            super().start()
 
     async def leave(self) -> None:
         if self.node is not None:
             await self.node.resign()
 
+    # ---- its disk
+
+    def _disk(self, first, incarnation: str):
+        if self.cluster.directory is None:
+            return RaftDisk(first, incarnation)
+        return FiledDisk(self._place(), self.number, first, incarnation, self.file_chance)
+
+    def _place(self) -> Path:
+        return self.cluster.directory / f"{self.name}.{self.forgotten}"
+
+    @property
+    def is_refused(self) -> bool:
+        """Returns whether its directory is damaged, so that it does not start."""
+        return isinstance(self.disk, FiledDisk) and self.disk.refused
+
+    def _failed(self, node: ControllerNode) -> None:
+        """Its disk did not take what it was given: it ends, and is started again."""
+        loop, net = self.cluster.loop, self.cluster.net
+        net.at(loop.now_s, lambda: self.crash(End.KILLED) if self.node is node else None)
+        net.at(loop.now_s + FAILED_S, self.start)
+
     def memberships(self) -> list[Membership]:
         """Those it goes by, or may go by when what it has appended is taken back."""
+        if self.is_refused:
+            return []
         log = self.raft.node.log if self.raft is not None else Log(self.disk, Settings())
         return [log.history.at(log.committed), *(one for index, one in log.history.held if index > log.committed)]
 
     def remembers(self, membership: Membership) -> bool:
         """Returns whether a membership names it with the memory that it has."""
-        return membership.incarnation_of(self.number) == self.disk.incarnation()
+        return not self.is_refused and membership.incarnation_of(self.number) == self.disk.incarnation()
 
     def lose_disk(self, *, copy: bool) -> None:
         """While it is down its disk is replaced by an empty one, or by an old copy, which can be seen to be one."""
         assert self.node is None
         self.forgotten += 1
         incarnation = f"c{self.number}.{self.forgotten}"
-        if copy and self.disk.copies:
-            self.disk = self.chance.choice(self.disk.copies)
+        before = self.disk
+        if copy and before.copies:
+            self.disk = self.chance.choice(before.copies)
+            if isinstance(before, FiledDisk):
+                self.disk = FiledDisk.restored(self._place(), self.number, self.disk, self.file_chance)
             self.disk.renew(incarnation)
             self.disk.copies = []
         else:
-            self.disk = RaftDisk(None, incarnation)
+            self.disk = self._disk(None, incarnation)
+        if isinstance(before, FiledDisk):
+            before.close()
 
     def _send(self, messages) -> None:
         for message in messages:
@@ -205,11 +243,20 @@ class Controller(Machine):
         sender, data = datagram
         process, node = self.process, self.node
         if process is not None and node is not None:
-            process.soon(node.receive, Hello(sender, CONTROLLERS[sender]), [decode(data)])
+            process.soon(self._hear, node, Hello(sender, CONTROLLERS[sender]), [decode(data)])
+
+    def _hear(self, node: ControllerNode, sender: Hello, messages) -> None:
+        try:
+            node.receive(sender, messages)
+        except RaftError:
+            if not isinstance(self.disk, FiledDisk):
+                raise
 
     def fell(self, *, power: bool) -> None:
         self.node = None
-        if power:
+        if isinstance(self.disk, FiledDisk):
+            self.disk.fall(power=power)
+        elif power:
             self.disk.lose_power()
 
     @property
@@ -247,6 +294,7 @@ class Replica(Machine):
         self.platter.files.mount(DATA)
         self.node: SimNode | None = None
         self.id: int | None = None
+        self.small_files = SmallFiles(self.platter.files, DATA, random.Random(f"{cluster.seed} {name} files"))
 
     async def main(self) -> None:
         controller = RemoteController(list(CONTROLLERS.values()), now_ms=self.now_ms)
@@ -264,7 +312,25 @@ class Replica(Machine):
         def connect(said, changed):
             return Heartbeats([self.group], controller.addresses, said, changed)
 
-        await SimNode.start(settings, controller, connect)
+        try:
+            node = await SimNode.start(settings, controller, connect)
+        except OSError:
+            if not self.small_files.may_fail:
+                raise
+            self._failed(self.lives)
+        else:
+            node.failed.add_done_callback(lambda _: self._failed(self.lives) if self.small_files.may_fail else None)
+
+    def _failed(self, life: int) -> None:
+        """Its disk did not take what it was given: it ends, and is started again."""
+        loop, net = self.cluster.loop, self.cluster.net
+        net.at(loop.now_s, lambda: self.crash(End.KILLED) if self.lives == life else None)
+        net.at(loop.now_s + FAILED_S, self.start)
+
+    def start(self) -> None:
+        if self.process is None:
+            self.small_files.may_fail = False
+        super().start()
 
     async def leave(self) -> None:
         if self.node is not None:
@@ -306,6 +372,7 @@ class Replica(Machine):
 
     def fell(self, *, power: bool) -> None:
         self.node = None
+        self.platter.files.heal()
         if power:
             self.platter.lose_power()
 
@@ -353,8 +420,18 @@ class Proxy(Machine):
 class Cluster:
     """All of it."""
 
-    def __init__(self, seed: int, *, config: GroupConfig, learners: int, datagrams: bool, raft_checks) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        config: GroupConfig,
+        learners: int,
+        datagrams: bool,
+        raft_checks,
+        directory: Path | None = None,
+    ) -> None:
         self.seed = seed
+        self.directory = directory  # for the files of controllers; None: they have their disks in memory
         self.loop = SimLoop()
         self.net = Net(self.loop, seed)
         self.datagrams = datagrams
@@ -408,6 +485,9 @@ class Cluster:
         """Nobody is left."""
         for machine in (*self.machines, self.operator):
             machine.crash(End.KILLED)
+        for controller in self.controllers:
+            if isinstance(controller.disk, FiledDisk):
+                controller.disk.close()
         self.loop.forget()
 
     def master(self, group: int) -> Replica | None:

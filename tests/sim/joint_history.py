@@ -4,11 +4,14 @@ wrong, and what must hold (`joint_watch`). Then all is well again: everybody get
 
 import logging
 import random
+import tempfile
 from contextlib import contextmanager
+from pathlib import Path
 
 from joint_clients import Follower, KeyClient, Producer, Reader
 from joint_cluster import GROUP_COUNT, QUICK_S, REPLICA_COUNT, TOPIC, Cluster, Controller, End, Machine, Replica
 from joint_owners import Device, Owner
+from joint_raft_files import Verdict
 from joint_watch import Watch
 from raft_checks import Checks
 
@@ -54,6 +57,10 @@ FAULTS = [
     "transfer",
     "move",
 ]
+FILES = 0.4  # how likely a fault is one of files, in histories that have these
+FILE_FAULTS = [*["raft"] * 3, *["raft write"] * 2, *["small"] * 4, *["small write"] * 2]
+REPLACED_S = (0.3, 4.0)  # until an operator gives a damaged controller an empty directory
+EXPECTED = ("the file `epochs` is damaged",)  # of what is logged with an error's trace
 LOST = "has lost what was confirmed"
 TROUBLE = (ControllerError, RaftError, StoreError)
 
@@ -71,8 +78,12 @@ class History:
         replicas: int = REPLICA_COUNT,
         learners: int = 0,
         torn_chance: float = 0.0,
+        files: bool = False,
     ) -> None:
         self.seed = seed
+        self.directory = _directory() if files else None
+        self.file_chance = random.Random(f"{seed} files")  # its own, so that other histories are what they were
+        self.harmed: dict[str, int] = {}  # by what became of files that were damaged
         self.torn_chance = torn_chance
         self.chance = chance = random.Random(seed)
         acknowledge = acknowledge or chance.choices(["all_in_sync", "quorum"], [2, 1])[0]
@@ -82,7 +93,14 @@ class History:
         config = GroupConfig(replicas=replicas, min_in_sync=min_in_sync, acknowledge=acknowledge)
         checks = Checks()
         self.watch = Watch(checks, config)
-        self.cluster = Cluster(seed, config=config, learners=learners, datagrams=datagrams, raft_checks=checks)
+        self.cluster = Cluster(
+            seed,
+            config=config,
+            learners=learners,
+            datagrams=datagrams,
+            raft_checks=checks,
+            directory=Path(self.directory.name) if self.directory is not None else None,
+        )
         self.watch.follow(self.cluster)
         self.cluster.begin, self.cluster.ended = self._begin, self._ended
         self.clients: dict[str, list] = {proxy.name: [] for proxy in self.cluster.proxies}
@@ -93,8 +111,11 @@ class History:
         self.lives = 0
 
     @classmethod
-    def of_any_kind(cls, seed: int) -> "History":
-        """Returns a history whose groups have any size, some with a learner, some whose master acknowledges alone."""
+    def of_any_kind(cls, seed: int, *, files: bool = False) -> "History":
+        """Returns a history whose groups have any size, some with a learner, some whose master acknowledges alone.
+
+        In one with `files` those of controllers, and the small ones of replicas, are damaged too.
+        """
         chance = random.Random(f"{seed} kind")
         return cls(
             seed,
@@ -102,6 +123,7 @@ class History:
             learners=chance.choice([0, 0, 1]),
             acknowledge=chance.choices([None, "master"], [9, 1])[0],
             torn_chance=chance.choice([0, 0, 0, 0.002, 0.01]),
+            files=files,
         )
 
     # ---- its clients
@@ -149,6 +171,8 @@ class History:
             yield self
         finally:
             self.cluster.close()
+            if self.directory is not None:
+                self.directory.cleanup()
             logging.getLogger().removeHandler(complaints)
             random.setstate(state)
 
@@ -187,7 +211,10 @@ class History:
         self.hurting = True
         while cluster.loop.now_s < until:
             cluster.run(chance.uniform(*between))
-            self.fault()
+            if self.directory is not None and self.file_chance.random() < FILES:
+                self.file_fault()
+            else:
+                self.fault()
         self.hurting = False
 
     def fault(self) -> None:
@@ -277,14 +304,71 @@ class History:
 
     def forget(self, controller: Controller, lasts_s: float, how: End) -> None:
         """A controller loses its disk, where a majority of those that vote keep theirs: that is what is promised."""
-        everybody = self.cluster.controllers
-        memberships = [one for other in everybody for one in other.memberships()]
-        known = all(everybody[id_ - 1].remembers(one) for one in memberships for id_ in one.voters)
-        if not known or any(len(one.voters) < len(everybody) for one in memberships):
+        if not self._may_forget():
             return
         controller.crash(how)
         controller.lose_disk(copy=self.chance.random() < 0.5)
         self.later(lasts_s, controller.start)
+
+    def _may_forget(self) -> bool:
+        """Returns whether every controller votes, and has the memory by which the others know it."""
+        everybody = self.cluster.controllers
+        memberships = [one for other in everybody for one in other.memberships()]
+        known = all(everybody[id_ - 1].remembers(one) for one in memberships for id_ in one.voters)
+        return known and all(len(one.voters) == len(everybody) for one in memberships)
+
+    def file_fault(self) -> None:
+        """A disk damages a file of a controller or of a replica, or does not take what it is given."""
+        chance, cluster = self.file_chance, self.cluster
+        how, lasts_s = chance.choice(list(End)), chance.choice(LASTS_S)
+        match chance.choice(FILE_FAULTS):
+            case "raft":
+                self.harm_controller(chance.choice(cluster.controllers), lasts_s, how)
+            case "raft write":
+                chance.choice(cluster.controllers).disk.failing = True
+            case "small":
+                self.harm_replica(chance.choice(cluster.replicas), lasts_s, how)
+            case "small write":
+                self._fail_write(chance.choice(cluster.replicas))
+
+    def harm_controller(self, controller: Controller, lasts_s: float, how: End) -> Verdict | None:
+        """A controller falls, and its files are damaged; one that is refused gets an empty directory, some time."""
+        if not self._may_forget():
+            return None
+        controller.crash(how)
+        found = controller.disk.harm()
+        self.harmed[found.name] = self.harmed.get(found.name, 0) + 1
+        self.later(lasts_s, controller.start)
+        self.later(lasts_s + self.file_chance.uniform(*REPLACED_S), self.replace, controller)
+        return found
+
+    def replace(self, controller: Controller) -> None:
+        """An operator gives a controller that does not start an empty directory."""
+        if controller.is_refused:
+            controller.lose_disk(copy=False)
+            controller.start()
+
+    def harm_replica(self, replica: Replica, lasts_s: float, how: End) -> bool:
+        """A replica falls, and one of its small files is damaged, where others of its group are whole."""
+        if not self._may_harm(replica):
+            return False
+        self.crash(replica, lasts_s, how)
+        replica.small_files.harm()
+        self.harmed["small"] = self.harmed.get("small", 0) + 1
+        return True
+
+    def _fail_write(self, replica: Replica) -> None:
+        if replica.up:
+            replica.small_files.fail()
+
+    def _may_harm(self, replica: Replica) -> bool:
+        """Returns whether no other replica of its group lacks anything, and this one has its log."""
+        group = [one for one in self.cluster.replicas if one.group == replica.group]
+        for one in group:
+            if one.node is not None and one.node.role is not None:
+                one.small_files.harmed = ""
+        whole = not (replica.platter.surface.spoiled or replica.platter.surface.damages)
+        return whole and not any(one.small_files.harmed for one in group)
 
     def crash(self, machine: Machine, lasts_s: float, how: End) -> None:
         """It dies, and is started again later."""
@@ -295,6 +379,8 @@ class History:
         """Some frames are not on disk any more as they were written, while another replica has them; where they are."""
         log, surface = replica.platter.log, replica.platter.surface
         end = min(replica.platter.views.applied, self.watch.logs[replica.group].end, log.durable)
+        if replica.small_files.harmed and not self._may_harm(replica):
+            return []
         places = [start for start in log.starts if start < end]
         if not places:
             return []
@@ -326,6 +412,8 @@ class History:
         shorts = [other for other in replica.platter.others if other.surface.is_short]
         alone = set(group.sync_set) <= {replica.id}
         if replica.id is None or group.master in {None, replica.id} or shorts or alone:
+            return False
+        if replica.small_files.harmed:
             return False
         return self.cluster.replica_of[replica.group, group.master].up  # else it may be chosen already to succeed it
 
@@ -479,6 +567,10 @@ class History:
         net.mend(list(net.cut))
         for replica in cluster.replicas:
             replica.torn_chance = 0.0
+            replica.platter.files.heal()
+        for controller in cluster.controllers:
+            controller.disk.failing = False
+            self.replace(controller)
         for machine in cluster.machines:
             machine.disk_s = QUICK_S
             machine.start()
@@ -520,10 +612,16 @@ class _Complaints(logging.Handler):
         self._complaints = complaints
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info:
+        if record.exc_info and not record.getMessage().startswith(EXPECTED):
             self._complaints.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
         elif LOST in record.getMessage():
             self._complaints.append(record.getMessage())
+
+
+def _directory() -> tempfile.TemporaryDirectory:
+    """Returns a directory in memory, where the machine has such a file system."""
+    memory = Path("/dev/shm")
+    return tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None)
 
 
 async def _tried(function, *arguments) -> None:

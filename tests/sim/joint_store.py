@@ -83,6 +83,7 @@ class Platter:
         """A snapshot takes the place of all; what the log has lost it goes on lacking."""
         self.log.reset(first)
         self.surface.begin_anew(lost_end)
+        self.said = min(self.said, first)  # in front of it, where it starts over
         self.views, self.fetched = views, None
         self.touched()
 

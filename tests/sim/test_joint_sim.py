@@ -11,9 +11,9 @@ LENGTHS_S = (1.0, 2.5, 4.5)
 BLOCK = 10  # seeds in one test: small enough for its time limit, large enough not to flood the report
 
 
-def play(seed: int) -> History:
+def play(seed: int, *, files: bool = False) -> History:
     try:
-        history = History.of_any_kind(seed)
+        history = History.of_any_kind(seed, files=files)
         history.play(history.chance.choice(LENGTHS_S))
     except BaseException as error:
         error.add_note(f"HEADGATE_SIM_FIRST={seed} HEADGATE_SIM_SEEDS=1 repeats this history")

@@ -1,0 +1,74 @@
+"""The small files of a simulated replica's data directory, which are damaged while it is down: epochs, identity.
+
+The files are in memory, and the product reads and writes them as it does on a disk.
+"""
+
+import errno
+import random
+from enum import Enum, auto
+from pathlib import Path
+
+from faulty_files import Disk
+
+__all__ = ["NAMES", "Harm", "SmallFiles"]
+
+NAMES = ("epochs", "replica", "replica.copy", "group", "unclean")
+_IDENTITY = {"replica", "replica.copy"}
+
+
+class Harm(Enum):
+    """The kinds of damage to a file."""
+
+    FLIPPED = auto()
+    SHORTENED = auto()
+    ZEROED = auto()
+    MISDIRECTED = auto()  # another file's contents are there
+    GONE = auto()
+
+
+class SmallFiles:
+    """The files of one replica. `harmed` is the one that is damaged and has not been read since."""
+
+    def __init__(self, files: Disk, directory: Path, chance: random.Random) -> None:
+        self._files, self._directory, self.chance = files, directory, chance
+        self.harmed = ""
+        self.may_fail = False  # an operation on a file meets an error some time, as it was told to
+
+    def there(self) -> list[str]:
+        """Returns the names of the files that are there, in order; of an identity's two, none where one is missing."""
+        names = set(self._files.names(self._directory))
+        if not names.issuperset(_IDENTITY):
+            names -= _IDENTITY
+        return [name for name in NAMES if name in names]
+
+    def harm(self, harm: Harm | None = None, name: str = "") -> None:
+        """Damages a file of a replica that is down."""
+        chance, names = self.chance, self.there()
+        if not names:
+            return
+        name = self.harmed = name or chance.choice(names)
+        path, harm = self._directory / name, harm or chance.choice(list(Harm))
+        data = self._files.data(path)
+        if harm is Harm.GONE:
+            self._files.lose(path)
+        else:
+            self._files.put(path, self._harmed(harm, data, names))
+
+    def _harmed(self, harm: Harm, data: bytes, names: list[str]) -> bytes:
+        chance = self.chance
+        if harm is Harm.SHORTENED:
+            return data[: chance.randrange(len(data))] if data else data
+        if harm is Harm.ZEROED:
+            return bytes(len(data))
+        if harm is Harm.MISDIRECTED:
+            return self._files.data(self._directory / chance.choice(names))
+        there = bytearray(data)
+        for _ in range(chance.choice([1, 1, 8]) if data else 0):
+            there[chance.randrange(len(there))] ^= 1 << chance.randrange(8)
+        return bytes(there)
+
+    def fail(self) -> None:
+        """Lets an operation on a file meet EIO, soon."""
+        operation = self.chance.choice(["write", "sync", "open", "rename", "sync_directory"])
+        self._files.fail(operation, errno.EIO, after=self.chance.choice([0, 0, 1, 3]))
+        self.may_fail = True

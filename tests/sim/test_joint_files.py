@@ -1,0 +1,171 @@
+"""Files of controllers and small files of replicas that are damaged in a whole cluster: by chance, and as stories."""
+
+import random
+import shutil
+
+import pytest
+from joint_cluster import GROUP_COUNT, End
+from joint_history import steady
+from joint_raft_files import FiledDisk
+from joint_raft_files import Harm as RaftHarm
+from joint_small_files import Harm
+from test_joint_sim import BLOCK, FIRST_SEED, SEEDS, play
+
+from controller.raft import HardState, Ready
+
+PATIENCE_S = 10.0
+ELECTED_S = 4.0  # a failover at worst
+FILE_SEEDS = max(SEEDS // 10, 1)  # they take longer
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + FILE_SEEDS, BLOCK))
+def test_what_is_acknowledged_is_there_whatever_files_are_damaged(first):
+    failed: dict[int, Exception] = {}
+    for seed in range(first, min(first + BLOCK, FIRST_SEED + FILE_SEEDS)):
+        try:
+            play(seed, files=True)
+        except Exception as error:  # noqa: BLE001 - all that fail are named
+            failed[seed] = error
+    if failed:
+        error = next(iter(failed.values()))
+        error.add_note(f"seeds that fail with damaged files: {', '.join(map(str, failed))}")
+        raise error
+
+
+def filed(directory, incarnation="c1.0"):
+    """A controller's disk with some votes."""
+    directory.mkdir()
+    disk = FiledDisk(directory, 1, None, incarnation, random.Random(1))
+    for term in range(1, 9):
+        disk.save(Ready(hard_state=HardState(term=term, vote=2, commit=0), must_sync=True))
+    return disk
+
+
+def test_a_directory_that_is_taken_for_sound_and_holds_an_older_state_is_found_out(tmp_path):
+    """The check is real: database and seal of before, both, are what no storage can tell from the newest."""
+    disk = filed(tmp_path / "a")
+    older = disk._files()
+    disk.save(Ready(hard_state=HardState(term=9, vote=3, commit=0), must_sync=True))
+    disk._harmed = lambda _harm, _data, _name: (
+        (disk._directory / "raft.seal").write_bytes(older["raft.seal"]) and (older["data.mdb"])
+    )
+    with pytest.raises(AssertionError, match="takes damaged files for sound"):
+        disk.harm(RaftHarm.LOST, "data.mdb")
+
+
+def test_files_that_hold_less_than_was_saved_are_found_out_when_the_controller_falls(tmp_path):
+    disk = filed(tmp_path / "a")
+    disk.save = super(FiledDisk, disk).save
+    disk.save(Ready(hard_state=HardState(term=9, vote=3, commit=0), must_sync=True))
+    with pytest.raises(AssertionError, match="other files than it wrote"):
+        disk.fall(power=False)
+    disk.close()
+    shutil.rmtree(tmp_path / "a")
+
+
+def refused(history, controller):
+    """Damages the files of a controller that is down so that it does not start."""
+    controller.crash(End.DARK)
+    assert controller.disk.harm(RaftHarm.SHORTENED, "raft.seal") is not None
+    while not controller.is_refused:
+        controller.disk.harm(RaftHarm.ZEROED, "data.mdb")
+    controller.start()
+    assert not controller.up
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_controller_whose_files_are_damaged_does_not_start_until_its_directory_is_emptied(leads):
+    with steady(21, files=True) as history:
+        cluster = history.cluster
+        chosen = next(one for one in cluster.controllers if (one is cluster.leader()) == leads)
+        before = history.watch.acknowledgements
+        refused(history, chosen)
+        assert cluster.run(ELECTED_S, lambda: cluster.leader() not in {None, chosen})
+        cluster.master(0).crash(End.KILLED)
+        assert cluster.run(ELECTED_S, lambda: cluster.master(0) is not None)
+        assert not chosen.up
+        assert history.watch.acknowledgements > before
+        history.replace(chosen)
+        assert cluster.run(PATIENCE_S, lambda: chosen.remembers(cluster.leader().node.membership))
+        history.heal()
+
+
+def test_two_controllers_of_which_one_is_damaged_elect_nobody():
+    """The damaged one would have to vote."""
+    with steady(22, files=True) as history:
+        cluster = history.cluster
+        one, damaged, left = cluster.controllers
+        refused(history, damaged)
+        one.crash(End.DARK)
+        cluster.run(3)
+        assert left.node.leading is None
+        one.start()
+        assert cluster.run(PATIENCE_S, lambda: cluster.leader() is not None)
+        history.heal()  # which empties the directory of the damaged one
+
+
+def test_a_controller_whose_disk_takes_nothing_ends_and_is_started_again():
+    with steady(23, files=True) as history:
+        cluster = history.cluster
+        for controller in cluster.controllers:
+            lives, controller.disk.failing = controller.lives, True
+
+            def is_back(controller=controller, lives=lives) -> bool:
+                asked = cluster.operator.controller
+                return controller.lives > lives and controller.up and asked is not None
+
+            for _ in range(20):
+                history.order("transfer")
+                history.order("move")
+                if cluster.run(1, is_back):
+                    break
+            assert is_back()
+        history.heal()
+
+
+@pytest.mark.parametrize("name", ["epochs", "replica", "replica.copy", "group"])
+@pytest.mark.parametrize("harm", list(Harm))
+def test_a_replica_with_a_damaged_small_file_is_in_the_set_again(name, harm):
+    with steady(24, files=True) as history:
+        cluster = history.cluster
+        master = cluster.master(0)
+        chosen = (
+            master if harm.value % 2 else next(one for one in cluster.voters if one.group == 0 and one is not master)
+        )
+        id_ = chosen.id
+        chosen.crash(End.DARK)
+        assert cluster.run(PATIENCE_S, lambda: cluster.master(0) is not None)
+        chosen.small_files.harm(harm, name)
+        chosen.start()
+        assert cluster.run(PATIENCE_S, history.all_in_sync)
+        assert chosen.id == id_
+        history.heal()
+
+
+def test_a_replica_that_meets_an_error_of_its_disk_is_started_again():
+    with steady(25, files=True) as history:
+        cluster = history.cluster
+        for group in range(GROUP_COUNT):
+            replica = next(one for one in cluster.voters if one.group == group and not one.serving)
+            lives = replica.lives
+            replica.small_files.fail()
+            cluster.master(group).crash(End.KILLED)  # so that epochs are written
+            assert cluster.run(PATIENCE_S, lambda replica=replica, lives=lives: replica.lives > lives)
+            for machine in cluster.replicas:
+                machine.start()
+            assert cluster.run(PATIENCE_S, history.all_in_sync)
+        history.heal()
+
+
+def test_one_sound_controller_of_three_agrees_on_nothing_alone():
+    """Beyond what is promised: nothing that was agreed on is given up either."""
+    with steady(26, files=True) as history:
+        cluster = history.cluster
+        before = dict(history.watch.masters)
+        for controller in cluster.controllers[:2]:
+            refused(history, controller)
+        cluster.master(0).crash(End.DARK)
+        cluster.run(5)
+        assert cluster.controllers[2].node.leading is None
+        assert history.watch.masters == before
