@@ -5,9 +5,11 @@ import json
 import time
 
 import httpx
+from paho.mqtt.packettypes import PacketTypes
 
 from store.disk.files import OsFiles
 from store.integrity.floor import read_floor
+from tests.support.mqtt.paho_client import Client, fresh, properties
 
 COUNT = 20
 HURT = 7
@@ -23,8 +25,18 @@ def until(condition):
     return found
 
 
+def session(gateway, name):
+    """A client whose session lasts, connected."""
+    client = Client(gateway.port("mqtt"), client_id=name)
+    return client.connect(clean_start=False, properties=properties(PacketTypes.CONNECT, SessionExpiryInterval=3600))
+
+
 def test_a_gateway_alone_says_what_damage_has_taken(new_gateway):
     gateway = new_gateway().start()
+    name = fresh("away")[-23:]
+    away = session(gateway, name)
+    assert away.subscribe([("plant/#", 1), ("$SYS/session/lost", 0)]) == [1, 0]
+    away.close()
     with httpx.Client(base_url=gateway.url, timeout=30) as http:
         for n in range(COUNT):
             assert http.post("/topics/plant/site/dev1", content=b"body %04d" % n).status_code == 201
@@ -71,6 +83,13 @@ def test_a_gateway_alone_says_what_damage_has_taken(new_gateway):
         with http.stream("GET", "/subscribe", params={"filter": "plant/#"}, headers=begin) as stream:
             kinds = [line for line in until_later(stream.iter_lines()) if line.startswith("event: ")]
         assert kinds == ["event: message"] * HURT + ["event: lost"] + ["event: message"] * (COUNT - HURT)
+    back = session(gateway, name)
+    told = [back.get() for _ in range(COUNT + 1)]
+    back.close()
+    bodies = [one.payload for one in told if one.topic == "plant/site/dev1"]
+    assert bodies == [b"body %04d" % n for n in range(COUNT) if n != HURT] + [b"later"]
+    (lost,) = [json.loads(one.payload) for one in told if one.topic == "$SYS/session/lost"]
+    assert lost == {"from": f"{damage['start']:x}.0", "to": f"{damage['end']:x}.0"}
 
 
 def until_later(lines):

@@ -34,6 +34,7 @@ from adapters.mqtt.session.session_state import Exchanges, SessionState, dump, p
 from adapters.mqtt.session.shared import Refused, SharedFeed
 from adapters.mqtt.session.subscriptions import Subscription, Subscriptions
 from adapters.mqtt.session.sys_feed import SysFeed
+from gateway.domain.batch import LostRange
 from gateway.domain.cursor import Cursor, end_of, later
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.domain.filters import is_sys
@@ -101,6 +102,8 @@ class Session:
     def deliver(self, deliveries: port.Deliverable, now_ms: int) -> int:
         """Takes messages for this client; returns how many were taken."""
         if isinstance(deliveries, port.Deliveries):
+            if self.sys is not None and isinstance(deliveries.batch, LostRange):
+                self.sys.lose(deliveries.batch, now_ms)
             if not self.retained.active:
                 return self.delivery.deliver(deliveries, now_ms)
             if self.retained.holds:

@@ -5,10 +5,15 @@ import pytest
 from adapters.mqtt.codec.packets import Connect, Publish, Suback, Subscribe, SubscriptionRequest, Unsubscribe
 from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.messages.options import Options
+from adapters.mqtt.session.sys_feed import LOST_COUNT_MAX
+from gateway.domain.access import Identity, Permissions, Rules
+from gateway.domain.access_settings import AccessConfig, AccessRule
+from gateway.domain.batch import LostRange
 from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
 from gateway.port.adapter import OpenedSession, Outcome, Retained, RetainedPage
 from store.api.message import Message
+from store.format.frame import LogOffset
 from tests.support.mqtt.mqtt_driver import NOW_MS, Driver
 
 INTERVAL_MS = 10_000
@@ -143,3 +148,66 @@ def test_what_is_refused_is_asked_for_again():
     driver.tick(INTERVAL_MS)
     (packet,) = [one for call in driver.calls(Retained) for one in driver.complete(call, page(uptime=b"2"))]
     assert isinstance(packet, Publish)
+
+
+def lose(driver, start, end):
+    """The session is led past a range of the log; what its client is not sent yet stays."""
+    lost = LostRange(LogOffset(start), LogOffset(end), {1})
+    assert driver.adapter.deliver(port.Deliveries(batch=lost, picks=(), subs=()), now_ms=driver.now_ms) == 0
+
+
+def told(packets):
+    return [(one.topic, one.payload, one.qos, one.retain) for one in packets]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("interval_s", [0, 10])
+@pytest.mark.parametrize("pattern", ["$SYS/session/lost", "$SYS/#"])
+def test_a_session_is_told_of_the_lost_ranges_that_it_was_led_past(version, interval_s, pattern):
+    """Otherwise a gap looks like silence."""
+    options = Options(sys_interval_s=interval_s)
+    driver = subscribed("a/#", pattern, version=version, options=options, retain_handling=2 if version == 5 else 0)
+    lose(driver, 200, 300)
+    [packet] = driver.out()
+    assert told([packet]) == [("$SYS/session/lost", b'{"from":"c8.0","to":"12c.0"}', 0, False)]
+    if version == 5:
+        assert packet.properties.content_type == "application/json"
+    driver.send(Unsubscribe(packet_id=9, patterns=(pattern,)))
+    lose(driver, 300, 400)
+    assert driver.out() == []
+
+
+def test_a_client_that_did_not_ask_for_it_is_told_nothing_of_lost_ranges():
+    for patterns in (("#",), ("#", "$SYS/broker/#")):
+        driver = subscribed(*patterns, retain_handling=2)
+        lose(driver, 200, 300)
+        assert driver.out() == []
+
+
+def test_of_too_many_lost_ranges_at_once_those_of_a_log_become_one():
+    driver = subscribed("a/#", "$SYS/session/lost", options=Options(sys_interval_s=0), retain_handling=2)
+    for n in range(LOST_COUNT_MAX + 10):
+        lose(driver, 16 * n, 16 * n + 8)
+    other = 1 << 48
+    lose(driver, other, other + 8)
+    assert len(driver.out()) == LOST_COUNT_MAX
+    first, last = LOST_COUNT_MAX * 16, (LOST_COUNT_MAX + 9) * 16 + 8
+    assert [one[1] for one in told(driver.tick())] == [
+        b'{"from":"%x.0","to":"%x.0"}' % (first, last),
+        b'{"from":"%x.0","to":"%x.0"}' % (other, other + 8),
+    ]
+    lose(driver, last + 8, last + 16)
+    assert len(driver.out()) == 1
+
+
+def test_who_may_not_read_it_any_more_is_told_nothing_of_lost_ranges():
+    driver = SysDriver(5)
+    rules = Rules(AccessConfig(default="deny", rules=(AccessRule(effect="allow", filters=("a/#",)),)))
+    permissions = Permissions(Identity(name="ada", protocol="mqtt"), None)
+    driver.principal = Outcome(value=port.Principal(name="ada", permissions=permissions))
+    driver.connect()
+    requests = tuple(SubscriptionRequest(pattern=one, qos=0, retain_handling=2) for one in ("a/#", "$SYS/session/lost"))
+    driver.send(Subscribe(packet_id=1, requests=requests))
+    permissions.access = rules.access(Identity(name="ada"))
+    lose(driver, 200, 300)
+    assert driver.out() == []
