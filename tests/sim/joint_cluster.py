@@ -6,6 +6,7 @@ and `ClusterStore`. Simulated are time, the network below gRPC, disks, and the l
 
 import asyncio
 import random
+from contextlib import suppress
 from enum import Enum, auto
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from controller.raft.log import Log
 from controller.remote.heartbeats import Heartbeats
 from controller.remote.remote import RemoteController
 from controller.wire.wire import COMMAND_BYTES_MAX, Hello
+from store.base.errors import StoreError
 from store.cluster.cluster import ClusterStore, connect_remote
 from store.node.node import Credentials, StoreNode
 from store.node.settings import NodeSettings
@@ -185,6 +187,10 @@ class Controller(Machine):
         if self.node is not None:
             await self.node.resign()
 
+    def half_done(self, call) -> None:
+        with suppress(RaftError):  # its disk did not take it
+            call()
+
     # ---- its disk
 
     def _disk(self, first, incarnation: str):
@@ -340,6 +346,7 @@ class Replica(Machine):
         assert self.id in {None, id_}, "a replica has another id than before"
         self.id = id_
         self.cluster.replica_of[self.group, id_] = self
+        self.small_files.look()
 
     def disk_works(self) -> float:
         """Returns how long the disk takes; the machine may fall before it has finished."""
@@ -365,7 +372,7 @@ class Replica(Machine):
         files.on_operation = before
         try:
             call()
-        except (_Cut, OSError):
+        except (_Cut, OSError, StoreError):
             return
         finally:
             files.on_operation = lambda _operation: None
@@ -373,6 +380,7 @@ class Replica(Machine):
     def fell(self, *, power: bool) -> None:
         self.node = None
         self.platter.files.heal()
+        self.small_files.look()
         if power:
             self.platter.lose_power()
 

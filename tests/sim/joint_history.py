@@ -58,7 +58,8 @@ FAULTS = [
     "move",
 ]
 FILES = 0.4  # how likely a fault is one of files, in histories that have these
-FILE_FAULTS = [*["raft"] * 3, *["raft write"] * 2, *["small"] * 4, *["small write"] * 2]
+FILE_FAULTS = [*["raft"] * 3, *["raft write"] * 2, *["small"] * 4, *["small write"] * 2, *["views"] * 3]
+HARMED_KEYS = 0.3  # how likely a key is damaged where views are
 REPLACED_S = (0.3, 4.0)  # until an operator gives a damaged controller an empty directory
 EXPECTED = ("the file `epochs` is damaged",)  # of what is logged with an error's trace
 LOST = "has lost what was confirmed"
@@ -330,6 +331,8 @@ class History:
                 self.harm_replica(chance.choice(cluster.replicas), lasts_s, how)
             case "small write":
                 self._fail_write(chance.choice(cluster.replicas))
+            case "views":
+                self.harm_views(chance.choice(cluster.voters))
 
     def harm_controller(self, controller: Controller, lasts_s: float, how: End) -> Verdict | None:
         """A controller falls, and its files are damaged; one that is refused gets an empty directory, some time."""
@@ -357,6 +360,18 @@ class History:
         self.harmed["small"] = self.harmed.get("small", 0) + 1
         return True
 
+    def harm_views(self, replica: Replica) -> list[str]:
+        """Some keys in a replica's views are not what they were, where another of its group has sound ones."""
+        group = [one for one in self.cluster.voters if one.group == replica.group and one is not replica]
+        whole = [one for one in group if one.up and not one.platter.views.spoiled and not one.small_files.harmed]
+        views = replica.platter.views
+        if not group or len(whole) < len(group) or not self._may_harm(replica):
+            return []
+        found = [key for key in sorted(views.keys) if self.file_chance.random() < HARMED_KEYS]
+        views.spoiled.update(dict.fromkeys(found))
+        self.harmed["views"] = self.harmed.get("views", 0) + bool(found)
+        return found
+
     def _fail_write(self, replica: Replica) -> None:
         if replica.up:
             replica.small_files.fail()
@@ -367,7 +382,8 @@ class History:
         for one in group:
             if one.node is not None and one.node.role is not None:
                 one.small_files.harmed = ""
-        whole = not (replica.platter.surface.spoiled or replica.platter.surface.damages)
+        platter = replica.platter
+        whole = not (platter.surface.spoiled or platter.surface.damages or platter.views.spoiled)
         return whole and not any(one.small_files.harmed for one in group)
 
     def crash(self, machine: Machine, lasts_s: float, how: End) -> None:
@@ -586,7 +602,7 @@ class History:
             end, log = self.watch.logs[replica.group].end, replica.platter.log
             if not (log.end == log.durable == replica.platter.views.applied == end):
                 return False
-            if replica.platter.surface.spoiled or replica.platter.surface.damages:
+            if replica.platter.surface.spoiled or replica.platter.surface.damages or replica.platter.views.spoiled:
                 return False
         if any(len(one.node.membership.voters) < len(self.cluster.controllers) for one in self.cluster.controllers):
             return False

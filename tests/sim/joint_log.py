@@ -76,6 +76,8 @@ class Views:
         self.stored: dict[tuple[int, int], tuple[int, int]] = {}  # (producer, sequence) -> (start, end)
         self.results: dict[int, object] = {}  # of operations on keys, by where they are
         self.keys: dict[str, tuple[str, int]] = {}  # value and revision
+        self.spoiled: dict[str, None] = {}  # keys of which something else is on the disk than was written
+        self.damages: list[str] = []  # of these, what was met; an entry is a sentence
 
     def copy(self) -> "Views":
         return copy.deepcopy(self)

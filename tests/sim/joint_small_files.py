@@ -13,6 +13,7 @@ from faulty_files import Disk
 __all__ = ["NAMES", "Harm", "SmallFiles"]
 
 NAMES = ("epochs", "replica", "replica.copy", "group", "unclean")
+VERSIONS_KEPT = 4
 _IDENTITY = {"replica", "replica.copy"}
 
 
@@ -24,6 +25,7 @@ class Harm(Enum):
     ZEROED = auto()
     MISDIRECTED = auto()  # another file's contents are there
     GONE = auto()
+    LOST = auto()  # a write: the file is as it was before, and nothing tells so
 
 
 class SmallFiles:
@@ -32,6 +34,7 @@ class SmallFiles:
     def __init__(self, files: Disk, directory: Path, chance: random.Random) -> None:
         self._files, self._directory, self.chance = files, directory, chance
         self.harmed = ""
+        self._versions: dict[str, list[bytes]] = {}  # the last VERSIONS_KEPT of each file
         self.may_fail = False  # an operation on a file meets an error some time, as it was told to
 
     def there(self) -> list[str]:
@@ -40,6 +43,14 @@ class SmallFiles:
         if not names.issuperset(_IDENTITY):
             names -= _IDENTITY
         return [name for name in NAMES if name in names]
+
+    def look(self) -> None:
+        """Remembers what the files hold now."""
+        for name in self.there():
+            held, data = self._versions.setdefault(name, []), self._files.data(self._directory / name)
+            if not held or held[-1] != data:
+                held.append(data)
+                del held[:-VERSIONS_KEPT]
 
     def harm(self, harm: Harm | None = None, name: str = "") -> None:
         """Damages a file of a replica that is down."""
@@ -52,10 +63,12 @@ class SmallFiles:
         if harm is Harm.GONE:
             self._files.lose(path)
         else:
-            self._files.put(path, self._harmed(harm, data, names))
+            self._files.put(path, self._harmed(harm, data, name))
 
-    def _harmed(self, harm: Harm, data: bytes, names: list[str]) -> bytes:
-        chance = self.chance
+    def _harmed(self, harm: Harm, data: bytes, name: str) -> bytes:
+        chance, names = self.chance, self.there()
+        if harm is Harm.LOST:
+            return chance.choice(self._versions.get(name) or [data])
         if harm is Harm.SHORTENED:
             return data[: chance.randrange(len(data))] if data else data
         if harm is Harm.ZEROED:

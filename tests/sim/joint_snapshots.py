@@ -24,6 +24,8 @@ class _Sender:
     async def send(self, store, epochs: EpochList, asked: SnapshotRequest, context) -> None:
         if asked.starts_over and store.is_damaged:
             raise SnapshotUnusable("the master's log is damaged too")
+        if store.views.spoiled:
+            raise SnapshotUnusable("the master's views are damaged")
         data, first = pickle.dumps(store.views), store.replication.first
         kept = epochs.cut(first).trim(first).entries
         sound = not store.is_damaged

@@ -71,6 +71,8 @@ class Platter:
             if self.views.applied > min(self.log.end, truncate_to or self.log.end):
                 assert self.log.first == self.origin
                 self.views = Views(self.origin)
+        if self.views.damages and self.is_rebuildable:
+            self.views = Views(self.origin)
         if truncate_to is not None:
             self.log.truncate(truncate_to)
             self.surface.cut(truncate_to)
@@ -78,6 +80,11 @@ class Platter:
         self.log.durable = self.log.end
         self.log.cuts += 1
         self.touched()
+
+    @property
+    def is_rebuildable(self) -> bool:
+        """Returns whether the log has all of what the views are made from."""
+        return self.log.first == self.origin and not self.surface.spoiled and not self.surface.is_short
 
     def begin_anew(self, first: LogOffset, views: Views, lost_end: LogOffset | None = None) -> None:
         """A snapshot takes the place of all; what the log has lost it goes on lacking."""
@@ -229,11 +236,11 @@ class SimStore:
 
     @property
     def view_damages(self):
-        return ()
+        return tuple(self._views.damages)
 
     @property
     def views_rebuildable(self) -> bool:
-        return True
+        return not self._views.damages or self._platter.is_rebuildable
 
     @property
     def is_damaged(self) -> bool:
@@ -245,8 +252,16 @@ class SimStore:
     def _scrub(self) -> None:
         if self._closing is None:
             self._surface.scrub()
+            for key in self._views.spoiled:
+                self._meet(key)
             self._hooks.damaged()
             self._here.later(SCRUB_S, self._scrub)
+
+    def _meet(self, key: str) -> None:
+        """Reports a damaged key of the views."""
+        if f"key {key}" not in self._views.damages:
+            self._views.damages.append(f"key {key}")
+            self._hooks.damaged()
 
     def _sound(self, start: LogOffset, end: LogOffset) -> list[bytes]:
         """The frames from one on, up to the first damaged one; that is reported. Raises `CorruptFrame`: it is first."""
@@ -450,6 +465,9 @@ class SimStore:
 
     async def _get(self, key: str, *, namespace: str = "") -> Entry | None:
         await self._agreed()
+        if key in self._views.spoiled:
+            self._meet(key)
+            raise NotWritable(f"the view of keys is damaged: {key}")
         found = self._views.keys.get(key)
         return None if found is None else Entry(key, found[0], found[1], 1, 1)
 

@@ -143,6 +143,29 @@ def test_a_replica_with_a_damaged_small_file_is_in_the_set_again(name, harm):
         history.heal()
 
 
+@pytest.mark.parametrize("serves", [True, False])
+@pytest.mark.parametrize("trimmed", [True, False])
+def test_a_replica_with_damaged_views_makes_them_anew(serves, trimmed):
+    """From its log or, where that has lost its beginning, from the master's. No wrong value is told meanwhile."""
+    with steady(27, files=True) as history:
+        cluster = history.cluster
+
+        def chosen():
+            return next(one for one in cluster.voters if one.group == 0 and one.serving == serves)
+
+        assert cluster.run(PATIENCE_S, lambda: len(chosen().platter.views.keys) > 3)
+        replica = chosen()
+        if trimmed:
+            replica.platter.log.trim(replica.platter.log.boundary(replica.platter.views.applied))
+        views = replica.platter.views
+        views.spoiled.update(dict.fromkeys(views.keys))
+        assert cluster.run(2 * PATIENCE_S, lambda: replica.platter.views is not views and history.all_in_sync())
+        assert not replica.platter.views.spoiled
+        if serves:
+            assert cluster.master(0) is not replica
+        history.heal()
+
+
 def test_a_replica_that_meets_an_error_of_its_disk_is_started_again():
     with steady(25, files=True) as history:
         cluster = history.cluster
