@@ -17,7 +17,7 @@ from controller.raft.lmdb_records import Identity, StoredSummary
 from controller.raft.messages import Entry, HardState, Index, Snapshot, Term, entry_bytes
 from controller.raft.ready import Ready
 from controller.raft.sealing import SealFile
-from store.disk.lmdb_file import is_cut_short
+from store.disk.lmdb_file import is_broken, is_cut_short
 
 MAP_SIZE_BYTES = 4 << 30  # of address space, not of disk
 LOCK = "raft.lock"
@@ -69,6 +69,8 @@ class LmdbStorage:
             undo.callback(os.close, lock)
             if is_cut_short(directory / "data.mdb"):  # LMDB would find out by a signal that kills the process
                 raise StorageDamaged(f"{directory / 'data.mdb'} has lost its end. {ADVICE}")
+            if is_broken(directory / "data.mdb"):
+                raise StorageDamaged(f"the pages of {directory / 'data.mdb'} do not fit together. {ADVICE}")
             with _failures(directory, StorageDamaged):
                 seal = SealFile(directory)
                 undo.callback(seal.close)

@@ -1,4 +1,7 @@
-"""Tells whether an LMDB file has all its pages without mapping it: reading a missing page kills the process.
+"""Tells whether an LMDB file has all its pages, and whether they fit together, without mapping it.
+
+Reading a missing page kills the process, and so does a page that is not what LMDB expects: it asserts that, or follows
+what the page says to where nothing is.
 
 A file may lawfully end before its last page number: pages that a transaction took and gave back were never written. So
 where it does, the trees are walked and only pages in use count. The layout is LMDB's on a little-endian machine of
@@ -19,11 +22,13 @@ _NODE = struct.Struct("<HHHH")  # lo, hi, flags, key size
 _MAGIC = 0xBEEFC0DE
 _NO_PAGE = (1 << 64) - 1
 _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4  # page flags
+_KINDS = _BRANCH | _LEAF | _OVERFLOW | 0x20 | 0x40  # and pages of keys with several values
 _BIG, _SUBTREE = 1, 2  # node flags: the value is in pages of its own; the value is another tree
+_PAGE_BYTES_MIN, _PAGE_BYTES_MAX = 256, 65_536
 
 
 class _Short(Exception):
-    """A page in use is not in the file, or is none."""
+    """A page in use is not in the file, or is not what its place wants."""
 
 
 def is_cut_short(path: Path) -> bool:
@@ -49,6 +54,37 @@ def is_cut_short(path: Path) -> bool:
         walk = _Walk(fd, page_size, size // page_size)
         try:
             walk.tree(free)
+            walk.tree(main)
+        except (_Short, struct.error):
+            return True
+        return False
+    finally:
+        os.close(fd)
+
+
+def is_broken(path: Path) -> bool:
+    """Returns whether the newest transaction of an LMDB data file uses pages that do not fit together.
+
+    All its pages are read. For files without trees in trees, and with one value for each key. What is between the nodes
+    of a page is for checksums to find. False for no file, an empty one and one that is not LMDB's. Raises OSError.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        size = os.fstat(fd).st_size
+        meta = _newest_meta(fd)
+        if meta is None:
+            return False
+        free, main, _, _ = meta
+        page_size = _DB.unpack(free)[0]
+        if not _PAGE_BYTES_MIN <= page_size <= _PAGE_BYTES_MAX or page_size & (page_size - 1):
+            return True
+        walk = _StrictWalk(fd, page_size, size // page_size)
+        try:
+            walk.tree(free)  # whose pages LMDB may leave with too few nodes
+            walk.children_min, walk.nodes_min = 2, 1
             walk.tree(main)
         except (_Short, struct.error):
             return True
@@ -137,6 +173,57 @@ class _Walk:
         if own != number:
             raise _Short
         return data, flags
+
+
+class _StrictWalk(_Walk):
+    """A walk that refuses whatever LMDB would stumble over: kinds of pages, depths, and what leads out of a page."""
+
+    def __init__(self, fd: int, page_size: int, pages: int) -> None:
+        super().__init__(fd, page_size, pages)
+        self.children_min, self.nodes_min = 1, 0
+
+    def tree(self, db: bytes) -> None:
+        """Reads a tree. Raises `_Short`."""
+        depth, root = _DB.unpack(db)[2], _DB.unpack(db)[-1]
+        if (root == _NO_PAGE) != (depth == 0):
+            raise _Short
+        waiting = [] if root == _NO_PAGE else [(root, 1)]
+        while waiting:
+            number, level = waiting.pop()
+            if number in self._seen:
+                raise _Short
+            self._seen.add(number)
+            data, flags = self._page(number)
+            if flags & _KINDS != (_LEAF if level == depth else _BRANCH):
+                raise _Short
+            self._check_nodes(data)
+            if level == depth:
+                self._leaf(data)
+            else:
+                children = [lo | hi << 16 | top << 32 for lo, hi, top, _, _ in _nodes(data)]
+                if len(children) < self.children_min:
+                    raise _Short
+                waiting += [(child, level + 1) for child in children]
+
+    def _check_nodes(self, data: bytes) -> None:
+        lower, upper = _PAGE.unpack_from(data)[3:]
+        if not _PAGE.size + 2 * self.nodes_min <= lower <= upper <= len(data) or lower & 1:
+            raise _Short
+        leaf = _PAGE.unpack_from(data)[2] & _LEAF
+        for lo, hi, flags, key_size, at in _nodes(data):
+            size = (8 if flags & _BIG else lo | hi << 16) if leaf else 0
+            if at < upper or at + _NODE.size + key_size + size > len(data) or (leaf and flags & ~_BIG):
+                raise _Short
+
+    def _leaf(self, data: bytes) -> None:
+        for lo, hi, flags, key_size, at in _nodes(data):
+            if flags & _BIG:
+                value = at + _NODE.size + key_size
+                number = int.from_bytes(data[value : value + 8], "little")
+                self._big(number)
+                count = int.from_bytes(self._page(number)[0][12:16], "little")
+                if _PAGE.size + (lo | hi << 16) > count * self._page_size:
+                    raise _Short
 
 
 def _nodes(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:

@@ -40,9 +40,7 @@ class Probe:
         """Ends the process."""
         child, self._child = self._child, None
         if child is not None:
-            assert child.stdin is not None
-            child.stdin.close()
-            child.wait()
+            child.communicate()
 
     def ask(self, directory: Path, number: int) -> str:
         """Returns the digest of what a directory holds; `REFUSED`: it says it is damaged; `DIED`: nothing.
@@ -61,7 +59,8 @@ class Probe:
         said = child.stdout.readline().strip()
         if not said:
             self._child = None
-            assert child.wait() < 0, "the probe has ended by itself"
+            child.communicate()
+            assert child.returncode < 0, "the probe has ended by itself"
             return DIED
         assert not said.startswith("unclear"), said
         return said

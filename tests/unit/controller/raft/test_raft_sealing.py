@@ -9,6 +9,7 @@ import pytest
 
 from controller.raft import Entry, EntryKind, HardState, Ready, StorageDamaged
 from tests.support.controller.raft_flips import fill, opened, told
+from tests.support.controller.raft_probe import DIED, REFUSED, Probe, digest_of
 
 KIT = Path(__file__).parents[3] / "support" / "controller" / "raft_flips.py"
 ADVICE = "start it with an empty directory"
@@ -132,3 +133,34 @@ def test_whatever_byte_is_flipped_nothing_older_is_told(tmp_path, name, step):
         first = int(said[-1].split()[1]) + step
     assert {"right", "refused"} <= seen or (name, "right" in seen) == ("raft.seal", True)  # which has two slots
     assert died < 10
+
+
+PAGE_BYTES = 4096
+
+
+def test_a_page_in_the_place_of_another_is_said_and_ends_no_process(tmp_path):
+    """As after a write that was lost or went elsewhere; LMDB asserts what it finds in pages, and aborts."""
+    path, entries = tmp_path / "data.mdb", 120
+    storage = opened(tmp_path)
+    for n in range(2, entries):
+        entry = Entry(n, n, EntryKind.COMMAND, b"%d" % n * 30)
+        storage.save(Ready(entries=(entry,), hard_state=HardState(term=n, vote=1, commit=n - 1), must_sync=True))
+    true = digest_of(storage)
+    storage.close()
+    files = {one: one.read_bytes() for one in (path, tmp_path / "raft.seal")}
+    pages = [files[path][at : at + PAGE_BYTES] for at in range(0, len(files[path]), PAGE_BYTES)]
+    probe, found = Probe(), {}
+    try:
+        for place in range(len(pages)):
+            for source in (None, place - 1, (place + 7) % len(pages), 2):
+                for one, data in files.items():
+                    one.write_bytes(data)
+                hurt = bytearray(files[path])
+                there = pages[source] if source is not None else bytes(PAGE_BYTES)
+                hurt[place * PAGE_BYTES : (place + 1) * PAGE_BYTES] = there
+                path.write_bytes(hurt)
+                found[place, source] = probe.ask(tmp_path, 1)
+    finally:
+        probe.close()
+    assert set(found.values()) <= {true, REFUSED}, [place for place, said in found.items() if said == DIED]
+    assert REFUSED in found.values()

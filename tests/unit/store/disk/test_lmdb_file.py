@@ -8,7 +8,7 @@ import sys
 import lmdb
 import pytest
 
-from store.disk.lmdb_file import is_cut_short
+from store.disk.lmdb_file import is_broken, is_cut_short
 
 
 def fill(path, *, seed=1):
@@ -74,3 +74,41 @@ def test_a_file_that_lacks_only_what_is_not_in_use_is_whole(tmp_path):
     assert lacks > 0
     os.truncate(path, path.stat().st_size // 2)
     assert is_cut_short(path)
+
+
+def test_the_pages_of_a_sound_file_fit_together(tmp_path):
+    """Whatever its transactions did: one tree of many depths, values of many pages, pages that were given back."""
+    path, draw = tmp_path / "data.mdb", random.Random(1)
+    assert not is_broken(path)
+    with lmdb.open(str(tmp_path), map_size=1 << 28, sync=False) as env:
+        assert not is_broken(path)
+        for turn in range(120):
+            with env.begin(write=True) as txn:
+                for _ in range(draw.choice((1, 10, 200))):
+                    key = draw.randrange(3_000).to_bytes(draw.choice((2, 8, 100)), "big")
+                    if turn % 3 == 2 or not txn.put(key, bytes(draw.choice((0, 10, 700, 3_000, 30_000)))):
+                        txn.delete(key)
+            assert not is_broken(path), turn
+        with env.begin(write=True) as txn:
+            for key in [key for key, _ in txn.cursor()]:
+                txn.delete(key)
+        assert not is_broken(path)
+
+
+def test_pages_that_do_not_fit_together_are_found_out(tmp_path):
+    path, size = tmp_path / "data.mdb", 4096
+    with lmdb.open(str(tmp_path), map_size=1 << 28, sync=False) as env, env.begin(write=True) as txn:
+        for n in range(500):
+            txn.put(n.to_bytes(8, "big"), bytes(100))
+        txn.put(b"big", bytes(30_000))
+    sound = path.read_bytes()
+    assert not is_broken(path)
+    found = 0
+    for place in range(2, len(sound) // size):
+        for there in (bytes(size), sound[2 * size : 3 * size] if place > 2 else sound[3 * size : 4 * size]):
+            path.write_bytes(sound[: place * size] + there + sound[(place + 1) * size :])
+            found += is_broken(path)
+    assert found >= 2 * (len(sound) // size - 2 - 7)  # a value's pages behind its first have no heads
+    for cut in (1, size, len(sound) // 2):
+        path.write_bytes(sound[:-cut])
+        assert is_broken(path)
