@@ -19,8 +19,6 @@ from controller.raft.lmdb_storage import LmdbStorage
 from controller.raft.sealing import SEAL
 from tests.support.controller.raft_probe import DIED, MAP_SIZE_BYTES, REFUSED, Probe, digest_of
 
-__all__ = ["FiledDisk", "Harm", "Verdict"]
-
 PAGE_BYTES, SLOT_BYTES = 4096, 512
 DATA = "data.mdb"
 SEALS_KEPT = 4
@@ -52,7 +50,7 @@ class FiledDisk(Disk):
 
     def __init__(self, directory: Path, number: int, first, incarnation: str, chance: random.Random) -> None:
         super().__init__(first, incarnation)
-        self._directory, self._number, self._chance = directory, number, chance
+        self.directory, self._number, self._chance = directory, number, chance
         self._seals: deque[bytes] = deque(maxlen=SEALS_KEPT)
         self._older = b""
         self.failing = False  # the next write that has to be synced meets an error
@@ -63,7 +61,7 @@ class FiledDisk(Disk):
     def restored(cls, directory: Path, number: int, copy: Disk, chance: random.Random) -> "FiledDisk":
         """Returns a disk made of a copy that `back_up` has kept."""
         directory.mkdir()
-        for name, data in copy.files.items():
+        for name, data in copy.kept.items():
             (directory / name).write_bytes(data)
         made = cls(directory, number, None, copy.incarnation(), chance)
         for name in ("_snapshot", "_hard", "_synced", "_base", "_entries"):
@@ -73,15 +71,16 @@ class FiledDisk(Disk):
 
     def _opened(self, first=None) -> LmdbStorage:
         return LmdbStorage.open(
-            self._directory,
+            self.directory,
             self._number,
             first=first,
             incarnation=self._incarnation,
             map_size_bytes=MAP_SIZE_BYTES,
         )
 
-    def _files(self) -> dict[str, bytes]:
-        return {name: (self._directory / name).read_bytes() for name in (DATA, SEAL)}
+    def files(self) -> dict[str, bytes]:
+        """Returns what the files hold."""
+        return {name: (self.directory / name).read_bytes() for name in (DATA, SEAL)}
 
     def _check(self) -> None:
         assert digest_of(self._storage) == digest_of(self), f"controller {self._number} has other files than it wrote"
@@ -102,9 +101,9 @@ class FiledDisk(Disk):
         super().save(ready)
         self._storage.save(ready)
         if ready.must_sync:
-            self._seals.append((self._directory / SEAL).read_bytes())
+            self._seals.append((self.directory / SEAL).read_bytes())
             if self._chance.random() < OLDER:
-                self._older = (self._directory / DATA).read_bytes()
+                self._older = (self.directory / DATA).read_bytes()
         if failing:
             raise StorageFailed("EIO: it is kept, and nobody knows")
 
@@ -115,7 +114,7 @@ class FiledDisk(Disk):
     def back_up(self) -> None:
         if not self.refused:
             super().back_up()
-            self.copies[-1].files = self._files()
+            self.copies[-1].kept = self.files()
 
     # ---- what happens to it
 
@@ -126,7 +125,7 @@ class FiledDisk(Disk):
         self._storage.close()
         if power and self._seals:
             slots = [self._chance.choice(self._seals)[at : at + SLOT_BYTES] for at in (0, SLOT_BYTES)]
-            (self._directory / SEAL).write_bytes(b"".join(slots))
+            (self.directory / SEAL).write_bytes(b"".join(slots))
         self._storage = self._opened()
         self._check()
 
@@ -134,25 +133,26 @@ class FiledDisk(Disk):
         """Damages a file of one that is down; what whoever opens it finds."""
         assert not self.refused
         self._storage.close()
-        before = self._files()
+        before = self.files()
         name = name or self._chance.choice([DATA, DATA, SEAL])
-        path = self._directory / name
+        path = self.directory / name
         harm = harm or self._chance.choice(list(Harm))
         if harm is Harm.GONE:
             path.unlink()
         else:
-            path.write_bytes(self._harmed(harm, before[name], name))
-        found = _PROBE.ask(self._directory, self._number)
+            path.write_bytes(self.harmed(harm, before[name], name))
+        found = _PROBE.ask(self.directory, self._number)
         if found in {REFUSED, DIED}:
             self.refused = True
             return Verdict.REFUSED if found == REFUSED else Verdict.DIED
         assert found == digest_of(self), f"controller {self._number} takes damaged files for sound: {harm} of {name}"
         for name, data in before.items():
-            (self._directory / name).write_bytes(data)
+            (self.directory / name).write_bytes(data)
         self._storage = self._opened()
         return Verdict.SAME
 
-    def _harmed(self, harm: Harm, data: bytes, name: str) -> bytes:
+    def harmed(self, harm: Harm, data: bytes, name: str) -> bytes:
+        """Returns what becomes of a file's bytes by a damage."""
         chance, there = self._chance, bytearray(data)
         if harm is Harm.SHORTENED:
             return data[: chance.randrange(len(data))]

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from faulty_files import Disk
 
-__all__ = ["NAMES", "Harm", "SmallFiles"]
-
 NAMES = ("epochs", "replica", "replica.copy", "group", "unclean")
 VERSIONS_KEPT = 4
 _IDENTITY = {"replica", "replica.copy"}

@@ -13,8 +13,6 @@ from controller.raft import Storage
 from controller.raft.errors import StorageFailed
 from controller.raft.lmdb_storage import ADVICE, LmdbStorage
 
-__all__ = ["DIED", "MAP_SIZE_BYTES", "REFUSED", "Probe", "digest_of"]
-
 ROOT = Path(__file__).parents[3]
 MAP_SIZE_BYTES = 16 << 20
 ENDLESS_S = 20  # after which an opening counts as one that has no end

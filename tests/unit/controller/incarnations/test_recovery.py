@@ -71,10 +71,10 @@ async def test_one_that_heard_nobody_at_its_start_says_later_that_the_cluster_wa
         survivor.close()
         await three.start(3)
         left = three.nodes[3]
-        await until(lambda: left.driver._raft._node.proven)
+        await until(lambda: left.driver.raft.node.proven)
         await three.start(2)
         await until(lambda: left.memory.reasons == (words.RECOVERED,))
-        assert not left.driver._raft._node.proven
+        assert not left.driver.raft.node.proven
         assert not left.has_leader
         assert three.nodes[2].leading is not None
         assert three.nodes[2].memory.reasons == ()
