@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from adapters import cloudevents
 from adapters.amqp.wire import (
     PRECONDITION_FAILED,
@@ -26,7 +28,7 @@ from adapters.amqp.wire import (
     write_table,
 )
 from gateway.domain.errors import ProtocolError, Refusal
-from gateway.port.queues import DEATHS, EXPIRATION, PROPERTIES, PROPERTIES_BEFORE, routing_of, text_of
+from gateway.port.queues import DEATHS, EXPIRATION, PROPERTIES, PROPERTIES_BEFORE, SHOWN, routing_of, text_of
 from store.api.message import REPLY_QUEUE, Message
 
 NATIVE: Final = "amqp"
@@ -186,6 +188,8 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
         said = _Mapped.of(mapped) if mapped else said
         if mapped or event:
             native["mapped"] = {n: t for n, v in headers.items() if n not in others and (t := text_of(v)) is not None}
+    if event is None and (shown := _shown(found)):
+        native[SHOWN] = shown
     correlation = said.correlation
     if correlation is None and "correlation_id" in found:
         correlation = found["correlation_id"].encode()
@@ -221,6 +225,16 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
         delay_ms=said.delay_ms,
         event=event,
     )
+
+
+def _shown(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns what other protocols are shown of properties that have no field, as names and texts."""
+    properties = (("id", "message_id"), ("replyto", "reply_to"), ("appid", "app_id"))
+    shown = [(name, found[of]) for name, of in properties if found.get(of)]
+    for name, value in (found.get("headers") or {}).items():
+        if isinstance(value, dict | list) and name != X_DEATH:
+            shown.append((name, msgspec.json.encode(value).decode()))
+    return shown
 
 
 class _Mapped(NamedTuple):

@@ -96,6 +96,10 @@ class Mqtt(Client):
             native = batch.messages[0].native or {}
             own |= {"retain": bool(first & 1), "properties": self._kept(properties, native.get("cloudevents"))}
             rows |= self._rows(properties) | ({"retain": True} if first & 1 else {})
+            shown = [tuple(one) for one in (native.get("amqp") or {}).get("shown", ())]
+            if shown and "properties" in rows:
+                put(rows, id=dict(shown).get("id"))
+                rows["properties"] = [one for one in rows["properties"] if one not in shown]
         elif batch.messages[0].native is not None and "cloudevents" in batch.messages[0].native:
             heard = heard_document(json.loads(packet))
             rows |= {name: value for name, value in heard.rows.items() if name != "address"}

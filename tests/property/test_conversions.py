@@ -40,7 +40,7 @@ CLIENTS: dict[str, Client] = {
 TABLE = """
                  | mqtt-3.1.1 | 3.1.1 event  | mqtt-5        | coap          | http         | json         | amqp
 address          | same       | same         | same          | same          | same         | same         | same
-id               | -          | same         | in an event   | same          | same         | same         | same
+id               | -          | same         | if AMQP's     | same          | same         | same         | same
 key              | -          | same         | same          | same          | same         | same         | same
 type             | -          | same         | same          | or default    | or default   | or default   | same
 content_type     | -          | same         | same          | by its number | same         | same         | same
@@ -151,7 +151,7 @@ def as_text(event: dict[str, Any] | None, _: Told) -> dict[str, str] | None:
 CELLS: dict[str, Callable[[Any, Told], Any]] = {
     "-": lambda _value, _: None,
     "same": lambda value, _: list(value) if isinstance(value, tuple) else value,
-    "in an event": lambda value, told: value if told.said.event is not None else None,
+    "if AMQP's": lambda value, told: value if told.said.event or (told.source == "amqp" and told.said.id) else None,
     "or default": or_default,
     "of the event": of_the_event,
     "unless MQTT's": unless_mqtts,

@@ -28,6 +28,7 @@ from adapters.mqtt.messages.events import (
 )
 from adapters.mqtt.messages.sparkplug import Sparkplug
 from gateway.domain.errors import Cause, Refusal
+from gateway.port.queues import SHOWN
 from store.api.message import Message
 
 PROTOCOL = "mqtt"
@@ -244,6 +245,13 @@ def _in_order(pairs: Iterable[tuple[str, str]], order: Iterable[str]) -> list[tu
     return placed + [(name, value) for name, values in by_name.items() for value in values]
 
 
+def _shown(message: Message) -> Iterable[tuple[str, str]]:
+    """Returns what AMQP said of a message that has no field: its id, where answers go, its application, tables."""
+    said = (message.native or {}).get("amqp")
+    taken = {name for name, _ in message.properties}
+    return [] if said is None else [(name, text) for name, text in said.get(SHOWN, ()) if name not in taken]
+
+
 def _user_properties(message: Message, native: dict[str, Any], *, event: bool) -> list[tuple[str, str]]:
     """The user properties a subscriber is shown: the inverse of `_move_fields` and of reading an event."""
     if event:
@@ -256,7 +264,7 @@ def _user_properties(message: Message, native: dict[str, Any], *, event: bool) -
         moved = [(name, getattr(message, field)) for name, field in _FIELD_OF.items() if field not in hidden]
         moved.append((_TIME, _time_of(message, native)))
         # In front of the repeats of their names, which were left where they were.
-        pairs = [*((name, value) for name, value in moved if value is not None), *message.properties]
+        pairs = [*((name, value) for name, value in moved if value is not None), *message.properties, *_shown(message)]
     return _in_order(pairs, native[_ORDER]) if _ORDER in native else pairs
 
 

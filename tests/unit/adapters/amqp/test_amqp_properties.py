@@ -16,6 +16,7 @@ from adapters.amqp.publishing import (
     target_of,
     template_of,
 )
+from adapters.mqtt.messages.messages import dialect_of, publish_pieces
 from gateway.domain.errors import ProtocolError
 from store.api.message import Message
 from tests.support.amqp.amqp_peer import NOW_MS, Peer, publish
@@ -321,3 +322,16 @@ def test_times_and_delays_that_no_field_holds_are_delivered():
 def test_many_properties_of_one_name_are_written_in_linear_time():
     found = read_properties(properties_of(Message("a", b"", properties=(("n", "v"),) * 50_000), now_ms=NOW_MS))
     assert len(found.tail[_PROPERTIES]) == 50_000
+
+
+def test_a_subscriber_of_mqtt_is_shown_what_has_no_field():
+    peer = Peer().open()
+    headers = {"plain": "x", "table": {"a": [1, "b"]}, "list": [True], "appid": "taken"}
+    peer.publish("amq.topic", "a", b"x", message_id="m", reply_to="answers", app_id="app", headers=headers)
+    (message,) = peer.published()
+    _, tail = publish_pieces(message, dialect_of(5), qos=0, retain=False, now_ms=NOW_MS)
+    for name, text in (("id", "m"), ("replyto", "answers"), ("table", '{"a":[1,"b"]}'), ("list", "[true]")):
+        pair = b"".join(len(one).to_bytes(2, "big") + one.encode() for one in (name, text))
+        assert b"\x26" + pair in tail
+    assert tail.count(b"appid") == 1
+    assert b"taken" in tail
