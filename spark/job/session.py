@@ -145,6 +145,7 @@ def _settings(shuffle_partitions: int, driver_memory: str, local_dir: Path | Non
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": driver_memory,
         "spark.log.level": "WARN",
+        "spark.sql.debug.maxToStringFields": "100",  # all columns of the source: else Spark warns of each query
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(shuffle_partitions),
