@@ -115,9 +115,10 @@ class Rates:
             began, cpu_s = time.perf_counter(), descendants_cpu_s(os.getpid())
             assert read() == self.records
             times.append(time.perf_counter() - began)
-            spent.append(descendants_cpu_s(os.getpid()) - cpu_s)
+            if (used_s := descendants_cpu_s(os.getpid()) - cpu_s) > 0:  # less: a process that counted has ended
+                spent.append(used_s)
         self.by_clock[name] = round(self.records / min(times))
-        if min(spent):
+        if spent:
             self.by_core[name] = round(self.records / min(spent))
 
 
