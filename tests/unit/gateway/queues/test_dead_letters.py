@@ -18,7 +18,7 @@ from store.base.errors import LeaseLost, StoreOverloaded
 from store.format.frame import ROW, Position
 from store.format.records import LEASES_QUEUE
 from store.local.local import LocalStore
-from tests.support.gateway.queues_rig import Rig
+from tests.support.gateway.queues_rig import QueuesRig
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ async def rig(tmp_path):
     store = await LocalStore.open(tmp_path / "store")
     controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
     await controller.do(CreateTopic(name="$amqp", queues=2))
-    rig = Rig(store, controller)
+    rig = QueuesRig(store, controller)
     await rig.queues.load()
     yield rig
     await rig.queues.close()

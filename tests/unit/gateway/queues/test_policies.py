@@ -7,7 +7,7 @@ from controller.node.local import LocalController
 from gateway.queues.leaving.policies import Policies, PolicyConfig, QueuesConfig, policy_mistakes
 from gateway.queues.queues import NamedQueues
 from store.local.local import LocalStore
-from tests.support.gateway.queues_rig import Rig
+from tests.support.gateway.queues_rig import QueuesRig
 
 pytestmark = pytest.mark.anyio
 
@@ -87,7 +87,7 @@ async def test_policies_hold_for_queues_and_exchanges_that_match(tmp_path):
     store = await LocalStore.open(tmp_path / "store")
     controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
     await controller.do(CreateTopic(name="$amqp", queues=1))
-    rig = Rig(store, controller)
+    rig = QueuesRig(store, controller)
     config = QueuesConfig(
         policies=(
             policy("^short$", apply_to="queues", max_length=1),

@@ -6,7 +6,7 @@ from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.queues.leaving.sizes import QueueSizes
 from store.local.local import LocalStore
-from tests.support.gateway.queues_rig import Rig
+from tests.support.gateway.queues_rig import QueuesRig
 
 pytestmark = pytest.mark.anyio
 
@@ -16,7 +16,7 @@ async def rig(tmp_path):
     store = await LocalStore.open(tmp_path / "store")
     controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
     await controller.do(CreateTopic(name="$amqp", queues=1))
-    rig = Rig(store, controller)
+    rig = QueuesRig(store, controller)
     await rig.queues.load()
     yield rig
     await rig.queues.close()
