@@ -4,6 +4,7 @@ import socket
 import struct
 import threading
 import time
+from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
@@ -92,6 +93,26 @@ class HttpSender(Sender):
                 )
                 if answer.status_code != 201:
                     raise Refused(f"{answer.status_code} {answer.text[:200]}")
+                self.acked.append(number)
+
+
+class Http1Sender(Sender):
+    """Posts over HTTP/1.1, each request in one write and like the one before: they take the short way."""
+
+    def send(self):
+        at = urlsplit(self.gateway.url)
+        with socket.create_connection((at.hostname, at.port), timeout=10) as peer:
+            head = f"POST /topics/{self.address} HTTP/1.1\r\nhost: {at.netloc}\r\n"
+            while self.goes_on():
+                number, self.next = self.next, self.next + 1
+                peer.sendall(f"{head}content-length: {len(str(number))}\r\n\r\n{number}".encode())
+                answer = b""
+                while not answer.endswith(b"}"):
+                    if not (data := peer.recv(65536)):
+                        raise EOFError("closed")
+                    answer += data
+                if not answer.startswith(b"HTTP/1.1 201 "):
+                    raise Refused(answer[:200].decode())
                 self.acked.append(number)
 
 
@@ -196,6 +217,7 @@ KINDS = {
     "qos2": Mqtt2Sender,
     "coap": CoapSender,
     "http": HttpSender,
+    "http1": Http1Sender,
     "amqp": AmqpSender,
 }
 
