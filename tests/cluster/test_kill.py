@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster.senders import KINDS, stored
+from tests.support.cluster.senders import KINDS as EVERYWHERE
+from tests.support.cluster.senders import Http1Sender, stored
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 CYCLES = 20
+KINDS = {**EVERYWHERE, "http1": Http1Sender}  # which says no key, by which a cluster keeps its order
 
 
 def tear(data_dir: Path, chance: random.Random) -> None:

@@ -217,7 +217,6 @@ KINDS = {
     "qos2": Mqtt2Sender,
     "coap": CoapSender,
     "http": HttpSender,
-    "http1": Http1Sender,
     "amqp": AmqpSender,
 }
 
