@@ -18,6 +18,8 @@ from tests.bench.load.mqtt_connect import MqttConnect
 from tests.bench.load.mqtt_devices import MqttDevices
 from tests.bench.load.mqtt_latency import MqttLatency
 from tests.bench.load.mqtt_publish import MqttFanout, MqttPublish
+from tests.bench.load.mqtt_storm import MqttStorm
+from tests.bench.load.mqtt_subscribers import MqttSubscribers
 
 BROKERS = ("headgate", "mosquitto", "nats", "rabbitmq", "amqtt")
 
@@ -109,6 +111,23 @@ FIGURES: Mapping[str, Figure] = {
             servers=BROKERS,
         ),
         Figure(
+            name="mqtt-subscribers",
+            title="MQTT deliveries, QoS 1, to 2,000 subscribers of a topic each, one message under way to each",
+            protocol="mqtt",
+            unit="deliveries/s",
+            load=MqttSubscribers(),
+            servers=BROKERS,
+        ),
+        Figure(
+            name="mqtt-subscribers-paced",
+            title="MQTT, 2,000 subscribers of a topic each, a message a second for each: PUBLISH to delivery, average",
+            protocol="mqtt",
+            unit="ms",
+            load=MqttSubscribers(each_s=1.0, duration_s=10),
+            servers=BROKERS,
+            better="lower",
+        ),
+        Figure(
             name="mqtt-fanout",
             title="MQTT deliveries to 1 subscriber",
             protocol="mqtt",
@@ -165,6 +184,15 @@ FIGURES: Mapping[str, Figure] = {
             protocol="mqtt",
             unit="connections/s",
             load=MqttConnect(),
+            servers=BROKERS,
+            fresh=True,
+        ),
+        Figure(
+            name="mqtt-storm",
+            title="MQTT, 5,000 connections, 500 of them at once",
+            protocol="mqtt",
+            unit="connections/s",
+            load=MqttStorm(),
             servers=BROKERS,
             fresh=True,
         ),

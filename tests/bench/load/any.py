@@ -15,6 +15,8 @@ from tests.bench.load.mqtt_connect import MqttConnect
 from tests.bench.load.mqtt_devices import MqttDevices
 from tests.bench.load.mqtt_latency import MqttLatency
 from tests.bench.load.mqtt_publish import MqttFanout, MqttPublish
+from tests.bench.load.mqtt_storm import MqttStorm
+from tests.bench.load.mqtt_subscribers import MqttSubscribers
 
 AnyLoad: TypeAlias = (
     AmqpChannels
@@ -30,6 +32,8 @@ AnyLoad: TypeAlias = (
     | MqttFanout
     | MqttLatency
     | MqttPublish
+    | MqttStorm
+    | MqttSubscribers
     | SparkRead
     | StoreAppend
 )

@@ -4,6 +4,7 @@ import random
 import socket
 import struct
 import threading
+from contextlib import suppress
 from itertools import pairwise
 
 import h2.config
@@ -17,6 +18,8 @@ from tests.bench.load.base import LoadError, json_payload
 from tests.bench.load.coap_devices import CoapDevices
 from tests.bench.load.http_wire import Http1, Http2, Post
 from tests.bench.load.mqtt_publish import MqttPublish
+from tests.bench.load.mqtt_storm import MqttStorm
+from tests.bench.load.mqtt_subscribers import MqttSubscribers, pubacks
 from tests.bench.load.mqtt_wire import PINGRESP, PublishCounter, publish, topic
 from tests.bench.load.one_each import one_each
 
@@ -180,3 +183,90 @@ def test_each_peer_has_one_request_under_way_and_lost_ones_are_sent_again(monkey
     assert found.also["sent_again"] >= 1
     assert asked[:2] == [b"0", b"0"]
     assert list(dict.fromkeys(map(int, asked))) == list(range(found.done + 1))
+
+
+def serve(answer):
+    """Answers what comes on each connection to a port of this process; returns the listening socket."""
+    listening = socket.create_server(("127.0.0.1", 0), backlog=128)
+
+    def one(connection):
+        with connection, suppress(OSError):  # the load has gone
+            while data := connection.recv(1 << 12):
+                for peer, said in answer(connection, data):
+                    peer.sendall(said)
+
+    def accept():
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=one, args=(connection,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    return listening
+
+
+def test_a_storm_ends_when_every_connection_is_accepted():
+    seen = []
+
+    def answer(connection, data):
+        assert data[:1] == b"\x10"
+        seen.append(data)
+        return [(connection, b"\x20\x02\x00\x00")]
+
+    with serve(answer) as listening:
+        found = MqttStorm(port=listening.getsockname()[1], conns=25, at_once=4).run()
+    assert found.done == len(set(seen)) == 25
+    assert found.also["max_ms"] >= found.also["mean_ms"] > 0
+
+
+def test_a_storm_whose_connections_are_refused_fails():
+    with (
+        serve(lambda connection, _: [(connection, b"\x20\x02\x00\x03")]) as listening,
+        pytest.raises(LoadError, match="not accepted"),
+    ):
+        MqttStorm(port=listening.getsockname()[1], conns=3, at_once=3).run()
+
+
+def test_pubacks_answer_each_delivery():
+    packets = [publish(topic(n), json_payload(size), qos=1, identifier=n + 1) for n, size in enumerate((10, 100, 300))]
+    assert pubacks(b"".join(packets)) == b"".join(b"\x40\x02" + struct.pack("!H", n + 1) for n in range(3))
+    for wrong in (b"", packets[0][:-1], PINGRESP, publish(topic(1), b"{}", qos=0, identifier=0)):
+        with pytest.raises(LoadError):
+            pubacks(wrong)
+
+
+@pytest.mark.parametrize("each_s", [0.0, 0.05])
+def test_each_subscriber_gets_its_next_message_when_it_has_had_the_one_before(each_s):
+    subscribers, published = {}, []
+
+    def answer(connection, data):
+        kind = data[0] >> 4
+        if kind == 1:
+            return [(connection, b"\x20\x02\x00\x00")]
+        if kind == 8:
+            size = data[4] << 8 | data[5]
+            subscribers[data[6 : 6 + size]] = connection
+            return [(connection, b"\x90\x03\x00\x01\x01")]
+        if kind == 4:
+            return []
+        said, at = [], 0
+        while at < len(data):
+            size, start = data[at + 1] + 2, at + 2
+            peer = subscribers[data[start + 2 : start + 2 + (data[start] << 8 | data[start + 1])]]
+            published.append(peer)
+            said.append((peer, data[at : at + size]))
+            at += size
+        return said
+
+    with serve(answer) as listening:
+        load = MqttSubscribers(port=listening.getsockname()[1], conns=5, duration_s=1, payload=20, each_s=each_s)
+        found = load.run()
+    assert len(subscribers) == 5
+    assert found.done > 5
+    if each_s:
+        assert found.value == found.also["mean_ms"]
+        assert found.done <= 5 / each_s + 5
+    else:
+        assert found.done <= len(published) <= found.done + 5
