@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from gateway.sockets import calls
 from store.base import logs
 
-SOCKETS_A_TURN: Final = 512  # then others of the event loop have their turn
+SOCKETS_A_TURN: Final = 1_024  # then others of the event loop have their turn
 LOOKS_A_TURN: Final = 4  # for what has come while the reads of the look before were handed over: it joins their frame
 LOOK_AGAIN_BYTES: Final = 1 << 10  # of a read of the turn on average; beyond, a frame is large enough as it is
 TOGETHER_BYTES: Final = 1 << 20  # of reads that wait for the others of their turn; beyond, they are handed over
