@@ -280,7 +280,9 @@ class Committer:
         """Writes a batch and lets the sync thread have it; answers it now if all of it may be."""
         if batch.placed:
             try:
+                began_s = monotonic()
                 self._log.write()
+                self._loop_commits.wrote(batch.size, (now_s := monotonic()) - began_s, now_s)
                 self._producers.keep()
                 self._guards.keep()
                 if self._tell_written is not None:

@@ -33,7 +33,15 @@ class LoopCommits:
     def synced(self, took_s: float, now_s: float) -> None:
         """Notes how long a sync took that has just ended, on any thread, one after the other."""
         if took_s > LOOP_SYNC_S_MAX:
-            self._fast_count = 0
-            self._rests_until_s = max(self._rests_until_s, now_s + min(took_s * REST_FACTOR, REST_S_MAX))
+            self._rest(took_s, now_s)
         elif self._fast_count < FAST_COUNT:
             self._fast_count += 1
+
+    def wrote(self, size_bytes: int, took_s: float, now_s: float) -> None:
+        """Notes how long a write took: a small one that had to wait for the disk counts as a slow sync."""
+        if took_s > LOOP_SYNC_S_MAX and size_bytes <= LOOP_BYTES_MAX:
+            self._rest(took_s, now_s)
+
+    def _rest(self, took_s: float, now_s: float) -> None:
+        self._fast_count = 0
+        self._rests_until_s = max(self._rests_until_s, now_s + min(took_s * REST_FACTOR, REST_S_MAX))

@@ -62,7 +62,7 @@ class LocalLog:
         self._commits_here = commits_here
         self._gathered_bytes = 0  # appended in this turn of the loop, for a commit of its own
         self._gathering = False  # whose end comes with the loop's next turn
-        self._committing = False  # the loop's thread is the writer now
+        self._committing = False  # the loop's thread writes, or tries to
         self._reports: deque[Committed] = deque()  # of the engine, not taken yet, in log order
         self._listeners: dict[int, TailListener] = {}  # by the order of their calls to tail
         self._listener_count = 0
@@ -100,11 +100,10 @@ class LocalLog:
             return
         self._committing = True
         try:
-            here = engine.commit_here()
+            engine.commit_here()
         finally:
             self._committing = False
-        if here:
-            self._take_reports()
+            self._take_reports()  # those of a thread, too, that has written while this tried in vain
 
     def _refusal(self, size: int) -> StoreError | None:
         core = self._core
@@ -128,7 +127,7 @@ class LocalLog:
     def report(self, committed: Committed) -> None:
         """Takes what the engine reports, on the thread that has committed it."""
         self._reports.append(committed)
-        if not self._committing:  # else nobody else writes, and it is taken as soon as this is done
+        if not self._committing:  # else it is taken as soon as that is over
             self._core.post(self._take_reports)
 
     def _take_reports(self) -> None:

@@ -70,3 +70,22 @@ def test_slow_syncs_take_a_small_part_of_the_loops_time(times):
         if here and took_s > LOOP_SYNC_S_MAX:
             waited_s += took_s
     assert waited_s <= now_s / REST_FACTOR + longest_s
+
+
+def test_a_small_write_that_waits_for_the_disk_counts_as_a_slow_sync():
+    rule = fast(LoopCommits(), 0.0)
+    rule.wrote(100, FAST_S, 1.0)
+    assert rule.allows(100, 1.0)
+    rule.wrote(LOOP_BYTES_MAX + 1, SLOW_S, 1.0)  # which takes its time on any disk
+    assert rule.allows(100, 1.0)
+    rule.wrote(100, SLOW_S, 1.0)
+    assert not fast(rule, 1.0, FAST_COUNT - 1).allows(100, 1_000.0)
+    assert not fast(rule, 1.0).allows(100, 1.0)
+    assert rule.allows(100, 1.0 + SLOW_S * REST_FACTOR + 1e-6)
+
+
+def test_fast_writes_alone_say_nothing_of_syncs():
+    rule = LoopCommits()
+    for _ in range(2 * FAST_COUNT):
+        rule.wrote(100, FAST_S, 1.0)
+    assert not rule.allows(100, 1.0)

@@ -548,7 +548,9 @@ def test_a_full_disk_on_the_callers_thread_refuses_what_was_appended(open_rig):
 def test_each_sync_is_told_to_the_rule_for_the_loop(open_rig):
     rig = open_rig()
     told = []
-    rig.engine._committer._loop_commits = SimpleNamespace(synced=lambda took_s, _: told.append(took_s))
+    rig.engine._committer._loop_commits = SimpleNamespace(
+        synced=lambda took_s, _: told.append(took_s), wrote=lambda *_: None
+    )
     rig.store(frame((16, b"by the commit thread")))
     leave(rig, frame((16, b"by the caller")))
     assert rig.engine.commit_here()

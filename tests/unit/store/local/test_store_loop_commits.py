@@ -109,6 +109,24 @@ async def test_answers_of_a_batch_of_the_thread_come_before_those_of_the_loops_n
     assert await bodies(store, 16) == [b"by the thread", b"by the loop"]
 
 
+async def test_what_a_thread_reports_while_the_loop_tries_in_vain_to_commit_is_answered(store):
+    answered = []
+    trust(store)
+    engine = store.core.engine
+
+    def in_vain():
+        engine.wake()
+        deadline = time.monotonic() + WAIT_S
+        while not store.log._reports and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return False
+
+    engine.commit_here = in_vain
+    store.log.append(frame((16, b"a")), answered.append)
+    store.log._commit()
+    assert answered == [Appended(0)]
+
+
 async def test_what_comes_while_the_thread_writes_is_stored_behind_it(store, files):
     trust(store, fast=False)
     futures = begin(store, frame((16, b"0")))
