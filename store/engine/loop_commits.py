@@ -1,7 +1,7 @@
 """The rule by which the event loop itself writes and syncs a small commit batch, and the commit thread all others.
 
 On a fast disk a batch of few bytes costs less than the two hand-overs between threads that it takes otherwise
-(docs/decisions/0045). A slow disk must not hold up the event loop. So the rule is told how long each sync took,
+(docs/decisions/0048). A slow disk must not hold up the event loop. So the rule is told how long each sync took,
 whichever thread waited for it; a slow one leaves all commits to the threads for a time that grows with it.
 """
 
