@@ -204,6 +204,7 @@ def measure(topics: int, directory: Path, *, turns: int = TURNS, gatherings: int
         # What the store reports has its step too; what it calls in turn is timed on its own.
         pipeline.store.log._cache.put = watch.timed("report", pipeline.store.log._cache.put)
         pipeline.store.core.recent.add = watch.timed("report", pipeline.store.core.recent.add)
+        pipeline.store.core.recent.follow = watch.timed("report", pipeline.store.core.recent.follow)
         outgoing = pipeline.ingest._outgoing
         outgoing._done = watch.timed("ingest", outgoing._done)
         peers = [Peer(number, load, watch) for number in range(CONNECTIONS)]

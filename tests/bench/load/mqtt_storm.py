@@ -11,8 +11,6 @@ from tests.bench.load.mqtt_wire import connect_packet
 from tests.bench.load.one_each import measured
 from tests.bench.procfs import cpu_s
 
-__all__ = ["MqttStorm"]
-
 CONNACK = b"\x20\x02\x00\x00"  # accepted, of a clean session (3.2)
 READY_MAX = 1_024  # sockets of one look
 

@@ -13,8 +13,6 @@ from tests.bench.load.mqtt_wire import connect, packet_size, publish, subscribe,
 from tests.bench.load.one_each import measured
 from tests.bench.procfs import cpu_s
 
-__all__ = ["MqttSubscribers"]
-
 PUBLISH_QOS_1, DUP = 0x32, 0x08  # first bytes of packets (3.3.1)
 READY_MAX = 1_024  # sockets of one look
 
