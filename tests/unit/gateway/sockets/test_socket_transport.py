@@ -491,7 +491,7 @@ async def two_peers(received):
         yield sockets, first, second
         for peer in peers:
             peer.transport.abort()
-        await until(lambda: not sockets._sockets)
+        await until(lambda: not sockets.sockets)
         await asyncio.sleep(0)
     server.close()
     sockets.close()
