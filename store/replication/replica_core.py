@@ -337,8 +337,8 @@ class ReplicaCore:
             self._diverge(common.at, message.epoch)
         elif message.confirmed < self.confirmed:
             self._diverge(LogOffset(message.confirmed), message.epoch)
-        else:
-            self._snapshot(message.epoch)
+        else:  # one whose epochs are not known may have acknowledged what it throws away
+            self._snapshot(message.epoch, starting_over=self._guessed)
 
     def _diverge(self, at: LogOffset, epoch: int) -> None:
         """The master lacks what was confirmed: an unclean election, or a disk that forgot what it had synced."""

@@ -163,6 +163,11 @@ def test_a_replica_with_damaged_views_makes_them_anew(serves, trimmed):
         history.heal()
 
 
+def test_a_replica_in_the_set_that_begins_anew_for_its_epochs_is_not_elected_with_an_empty_log():
+    """Its log has lost its beginning and nobody knows its epochs, so it has nothing in common with the master's."""
+    play(2662001043, files=True)
+
+
 def test_a_replica_that_meets_an_error_of_its_disk_is_started_again():
     with steady(25, files=True) as history:
         cluster = history.cluster
