@@ -8,7 +8,16 @@ import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-PORTS = {"mqtt": 1883, "mqtt-ws": 8083, "coap": 5683, "amqp": 5672, "http": 8080, "rpc": 8081, "admin": 8088}
+PORTS = {
+    "mqtt": 1883,
+    "mqtt-ws": 8083,
+    "coap": 5683,
+    "coap-tcp": 5683,
+    "amqp": 5672,
+    "http": 8080,
+    "rpc": 8081,
+    "admin": 8088,
+}
 TLS_PORTS = {"mqtts": 8883, "mqtt-wss": 8084, "amqps": 5671, "https": 8443}
 OFFSETS = range(10_000, 22_500)  # added to ports below 10,000
 TRIES = 100
