@@ -31,7 +31,7 @@ def test_it_says_what_listens_and_that_it_is_ready(new_gateway):
     status = httpx.get(f"http://127.0.0.1:{gateway.port('admin')}/status").json()
     assert status["ready"]
     listening = {entry["name"]: entry["port"] for entry in status["listeners"]}
-    names = ("mqtt", "mqtt-ws", "coap", "amqp", "http", "rpc", "admin")
+    names = ("mqtt", "mqtt-ws", "coap", "coap-tcp", "amqp", "http", "rpc", "admin")
     assert listening == {name: gateway.port(name) for name in names}
     assert "headgate_connections" in gateway.admin("/metrics")
     assert gateway.stop() == 0

@@ -101,7 +101,7 @@ def connect_until_all_serve(gateway, clients, make):
 def test_all_workers_serve_what_any_of_them_takes(gateway):
     said = status(gateway)
     assert [worker["ready"] for worker in said["workers"]] == [True] * WORKERS
-    names = ("mqtt", "mqtt-ws", "coap", "amqp", "http", "rpc", "admin")
+    names = ("mqtt", "mqtt-ws", "coap", "coap-tcp", "amqp", "http", "rpc", "admin")
     assert {one["name"]: one["port"] for one in said["listeners"]} == {name: gateway.port(name) for name in names}
     clients = []
     connect_until_all_serve(gateway, clients, lambda n: Client(gateway, f"all-{n}").subscribe("all/#"))

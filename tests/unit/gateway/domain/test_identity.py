@@ -172,9 +172,9 @@ def test_what_hash_password_makes_is_a_hash():
 def test_names_are_not_told_by_the_time_that_a_refusal_takes(monkeypatch):
     worked = []
     by = subject()
-    kept = by._passwords.work
+    kept = by.passwords.work
     monkeypatch.setattr(
-        by._passwords, "work", lambda work, *, network: worked.append(thread_time()) or kept(work, network=network)
+        by.passwords, "work", lambda work, *, network: worked.append(thread_time()) or kept(work, network=network)
     )
     for name in ("alice", "fleet", "nobody", "guest"):
         worked.clear()
