@@ -31,7 +31,7 @@ def test_every_process_has_ports_of_its_own(tmp_path: Path) -> None:
         else:
             taken += [config.rpc.port]
         if node.role == "proxy":
-            taken += [one.port for one in config.listeners.values()]
+            taken += {one.port for one in config.listeners.values()}  # CoAP has one number for UDP and for TCP
         assert node.admin_port == config.admin.port
         assert node.port in taken
         ports.update(taken)
