@@ -23,7 +23,7 @@ class Refusing:
 
     def __init__(self, monkeypatch) -> None:
         self.error: lmdb.Error | None = None
-        self.sizes: list[int] = []  # of the transactions that were tried, in runs
+        self.sizes: list[int] = []  # of the transactions that were tried, in rows: one a frame here
         put, apply = ProducersView.apply, Views.apply
 
         def refusing(view, txn, runs):
@@ -32,7 +32,7 @@ class Refusing:
                 raise self.error
 
         def counted(views, runs):
-            self.sizes.append(len(runs))
+            self.sizes.append(sum(len(run.rows) for run in runs))
             apply(views, runs)
 
         monkeypatch.setattr(ProducersView, "apply", refusing)
