@@ -227,13 +227,13 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
     )
 
 
-def _shown(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _shown(found: Mapping[str, Any]) -> list[list[str]]:
     """Returns what other protocols are shown of properties that have no field, as names and texts."""
     properties = (("id", "message_id"), ("replyto", "reply_to"), ("appid", "app_id"))
-    shown = [(name, found[of]) for name, of in properties if found.get(of)]
+    shown = [[name, found[of]] for name, of in properties if found.get(of)]
     for name, value in (found.get("headers") or {}).items():
         if isinstance(value, dict | list) and name != X_DEATH:
-            shown.append((name, msgspec.json.encode(value).decode()))
+            shown.append([name, msgspec.json.encode(value).decode()])
     return shown
 
 

@@ -76,7 +76,7 @@ class Served:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
         overrides = {
             "store": {"data_dir": str(self._data_dir)},
-            "listeners": {name: {"port": 0} for name in ("mqtt", "mqtt-ws", "coap", "http", "amqp")},
+            "listeners": {name: {"port": 0} for name in ("mqtt", "mqtt-ws", "coap", "coap-tcp", "http", "amqp")},
             "rpc": {"enabled": False},
             "admin": {"port": 0},
             "topics": {"index": ["key", "address"], "topics_per_user_max": SHARE, "default_queues": 2},

@@ -176,6 +176,8 @@ async def test_aiocoap_observes_a_filter(tmp_path: Path, scheme: str) -> None:
             for n in range(200):
                 await peer.ask(POST, f"/t/plant/dev{n}/temp", b"%d" % n, content_format=50)
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                while len(told(await peer.ask(FETCH, "/t", b"plant/+/temp"))) < 200:
+                    pass  # addresses are listed soon after they are published to
                 asked = context.request(Message(code=FETCH, uri=f"{uri}/t", payload=b"plant/+/temp", observe=0))
                 assert told(await asked.response) == {f"plant/dev{n}/temp": n for n in range(200)}
                 heard = aiter(asked.observation)

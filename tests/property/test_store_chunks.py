@@ -60,7 +60,7 @@ def test_columns_are_the_same_chunks(frames, cuts, chance):
     assert [run.records for run in listed] == [run.records for run in columns]
     assert [run.chunks.queues() for run in listed] == [run.chunks.queues() for run in columns]
     assert [dict(run.chunks.nexts()) for run in listed] == [dict(run.chunks.nexts()) for run in columns]
-    assert one._ends == other._ends
+    assert one.ends == other.ends
     followed = []
     for runs in (listed, columns):
         recent, seen = Recent(0), []

@@ -226,8 +226,8 @@ class History:
                 history.engine = self
                 super().__init__(*args, **options)
 
-            def append(self, frame, done):
-                super().append(frame, history.submitted(frame, done))
+            def append(self, frame, done, **how):
+                super().append(frame, history.submitted(frame, done), **how)
 
             def append_own(self, frame, done):
                 if isinstance(frame, UnplacedFrame):

@@ -158,7 +158,7 @@ class Served:
         return self
 
     async def _serve(self, ready: "Future[None]") -> None:
-        ports: dict[str, Any] = {name: {"port": 0} for name in ("mqtt", "mqtt-ws", "coap", "amqp", "http")}
+        ports: dict[str, Any] = {name: {"port": 0} for name in ("mqtt", "mqtt-ws", "coap", "coap-tcp", "amqp", "http")}
         factories = adapter_factories()
         declared = {listener.name for factory in factories.values() for listener in factory.listeners}
         config = load(

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "headgate"
 RENDERED = Path(__file__).with_name("rendered.yaml")  # what helm makes of the chart; `make chart` makes it anew
-PORTS = {1883, 8883, 8083, 8084, 5683, 5672, 5671, 8080, 8443, 8081, 8082, 8088}
+PORTS = {1883, 8883, 8083, 8084, 5683, 5684, 5672, 5671, 8080, 8443, 8081, 8082, 8088}
 
 
 def check_command(words: list[str]) -> None:
@@ -102,7 +102,8 @@ def test_every_node_of_the_compose_file_has_a_configuration(tmp_path: Path) -> N
     assert nodes == services.keys() - {"groups"}
     volumes = {volume.split(":")[0] for service in services.values() for volume in service.get("volumes", [])}
     assert volumes == document["volumes"].keys()
-    ports = [port.split(":")[0] for service in services.values() for port in service.get("ports", [])]
+    published = [port.partition(":") for service in services.values() for port in service.get("ports", [])]
+    ports = [(port, inside.partition("/")[2]) for port, _, inside in published]
     assert len(set(ports)) == len(ports)
 
 
