@@ -79,6 +79,7 @@ class Publisher:
                 raise ProtocolError(PRECONDITION_FAILED, "fast reply consumer does not exist")
             message = with_reply_queue(message, channel.reply_queue)
         if channel.transaction is not None:
+            self._output.has_published()
             channel.transaction.add(message, mandatory=mandatory)
             return
         self.turn(channel)
@@ -96,6 +97,7 @@ class Publisher:
         messages = self.messages
         if not messages:
             return
+        self._output.has_published()
         runs = []
         ends = [start for _, start in self.starts[1:]]
         for (channel, start), end in zip(self.starts, [*ends, len(messages)], strict=True):

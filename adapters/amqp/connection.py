@@ -13,6 +13,7 @@ from pamqp.commands import Basic
 from pamqp.commands import Channel as ChannelMethods
 from pamqp.commands import Connection as Methods
 
+from adapters.amqp.blocking import Blocking
 from adapters.amqp.channel import REPLY_CODES, Channel, State, cut
 from adapters.amqp.confirms import Publisher
 from adapters.amqp.connection_output import ConnectionOutput
@@ -62,7 +63,6 @@ from gateway.port.adapter import (
 )
 from store.api.message import Message
 
-BLOCKED_MS: Final = 1_000  # how long connection.blocked lasts unless the gateway hints otherwise
 _CHANNEL_CODES: Final = frozenset({ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED})
 
 # A content header frame up to its properties: type, channel, size, class, weight, body size.
@@ -85,7 +85,6 @@ class AmqpConnection(ConnectionOutput):
         self._mechanisms = mechanisms(info)
         self._principal = Principal(name="")
         self._publisher = Publisher(self)
-        self._hears_blocked = False  # the client understands connection.blocked
 
         self._input = b""  # received, not yet understood: at most one frame, or what a method that waits holds up
         self._stalled = False  # the input begins with a method that waits for something
@@ -93,6 +92,7 @@ class AmqpConnection(ConnectionOutput):
         self._current = 0  # the index of the method being handled
 
         self._keepalive = Keepalive(options.handshake_timeout_s)
+        self._blocking = Blocking(self, self._keepalive)
 
     # ---- the port
 
@@ -154,9 +154,7 @@ class AmqpConnection(ConnectionOutput):
             self._end("no heartbeat from the peer")  # nothing is said to a peer that is gone (AMQP 0-9-1, 4.2.7)
         elif keepalive.beat(now_ms):
             self.write(HEARTBEAT)
-        if keepalive.blocked_until_ms is not None and keepalive.blocked_until_ms <= now_ms:
-            keepalive.blocked_until_ms = None
-            self.write(method_frame(0, Methods.Unblocked))
+        self._blocking.tick(now_ms)
         if self.share.overdue(now_ms):
             self._current = Basic.Publish.index
             self._fail(RESOURCE_ERROR, "the body of a message has taken too long, and others wait", now_ms)
@@ -172,6 +170,11 @@ class AmqpConnection(ConnectionOutput):
             return 0  # there is room now
         dues = (self._keepalive.deadline_ms(), self.share.retry_ms)
         return min((due for due in dues if due is not None), default=None)
+
+    def pressed(self, why: str, *, now_ms: int) -> Sequence[Effect]:
+        """The gateway is low on something, or, with "", not any more: publishers are told."""
+        self._blocking.pressed(why, open_=self._phase is Phase.OPEN)
+        return self._effects_at(now_ms)
 
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:
         """AMQP has no sessions that could be taken over."""
@@ -418,10 +421,11 @@ class AmqpConnection(ConnectionOutput):
 
     def hold_back(self, refusal: Refusal, now_ms: int) -> None:
         """Asks the client not to publish for a while (RabbitMQ's connection.blocked)."""
-        if self._hears_blocked:
-            if self._keepalive.blocked_until_ms is None:
-                self.write(method_frame(0, Methods.Blocked, cut(refusal.detail)))
-            self._keepalive.blocked_until_ms = now_ms + max(BLOCKED_MS, refusal.retry_after_ms)
+        self._blocking.refused(refusal, now_ms)
+
+    def has_published(self) -> None:
+        """See `ConnectionOutput`."""
+        self._blocking.published()
 
     # ---- class connection
 
@@ -454,7 +458,7 @@ class AmqpConnection(ConnectionOutput):
         capabilities = method.client_properties.get("capabilities")
         if isinstance(capabilities, dict):
             self.hears_cancels = capabilities.get("consumer_cancel_notify") is True
-            self._hears_blocked = capabilities.get("connection.blocked") is True
+            self._blocking.understood = capabilities.get("connection.blocked") is True
         response: Any = method.response
         self._login = authentication(method.mechanism, response, self._mechanisms)
         self._phase = Phase.AUTHENTICATING

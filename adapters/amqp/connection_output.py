@@ -84,6 +84,10 @@ class ConnectionOutput:
         """The gateway is overloaded: ask the client to wait."""
         raise NotImplementedError
 
+    def has_published(self) -> None:
+        """The client has published something."""
+        raise NotImplementedError
+
     # ---- consumers
 
     def new_consumer_id(self) -> ConsumerId:

@@ -11,6 +11,7 @@ class GroupHealth(NamedTuple):
     """One group. `refusals`: why it takes nothing. `damages` are the damaged ranges of all its replicas' logs.
 
     `in_sync` counts the replicas of which `warnings` do not say that they are silent or out of the SyncStateSet.
+    `low`: the disk of its master has little room.
     """
 
     number: int
@@ -18,6 +19,7 @@ class GroupHealth(NamedTuple):
     warnings: tuple[str, ...] = ()
     in_sync: int = 0
     damages: int = 0
+    low: bool = False
 
     @property
     def writable(self) -> bool:
@@ -58,6 +60,7 @@ def group_health(group: Group, route: Route | None, *, reached: bool = True, ref
         warnings=tuple(f"{name}: {what}" for what in _warnings(group, route, heard)),
         in_sync=sum(_is_in_sync(group, replica, heard.get(replica.id)) for replica in group.replicas),
         damages=sum(one.damages for one in heard.values()),
+        low=group.master is not None and (master := heard.get(group.master)) is not None and master.low,
     )
 
 

@@ -44,11 +44,12 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     of no length. `confirmed` is how far readers may go, `free_bytes` what its disk has left. `incarnation` is another
     number after every start of its process: whoever was elected before has nothing of the role left. `failed`: its disk
     or its engine is, so it counts as dead. `stalled`: the master takes no writes now, or cannot confirm them. `full`:
-    its disk has no room but for what is kept in reserve. `damaged`: its log has damage that another replica may still
-    repair, so it is elected only where nobody else can be; `cut_short`: some of that is the end of its log, which it
-    has acknowledged once, so it is not elected at all. `damages` are the ranges, of `damaged_bytes` in all, not yet
-    repaired; `lost_bytes` of them no replica has; `repairing_from` is the replica that is asked now, 0 for none.
-    `complaint`: this replica cannot reach its master. `slow`: the disk of this replica takes far longer to sync than it
+    its disk has no room but for what is kept in reserve; `low`: it has little more. `damaged`: its log has damage that
+    another replica may still repair, so it is elected only where nobody else can be; `cut_short`: some of that is the
+    end of its log, which it has acknowledged once, so it is not elected at all. `damages` are the ranges, of
+    `damaged_bytes` in all, not yet repaired; `lost_bytes` of them no replica has; `repairing_from` is the replica that
+    is asked now, 0 for none. `complaint`: this replica cannot reach its master. `slow`: the disk of this replica takes
+    far longer to sync than it
     should.
     """
 
@@ -77,6 +78,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     repairing_from: int = 0
     complaint: Complaint | None = None
     slow: bool = False
+    low: bool = False
 
 
 class RouteReplica(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +105,7 @@ class RouteReplica(msgspec.Struct, frozen=True, kw_only=True):
     full: bool = False
     stalled: bool = False
     cut_short: bool = False  # its log has lost its end
+    low: bool = False  # its disk has little room
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,6 +298,7 @@ class Registry:
             learner=registered is not None and registered.learner,
             confirmed=heartbeat.confirmed if heartbeat is not None else 0,
             full=heartbeat is not None and heartbeat.full,
+            low=heartbeat is not None and heartbeat.low,
             stalled=heartbeat is not None and heartbeat.stalled,
             cut_short=heartbeat is not None and heartbeat.cut_short,
             damages=heartbeat.damages if heartbeat is not None else 0,

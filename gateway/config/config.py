@@ -113,6 +113,14 @@ class GatewayConfig(_Section, frozen=True, kw_only=True):
         int, Meta(ge=64 * KiB, description="bytes waiting for one slow peer; more is held back in the log")
     ] = MiB
     connections_max: Annotated[int, Meta(ge=1, description="open connections, over all listeners")] = 50_000
+    memory_high_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="memory of one process, above which publishers over AMQP are asked to wait; 0: six tenths of "
+            "the machine's",
+        ),
+    ] = 0
     shutdown_grace_s: Annotated[
         float, Meta(ge=0, le=3600, description="seconds for connections to end when the gateway stops")
     ] = 10.0

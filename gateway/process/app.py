@@ -65,6 +65,7 @@ class Gateway:
         self.controller = backend.controller
         self.metrics = Metrics()
         self.hub = Hub(config, self.store, self.controller, self.metrics, tasks, owners=backend.owners)
+        self.hub.pressure.low_disk = lambda: backend.low_disk
         self.listening: list[Listening] = []
         self._started = time.monotonic()
         self._open = False  # every listener is up

@@ -63,6 +63,10 @@ class Backend(Protocol):
     def warnings(self) -> Sequence[str]:
         """Returns the faults that do not keep it from serving, a line each."""
 
+    @property
+    def low_disk(self) -> bool:
+        """Returns whether a disk has little room, so that what is published may be refused soon."""
+
     def log(self) -> LogStatus:
         """Returns the positions of the log; in a cluster the home group's."""
 
@@ -110,6 +114,11 @@ class StoreFigures:
         if views:
             said.append(f"{len(views)} places of views are damaged, and not served: the first is in {views[0].view!r}")
         return said
+
+    @property
+    def low_disk(self) -> bool:
+        """See `Backend`."""
+        return self.store.low
 
     def log(self) -> LogStatus:
         """See `Backend`."""
@@ -215,6 +224,11 @@ class ClusterBackend:
         """See `Backend`."""
         unfollowed = [] if self.controller.connected else ["no controller answers: nobody is elected, no topic is made"]
         return [*self._health().warnings, *unfollowed]
+
+    @property
+    def low_disk(self) -> bool:
+        """See `Backend`: of any group's master that is heard of."""
+        return any(group.low for group in self._groups())
 
     def _health(self) -> ClusterHealth:
         return cluster_health(self._groups(), home=self.controller.home)

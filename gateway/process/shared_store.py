@@ -189,6 +189,7 @@ class _Pulse:
             failed=store.error is not None,
             stalled=store.full is not None,
             full=store.full is not None,
+            low=store.low,
             damages=len(damages),
             damaged_bytes=damaged_bytes,
             lost_bytes=damaged_bytes,  # no other replica has it

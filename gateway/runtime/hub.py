@@ -19,6 +19,7 @@ from gateway.domain.forwarding import Forwarding
 from gateway.groups.consumer_groups import ConsumerGroups
 from gateway.kv.kv import KeyValues
 from gateway.ops.metrics import Metrics
+from gateway.ops.pressure import Pressure, memory_limit_bytes
 from gateway.ownership.metadata_barrier import MetadataBarrier
 from gateway.ownership.owners import LocalOwners, Owners
 from gateway.port.adapter import (
@@ -45,6 +46,7 @@ from gateway.queues.shared_subscriptions import SWEEP_SHARED_INTERVAL_MS, Shared
 from gateway.runtime.access_requests import check_consume
 from gateway.runtime.connection import Connection
 from gateway.runtime.endpoint import Endpoint
+from gateway.runtime.pressing import tell_of_pressure, watch_pressure
 from gateway.runtime.requests import answer, outcome
 from gateway.runtime.sys_topics import SAMPLE_INTERVAL_MS, SysTopics
 from gateway.runtime.turn import Turn
@@ -143,6 +145,9 @@ class Hub:
         self._releasing = 0  # connections that have ended and still hold something
         self._changed = asyncio.Event()  # set when something has ended that `quiet` may be waiting for
         self._pending_bytes_high = config.gateway.pending_bytes_max // 2
+        self.pressure = Pressure(
+            memory_bytes_max=memory_limit_bytes(config.gateway.memory_high_bytes), crowded=lambda: self.crowded
+        )
         self.directory = Directory(store, spawn=self.spawn)
         self.router.met = self.directory.offer
         self.fanout = Fanout(
@@ -201,6 +206,7 @@ class Hub:
         await self.owners.start(self.spawn)
         if not self.owners.alone:
             self.spawn(self.pauses.run())
+        self.spawn(watch_pressure(self))
         self.spawn(self.queues.follow())
         self.spawn(self.queues.keeper.run())
         self.spawn(self.queues.follow_members())
@@ -243,6 +249,8 @@ class Hub:
         self.connections[connection.id] = connection
         connection.flow.open += 1
         connection.flow.accepted += 1
+        if self.pressure.reason:
+            tell_of_pressure(connection, self.pressure.reason)
 
     def left(self, connection: Connection) -> None:
         """A connection has ended."""

@@ -22,6 +22,7 @@ LOOK_S = 1.0  # between looks while nothing is written
 _LOOKS = 8  # while the reserve's size is written: so often is looked again
 _LOOK_BYTES_MIN = 1 << 20
 _VIEWS_FACTOR = 12  # bytes of the views for a byte of the log, at most: for the smallest records
+LOW_FACTOR = 2  # times the reserve: with less free, room is short, and whoever can is asked to write less
 _MARGIN = 8  # a refusal ends when an eighth more than the reserve is free, so that it does not flutter
 
 
@@ -57,6 +58,7 @@ class Space:
         self._owed = owed
         self._allowed = 0  # bytes that may be written before the next look
         self.refusal: StoreFull | None = None  # why nothing may be written now
+        self.low = False  # room is short: writing goes on, and may be refused soon
         self._known = True  # the free space, when it was looked at last: that it is not is said once
 
     def before_write(self, size: int) -> StoreFull | None:
@@ -72,6 +74,7 @@ class Space:
         if free < 0:
             return
         reserve, owed = self._reserve_bytes, self._owed()
+        self._note_low(free, reserve, owed)
         if self.refusal is not None:
             if free < reserve + reserve // _MARGIN + owed:
                 return
@@ -81,6 +84,14 @@ class Space:
             views = f", and {owed} for the views, which are behind" if owed else ""
             self._refuse(f"{free} bytes are free on the disk and {reserve} are kept in reserve{views}")
         self._allowed = max(min((free - reserve - owed) // (1 + _VIEWS_FACTOR), reserve // _LOOKS), _LOOK_BYTES_MIN)
+
+    def _note_low(self, free: int, reserve: int, owed: int) -> None:
+        margin = reserve // _MARGIN if self.low else 0
+        low = free < LOW_FACTOR * reserve + margin + owed
+        if low is not self.low:
+            said = "the disk has little room" if low else "the disk has enough room"
+            logger.warning(said, extra={"free_bytes": free, "reserve_bytes": reserve})
+            self.low = low
 
     @property
     def free_bytes(self) -> int:

@@ -265,6 +265,11 @@ class Engine:
         return self.space.refusal
 
     @property
+    def low(self) -> bool:
+        """Returns whether the disk has little room, or none: what is written may be refused soon."""
+        return self.space.low or self.space.refusal is not None
+
+    @property
     def filling(self) -> ReplicaIncomplete | None:
         """Returns why nothing can be read yet on a replica that began with a snapshot.
 

@@ -196,6 +196,11 @@ class LocalStore:
         return self.core.engine.full
 
     @property
+    def low(self) -> bool:
+        """Returns whether the disk has little room, or none: what is written may be refused soon."""
+        return self.core.engine.low
+
+    @property
     def corruptions(self) -> Sequence[BadRange]:
         """Damage that recovery met in front of valid frames."""
         return self.core.engine.log.corruptions

@@ -199,6 +199,11 @@ class Disk:
         """Returns whether nothing more is to be written here for now."""
         return self._no_room or self._unsaved or (self.store is not None and self.store.full is not None)
 
+    @property
+    def low(self) -> bool:
+        """Returns whether what is written here may be refused soon, as the disk has little room."""
+        return self.full or (self.store is not None and self.store.low)
+
     # ---- what the store tells
 
     def written(self, end: LogOffset) -> None:

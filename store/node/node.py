@@ -436,6 +436,7 @@ class StoreNode:
                 failed=self.failed.done(),
                 stalled=isinstance(self.role, MasterRole) and self.role.health.stalled,
                 full=self.disk.full,
+                low=self.disk.low,
                 damaged=repairer.needs_repair,
                 cut_short=repairer.cut_short,
                 damages=len(repairer.damages),

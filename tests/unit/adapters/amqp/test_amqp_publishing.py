@@ -3,7 +3,7 @@
 import pytest
 from pamqp import header
 from pamqp.body import ContentBody
-from pamqp.commands import Basic, Channel, Confirm, Connection, Queue
+from pamqp.commands import Basic, Channel, Confirm, Connection, Queue, Tx
 
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
@@ -126,6 +126,72 @@ def test_who_does_not_know_blocked_is_not_told():
     (effect,) = peer.publish("amq.topic", "a", b"x")
     peer.refuse(effect, Refusal(Cause.OVERLOAD, "full"))
     peer.one(Basic.Nack)
+
+
+def pressed(peer, why: str):
+    peer.effects += peer.conn.pressed(why, now_ms=peer.now_ms)
+    return peer.methods()
+
+
+def test_pressure_blocks_those_that_publish_and_unblocks_them_when_it_is_over():
+    publisher, other = Peer().open().confirming(), Peer().open()
+    (effect,) = publisher.publish("amq.topic", "a", b"x")
+    publisher.complete(effect)
+    publisher.frames()
+    (blocked,) = pressed(publisher, "low on disk")
+    assert (type(blocked), blocked.reason) == (Connection.Blocked, "low on disk")
+    assert pressed(publisher, "low on memory & disk") == []
+    assert pressed(other, "low on disk") == []
+    other.publish("amq.topic", "a", b"x")
+    assert [type(m) for m in other.methods()] == [Connection.Blocked]
+    for peer in (publisher, other):
+        assert [type(m) for m in pressed(peer, "")] == [Connection.Unblocked]
+        assert pressed(peer, "") == []
+
+
+def test_a_publisher_in_a_transaction_is_told_of_pressure():
+    peer = Peer().open()
+    pressed(peer, "low on disk")
+    peer.send(Tx.Select(), channel=1)
+    peer.one(Tx.SelectOk)
+    peer.publish("amq.topic", "a", b"x")
+    assert peer.one(Connection.Blocked).reason == "low on disk"
+
+
+def test_pressure_that_outlives_a_refusal_goes_on_blocking():
+    peer = Peer().open().confirming()
+    (effect,) = peer.publish("amq.topic", "a", b"x")
+    peer.refuse(effect, Refusal(Cause.OVERLOAD, "full", retry_after_ms=3_000))
+    assert [type(m) for m in peer.methods()] == [Basic.Nack, Connection.Blocked]
+    pressed(peer, "low on disk")
+    peer.tick(3_000)
+    assert peer.methods() == []
+    assert [type(m) for m in pressed(peer, "")] == [Connection.Unblocked]
+
+
+def test_a_refusal_that_outlives_pressure_goes_on_blocking():
+    peer = Peer().open().confirming()
+    (effect,) = peer.publish("amq.topic", "a", b"x")
+    peer.refuse(effect, Refusal(Cause.OVERLOAD, "full", retry_after_ms=3_000))
+    peer.frames()
+    assert pressed(peer, "low on disk") == pressed(peer, "") == []
+    peer.tick(3_000)
+    peer.one(Connection.Unblocked)
+
+
+def test_who_has_not_opened_or_does_not_understand_hears_of_no_pressure():
+    early = Peer()
+    asked = early.start()
+    assert pressed(early, "low on disk") == []
+    early.complete(asked, Principal(name="guest"))
+    early.send(Connection.TuneOk(channel_max=9, frame_max=4096, heartbeat=0), Connection.Open())
+    early.send(Channel.Open(), channel=1)
+    early.frames()
+    early.publish("amq.topic", "a", b"x")
+    early.one(Connection.Blocked)
+    deaf = Peer().open(capabilities={})
+    deaf.publish("amq.topic", "a", b"x")
+    assert pressed(deaf, "low on disk") == []
 
 
 def test_mandatory_messages_that_no_queue_wants_are_returned_before_their_ack():

@@ -39,6 +39,10 @@ def test_all_is_well():
     assert health.writable
 
 
+def test_little_room_on_the_disk_of_the_master_is_known():
+    assert [group_health(GROUP, route(**{f"r{n}": {"low": True}})).low for n in (1, 2)] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("group", "known", "options", "words"),
     [

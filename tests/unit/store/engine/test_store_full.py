@@ -149,6 +149,23 @@ def test_room_is_kept_for_what_the_views_lack(tmp_path):
     assert space.refusal is None
 
 
+def test_room_is_short_before_there_is_none(tmp_path):
+    files = FaultyFiles()
+    space = Space(files, tmp_path, 1000)
+    for free, low in (
+        (2500, False),
+        (1999, True),
+        (2100, True),
+        (2125, False),
+        (1500, True),
+        (900, True),
+        (1200, True),
+    ):
+        files.free = free
+        space.look()
+        assert (space.low, space.refusal is None) == (low, free >= 1000), free
+
+
 def test_views_are_not_begun_where_lmdb_would_be_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(OsFiles, "free_bytes", lambda *_: 4096)
     with pytest.raises(StoreFull, match="4096 are free"):

@@ -1,0 +1,74 @@
+"""Asking a client not to publish for a while: RabbitMQ's connection.blocked and connection.unblocked.
+
+Only a connection that publishes is told, and only one whose client has announced that it understands. Pressure on the
+gateway begins ahead of refusals; a refusal blocks too, for as long as it says.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from pamqp.commands import Connection as Methods
+
+from adapters.amqp.keepalive import Keepalive
+from adapters.amqp.properties import SHORT_BYTES_MAX
+from adapters.amqp.wire import method_frame
+from gateway.domain.errors import Refusal
+
+if TYPE_CHECKING:
+    from adapters.amqp.connection_output import ConnectionOutput
+
+BLOCKED_MS: Final = 1_000  # how long a refusal blocks unless the gateway hints otherwise
+
+
+class Blocking:
+    """The state of one connection: what blocks it, and whether its client has been told."""
+
+    __slots__ = ("_keepalive", "_output", "_pressure", "_publishes", "_told", "understood")
+
+    def __init__(self, output: "ConnectionOutput", keepalive: Keepalive) -> None:
+        self._output = output
+        self._keepalive = keepalive  # its `blocked_until_ms`: a refusal blocks until then
+        self.understood = False  # the client has announced that it understands
+        self._publishes = False
+        self._pressure = ""  # the gateway is low on this
+        self._told = False
+
+    def published(self) -> None:
+        """The client has published."""
+        if not self._publishes:
+            self._publishes = True
+            if self._pressure:
+                self._tell(self._pressure)
+
+    def pressed(self, why: str, *, open_: bool) -> None:
+        """The gateway is low on something; "": not any more."""
+        self._pressure = why
+        if not open_:
+            return
+        if why and self._publishes:
+            self._tell(why)
+        elif not why:
+            self._untell()
+
+    def refused(self, refusal: Refusal, now_ms: int) -> None:
+        """Something that was published has been refused, and may succeed later."""
+        if self.understood:
+            self._tell(refusal.detail)
+            self._keepalive.blocked_until_ms = now_ms + max(BLOCKED_MS, refusal.retry_after_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Ends what a refusal has blocked when its time is over."""
+        until_ms = self._keepalive.blocked_until_ms
+        if until_ms is not None and until_ms <= now_ms:
+            self._keepalive.blocked_until_ms = None
+            self._untell()
+
+    def _tell(self, why: str) -> None:
+        if self.understood and not self._told:
+            self._told = True
+            text = why.encode("utf-8", "replace")[:SHORT_BYTES_MAX].decode("utf-8", "ignore")
+            self._output.write(method_frame(0, Methods.Blocked, text))
+
+    def _untell(self) -> None:
+        if self._told and not self._pressure and self._keepalive.blocked_until_ms is None:
+            self._told = False
+            self._output.write(method_frame(0, Methods.Unblocked))

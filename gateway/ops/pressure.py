@@ -1,0 +1,79 @@
+"""The pressure on memory and disk: whether what is published may have to be refused soon.
+
+Memory is short while this process holds more than a limit, and while its log has had more to write than it is read for
+some time; disk is short where a store says so. Both end a little later than they begin, so that nothing flutters.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from store.base import logs
+
+PRESSURE_INTERVAL_MS: Final = 250  # between two looks
+CROWDED_LOOKS: Final = 8  # in a row with too much to write: memory is short
+CALM_LOOKS: Final = 4  # in a row without: it is not any more
+_MEMORY_SHARE: Final = 0.6  # of the machine's, where no limit is configured
+_EASED: Final = 0.95  # of the limit: with less than that held, there is enough again
+_LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_RESIDENT: Final = Path("/proc/self/statm")
+
+log = logs.get(__name__)
+
+
+def resident_bytes() -> int:
+    """Returns the memory that this process holds; 0 where that is not known."""
+    try:
+        return int(_RESIDENT.read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def memory_limit_bytes(configured: int) -> int:
+    """Returns the limit for this process: as configured, or, for 0, a share of what the machine or cgroup has."""
+    if configured:
+        return configured
+    found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for path in _LIMITS:
+        try:
+            found = min(found, int(path.read_text("ascii")))
+        except (OSError, ValueError):  # no such limit
+            continue
+    return int(found * _MEMORY_SHARE)
+
+
+class Pressure:
+    """The pressure on one process. `crowded` says whether too much waits to be written at this moment."""
+
+    def __init__(
+        self,
+        *,
+        memory_bytes_max: int,
+        crowded: Callable[[], bool],
+        low_disk: Callable[[], bool] = lambda: False,
+        resident: Callable[[], int] = resident_bytes,
+    ) -> None:
+        self.reason = ""  # in RabbitMQ's words, which clients show; "": there is none
+        self.low_disk = low_disk
+        self._memory_bytes_max = memory_bytes_max
+        self._crowded = crowded
+        self._resident = resident
+        self._looks = 0  # in a row that speak against what is held to be so
+        self._overrun = False  # too much has waited to be written for some time
+        self._large = False  # this process holds too much
+
+    def look(self) -> bool:
+        """Looks once; returns whether the reason is another one now."""
+        self._looks = self._looks + 1 if self._crowded() is not self._overrun else 0
+        if self._looks >= (CALM_LOOKS if self._overrun else CROWDED_LOOKS):
+            self._overrun, self._looks = not self._overrun, 0
+        limit = self._memory_bytes_max * (_EASED if self._large else 1)
+        self._large = self._resident() > limit
+        short = (["memory"] if self._large or self._overrun else []) + (["disk"] if self.low_disk() else [])
+        reason = f"low on {' & '.join(short)}" if short else ""
+        if reason == self.reason:
+            return False
+        log.warning("publishers over AMQP are asked to wait" if reason else "publishers may go on", why=reason)
+        self.reason = reason
+        return True

@@ -1,0 +1,14 @@
+"""The part of the adapter port for protocols that can ask their peers to publish less."""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from gateway.port.adapter import Effect
+
+
+@runtime_checkable
+class PressedAdapter(Protocol):
+    """An adapter that hears of pressure on memory or disk, ahead of the refusals that may follow."""
+
+    def pressed(self, why: str, *, now_ms: int) -> Sequence[Effect]:
+        """Takes what there is little of, as a text for the peer; "" when there is enough again."""

@@ -1,0 +1,35 @@
+"""Tells connections of pressure on memory or disk, where their protocol has a word for it."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from gateway.ops.pressure import PRESSURE_INTERVAL_MS
+from gateway.port.pressed import PressedAdapter
+from store.base.clock import now_ms
+
+if TYPE_CHECKING:
+    from gateway.runtime.connection import Connection
+    from gateway.runtime.hub import Hub
+
+TELL_COUNT = 500  # connections that are told in one turn of the event loop
+
+
+def tell_of_pressure(connection: "Connection", why: str) -> None:
+    """Tells one connection what there is little of; "": there is enough again."""
+    adapter = connection.adapter
+    if not connection.gone and isinstance(adapter, PressedAdapter):
+        connection.guard(lambda: connection.act(adapter.pressed(why, now_ms=now_ms())))
+        connection.flush()
+
+
+async def watch_pressure(hub: "Hub") -> None:
+    """Looks at the pressure and tells all connections when it changes, for ever."""
+    while True:
+        await asyncio.sleep(PRESSURE_INTERVAL_MS / 1_000)
+        if not hub.pressure.look():
+            continue
+        reason = hub.pressure.reason
+        for nth, connection in enumerate(list(hub.connections.values())):
+            tell_of_pressure(connection, reason)
+            if nth % TELL_COUNT == TELL_COUNT - 1:
+                await asyncio.sleep(0)

@@ -1,0 +1,75 @@
+"""The pressure on memory and disk: when it begins, and when it ends."""
+
+import pytest
+
+from gateway.ops.pressure import CALM_LOOKS, CROWDED_LOOKS, Pressure, memory_limit_bytes, resident_bytes
+
+
+class Machine:
+    """The figures that the pressure looks at."""
+
+    def __init__(self) -> None:
+        self.crowded, self.low, self.resident = False, False, 0
+        self.pressure = Pressure(
+            memory_bytes_max=1_000,
+            crowded=lambda: self.crowded,
+            low_disk=lambda: self.low,
+            resident=lambda: self.resident,
+        )
+
+    def looks(self, count: int) -> list[str]:
+        """The reason after each look."""
+        found = []
+        for _ in range(count):
+            before = self.pressure.reason
+            assert self.pressure.look() is (self.pressure.reason != before)
+            found.append(self.pressure.reason)
+        return found
+
+
+def test_a_moment_of_too_much_is_no_pressure():
+    machine = Machine()
+    for _ in range(3):
+        machine.crowded = True
+        assert set(machine.looks(CROWDED_LOOKS - 1)) == {""}
+        machine.crowded = False
+        assert machine.looks(1) == [""]
+
+
+def test_too_much_for_some_time_is_until_it_is_over_for_some_time():
+    machine = Machine()
+    machine.crowded = True
+    assert machine.looks(CROWDED_LOOKS)[-2:] == ["", "low on memory"]
+    machine.crowded = False
+    machine.looks(CALM_LOOKS - 1)
+    machine.crowded = True
+    assert machine.looks(1) == ["low on memory"]
+    machine.crowded = False
+    assert machine.looks(CALM_LOOKS)[-2:] == ["low on memory", ""]
+
+
+def test_a_process_that_holds_too_much_is_short_of_memory():
+    machine = Machine()
+    for resident, reason in ((1_000, ""), (1_001, "low on memory"), (960, "low on memory"), (949, ""), (1_000, "")):
+        machine.resident = resident
+        assert machine.looks(1) == [reason]
+
+
+def test_disk_and_memory_are_named():
+    machine = Machine()
+    machine.low = True
+    assert machine.looks(1) == ["low on disk"]
+    machine.resident = 2_000
+    assert machine.looks(1) == ["low on memory & disk"]
+    machine.low = False
+    assert machine.looks(1) == ["low on memory"]
+
+
+def test_the_limit_is_a_share_of_the_machine_unless_configured():
+    assert memory_limit_bytes(7) == 7
+    assert memory_limit_bytes(0) > 64 << 20
+
+
+@pytest.mark.skipif(not resident_bytes(), reason="this system does not say what a process holds")
+def test_what_this_process_holds_is_known():
+    assert resident_bytes() > 8 << 20
