@@ -7,6 +7,8 @@ SHELL := /bin/sh
 
 VENV := .venv
 BIN := $(VENV)/bin
+# Modules are compiled once and kept, whatever the machine's default is: tests start hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
 # The first of these that runs and is new enough; `make PYTHON=/usr/bin/python3.12 ...` names another.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 python; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
@@ -70,7 +72,7 @@ else
 endif
 
 test-fast: $(STAMP) ## The units alone, without Spark, processes and what is marked slow
-	$(BIN)/python -m pytest -q -n 2 $(BY_FILE) -m "not slow and not spark" tests/unit $(ARGS)
+	$(BIN)/python -m pytest -q -n 3 $(BY_FILE) -m "not slow and not spark" tests/unit $(ARGS)
 
 interop: $(STAMP) ## MQTT.js against the gateway, over TCP, TLS and WebSocket (needs node, npm and its registry)
 	HEADGATE_MQTTJS=1 $(BIN)/python -m pytest tests/interop/test_mqttjs.py $(ARGS)

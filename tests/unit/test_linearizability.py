@@ -171,6 +171,7 @@ def test_against_every_order(seed):
     assert linearizable(KvModel(spoiled).step, Register(), spoiled) == naive(spoiled)
 
 
+@pytest.mark.slow
 def test_long_histories_are_checked_quickly():
     """2,000 operations, eight at a time: each takes up to 8/2000 of the whole time."""
     chance = random.Random(2)

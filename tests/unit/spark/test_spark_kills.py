@@ -111,6 +111,7 @@ def survived(tmp_path, monkeypatch, seed: int, batches: int, crashes: int) -> in
     return happened
 
 
+@pytest.mark.slow
 def test_twenty_crashes_in_one_history_neither_lose_nor_double(tmp_path, monkeypatch):
     assert survived(tmp_path, monkeypatch, seed=7, batches=5, crashes=30) >= 20
 

@@ -57,6 +57,7 @@ def rows(commits: Commits, name: str) -> list[dict]:
     return Tables(commits.place.url).table(name).to_pylist()
 
 
+@pytest.mark.slow
 def test_a_flood_of_names_does_not_grow_the_state(opening, monkeypatch):
     """A thousand names in ten minutes, where fifty may be kept; ten real devices are heard all the while."""
     monkeypatch.setattr("spark.job.limits.MARKS_SPARE", 50)

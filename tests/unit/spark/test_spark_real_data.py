@@ -40,6 +40,7 @@ def water_flow() -> list[Record]:
     ]
 
 
+@pytest.mark.slow
 def test_the_losses_of_a_real_pipeline_are_found_and_little_else(tmp_path):
     records = water_flow()
     commits = Commits.open(Place.of(tmp_path / "out"), tmp_path / "checkpoint", SETTINGS)

@@ -289,6 +289,7 @@ def test_the_same_token_again_is_a_new_request() -> None:
     assert len(client.stored) == 3
 
 
+@pytest.mark.slow
 def test_message_ids_that_come_round_are_new_requests() -> None:
     client = Client()
     data = request("t/a", token=b"") * 1_000

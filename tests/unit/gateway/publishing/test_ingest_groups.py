@@ -319,6 +319,7 @@ def test_what_is_stored_once_goes_to_the_same_log_from_every_zone():
 ERRORS = (StoreOverloaded("slow"), StoreUnreachable("gone"), AppendOutcomeUnknown("perhaps"))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 1 << 30), groups=st.integers(1, 3))
 def test_whatever_comes_of_frames_every_message_is_accounted_for(tmp_path_factory, seed, groups):

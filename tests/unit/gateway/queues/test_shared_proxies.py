@@ -133,6 +133,7 @@ async def test_the_queue_goes_with_the_last_member_of_all(two):
     await until(nothing_is_left)
 
 
+@pytest.mark.slow
 async def test_joining_at_one_while_the_last_leaves_at_the_other(two):
     _, one, other = two
     for _ in range(10):

@@ -31,6 +31,7 @@ class Writer:
             self.written += 2
 
 
+@pytest.mark.slow
 async def test_nobody_is_told_that_an_outcome_is_not_known(tmp_path):
     async with (
         Controllers(tmp_path / "controllers", count=1) as controllers,

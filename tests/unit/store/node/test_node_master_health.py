@@ -45,6 +45,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(engine, "LOOK_S", 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acknowledge", ["all_in_sync", "quorum"])
 async def test_a_master_without_room_hands_over_to_one_that_has_some(tmp_path, controllers, acknowledge):
     config = GroupConfig(replicas=3, min_in_sync=2, acknowledge=acknowledge)

@@ -19,6 +19,7 @@ async def controllers(tmp_path):
         yield found
 
 
+@pytest.mark.slow
 async def test_a_replica_that_is_elected_while_it_has_no_room_begins_anew_and_is_the_master(
     tmp_path, controllers, monkeypatch
 ):

@@ -82,6 +82,7 @@ def a_replica(group, master):
     return next(name for name in group.names if name != master)
 
 
+@pytest.mark.slow
 async def test_a_replica_that_cannot_make_its_views_anew_starts_over_from_the_master(
     tmp_path, controllers, monkeypatch, caplog
 ):
@@ -106,6 +107,7 @@ async def test_a_replica_that_cannot_make_its_views_anew_starts_over_from_the_ma
         assert [one.levelno for one in said] == [logging.ERROR]
 
 
+@pytest.mark.slow
 async def test_a_replica_whose_views_cannot_be_opened_comes_up_damaged_and_starts_over(tmp_path, controllers, caplog):
     async with StoreGroup(tmp_path, controllers, **SMALL) as group:
         await group.in_sync()
@@ -150,6 +152,7 @@ async def test_a_replica_whose_epochs_the_log_does_not_tell_any_more_starts_over
         assert elected or "starts over from" in caplog.text
 
 
+@pytest.mark.slow
 async def test_a_replica_that_cannot_be_opened_is_not_electable_while_no_master_serves(tmp_path, controllers):
     """Its log stays as it is: there is nobody to be filled by."""
     async with StoreGroup(tmp_path, controllers, count=2, **SMALL) as group:

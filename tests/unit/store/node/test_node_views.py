@@ -57,6 +57,7 @@ def is_sound(group, name):
     return store is not None and not store.is_damaged
 
 
+@pytest.mark.slow
 async def test_a_master_whose_views_are_damaged_hands_over_and_makes_them_anew(group, tmp_path):
     store = await filled(group)
     old = await group.master()

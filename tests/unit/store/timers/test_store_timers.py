@@ -252,6 +252,7 @@ async def test_a_store_that_refuses_fires_later(opened, clock, monkeypatch):
     assert await bodies(opened, 16) == [b"a"]
 
 
+@pytest.mark.slow
 async def test_after_a_crash_while_firing_it_has_fired_once(tmp_path, clock):
     """The disk holds any prefix of the frame that fires: all of it counts, or nothing."""
     async with await LocalStore.open(tmp_path / "a", now_ms=clock) as store:

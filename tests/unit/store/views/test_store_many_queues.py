@@ -27,6 +27,7 @@ async def fill(store, queues, body):
     await asyncio.gather(*begin(store, *frames))
 
 
+@pytest.mark.slow
 async def test_files_and_memory_do_not_follow_the_number_of_queues(tmp_path):
     async with await LocalStore.open(tmp_path, cache_bytes_max=0, scrub_bytes_per_s=0) as store:
         await fill(store, 8, b"first")

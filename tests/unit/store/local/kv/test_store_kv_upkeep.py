@@ -26,6 +26,7 @@ async def test_a_key_that_the_view_does_not_have_yet_is_swept_in_time(tmp_path, 
         assert await store.keys.tick(1_000) == 1_500
 
 
+@pytest.mark.slow
 async def test_a_transaction_of_more_operations_than_the_view_can_number_has_no_effect(tmp_path):
     async def write(count):
         operations = tuple((f"{i:x}", b"", 0) for i in range(count))
