@@ -5,6 +5,7 @@ from typing import NamedTuple
 from adapters.coap.registry import (
     BAD_REQUEST,
     CONFLICT,
+    ECHO,
     FORBIDDEN,
     GATEWAY_TIMEOUT,
     INTERNAL_SERVER_ERROR,
@@ -49,6 +50,14 @@ class Answer(NamedTuple):
     payload: bytes = b""
 
 
+class EchoRequired(ProtocolError):
+    """A request that has to come again with this Echo (RFC 9175, 2.3)."""
+
+    def __init__(self, echo: bytes, detail: str) -> None:
+        super().__init__(UNAUTHORIZED, detail)
+        self.echo = echo
+
+
 def _diagnostic(text: str) -> bytes:
     """A diagnostic payload (RFC 7252, 5.5.2), cut between characters."""
     return text.encode("utf-8", "replace")[:DIAGNOSTIC_BYTES_MAX].decode("utf-8", "ignore").encode()
@@ -56,6 +65,8 @@ def _diagnostic(text: str) -> bytes:
 
 def wrong(error: ProtocolError, *, max_body_bytes: int) -> Answer:
     """The response to a request that is at fault; 4.13 says what would have been taken (RFC 7959, 2.9.3)."""
+    if isinstance(error, EchoRequired):
+        return Answer(error.code, ((ECHO, error.echo),))
     options: tuple[Option, ...] = ()
     if error.code == REQUEST_ENTITY_TOO_LARGE:
         options = ((SIZE1, encode_uint(max_body_bytes)),)

@@ -11,19 +11,18 @@ requests that were refused before anything was done: to look at them again does 
 from collections import deque
 from collections.abc import Sequence
 
-import msgspec
-
 from adapters.coap.admission import Admission
 from adapters.coap.answers import Answer, busy, refused
 from adapters.coap.blocks import BlockTransfers
+from adapters.coap.echo import EchoVerifier
 from adapters.coap.exchanges import DROPPED_PER_TICK_MAX, Conversation, Exchange, Exchanges
 from adapters.coap.heads import HEADS
-from adapters.coap.listings import Listings
 from adapters.coap.lookups import Lookups, Settlement
 from adapters.coap.mapping import PROTOCOL
 from adapters.coap.observe import Observers
 from adapters.coap.plans import Plans
-from adapters.coap.reads import Read, Reads
+from adapters.coap.readings import Readings
+from adapters.coap.reads import Reads
 from adapters.coap.registry import (
     ACK,
     CON,
@@ -34,7 +33,7 @@ from adapters.coap.registry import (
     PRECONDITION_FAILED,
     RST,
 )
-from adapters.coap.request import Condition, read_request
+from adapters.coap.request import Condition
 from adapters.coap.sender import Sender
 from adapters.coap.settings import CoapOptions
 from adapters.coap.wire import (
@@ -49,7 +48,6 @@ from gateway.port.adapter import (
     Deliveries,
     Effect,
     LastValue,
-    LastValuesPage,
     Outcome,
     Peer,
     Publish,
@@ -57,13 +55,6 @@ from gateway.port.adapter import (
     Token,
 )
 from store.api.message import Message
-
-
-class _Reading(msgspec.Struct, frozen=True):
-    """A GET under way."""
-
-    exchange: Exchange
-    read: Read
 
 
 class CoapEndpoint:
@@ -86,17 +77,28 @@ class CoapEndpoint:
         self.reads = Reads(settings, self.transfers.snapshots)
         parts = settings, self.reads, self._sender
         self.observers = Observers(*parts, new_token=self._quick_token, random=random, reliable=reliable)
-        self._listings = Listings()
+        self._echo = EchoVerifier(settings, random=random, reliable=reliable)
+        self._readings = Readings(
+            reads=self.reads,
+            sender=self._sender,
+            observers=self.observers,
+            exchanges=self.exchanges,
+            echo=self._echo,
+        )
         self._lookups = Lookups()
-        self.plans = Plans(settings, self.transfers.uploads, reliable=reliable)
+        self.plans = Plans(settings, self.transfers.uploads, self._echo, reliable=reliable)
         self._next_token = 0
         self.admission = Admission()
         self._publishing: dict[Token, list[Exchange]] = {}
         self._conditional: dict[Token, str] = {}  # those of `_publishing` behind which requests for an address wait
-        self._reading: dict[Token, _Reading] = {}
-        self.outstanding = 0  # requests in _publishing and _reading, <= requests_outstanding_max
+        self._publishing_count = 0  # requests in _publishing
         self._slow: deque[tuple[int, Token]] = deque()  # when to acknowledge what is not answered by then
         self._later: list[Exchange] = []  # of this wake: blocks that are not the last, and PUTs that wait
+
+    @property
+    def outstanding(self) -> int:
+        """Requests taken in and not answered, <= requests_outstanding_max."""
+        return self._publishing_count + len(self._readings)
 
     # ---- the port
 
@@ -192,13 +194,13 @@ class CoapEndpoint:
         if taken:
             token = self._token(now_ms)
             self._publishing[token] = taken
-            self.outstanding += len(taken)
+            self._publishing_count += len(taken)
             exchanges.remember(taken, now_ms)
             effects.insert(0, Publish(messages, token))
         if self._later:
             exchanges.remember(self._later, now_ms)
             self._later = []
-        effects += self._listings.next()
+        effects += self._readings.next_list()
         effects += self.observers.take_effects()
         return effects
 
@@ -210,8 +212,8 @@ class CoapEndpoint:
         if exchanges is None:
             more: Sequence[Effect] = ()
             if not self.observers.checked(token, outcome, now_ms):
-                more = self._complete_read(token, outcome, now_ms)
-            return (*more, *self._listings.next(), *self.observers.take_effects())
+                more = self._readings.complete(token, outcome, new_token=self._quick_token, now_ms=now_ms)
+            return (*more, *self._readings.next_list(), *self.observers.take_effects())
         settlement = self._lookups.answered(
             token,
             value=outcome.value,
@@ -221,7 +223,7 @@ class CoapEndpoint:
         )
         if settlement is not None:
             return self._settle(settlement, outcome.error, now_ms)
-        self.outstanding -= len(exchanges)
+        self._publishing_count -= len(exchanges)
         self._answer_published(exchanges, outcome, now_ms)
         address = self._conditional.pop(token, None)
         return () if address is None else self._ask_for_those_behind(address, now_ms)
@@ -260,8 +262,8 @@ class CoapEndpoint:
         """Acknowledges what is not answered yet, sends again what was not acknowledged, forgets what is old."""
         while self._slow and self._slow[0][0] <= now_ms:
             _, token = self._slow.popleft()
-            reading = self._reading.get(token)
-            waiting = self._publishing.get(token, ()) if reading is None else (reading.exchange,)
+            reading = self._readings.waiting(token)
+            waiting = self._publishing.get(token, ()) if reading is None else (reading,)
             for exchange in waiting:
                 if exchange.confirmable and not exchange.acked:
                     self._sender.acknowledge(exchange)
@@ -274,7 +276,7 @@ class CoapEndpoint:
     def deadline_ms(self) -> int | None:
         """The earliest of all that waits."""
         slow = self._slow
-        while slow and slow[0][1] not in self._publishing and slow[0][1] not in self._reading:
+        while slow and slow[0][1] not in self._publishing and self._readings.waiting(slow[0][1]) is None:
             slow.popleft()
         deadlines = (
             slow[0][0] if slow else None,
@@ -340,30 +342,22 @@ class CoapEndpoint:
             if full or not self.exchanges.has_room_for(peer):
                 self._sender.answer(exchange, busy("too many requests"), now_ms)
                 return 0
-            request = read_request(packet.options, reliable=self._reliable)
-            begun = self.reads.begin(peer, code, request, packet.payload, now_ms)
-            if isinstance(begun, Answer):
-                self._sender.answer(exchange, begun, now_ms)
-                return 0
-            read, question = begun
-            self._listings.check_room(question, request)
+            begun = self._readings.begin(
+                exchange, packet, len(data), new_token=self._token, reliable=self._reliable, now_ms=now_ms
+            )
         except (ProtocolError, Refusal) as error:
             self._sender.fail(exchange, error, now_ms)
             return 0
-        token = self._token(now_ms)
-        self._reading[token] = _Reading(exchange, read)
-        self.outstanding += 1
-        self.exchanges.open(exchange)
-        self.observers.asked(exchange, read, now_ms)
-        effects += self.observers.take_effects()
-        effects += self._listings.ask(question, request, token)
+        if begun is None:
+            return 0
+        effects += begun
         return 1
 
     def _look_up(
         self, exchange: Exchange, message: Message, condition: Condition | None, now_ms: int
     ) -> Sequence[Effect]:
         """Lets a request wait until it is known what the last value of its address is."""
-        self.outstanding += 1
+        self._publishing_count += 1
         self._later.append(exchange)
         token = self._token(now_ms)
         if self._lookups.add(exchange, message, condition, token):
@@ -376,7 +370,7 @@ class CoapEndpoint:
 
     def _settle(self, settlement: Settlement, error: Refusal | None, now_ms: int) -> Sequence[Effect]:
         """Publishes what waited for the last value of an address, and answers what is not done."""
-        self.outstanding -= len(settlement.failed)
+        self._publishing_count -= len(settlement.failed)
         answer = Answer(PRECONDITION_FAILED) if error is None else refused(error, max_body_bytes=0)
         for exchange in settlement.failed:
             self._sender.answer(exchange, answer, now_ms)
@@ -396,36 +390,6 @@ class CoapEndpoint:
             return ()
         self._publishing[token] = behind
         return (Call(request=LastValue(address=address), token=token),)
-
-    def _complete_read(self, token: Token, outcome: Outcome, now_ms: int) -> Sequence[Effect]:
-        """Answers a GET or FETCH, or all that wait for the same links; asks for the next page of a FETCH."""
-        value = outcome.value
-        if isinstance(value, LastValuesPage) and token in self._reading:
-            read = self._reading[token].read
-            question = self.reads.more(read, value)
-            if question is not None:
-                following = self._quick_token()
-                self._reading[following] = self._reading.pop(token)
-                return (Call(request=question, token=following),)
-            value = read.found
-        for reading in [self._reading.pop(one) for one in self._listings.answered(token) if one in self._reading]:
-            self.outstanding -= 1
-            self.exchanges.forget(reading.exchange)
-            try:
-                if outcome.error is not None:
-                    raise outcome.error
-                if isinstance(value, list) and reading.read.observable is None:
-                    value = self.reads.links(reading.read, value)
-                max_age_s = self.observers.max_age_s(reading.exchange)
-                answer = self.reads.finish(reading.read, value, now_ms, max_age_s=max_age_s)
-            except (ProtocolError, Refusal) as error:
-                self.observers.failed(reading.exchange)
-                self._sender.fail(reading.exchange, error, now_ms)
-            else:
-                answer = self.observers.answered(reading.exchange, answer, now_ms)
-                self._sender.answer(reading.exchange, answer, now_ms)
-                self.observers.begun(reading.exchange, now_ms)
-        return ()
 
     def _ask_for_more(self, exchange: Exchange, now_ms: int) -> None:
         """Answers a block that is not the last."""

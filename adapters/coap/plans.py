@@ -1,6 +1,7 @@
 """The reading of a POST, PUT or DELETE: its options once for all that have the same, its body out of blocks."""
 
 from adapters.coap.blocks import Uploads
+from adapters.coap.echo import EchoVerifier
 from adapters.coap.exchanges import Exchange
 from adapters.coap.mapping import Plan, make_plan
 from adapters.coap.registry import BLOCK1, REQUEST_ENTITY_TOO_LARGE
@@ -16,10 +17,11 @@ PLAN_KEY_BYTES_MAX = 256  # of such a list; what is longer is read each time
 class Plans:
     """The plans of one socket. `known` has those that may well come again, by their options as bytes."""
 
-    def __init__(self, settings: CoapOptions, uploads: Uploads, *, reliable: bool) -> None:
+    def __init__(self, settings: CoapOptions, uploads: Uploads, echo: EchoVerifier, *, reliable: bool) -> None:
         self._settings = settings
         self._reliable = reliable
         self._uploads = uploads
+        self._echo = echo
         self.known: dict[bytes, Plan] = {}
 
     def read(self, data: bytes, end: int, exchange: Exchange, now_ms: int) -> tuple[Plan, bytes] | None:
@@ -31,6 +33,7 @@ class Plans:
             raise MessageFormatError("the token is cut short")
         options, stop = read_options(data, end)
         request = read_request(options, reliable=self._reliable)
+        self._echo.check_fresh(exchange.peer, request.echo, now_ms)
         plan = make_plan(request, self._settings)
         body = data[stop + 1 :]
         block = request.block1
@@ -39,7 +42,8 @@ class Plans:
                 raise ProtocolError(
                     REQUEST_ENTITY_TOO_LARGE, f"a body is at most {self._settings.max_body_bytes} bytes"
                 )
-            if plan.lasting and stop - end <= PLAN_KEY_BYTES_MAX:
+            lasting = plan.lasting and not (request.echo or self._echo.wants_freshness)
+            if lasting and stop - end <= PLAN_KEY_BYTES_MAX:
                 if len(self.known) >= PLANS_MAX:
                     self.known.clear()
                 self.known[data[end:stop]] = plan

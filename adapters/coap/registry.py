@@ -30,7 +30,8 @@ INTERNAL_SERVER_ERROR = int(Code.INTERNAL_SERVER_ERROR)
 SERVICE_UNAVAILABLE, GATEWAY_TIMEOUT = int(Code.SERVICE_UNAVAILABLE), int(Code.GATEWAY_TIMEOUT)
 PROXYING_NOT_SUPPORTED = int(Code.PROXYING_NOT_SUPPORTED)
 
-# Option numbers (RFC 7252, 12.2; RFC 7959; RFC 9175 for Request-Tag; RFC 7967 for No-Response)
+# Option numbers (RFC 7252, 12.2; RFC 7959; RFC 9175 for Echo and Request-Tag; RFC 7967 for No-Response; RFC 8768
+# for Hop-Limit)
 IF_MATCH, IF_NONE_MATCH = int(OptionNumber.IF_MATCH), int(OptionNumber.IF_NONE_MATCH)
 URI_HOST, URI_PORT = int(OptionNumber.URI_HOST), int(OptionNumber.URI_PORT)
 URI_PATH, URI_QUERY = int(OptionNumber.URI_PATH), int(OptionNumber.URI_QUERY)
@@ -39,7 +40,8 @@ CONTENT_FORMAT, ACCEPT = int(OptionNumber.CONTENT_FORMAT), int(OptionNumber.ACCE
 BLOCK1, BLOCK2 = int(OptionNumber.BLOCK1), int(OptionNumber.BLOCK2)
 SIZE1, SIZE2 = int(OptionNumber.SIZE1), int(OptionNumber.SIZE2)
 PROXY_URI, PROXY_SCHEME = int(OptionNumber.PROXY_URI), int(OptionNumber.PROXY_SCHEME)
-REQUEST_TAG = int(OptionNumber.REQUEST_TAG)
+ECHO, REQUEST_TAG = int(OptionNumber.ECHO), int(OptionNumber.REQUEST_TAG)
+HOP_LIMIT = int(OptionNumber.HOP_LIMIT)
 NO_RESPONSE = int(OptionNumber.NO_RESPONSE)
 
 
@@ -61,6 +63,7 @@ OPTIONS: dict[int, OptionRule] = {
     URI_PATH: OptionRule(0, 255, True),
     CONTENT_FORMAT: OptionRule(0, 2),
     URI_QUERY: OptionRule(0, 255, True),
+    HOP_LIMIT: OptionRule(0, 8),  # longer than its one byte, so that a number too large is refused
     ACCEPT: OptionRule(0, 2),
     BLOCK2: OptionRule(0, 3),
     BLOCK1: OptionRule(0, 3),
@@ -68,12 +71,19 @@ OPTIONS: dict[int, OptionRule] = {
     PROXY_URI: OptionRule(1, 1034),
     PROXY_SCHEME: OptionRule(1, 255),
     SIZE1: OptionRule(0, 4),
+    ECHO: OptionRule(1, 40),
     REQUEST_TAG: OptionRule(0, 8, True),
     NO_RESPONSE: OptionRule(0, 1),
 }
-"""The options this endpoint recognises (RFC 7252, table 4; RFC 7959, table 1; RFC 9175, table 2; RFC 7967, table 1)."""
+"""The options this endpoint recognises (RFC 7252, table 4; RFC 7959, table 1; RFC 9175, tables 1 and 2;
+RFC 7967, table 1; RFC 8768, table 1)."""
 
 
 def is_critical(number: int) -> bool:
     """Returns whether a request with this option must be refused where it is not understood (RFC 7252, 5.4.1)."""
     return bool(number & 1)
+
+
+def is_in_cache_key(number: int) -> bool:
+    """Returns whether requests that differ in this option ask for different things (RFC 7252, 5.4.6)."""
+    return number & 0x1E != 0x1C

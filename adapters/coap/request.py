@@ -12,7 +12,9 @@ from adapters.coap.registry import (
     BLOCK1,
     BLOCK2,
     CONTENT_FORMAT,
+    ECHO,
     ETAG,
+    HOP_LIMIT,
     IF_MATCH,
     IF_NONE_MATCH,
     NO_RESPONSE,
@@ -27,6 +29,7 @@ from adapters.coap.registry import (
     URI_PATH,
     URI_QUERY,
     is_critical,
+    is_in_cache_key,
 )
 from adapters.coap.wire import Option, encode_uint, read_uint
 from gateway.domain.address import escape_level
@@ -36,7 +39,10 @@ SIZE_EXPONENT_BERT = 7
 WELL_KNOWN, CORE = ".well-known", "core"
 ROOTS = ("t", "ps")  # what addresses stand below; "ps" as the CoAP publish-subscribe draft has it
 
-# What tells one transfer from another of the same peer: all options but these (RFC 7959, 2.5; RFC 7252, 5.4.6).
+HOP_LIMIT_MAX = 255  # RFC 8768, 3
+
+# What tells one transfer from another of the same peer: all options but these and those that are in no cache key, like
+# Echo (RFC 7959, 2.5; RFC 9175, 3.3). Request-Tag counts, its absence too.
 _NOT_IN_KEY = frozenset({BLOCK1, BLOCK2, SIZE1, SIZE2, OBSERVE, ETAG})
 
 
@@ -115,6 +121,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     block2: Block | None = None
     size1: int | None = None
     condition: Condition | None = None
+    echo: bytes = b""
     silence: int = 0  # No-Response: bit n - 1 is set where responses of class n are not wanted (RFC 7967, 2.1)
     key: tuple[Option, ...] = ()  # names the transfer that a block of it belongs to
 
@@ -123,7 +130,8 @@ def read_request(options: Sequence[Option], *, reliable: bool = False) -> Reques
     """Checks the options of a request and reads them; `reliable` transports have larger blocks.
 
     Raises `ProtocolError`: 4.02 for a critical option that is unknown, repeated against its rule, of a wrong length or
-    not UTF-8; 5.05 for a proxy's options. Elective options are passed over instead.
+    not UTF-8; 5.05 for a proxy's options; 4.00 for a Hop-Limit out of its range (RFC 8768, 3). Elective options are
+    passed over instead.
     """
     found: dict[int, list[bytes]] = {}
     for number, value in options:
@@ -139,6 +147,8 @@ def read_request(options: Sequence[Option], *, reliable: bool = False) -> Reques
             raise ProtocolError(BAD_OPTION, f"option {number} is repeated")
     if PROXY_URI in found or PROXY_SCHEME in found:
         raise ProtocolError(PROXYING_NOT_SUPPORTED, "this server is not a proxy")
+    if HOP_LIMIT in found and not 0 < read_uint(found[HOP_LIMIT][0]) <= HOP_LIMIT_MAX:
+        raise ProtocolError(BAD_REQUEST, f"Hop-Limit: must be 1 to {HOP_LIMIT_MAX}")
     block1, block2 = found.get(BLOCK1), found.get(BLOCK2)
     return Request(
         path=_texts(found, URI_PATH),
@@ -151,8 +161,9 @@ def read_request(options: Sequence[Option], *, reliable: bool = False) -> Reques
         block2=Block.decode(block2[0], "Block2", bert=reliable) if block2 is not None else None,
         size1=_uint(found, SIZE1),
         condition=_condition(found),
+        echo=found.get(ECHO, (b"",))[0],
         silence=_uint(found, NO_RESPONSE) or 0,
-        key=tuple(option for option in options if option[0] not in _NOT_IN_KEY),
+        key=tuple(option for option in options if option[0] not in _NOT_IN_KEY and is_in_cache_key(option[0])),
     )
 
 

@@ -47,6 +47,22 @@ class CoapOptions(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, description="bytes held for bodies under way in blocks and their options, each direction")
     ] = 64 * MiB
 
+    echo_fresh_s: Annotated[
+        int,
+        Meta(
+            ge=0, le=86_400, description="POST, PUT and DELETE must have an Echo at most so old; 0: none is asked for"
+        ),
+    ] = 0
+    amplification_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000,
+            description="how many times its request a response over UDP may be long, or 136 bytes, before an Echo has"
+            " verified the endpoint's address; 0: as long as it is",
+        ),
+    ] = 0
+
     observers_max: Annotated[
         int, Meta(ge=0, le=1_000_000, description="observations of all peers; beyond, a GET is only answered; 0: none")
     ] = 65_536

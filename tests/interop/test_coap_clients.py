@@ -29,13 +29,14 @@ LIBCOAP = next(filter(None, map(shutil.which, ("coap-client", "coap-client-notls
 
 
 @asynccontextmanager
-async def serving(data_dir: Path, scheme: str = "coap") -> AsyncIterator[str]:
-    """A gateway that speaks CoAP alone; its URI."""
+async def serving(data_dir: Path, scheme: str = "coap", **options: Any) -> AsyncIterator[str]:
+    """A gateway that speaks CoAP alone, with these settings of it; its URI."""
     overrides = {
         "store": {"data_dir": str(data_dir)},
         "listeners": {"coap": {"port": 0}, "coap-tcp": {"port": 0}},
         "rpc": {"enabled": False},
         "admin": {"port": 0},
+        "adapters": {"coap": options},
     }
     config = load(None, {}, overrides, factories={"coap": FACTORY})
     async with local_backend(config) as backend, asyncio.TaskGroup() as tasks:
@@ -251,6 +252,32 @@ async def test_libcoap_observes(tmp_path: Path, scheme: str) -> None:
             finally:
                 process.kill()
                 await process.wait()
+        finally:
+            await context.shutdown()
+
+
+@pytest.mark.skipif(LIBCOAP is None, reason="libcoap's coap-client is not installed")
+async def test_libcoap_verifies_its_address_and_is_fresh(tmp_path: Path) -> None:
+    """RFC 9175: the client sends the request again with the Echo that it is answered with."""
+    assert LIBCOAP is not None
+    body = tmp_path / "body"
+    body.write_bytes(LARGE)
+    async with serving(tmp_path / "data", echo_fresh_s=60, amplification_max=3) as uri:
+        for arguments in (("put", "-b", "1024", "-f", str(body)), ("get", "-o", str(tmp_path / "out"))):
+            process = await asyncio.create_subprocess_exec(LIBCOAP, "-m", *arguments, f"{uri}/t/plant/dev1/large")
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                await process.wait()
+    assert (tmp_path / "out").read_bytes() == LARGE
+
+
+async def test_aiocoap_sends_an_echo_back(tmp_path: Path) -> None:
+    async with serving(tmp_path, echo_fresh_s=60) as uri:
+        context = await Context.create_client_context()
+        peer = Client(context, uri)
+        try:
+            refused = await peer.ask(POST, "/t/plant/dev1/temp", b"1")
+            assert dotted(refused) == "4.01"
+            assert dotted(await peer.ask(POST, "/t/plant/dev1/temp", b"1", echo=refused.opt.echo)) == "2.01"
         finally:
             await context.shutdown()
 

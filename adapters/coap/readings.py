@@ -1,0 +1,129 @@
+"""GET and FETCH requests under way: from the request to its response, once the gateway has answered."""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from adapters.coap.answers import Answer
+from adapters.coap.echo import EchoVerifier
+from adapters.coap.exchanges import Exchange, Exchanges
+from adapters.coap.listings import Listings
+from adapters.coap.observe import Observers
+from adapters.coap.reads import Read, Reads
+from adapters.coap.request import read_request
+from adapters.coap.sender import Sender
+from adapters.coap.wire import Packet, encode_options
+from gateway.domain.errors import ProtocolError, Refusal
+from gateway.port.adapter import Call, Effect, LastValuesPage, Outcome, Token
+
+HEADER_BYTES = 4
+
+
+class _Reading(msgspec.Struct, frozen=True):
+    """A request under way. Its response may have `room` bytes; None: as many as it takes."""
+
+    exchange: Exchange
+    read: Read
+    room: int | None
+
+
+class Readings:
+    """The requests of one socket that read."""
+
+    def __init__(
+        self, *, reads: Reads, sender: Sender, observers: Observers, exchanges: Exchanges, echo: EchoVerifier
+    ) -> None:
+        self._reads = reads
+        self._sender = sender
+        self._observers = observers
+        self._exchanges = exchanges
+        self._echo = echo
+        self._listings = Listings()
+        self._reading: dict[Token, _Reading] = {}
+
+    def __len__(self) -> int:
+        return len(self._reading)
+
+    def waiting(self, token: Token) -> Exchange | None:
+        """Returns the exchange of a request under way."""
+        reading = self._reading.get(token)
+        return None if reading is None else reading.exchange
+
+    def begin(
+        self,
+        exchange: Exchange,
+        packet: Packet,
+        size_bytes: int,
+        *,
+        new_token: Callable[[int], Token],
+        reliable: bool,
+        now_ms: int,
+    ) -> Sequence[Effect] | None:
+        """Answers a request at once, or returns what is asked of the gateway; None where it is answered.
+
+        Raises `ProtocolError` and `Refusal`.
+        """
+        request = read_request(packet.options, reliable=reliable)
+        room = self._echo.room(exchange.peer, request.echo, size_bytes, now_ms)
+        if room is not None and request.observe == 0:
+            raise self._echo.challenge(exchange.peer, now_ms)
+        begun = self._reads.begin(exchange.peer, packet.code, request, packet.payload, now_ms)
+        if isinstance(begun, Answer):
+            self._answer(exchange, begun, room, now_ms)
+            return None
+        read, question = begun
+        self._listings.check_room(question, request)
+        token = new_token(now_ms)
+        self._reading[token] = _Reading(exchange, read, room)
+        self._exchanges.open(exchange)
+        self._observers.asked(exchange, read, now_ms)
+        return (*self._observers.take_effects(), *self._listings.ask(question, request, token))
+
+    def next_list(self) -> Sequence[Effect]:
+        """Returns the call for the list of addresses that is asked for next."""
+        return self._listings.next()
+
+    def complete(
+        self, token: Token, outcome: Outcome, *, new_token: Callable[[], Token], now_ms: int
+    ) -> Sequence[Effect]:
+        """Answers a GET or FETCH, or all that wait for the same links; asks for the next page of a FETCH."""
+        value = outcome.value
+        if isinstance(value, LastValuesPage) and token in self._reading:
+            read = self._reading[token].read
+            question = self._reads.more(read, value)
+            if question is not None:
+                following = new_token()
+                self._reading[following] = self._reading.pop(token)
+                return (Call(request=question, token=following),)
+            value = read.found
+        for reading in [self._reading.pop(one) for one in self._listings.answered(token) if one in self._reading]:
+            exchange = reading.exchange
+            self._exchanges.forget(exchange)
+            try:
+                if outcome.error is not None:
+                    raise outcome.error
+                if isinstance(value, list) and reading.read.observable is None:
+                    value = self._reads.links(reading.read, value)
+                max_age_s = self._observers.max_age_s(exchange)
+                answer = self._reads.finish(reading.read, value, now_ms, max_age_s=max_age_s)
+            except (ProtocolError, Refusal) as error:
+                self._observers.failed(exchange)
+                self._sender.fail(exchange, error, now_ms)
+            else:
+                answer = self._observers.answered(exchange, answer, now_ms)
+                self._answer(exchange, answer, reading.room, now_ms)
+                self._observers.begun(exchange, now_ms)
+        return ()
+
+    def _answer(self, exchange: Exchange, answer: Answer, room: int | None, now_ms: int) -> None:
+        """Sends a response; asks an endpoint for an Echo first where the response is too large for one not verified.
+
+        What is asked is never sent again of itself, so a response that would be is asked for, too (RFC 9175, 2.4).
+        """
+        if room is not None:
+            size_bytes = HEADER_BYTES + len(encode_options(answer.options)) + 1 + len(answer.payload)
+            if exchange.acked or size_bytes > room:
+                exchange.confirmable &= not exchange.acked
+                self._sender.fail(exchange, self._echo.challenge(exchange.peer, now_ms), now_ms)
+                return
+        self._sender.answer(exchange, answer, now_ms)
