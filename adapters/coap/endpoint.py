@@ -21,8 +21,8 @@ from adapters.coap.lookups import Lookups, Settlement
 from adapters.coap.mapping import PROTOCOL
 from adapters.coap.observe import Observers
 from adapters.coap.plans import Plans
+from adapters.coap.reading.reads import Reads
 from adapters.coap.readings import Readings
-from adapters.coap.reads import Reads
 from adapters.coap.registry import (
     ACK,
     CON,

@@ -7,9 +7,9 @@ import msgspec
 from adapters.coap.answers import Answer
 from adapters.coap.echo import EchoVerifier
 from adapters.coap.exchanges import Exchange, Exchanges
-from adapters.coap.listings import Listings
 from adapters.coap.observe import Observers
-from adapters.coap.reads import Read, Reads
+from adapters.coap.reading.listings import Listings
+from adapters.coap.reading.reads import Read, Reads
 from adapters.coap.request import read_request
 from adapters.coap.sender import Sender
 from adapters.coap.wire import Packet, encode_options

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from adapters.coap.answers import Answer, busy, refused, wrong
 from adapters.coap.exchanges import Exchange
 from adapters.coap.observe.observation import SEQUENCE_MASK, Observation, Observed, Watcher, next_sequence
-from adapters.coap.reads import Observable, Read, Reads
+from adapters.coap.reading.reads import Observable, Read, Reads
 from adapters.coap.registry import CON, ETAG, NON, NOT_ACCEPTABLE, OBSERVE
 from adapters.coap.retransmit import Retransmitter
 from adapters.coap.sender import Sender

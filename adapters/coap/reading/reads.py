@@ -9,7 +9,7 @@ from adapters.cloudevents import STRUCTURED_JSON, to_batch, to_structured
 from adapters.coap.answers import Answer
 from adapters.coap.blocks import Snapshot, Snapshots
 from adapters.coap.formats import LINK_FORMAT, TEXT, number_of
-from adapters.coap.links import address_prefix, link_list, read_filter
+from adapters.coap.reading.links import address_prefix, link_list, read_filter
 from adapters.coap.registry import (
     BAD_REQUEST,
     BLOCK2,
