@@ -95,7 +95,8 @@ class Engine:
         """Opens and recovers a data directory; takes as long as the views are behind.
 
         What a master with other replicas has behind `confirmed` (None: nothing) is for the owner to `inherit`. A
-        replica's log is cut at `truncate_to`, and gives up what it has lost from `give_up_from` on. Raises
+        replica's log is cut at `truncate_to`, and what it has lost behind that need not come again; it gives up what it
+        has lost from `give_up_from` on. Raises
         `DataDirLocked`, `WrongGroup`, `NotRebuildable`, `ReplicaIncomplete`, `TruncationRefused`, `StoreFull`, OSError.
         """
         assert (truncate_to is None and give_up_from is None) or role == "replica"

@@ -132,7 +132,7 @@ def settle(log: CommitLog, views: Views, whole_at: LogOffset) -> None:
 
 
 def cut_off(log: CommitLog, views: Views, seals: SealFile, at: LogOffset) -> None:
-    """Cuts what a replica's log has at and behind a log offset, before it is settled.
+    """Cuts what a replica's log has, or had and has lost, at and behind a log offset, before it is settled.
 
     Raises `TruncationRefused`, also where views hold some of it: then they have followed what was never confirmed.
     """
@@ -143,6 +143,10 @@ def cut_off(log: CommitLog, views: Views, seals: SealFile, at: LogOffset) -> Non
         seals.drop_from(at)
         log.truncate(at, views.dispatched)
         logger.warning("the log was cut where it differs from the master's", extra={"at": at, "bytes": end - at})
+    elif at < log.floor:
+        logger.warning("what the log has lost behind its master's end need not come again", extra={"at": at})
+        log.lower_floor(at)
+    log.damages.forget(at, END)
 
 
 def give_up(log: CommitLog, views: Views, seals: SealFile, at: LogOffset, cut_to: LogOffset | None) -> None:

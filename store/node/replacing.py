@@ -42,6 +42,8 @@ async def install(context: ReplicaContext, core: ReplicaCore) -> None:
             store.replication.end,
             lost_end,
         )
+    if lost_end is not None:  # also of a log that is discarded: the master never had the rest
+        lost_end = min(lost_end, core.reach)
     if lost_end is not None and given_up is not None:
         logger.critical(
             "the log is given up from %d to %d, as an unclean election was accepted: what it held is LOST",

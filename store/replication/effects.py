@@ -28,6 +28,8 @@ class SaveEpochs:
 class Prepare:
     """First cut the log to `cut_to` (None: leave it), durably; then save the epochs. Answered by `prepared`.
 
+    Where the log ends in front of `cut_to` already, what it has lost behind that need not come again.
+
     Before the epochs it is kept that the log follows the unclean election of epoch `unclean`, if that is not 0.
     """
 

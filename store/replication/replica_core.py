@@ -75,10 +75,11 @@ class ReplicaCore:
     because the cluster has lost what it acknowledged.
 
     All before `held` was on this disk once, and the views have `followed` the log so far, perhaps further than it
-    reaches now; where it has lost its end, and the group was elected uncleanly in an epoch behind `unclean`, which is
-    the newest such election that the log has followed, the rest is given up. `rebuildable`: the views can be made anew.
-    `guessed`: nobody knows where the oldest of `epochs` begins; where a master seems to lack what was confirmed, and
-    has confirmed as much, the list is wrong, and a snapshot takes its place and the log's.
+    reaches now. It must get back what it has lost of its end, but for what a master does not have; where the group was
+    elected uncleanly in an epoch behind `unclean`, which is the newest such election that the log has followed, the
+    rest is given up. `rebuildable`: the views can be made anew. `guessed`: nobody knows where
+    the oldest of `epochs` begins; where a master seems to lack what was confirmed, and has confirmed as much, the list
+    is wrong, and a snapshot takes its place and the log's.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class ReplicaCore:
         self._unclean = unclean
         self.given_up: AcceptedLoss | None = None  # with the snapshot that was asked for
         self.starting_over = False  # the snapshot takes the place of a log that is part of the group's
+        self.reach = self._held  # with a snapshot: what was lost behind it is not to be had again
         self._elected_uncleanly = 0  # the group's newest epoch of that kind
         self._pace = pace if pace is not None else Pace()
         self._session = 0
@@ -256,6 +258,7 @@ class ReplicaCore:
         """Takes a snapshot in place of all there is; False: not now, as no master is followed that has all of it."""
         if self.stage is not Stage.STREAMING or self._master_confirmed < max(self.confirmed, self._followed):
             return False
+        self.reach = max(self.reach, self.end)
         self._snapshot(self._epoch, starting_over=True)
         return True
 
@@ -269,8 +272,8 @@ class ReplicaCore:
 
     def _welcome(self, message: Welcome) -> None:
         self._master = listed(message)
-        self._round = 0
-        self._master_confirmed = LogOffset(message.confirmed)
+        self._round, self._master_confirmed = 0, LogOffset(message.confirmed)
+        self.reach = self._reach(message)
         common = self.epochs.common(self.end, self._master, LogOffset(message.end))
         if message.needs_snapshot:
             self._behind(message, common)
@@ -285,22 +288,25 @@ class ReplicaCore:
         if at < self.confirmed:
             self._diverge(at, message.epoch)
             return
+        cut_to = min(at if at < self.end else self.reach, self._held)
         kept = self.epochs.until(common.epoch) if common is not None else EpochList()
         epochs = kept.extended(self._master, at)
         self.stage = Stage.CUTTING
         unclean = self._elected_uncleanly if self._elected_uncleanly > self._unclean else 0
-        self._preparing = Prepare(at if at < self.end else None, epochs, self.promised, unclean)
+        unchanged = cut_to == self._held and epochs == self.epochs and not unclean
+        self._preparing = Prepare(cut_to if cut_to < self._held else None, epochs, self.promised, unclean)
         self._unclean = max(self._unclean, unclean)
-        unchanged = at == self.end and epochs == self.epochs and not unclean
-        if at < self.end:
-            self._held = min(self._held, at)
-        self.epochs = epochs
-        self.end = at
-        self.flushed = min(self.flushed, at)
+        self._held, self.epochs, self.end, self.flushed = cut_to, epochs, at, min(self.flushed, at)
         if unchanged:
             self.prepared()
         else:
             self._effects.append(self._preparing)
+
+    def _reach(self, message: Welcome) -> LogOffset:
+        """Returns the offset behind which this log has lost only what the master never had, so nothing confirmed."""
+        if self._elected_uncleanly and self._unclean > self.promised:  # nobody knows which election the log followed
+            return max(self._held, self._followed)
+        return max(LogOffset(message.end), self._followed, self.confirmed)
 
     @property
     def lacks_end(self) -> bool:

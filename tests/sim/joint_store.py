@@ -74,7 +74,7 @@ class Platter:
         if self.views.damages and self.is_rebuildable:
             self.views = Views(self.origin)
         if truncate_to is not None:
-            self.log.truncate(truncate_to)
+            self.log.truncate(min(truncate_to, self.log.end))
             self.surface.cut(truncate_to)
             self.surface.floor = min(self.surface.floor, truncate_to)
         self.log.durable = self.log.end

@@ -113,3 +113,27 @@ def test_a_replica_that_has_lost_the_end_of_its_log_is_not_elected_and_is_filled
         history.cluster.net.mend(links)
         assert history.cluster.run(PATIENCE_S, is_repaired(short))
         history.heal()
+
+
+def test_the_tail_of_a_former_master_that_a_replica_has_lost_does_not_hold_up_the_group():
+    """It was on one replica's disk and never confirmed. All three have to be in sync for a write."""
+    with steady(16, min_in_sync=3) as history:
+        cluster = history.cluster
+        master, (heir, short) = replicas(history)
+        epoch, confirmed = history.watch.newest[0].master_epoch, short.platter.log.end
+        history.cut([heir], [one for one in cluster.machines if one is not heir and one not in cluster.controllers])
+        assert cluster.run(PATIENCE_S, lambda: short.platter.log.durable > confirmed + 400)
+        for one in (master, short):
+            one.crash(End.DARK)
+        end = heir.platter.log.end
+        places = [start for start in short.platter.log.starts if start >= end]
+        assert places
+        short.platter.lose_end(LogOffset(places[0]))
+        cluster.net.mend(list(cluster.net.cut))
+        assert cluster.run(PATIENCE_S, lambda: history.watch.newest[0].master_epoch > epoch)
+        assert cluster.run(PATIENCE_S, lambda: cluster.master(0) is heir)
+        for one in (master, short):
+            one.start()
+        assert cluster.run(PATIENCE_S, is_repaired(short))
+        assert cluster.run(PATIENCE_S, lambda: len(set_of(history)) == REPLICA_COUNT)
+        history.heal()

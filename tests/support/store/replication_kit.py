@@ -78,7 +78,7 @@ class Following:
                         self.saved = (epochs, promised)
                     case Prepare(cut_to, epochs, promised):
                         if cut_to is not None:
-                            self.log.cut(cut_to)
+                            self.log.cut(min(cut_to, self.log.end))
                         self.saved = (epochs, promised)
                         self.core.prepared()
                     case Write(_, end, _, frames) as write:

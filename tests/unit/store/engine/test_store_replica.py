@@ -376,6 +376,36 @@ async def test_what_differs_is_cut_off_at_the_opening(tmp_path):
     assert log_bytes(one) == log_bytes(other)
 
 
+async def test_a_lost_end_need_not_come_again_where_it_was_never_the_groups(tmp_path):
+    """The replica gets back all that views have followed or the master has, and does not wait for the rest."""
+    master = await open_master(tmp_path / "master", alone=True)
+    replica = await open_replica(tmp_path / "replica")
+    ends = []
+    for n in range(5):
+        await append(master, frame((16, b"%d" % n * 50)))
+        ends.append(master.replication.end)
+    await feed(master, replica)
+    replica.replication.confirm(ends[1])
+    await until(lambda: replica.log.confirmed == ends[1])
+    await replica.close()
+    (segment,) = (tmp_path / "replica" / "log").iterdir()
+    with segment.open("r+b") as file:
+        file.truncate(ends[1])
+    replica = await open_replica(tmp_path / "replica")
+    assert (replica.replication.end, replica.replication.lost_end) == (ends[1], ends[4])
+    await replica.close()
+    replica = await open_replica(tmp_path / "replica", truncate_to=ends[3])
+    assert (replica.replication.end, replica.replication.lost_end) == (ends[1], ends[3])
+    assert [(one.start, one.end) for one in replica.damages] == [(ends[1], ends[3])]
+    await replica.close()
+    for truncate_to in (ends[1], None):
+        replica = await open_replica(tmp_path / "replica", truncate_to=truncate_to)
+        assert (replica.replication.end, replica.replication.held) == (ends[1], ends[1])
+        assert (replica.replication.lost_end, list(replica.damages)) == (None, [])
+        await replica.close()
+    await master.close()
+
+
 async def test_a_torn_tail_is_cut_though_frames_behind_say_it_was_synced(tmp_path):
     """They say so of their master's disk."""
     master = await open_master(tmp_path / "master", alone=True)
