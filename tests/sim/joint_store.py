@@ -153,6 +153,7 @@ class SimStore:
         self.role = role
         self.group = platter.group
         self.error = self.dropped = self.full = None
+        self.low = False
         self.pending_bytes = 0
         self._surface = platter.surface
         self._agreed = None
