@@ -23,9 +23,9 @@ import msgspec
 
 from adapters.cloudevents import BATCH_JSON, AttributeRefusal, parse_ms, to_document
 from adapters.http.handlers.actions import Action, Ask, Context, Handler
+from adapters.http.handlers.bodies import read_json
 from adapters.http.handlers.finding import wait_ms
 from adapters.http.handlers.query import read_number, read_query
-from adapters.http.wire.coding import decoded
 from adapters.http.wire.request import HttpError, Request, qualities
 from adapters.http.wire.response import Response, encode_json, json_response, refused
 from gateway.port.groups import (
@@ -261,11 +261,7 @@ def _names(context: Context) -> list[str]:
 
 
 def _body(request: Request, context: Context, kind: type[T]) -> T:
-    body = decoded(request, context.options.max_body_bytes)
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise HttpError(400, f"the body is not what is asked for: {error}") from error
+    return read_json(request, context.options.max_body_bytes, kind, "the body is not what is asked for")
 
 
 def _cursor(text: str) -> GroupCursor:

@@ -21,8 +21,8 @@ import msgspec
 
 from adapters.cloudevents import AttributeRefusal
 from adapters.http.handlers.actions import Action, Ask, Context, Watch
+from adapters.http.handlers.bodies import read_json
 from adapters.http.handlers.query import read_number, read_query
-from adapters.http.wire.coding import decoded
 from adapters.http.wire.request import HttpError, Request
 from adapters.http.wire.response import Response, encode_json, json_response, refused
 from gateway.port.kv import (
@@ -119,6 +119,8 @@ def list_keys(request: Request, context: Context) -> Action:
     if _flag(query, "watch"):
         since = _since(request, query)
         return Watch(WatchKeys(watch=0, start=start, end=end, from_revision=since, namespace=namespace))
+    if "from" in query:
+        raise AttributeRefusal("from", "is given with watch")
     if _flag(query, "count"):
         return Ask(
             CountKeys(start=start, end=end, namespace=namespace), lambda count: json_response(200, {"count": count})
@@ -212,19 +214,15 @@ class _Transaction(msgspec.Struct, forbid_unknown_fields=True):
     compare: list[_Compare] = []
 
 
-_decode = msgspec.json.Decoder(_Transaction).decode
-
-
 def transact(request: Request, context: Context) -> Action:
     """Does several changes as one, if several keys are as expected."""
     query = read_query(request, "ns")
-    try:
-        asked = _decode(decoded(request, context.options.max_body_bytes))
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise HttpError(400, f"the body is no transaction: {error}") from error
+    asked = read_json(request, context.options.max_body_bytes, _Transaction, "the body is no transaction")
     compares = {one.key: one.revision for one in asked.compare}
     if len(compares) < len(asked.compare) or any(not EXISTS <= at <= _REVISION_MAX for at in compares.values()):
         raise AttributeRefusal("compare", "names a key twice, or a revision that cannot be")
+    if "" in compares:
+        raise AttributeRefusal("compare", "names an empty key")
     done = TransactKeys(
         compares=compares,
         operations=[_operation(i, one) for i, one in enumerate(asked.operations)],
@@ -235,6 +233,8 @@ def transact(request: Request, context: Context) -> Action:
 
 def _operation(index: int, given: _Operation) -> Put | Delete:
     where = f"operations[{index}]"
+    if "" in {given.put, given.delete}:
+        raise AttributeRefusal(where, "names an empty key")
     values = [value for value in (given.value, given.value_base64) if value is not None]
     times = [time for time in (given.ttl_ms, given.expires_at_ms) if time is not None]
     if given.delete is not None:

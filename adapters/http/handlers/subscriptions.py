@@ -17,9 +17,9 @@ import msgspec
 
 from adapters.cloudevents import AttributeRefusal
 from adapters.http.handlers.actions import Action, Ask, Context, Handler
+from adapters.http.handlers.bodies import read_json
 from adapters.http.handlers.query import read_number, read_query
-from adapters.http.wire.coding import decoded
-from adapters.http.wire.request import HttpError, Request
+from adapters.http.wire.request import Request
 from adapters.http.wire.response import Response, json_response
 from gateway.port.push import (
     CreateSubscription,
@@ -97,11 +97,7 @@ def resume(request: Request, context: Context) -> Action:
 
 
 def _spec(request: Request, context: Context) -> SubscriptionSpec:
-    body = decoded(request, context.options.max_body_bytes)
-    try:
-        return msgspec.json.decode(body, type=SubscriptionSpec)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise HttpError(400, f"the body is no subscription: {error}") from error
+    return read_json(request, context.options.max_body_bytes, SubscriptionSpec, "the body is no subscription")
 
 
 def _revision(request: Request) -> int | None:

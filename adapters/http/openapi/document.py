@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from adapters.http.openapi.operations import OPERATIONS, Operation
-from adapters.http.openapi.schemas import Schema, components, ref
+from adapters.http.openapi.operations import HEADERS, OPERATIONS, PATH_PARAMETERS, Operation
+from adapters.http.openapi.schemas import STRING, Schema, components, ref
 
 DOCUMENT_PATH, PAGE_PATH = "/openapi.json", "/docs"
 _PARAMETER: Final = re.compile(r"\{([a-z]+)\}")
@@ -66,16 +66,16 @@ def _described(name: str, path: str, operation: Operation) -> dict[str, Any]:
         {"name": one, "in": "query", "required": one in operation.required, "schema": schema}
         for one, schema in operation.query.items()
     ]
-    parameters += [{"name": one, "in": "header", "schema": {"type": "string"}} for one in operation.headers]
+    parameters += [{"name": one, "in": "header", "schema": HEADERS.get(one, STRING)} for one in operation.headers]
     if parameters:
         found["parameters"] = parameters
     if operation.body:
-        found["requestBody"] = {"required": True, "content": _content(operation.body)}
+        found["requestBody"] = {"required": not operation.empty, "content": _content(operation.body)}
     return found
 
 
 def _path_parameter(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    found: dict[str, Any] = {"name": name, "in": "path", "required": True, "schema": PATH_PARAMETERS[name]}
     if name in _SLASHES:
         found["description"] = "may hold slashes, as they are or percent-encoded"
     return found

@@ -7,7 +7,22 @@ is refused is a problem document.
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from adapters.http.openapi.schemas import BOOLEAN, INTEGER, STRING, Schema, array, ref
+from adapters.http.openapi.schemas import (
+    BOOLEAN,
+    COUNT,
+    DELAY,
+    GROUP,
+    GROUP_CURSOR,
+    KEY,
+    NAMESPACE,
+    REVISION_TAG,
+    SECONDS,
+    STRING,
+    TEXT,
+    Schema,
+    array,
+    ref,
+)
 
 JSON: Final = "application/json"
 EVENT: Final = "application/cloudevents+json"
@@ -21,15 +36,37 @@ _BYTES: Final[Mapping[str, Schema]] = {ANY: {}}
 _NOTHING: Final[Mapping[str, Schema]] = {}
 _LIMIT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": 1000}
 _AFTER: Final[Mapping[str, Schema]] = {"limit": _LIMIT, "after": STRING}
-_NAMESPACE: Final[Mapping[str, Schema]] = {"ns": STRING}
+_NAMESPACE: Final[Mapping[str, Schema]] = {"ns": NAMESPACE}
 _PUBLISH: Final[Mapping[str, Schema]] = {
     "qos": {"enum": [0, 1, 2]},
     "retain": BOOLEAN,
-    "key": STRING,
-    "expiry": INTEGER,
-    "delay": INTEGER,
-    "reply": STRING,
+    "key": TEXT,
+    "expiry": SECONDS,
+    "delay": DELAY,
+    "reply": TEXT,
 }
+_WAIT: Final[Schema] = {
+    "type": "string",
+    "pattern": "^([0-9]|[1-5][0-9])([.][0-9]{1,3})?$",
+    "description": "seconds, up to 60, to the millisecond",
+}
+_TTL: Final[Schema] = {
+    "type": "string",
+    "pattern": "^[1-9][0-9]{0,8}([.][0-9]{1,3})?$",
+    "description": "seconds, over 0 and up to 1000000000, to the millisecond",
+}
+
+# The parameters of paths, by name.
+PATH_PARAMETERS: Final[Mapping[str, Schema]] = {
+    "address": TEXT,
+    "group": GROUP,
+    "id": TEXT,
+    "key": KEY,
+    "member": TEXT,
+    "timer": TEXT,
+}
+# Headers of requests that not any text can be.
+HEADERS: Final[Mapping[str, Schema]] = {"if-match": REVISION_TAG}
 
 
 class Operation(NamedTuple):
@@ -41,6 +78,7 @@ class Operation(NamedTuple):
     required: tuple[str, ...] = ()  # of the query
     body: Mapping[str, Schema] = {}
     headers: tuple[str, ...] = ()  # that a request may have
+    empty: bool = False  # a request without a body is one, too
 
 
 def _json(name: str) -> Mapping[str, Schema]:
@@ -67,13 +105,18 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         {201: _json("Receipt")},
         query=_PUBLISH,
         body={ANY: {}},
+        empty=True,
         headers=("idempotency-key",),
     ),
     "DELETE /timers/{timer}": Operation("Calls off a message for later.", {204: _NOTHING}),
     "GET /subscribe": Operation(
         "Streams what is published to addresses that the filters match.",
         {200: {STREAM: STRING}},
-        query={"filter": array(STRING), "where": STRING, "type": STRING},
+        query={
+            "filter": {**array(TEXT), "minItems": 1, "maxItems": 64},
+            "where": TEXT,
+            "type": TEXT,
+        },
         required=("filter",),
         headers=("last-event-id",),
     ),
@@ -81,8 +124,10 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         "Finds stored messages by id, key or address, newest first.",
         {200: {BATCH: ref("Batch")}},
         query={
-            **dict.fromkeys(("id", "key", "address", "from", "to", "where", "type", "after", "wait"), STRING),
+            **dict.fromkeys(("id", "key", "address", "from", "to", "where", "type"), TEXT),
+            "after": {"type": "string", "pattern": "^([0-9a-f]{1,16}[.][0-9a-f]{1,8}|[A-Za-z0-9_-]{54})$"},
             "limit": _LIMIT,
+            "wait": _WAIT,
         },
     ),
     "GET /kv": Operation(
@@ -92,7 +137,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
             **_NAMESPACE,
             **dict.fromkeys(("prefix", "start", "end", "after"), STRING),
             "limit": _LIMIT,
-            **dict.fromkeys(("revision", "from"), INTEGER),
+            **dict.fromkeys(("revision", "from"), COUNT),
             **dict.fromkeys(("keys", "count", "watch"), BOOLEAN),
         },
         headers=("last-event-id",),
@@ -109,14 +154,15 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "PUT /kv/{key}": Operation(
         "Stores a value.",
         {200: _json("Written"), 201: _json("Written")},
-        query={**_NAMESPACE, "ttl": INTEGER},
+        query={**_NAMESPACE, "ttl": _TTL},
         body={ANY: {}},
+        empty=True,
         headers=("if-match", "if-none-match"),
     ),
     "DELETE /kv/{key}": Operation("Deletes a key.", {204: _NOTHING}, query=_NAMESPACE, headers=("if-match",)),
     "POST /kv-holds": Operation("Holds the state of the keys as it is now.", {201: _json("Revision")}),
     "DELETE /kv-holds": Operation(
-        "Lets go of a state that is held.", {204: _NOTHING}, query={"revision": INTEGER}, required=("revision",)
+        "Lets go of a state that is held.", {204: _NOTHING}, query={"revision": COUNT}, required=("revision",)
     ),
     "GET /groups": Operation("Lists consumer groups.", {200: _json("Groups")}, query=_AFTER),
     "GET /groups/{group}": Operation("Shows a consumer group.", {200: _json("Group")}),
@@ -130,7 +176,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "GET /groups/{group}/members/{member}/messages": Operation(
         "Reads messages of a member's queues.",
         {200: {JSON: ref("Polled"), BATCH: ref("Batch")}},
-        query={"max": _LIMIT, "wait": STRING, "after": STRING},
+        query={"max": _LIMIT, "wait": _WAIT, "after": GROUP_CURSOR},
     ),
     "POST /groups/{group}/members/{member}/commit": Operation(
         "Commits what a member has read.", {200: _json("Offsets")}, body=_json("Commit")

@@ -13,6 +13,15 @@ _REF: Final = "#/components/schemas/{name}"
 STRING: Final[Schema] = {"type": "string"}
 INTEGER: Final[Schema] = {"type": "integer"}
 BOOLEAN: Final[Schema] = {"type": "boolean"}
+TEXT: Final[Schema] = {"type": "string", "minLength": 1}
+COUNT: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1}
+GROUP: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"}
+NAMESPACE: Final[Schema] = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,27}$"}
+KEY: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 480, "description": "at most 480 bytes in UTF-8"}
+GROUP_CURSOR: Final[Schema] = {"type": "string", "pattern": "^[0-9]{1,18}(~[0-9]{1,9}[.][0-9]{1,18})*$"}
+SECONDS: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 10**9, "description": "seconds"}
+DELAY: Final[Schema] = {**SECONDS, "maximum": 400 * 86_400}
+REVISION_TAG: Final[Schema] = {"type": "string", "pattern": '^("[0-9]{1,18}"|[*])$'}
 
 
 def ref(name: str) -> Schema:
@@ -30,6 +39,11 @@ def nullable(kind: str) -> Schema:
     return {"type": [kind, "null"]}
 
 
+def _unset(schema: Schema) -> Schema:
+    """Returns the schema of an attribute that an event may have: null stands for none (JSON Event Format, 2.2)."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
 def object_of(required: dict[str, Schema], optional: dict[str, Schema] | None = None, **more: Any) -> Schema:
     """Returns the schema of an object; others of its members may be anything unless `more` says otherwise."""
     return {
@@ -40,10 +54,20 @@ def object_of(required: dict[str, Schema], optional: dict[str, Schema] | None = 
     }
 
 
+_EXTENSION: Final[Schema] = {"type": ["string", "boolean", "integer", "null"]}
 _EVENT: Final = object_of(
-    {"specversion": {"const": "1.0"}, "id": STRING, "source": STRING, "type": STRING},
-    {"subject": STRING, "time": STRING, "datacontenttype": STRING, "dataschema": STRING, "data_base64": STRING},
-    description="A CloudEvent in the JSON Event Format 1.0.2; extensions are further members.",
+    {"specversion": {"const": "1.0"}, "id": TEXT, "source": {**TEXT, "format": "uri-reference"}, "type": TEXT},
+    {
+        "subject": _unset(TEXT),
+        "time": _unset({"type": "string", "format": "date-time"}),
+        "datacontenttype": _unset({"type": "string", "pattern": "^[a-z]+/[A-Za-z0-9.+-]+( *;.*)?$"}),
+        "dataschema": _unset({**TEXT, "format": "uri"}),
+        "data": {},
+        "data_base64": _unset(STRING),
+    },
+    propertyNames={"anyOf": [{"pattern": "^[a-z0-9]+$"}, {"const": "data_base64"}]},
+    additionalProperties=_EXTENSION,
+    description="A CloudEvent in the JSON Event Format 1.0.2; further members are its extensions.",
 )
 _RECEIPT: Final = object_of(
     {"id": nullable("string"), "position": nullable("string")},
@@ -51,8 +75,28 @@ _RECEIPT: Final = object_of(
     description="A message that is on disk: its id, its position in the log, and the timer of one for later.",
 )
 _FAULT: Final = object_of({"index": INTEGER, "cause": STRING, "detail": STRING}, {"attribute": STRING})
-_OFFSETS: Final[Schema] = {"type": "object", "additionalProperties": INTEGER, "description": "by queue"}
-_QUEUES: Final = array(INTEGER)
+_OFFSETS: Final[Schema] = {
+    "type": "object",
+    "propertyNames": {"pattern": "^[0-9]{1,9}$"},
+    "additionalProperties": COUNT,
+    "description": "by queue",
+}
+_QUEUE: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": (1 << 32) - 1}
+_QUEUES: Final = array(_QUEUE)
+_TIME_MS: Final[Schema] = {"type": ["integer", "null"], "minimum": 1, "maximum": (1 << 62) - 1}
+_SOME: Final[Schema] = {"queues": _QUEUES}  # of a group
+
+_ATTRIBUTES: Final[Schema] = {
+    "type": "object",
+    "propertyNames": {"pattern": "^[a-z0-9]+$"},
+    "additionalProperties": TEXT,
+    "minProperties": 1,
+}
+_PUTS: Final = [
+    object_of({"put": KEY, value: STRING}, time, additionalProperties=False)
+    for value in ("value", "value_base64")
+    for time in ({"ttl_ms": _TIME_MS}, {"expires_at_ms": _TIME_MS})
+]
 
 PLAIN: Final[dict[str, Schema]] = {
     "Problem": object_of(
@@ -74,24 +118,17 @@ PLAIN: Final[dict[str, Schema]] = {
     "Written": object_of({"revision": INTEGER, "created": BOOLEAN}),
     "Revision": object_of({"revision": INTEGER}),
     "Transaction": object_of(
+        {"operations": array({"anyOf": [*_PUTS, object_of({"delete": KEY}, additionalProperties=False)]})},
         {
-            "operations": array(
+            "compare": array(
                 object_of(
-                    {},
-                    {
-                        "put": STRING,
-                        "delete": STRING,
-                        "value": STRING,
-                        "value_base64": STRING,
-                        "ttl_ms": INTEGER,
-                        "expires_at_ms": INTEGER,
-                    },
+                    {"key": KEY, "revision": {"type": "integer", "minimum": -1, "maximum": COUNT["maximum"]}},
                     additionalProperties=False,
                 )
             )
         },
-        {"compare": array(object_of({"key": STRING, "revision": INTEGER}, additionalProperties=False))},
         additionalProperties=False,
+        description="Each key is compared once, and changed once.",
     ),
     "Transacted": object_of({"revision": INTEGER, "existed": array(BOOLEAN)}),
     "Groups": array(object_of({"group": STRING, "topic": STRING, "strategy": STRING})),
@@ -110,7 +147,7 @@ PLAIN: Final[dict[str, Schema]] = {
         }
     ),
     "Join": object_of(
-        {"topic": STRING},
+        {"topic": {"type": "string", "minLength": 1, "maxLength": 1024}},
         {
             "strategy": {"enum": ["averaged", "consistent_hash"]},
             "start": {"enum": ["earliest", "latest"]},
@@ -130,13 +167,39 @@ PLAIN: Final[dict[str, Schema]] = {
             "revoked": _QUEUES,
         }
     ),
-    "Commit": object_of({}, {"after": STRING, "generation": INTEGER, "offsets": _OFFSETS}, additionalProperties=False),
-    "Reset": object_of(
-        {"to": {"enum": ["earliest", "latest", "timestamp", "offset"]}},
-        {"timestamp": {"type": ["string", "integer"]}, "offsets": _OFFSETS, "queues": _QUEUES},
-        additionalProperties=False,
-    ),
+    "Commit": {
+        "anyOf": [
+            object_of({"after": GROUP_CURSOR}, additionalProperties=False),
+            object_of({"generation": COUNT, "offsets": _OFFSETS}, additionalProperties=False),
+        ]
+    },
+    "Reset": {
+        "anyOf": [
+            object_of({"to": {"enum": ["earliest", "latest"]}}, _SOME, additionalProperties=False),
+            object_of(
+                {
+                    "to": {"const": "timestamp"},
+                    "timestamp": {"anyOf": [INTEGER, {"type": "string", "format": "date-time"}]},
+                },
+                _SOME,
+                additionalProperties=False,
+            ),
+            object_of({"to": {"const": "offset"}, "offsets": _OFFSETS}, additionalProperties=False),
+        ]
+    },
     "Offsets": object_of({"offsets": _OFFSETS}),
+    "Filter": {
+        "anyOf": [
+            *(object_of({name: _ATTRIBUTES}, additionalProperties=False) for name in ("exact", "prefix", "suffix")),
+            *(
+                object_of({name: {**array(ref("Filter")), "minItems": 1}}, additionalProperties=False)
+                for name in ("all", "any")
+            ),
+            object_of({"not": ref("Filter")}, additionalProperties=False),
+            object_of({"sql": TEXT}, additionalProperties=False),
+        ],
+        "description": "CloudEvents Subscriptions API, 3.2.4; `sql` is an expression of CESQL 1.0",
+    },
 }
 PLAIN["EachAnswer"] = array(
     {
@@ -152,6 +215,10 @@ PLAIN["EachAnswer"] = array(
 def components() -> dict[str, Schema]:
     """Returns all schemas of the document."""
     _, found = msgspec.json.schema_components((SubscriptionSpec, DeliveryStatus), ref_template=_REF)
+    spec = found["SubscriptionSpec"]["properties"]
+    spec["protocol"] = {"const": "HTTP"}
+    spec["sink"] = {"type": "string", "format": "uri", "pattern": "^https?://", "maxLength": 2048}
+    spec["filters"] = {**array(ref("Filter")), "default": []}
     shown = dict(found["SubscriptionSpec"])
     shown["properties"] = {**shown["properties"], "status": ref("DeliveryStatus")}
     shown["required"] = [*shown["required"], "id", "status"]

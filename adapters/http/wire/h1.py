@@ -18,7 +18,18 @@ LINGER_MS: Final = 1_000  # how long the rest of a refused body is read: closing
 LINGER_BYTES_MAX: Final = 64 * 1024 * 1024
 _HEADER_OVERHEAD: Final = 4  # ": " and CRLF
 _KNOWN_METHODS: Final = frozenset(
-    {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT"}  # RFC 9110, 9.3, and RFC 5789
+    {
+        "GET",
+        "HEAD",
+        "POST",
+        "PUT",
+        "DELETE",
+        "OPTIONS",
+        "PATCH",
+        "QUERY",
+        "TRACE",
+        "CONNECT",
+    }  # known, but not all served
 )
 _UPGRADE_HEADERS: Final = frozenset({b"upgrade", b"http2-settings", b"connection"})
 

@@ -1,11 +1,17 @@
 """A check of JSON against the part of JSON Schema 2020-12 that the OpenAPI document uses."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 KEYWORDS = {
-    "$ref", "additionalProperties", "allOf", "anyOf", "const", "default", "description", "enum", "items", "maximum",
-    "minLength", "minimum", "properties", "required", "title", "type",
+    "$ref", "additionalProperties", "allOf", "anyOf", "const", "default", "description", "enum", "format", "items",
+    "maxItems", "maxLength", "maximum", "minItems", "minLength", "minProperties", "minimum", "pattern", "properties",
+    "propertyNames", "required", "title", "type",
+}  # fmt: skip
+BOUNDS = ("minimum", "maximum")
+SIZES: dict[type, tuple[str, ...]] = {
+    str: ("minLength", "maxLength"), list: ("minItems", "maxItems"), dict: ("minProperties",),
 }  # fmt: skip
 KINDS: dict[str, Any] = {
     "string": str, "object": dict, "array": list, "null": type(None), "boolean": bool, "number": (int, float),
@@ -34,13 +40,25 @@ def mistakes(value: Any, schema: Mapping[str, Any], schemas: Mapping[str, Any], 
     if kinds and not any(_is(value, kind) for kind in kinds):
         yield f"{at}: {value!r} is no {kinds}"
         return
-    if "minimum" in schema and isinstance(value, int) and value < schema["minimum"]:
-        yield f"{at}: {value} is less than {schema['minimum']}"
+    if isinstance(value, int | float):
+        yield from (f"{at}: {value} breaks {name} {schema[name]}" for name in BOUNDS if _beyond(value, name, schema))
+    if isinstance(value, str | list | dict):
+        sizes = ((name, len(value), schema.get(name)) for name in SIZES[type(value)])
+        for name, size, bound in sizes:
+            if bound is not None and (size < bound if name.startswith("min") else size > bound):
+                yield f"{at}: {size} breaks {name} {bound}"
+    if isinstance(value, str) and re.search(schema.get("pattern", ""), value) is None:
+        yield f"{at}: {value!r} is not {schema['pattern']}"
     if isinstance(value, dict):
         yield from _members(value, schema, schemas, at)
     if isinstance(value, list) and "items" in schema:
         for index, one in enumerate(value):
             yield from mistakes(one, schema["items"], schemas, f"{at}[{index}]")
+
+
+def _beyond(value: float, name: str, schema: Mapping[str, Any]) -> bool:
+    bound = schema.get(name)
+    return bound is not None and (value < bound if name == "minimum" else value > bound)
 
 
 def _is(value: Any, kind: str) -> bool:
@@ -55,6 +73,7 @@ def _members(value: Mapping[str, Any], schema: Mapping[str, Any], schemas: Mappi
             yield f"{at}: {name} is missing"
     known, more = schema.get("properties", {}), schema.get("additionalProperties", True)
     for name, one in value.items():
+        yield from mistakes(name, schema.get("propertyNames", {}), schemas, f"{at}: the name {name}")
         if name in known:
             yield from mistakes(one, known[name], schemas, f"{at}.{name}")
         elif more is False:

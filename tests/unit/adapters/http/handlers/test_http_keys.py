@@ -124,6 +124,7 @@ def test_a_condition_that_does_not_hold(client: Any) -> None:
         ("GET", "/kv?revision=-1"),
         ("GET", "/kv?watch=perhaps"),
         ("GET", "/kv?watch&from=x"),
+        ("GET", "/kv?from=1"),
         ("GET", "/kv/%ff"),
         ("POST", "/kv-holds?x"),
         ("DELETE", "/kv-holds"),
@@ -222,11 +223,21 @@ def test_a_transaction(client: Any) -> None:
         b'{"operations": [], "compare": [{"key": "a", "revision": 1}, {"key": "a", "revision": 1}]}',
         b'{"operations": [], "compare": [{"key": "a", "revision": -2}]}',
         b'{"operations": [{"delete": "\xff"}]}',
+        b'{"operations": [{"delete": ""}]}',
+        b'{"operations": [{"put": "", "value": "a"}]}',
+        b'{"operations": [], "compare": [{"key": "", "revision": 0}]}',
+        b'{"operations": [{"delete": "a"}], "compare": [{"key": "a", "revision": 1.5}]}',
     ],
 )
 def test_what_is_no_transaction(client: Any, body: bytes) -> None:
     assert client.ask("POST", "/kv", body=body).status == 400
     assert client.gateway.asked == []
+
+
+def test_a_whole_number_may_be_written_with_a_point(client: Any) -> None:
+    body = b'{"operations": [{"put": "a", "value": "", "ttl_ms": 5.0}], "compare": [{"key": "a", "revision": 0.0}]}'
+    assert client.ask("POST", "/kv", body=body).status == 200
+    assert client.gateway.asked[-1] == TransactKeys(compares={"a": 0}, operations=[Put("a", b"", None, 5)])
 
 
 # ---- watches
