@@ -59,6 +59,11 @@ def test_expect_100_continue() -> None:
     assert statuses(gateway.feed(head.replace(b"100-continue", b"miracles"))) == [417]
 
 
+def test_a_method_that_is_known_and_not_served_is_not_allowed() -> None:
+    (answer,) = parse_responses(Gateway().feed(b"QUERY /events HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n"))
+    assert (answer.status, answer["allow"]) == (405, "OPTIONS, POST")
+
+
 @pytest.mark.parametrize(
     ("data", "status"),
     [
