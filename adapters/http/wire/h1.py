@@ -17,19 +17,9 @@ OUTPUT_BYTES_MAX: Final = 256 * 1024  # of event streams: what a connection may 
 LINGER_MS: Final = 1_000  # how long the rest of a refused body is read: closing at once would destroy the answer
 LINGER_BYTES_MAX: Final = 64 * 1024 * 1024
 _HEADER_OVERHEAD: Final = 4  # ": " and CRLF
+# Others are answered 501.
 _KNOWN_METHODS: Final = frozenset(
-    {
-        "GET",
-        "HEAD",
-        "POST",
-        "PUT",
-        "DELETE",
-        "OPTIONS",
-        "PATCH",
-        "QUERY",
-        "TRACE",
-        "CONNECT",
-    }  # known, but not all served
+    {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "QUERY", "TRACE", "CONNECT"}
 )
 _UPGRADE_HEADERS: Final = frozenset({b"upgrade", b"http2-settings", b"connection"})
 
