@@ -2,6 +2,8 @@
 
 Where it is lies in a file, so a run that was stopped goes on behind the last block of seeds that was finished. The file
 is the record of the run too: which seeds, of which commit, how many failed. One process for each core takes blocks.
+A run that goes on plays the seeds that have failed once more first: those that pass now move to `mended`, with why they
+had failed and the commit that they pass at.
 `--kind files` plays histories in which files of controllers and small files of replicas are damaged, too; a seed's
 history of one kind has nothing to do with that of another one, and each kind has a record of its own.
 """
@@ -20,6 +22,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RECORDS = {"joint": HERE / "results" / "joint.json", "files": HERE / "results" / "joint_files.json"}  # by kind
 BLOCK_S_MAX = 1_800  # a block takes about 10 s; nobody waits for ever for a history without an end
+UNFINISHED = "the block"
 BLOCK = 50  # seeds a process plays before it ends, and that are played again when the run is interrupted
 
 
@@ -38,9 +41,9 @@ def play_block(first: int, count: int, kind: str) -> dict[str, str]:
             timeout=BLOCK_S_MAX,
         )
     except subprocess.TimeoutExpired:
-        return {str(first): f"the block has not ended after {BLOCK_S_MAX} s: one of its histories has no end"}
+        return {str(first): f"{UNFINISHED} has not ended after {BLOCK_S_MAX} s: one of its histories has no end"}
     if done.returncode:
-        return {str(first): f"the block's process ended with {done.returncode}: {done.stderr[-500:]}"}
+        return {str(first): f"{UNFINISHED} has ended its process with {done.returncode}: {done.stderr[-500:]}"}
     found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -67,10 +70,32 @@ def blocks(first: int, seeds: int, done: list[int]) -> Iterator[tuple[int, int]]
             yield start, min(BLOCK, first + seeds - start)
 
 
+def play_failed_again(record: dict[str, Any], processes: int, kind: str, now: str) -> None:
+    """Plays the failed seeds of a record once more. A block that did not come to its end is to be played whole."""
+    for seed in [seed for seed, why in record["failed"].items() if why.startswith(UNFINISHED)]:
+        del record["failed"][seed]
+        record["blocks"].remove(int(seed))
+    with ThreadPoolExecutor(processes) as pool:
+        playing = {seed: pool.submit(play_block, int(seed), 1, kind) for seed in record["failed"]}
+        for seed, future in playing.items():
+            if found := future.result():
+                record["failed"].update(found)
+            else:
+                record["mended"][seed] = {"failed": record["failed"].pop(seed), "passes_at": now}
+
+
 def commit() -> str:
     """The commit that is tested, with a mark when the tree differs from it."""
     said = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     return subprocess.run(said, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def keep(record: Path, run: dict[str, Any]) -> int:
+    """Writes a record; how many seeds were played."""
+    played = sum(min(BLOCK, run["first"] + run["seeds"] - at) for at in run["blocks"])
+    record.with_suffix(".new").write_text(json.dumps({**run, "played": played}) + "\n")
+    record.with_suffix(".new").rename(record)
+    return played
 
 
 def run(first: int, seeds: int, processes: int, record: Path, kind: str) -> int:
@@ -78,9 +103,13 @@ def run(first: int, seeds: int, processes: int, record: Path, kind: str) -> int:
     before: dict[str, Any] = json.loads(record.read_text()) if record.exists() else {}
     if (before.get("first"), before.get("seeds")) != (first, seeds):
         before = {"first": first, "seeds": seeds, "commits": [], "blocks": [], "failed": {}}
-    if commit() not in before["commits"]:
-        before["commits"].append(commit())
+    before.setdefault("mended", {})
+    now = commit()
+    if now not in before["commits"]:
+        before["commits"].append(now)
     record.parent.mkdir(exist_ok=True)
+    play_failed_again(before, processes, kind, now)
+    keep(record, before)
     with ThreadPoolExecutor(processes) as pool:
         playing = {
             pool.submit(play_block, start, count, kind): (start, count)
@@ -90,11 +119,7 @@ def run(first: int, seeds: int, processes: int, record: Path, kind: str) -> int:
             start, _ = playing[future]
             before["failed"].update(future.result())
             before["blocks"] = sorted([*before["blocks"], start])
-            played = sum(min(BLOCK, first + seeds - at) for at in before["blocks"])
-            kept = {**before, "played": played}
-            record.with_suffix(".new").write_text(json.dumps(kept) + "\n")
-            record.with_suffix(".new").rename(record)
-            print(f"{played} of {seeds}, {len(before['failed'])} failed", flush=True)
+            print(f"{keep(record, before)} of {seeds}, {len(before['failed'])} failed", flush=True)
     return len(before["failed"])
 
 
