@@ -59,6 +59,7 @@ class Publisher:
         self.messages: list[Message] = []
         self.starts: list[tuple[Channel, int]] = []  # where in `messages` each channel's turn begins
         self.mandatory: list[int] = []  # indexes in `messages`
+        self._copied = False  # some of `messages` have more routing keys
 
     @property
     def idle(self) -> bool:
@@ -69,8 +70,10 @@ class Publisher:
         """Returns whether this read has messages of a channel that the gateway does not know of yet."""
         return any(of is channel for of, _ in self.starts)
 
-    def add(self, channel: "Channel", message: Message, *, mandatory: bool) -> None:
+    def add(self, channel: "Channel", message: Message, *, mandatory: bool, copied: bool = False) -> None:
         """Publishes a message with those of this read, or with the commit of its channel's transaction.
+
+        `copied` says that it has more routing keys.
 
         Raises `ProtocolError` (PRECONDITION_FAILED).
         """
@@ -80,9 +83,10 @@ class Publisher:
             message = with_reply_queue(message, channel.reply_queue)
         if channel.transaction is not None:
             self._output.has_published()
-            channel.transaction.add(message, mandatory=mandatory)
+            channel.transaction.add(message, mandatory=mandatory, copied=copied)
             return
         self.turn(channel)
+        self._copied = self._copied or copied
         if mandatory:
             self.mandatory.append(len(self.messages))
         self.messages.append(message)
@@ -106,8 +110,8 @@ class Publisher:
             channel.outstanding += 1
         group = _Group(runs, len(messages), {index: messages[index] for index in self.mandatory})
         self.outstanding_count += group.size
-        self._output.emit(Publish(messages, self._output.expect(partial(self._stored, group))))
-        self.messages, self.starts, self.mandatory = [], [], []
+        self._output.emit(Publish(messages, self._output.expect(partial(self._stored, group)), copied=self._copied))
+        self.messages, self.starts, self.mandatory, self._copied = [], [], [], False
 
     def _stored(self, group: _Group, outcome: Outcome, now_ms: int) -> None:
         group.outcome = outcome

@@ -17,6 +17,7 @@ from adapters.amqp.blocking import Blocking
 from adapters.amqp.channel import REPLY_CODES, Channel, State, cut
 from adapters.amqp.confirms import Publisher
 from adapters.amqp.connection_output import ConnectionOutput
+from adapters.amqp.copies import with_copies
 from adapters.amqp.handshake import SERVER_PROPERTIES, Limits, Phase, authentication, mechanisms, negotiate, renewed
 from adapters.amqp.keepalive import Keepalive
 from adapters.amqp.methods import handle
@@ -417,7 +418,9 @@ class AmqpConnection(ConnectionOutput):
             trusted_gateway=self._principal.trusted_gateway,
             now_ms=now_ms,
         )
-        self._publisher.add(channel, message, mandatory=content.target.mandatory)
+        if content.template.copies:
+            message = with_copies(message, content.template.copies)
+        self._publisher.add(channel, message, mandatory=content.target.mandatory, copied=bool(content.template.copies))
 
     def hold_back(self, refusal: Refusal, now_ms: int) -> None:
         """Asks the client not to publish for a while (RabbitMQ's connection.blocked)."""

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from adapters import cloudevents
+from adapters.amqp.copies import CC, take_copies
 from adapters.amqp.wire import (
     PRECONDITION_FAILED,
     SYNTAX_ERROR,
@@ -28,7 +29,7 @@ from adapters.amqp.wire import (
     write_table,
 )
 from gateway.domain.errors import ProtocolError, Refusal
-from gateway.port.queues import DEATHS, EXPIRATION, PROPERTIES, PROPERTIES_BEFORE, SHOWN, routing_of, text_of
+from gateway.port.queues import COPY_KEYS, DEATHS, EXPIRATION, PROPERTIES, PROPERTIES_BEFORE, SHOWN, routing_of, text_of
 from store.api.message import REPLY_QUEUE, Message
 
 NATIVE: Final = "amqp"
@@ -72,6 +73,7 @@ class Template(NamedTuple):
     expiration_ms: int | None  # from its arrival
     delay_ms: int | None  # from its arrival
     event: dict[str, str] | None  # the attributes of a CloudEvent
+    copies: tuple[str, ...] = ()  # the routing keys besides the one that it is published with
 
     def message(
         self, address: str, body: bytes, *, device: str, trusted_gateway: bool, now_ms: int, user: str = ""
@@ -181,6 +183,7 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
     said, event = _NOTHING_SAID, None
     others: dict[str, str] = {}
     headers = get("headers")
+    copies = take_copies(raw, headers, native) if headers else ()
     if headers:
         if isinstance(deaths := headers.get(X_DEATH), list):
             native[DEATHS] = deaths
@@ -213,6 +216,7 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
             {NATIVE: native},
         ),
         plain=not event
+        and not copies
         and user_id is None
         and said.device is None
         and expiration is None
@@ -224,6 +228,7 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
         expiration_ms=int(expiration) if expiration is not None else None,
         delay_ms=said.delay_ms,
         event=event,
+        copies=copies,
     )
 
 
@@ -358,11 +363,12 @@ def _dead(raw: bytes, own: Mapping[str, Any]) -> bytes:
     added[X_DEATH] = _deaths(own)
     fields, at = {name: b"" for name, _ in _FIELDS.values()}, 2
     kept: list[bytes] = []
+    left_out = added.keys() if COPY_KEYS in own else {*added, CC}
     for name, reader in layout(flags):
         start, (_, at) = at, reader(raw, at)
         fields[name] = raw[start:at]
         if name == "headers":
-            kept = [raw[a:b] for a, b in field_spans(raw, start) if read_short_string(raw, a)[0] not in added]
+            kept = [raw[a:b] for a, b in field_spans(raw, start) if read_short_string(raw, a)[0] not in left_out]
     table = b"".join((write_table(added)[4:], *kept))
     fields["headers"] = len(table).to_bytes(4, "big") + table
     fields["expiration"] = b""

@@ -26,6 +26,7 @@ class Work(NamedTuple):
     messages: list[Message]
     mandatory: list[int]  # indexes of messages
     settled: dict[int, _Settled]  # by delivery tag
+    copied: bool = False  # some of the messages have more routing keys
 
     def acknowledged(self) -> list[tuple[QueueNumber, list[QueueOffset]]]:
         """Returns the offsets that are acknowledged, by queue."""
@@ -43,13 +44,14 @@ class Transaction:
         self._output = output
         self._work = Work([], [], {})
         self._size_bytes = 0
+        self._copied = False
 
     @property
     def settled_count(self) -> int:
         """Returns how many delivered messages it settles."""
         return len(self._work.settled)
 
-    def add(self, message: Message, *, mandatory: bool) -> None:
+    def add(self, message: Message, *, mandatory: bool, copied: bool = False) -> None:
         """Publishes a message with the commit. Raises `ProtocolError` (PRECONDITION_FAILED) where that is too much."""
         output, work = self._output, self._work
         if len(work.messages) >= output.options.transaction_count_max:
@@ -67,6 +69,7 @@ class Transaction:
         if mandatory:
             work.mandatory.append(len(work.messages))
         work.messages.append(message)
+        self._copied = self._copied or copied
         self._size_bytes += len(message.body)
         output.transaction_bytes += len(message.body)
 
@@ -76,7 +79,8 @@ class Transaction:
 
     def take(self) -> Work:
         """Takes all that is to be done; the next transaction begins."""
-        work, self._work = self._work, Work([], [], {})
+        work, self._work = self._work._replace(copied=self._copied), Work([], [], {})
+        self._copied = False
         self._output.transaction_bytes -= self._size_bytes
         self._size_bytes = 0
         return work

@@ -62,7 +62,9 @@ def commit(channel: Channel, method: Any) -> None:
     if work.messages or work.acknowledged():
         channel.waiting = True
         token = channel.output.expect(committed)
-        channel.output.emit(Publish(work.messages, token, transaction=Settling(settled=work.acknowledged())))
+        channel.output.emit(
+            Publish(work.messages, token, transaction=Settling(settled=work.acknowledged()), copied=work.copied)
+        )
     else:
         finished(Outcome(), 0)
 

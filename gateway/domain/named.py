@@ -3,14 +3,14 @@
 Whoever answers a request publishes by its own rights, to an address that the requester has chosen. So a requester has
 to be allowed to read there, or it would have others write where it may not write itself. Readers of events take
 `subject` for where an event was published. So it has to be an address that its publisher may publish to, where it is
-not the message's own.
+not the message's own. Addresses that a message is routed to queues by, besides its own, are published to.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gateway.domain.address import address_of_subject, queue_address
-from store.api.message import EVENT, REPLY_QUEUE, Message
+from store.api.message import COPIES, EVENT, REPLY_QUEUE, Message
 
 if TYPE_CHECKING:
     from gateway.domain.access_settings import Action
@@ -30,6 +30,9 @@ def denied_name(message: Message, may: Callable[["Action", str], bool]) -> tuple
         where = queue_address(queue)
         if not may("subscribe", where):
             return "subscribe", where
+    for address in () if amqp is None else amqp.get(COPIES, ()):
+        if not may("publish", address):
+            return "publish", address
     event = native.get(EVENT)
     if event is not None and (subject := event.get("subject")) is not None and subject != message.address:
         address = address_of_subject(subject)

@@ -66,6 +66,7 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
     key: IdempotencyKey | None = None  # stored once under this key; refused with `KeyRepeated` when it was before
     fence: Fence | None = None  # stored unless its publisher's name has a later owner; refused with a conflict then
     transaction: Transaction | None = None  # done as a whole, with what it settles
+    copied: bool = False  # some of the messages are routed by other addresses too (`store.api.message.COPIES`)
 
 
 class Subscribe(_Value, frozen=True, kw_only=True):

@@ -223,7 +223,7 @@ class Ingest:
         topic, began, refused_before = "", 0, 0  # the messages from `began` on belong to this topic
         # Of the whole `Publish`: asked for each message, it took 0.06 us of the 0.8 that routing one takes.
         away = bool(self._outgoing.refusing) and not (receipt.marks is not None and receipt.marks.stored)
-        pinned = receipt.pinned
+        pinned, copied = receipt.pinned, receipt.with_copies
         spread = durable = False  # of the topic: whether it lies in several groups, and has to be on disk at once
         frame, group, into = NOWHERE, SPREAD, SPREAD
         rows, records, pos = frame.rows, frame.records, 0
@@ -295,7 +295,7 @@ class Ingest:
                 )
             )
             records.append(record)
-            if route.extra or route.asking or message.retain:
+            if route.extra or route.asking or message.retain or copied:
                 special.append((index, route, frame, record, pos))
             pos += size
         frame.pos = pos
@@ -313,7 +313,10 @@ class Ingest:
         runs: Sequence[tuple[int, Building]],
     ) -> str | None:
         """Adds what messages have besides their own rows; `_OWN_FRAME`, with nothing added, if that is too much."""
-        extra = sum([len(route.extra) + len(route.asking) + 1 for _, route, *_ in special])
+        if receipt.with_copies:
+            extra = sum([len(self._router.named(receipt.messages[index], route)) for index, route, *_ in special])
+        else:
+            extra = sum([len(route.extra) + len(route.asking) + 1 for _, route, *_ in special])
         if extra > FRAME_ROWS and any(one.receipts or one.singles for one in self._building.values()):
             receipt.take_back()
             return _OWN_FRAME
@@ -332,9 +335,10 @@ class Ingest:
 
     def _refusal(self, message: Message, route: Route, group: int) -> Refusal | None:
         """Returns the refusal of a message for several groups; None if all take it, or it goes to one group only."""
-        if not (route.extra or route.asking or message.retain):
+        named = self._router.named(message, route)
+        if not (named or message.retain):
             return None
-        groups = {group, *(self._router.groups[queue] for queue in route.named(message))}
+        groups = {group, *(self._router.groups[queue] for queue in named)}
         return self._outgoing.refusing.refusal(groups | {self._store.group} if message.retain else groups)
 
     def _begin(self, group: int) -> Building:
@@ -347,7 +351,7 @@ class Ingest:
         for index, route, frame, record, pos in special:
             message = receipt.messages[index]
             places = {frame.group: (frame, pos)}  # of the record, by group
-            for queue in route.named(message):
+            for queue in self._router.named(message, route):
                 gate = gates.get(queue)
                 if gate is not None and not gate.admit(message):
                     receipt.overflowed = (*receipt.overflowed, index)
@@ -398,7 +402,7 @@ class Ingest:
             message,
             record,
             queue=queue,
-            named=route.named(message),
+            named=self._router.named(message, route),
             groups=self._router.groups,
             key_hash=self._router.key_hash(message.key or message.device),
             address_hash=route.address_hash,

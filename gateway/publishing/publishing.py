@@ -153,6 +153,7 @@ class Receipt:
         "token",
         "transaction",
         "who",
+        "with_copies",
     )
 
     def __init__(
@@ -172,6 +173,7 @@ class Receipt:
         self.key: IdempotencyKey | None = effect.key
         self.fence: Fence | None = effect.fence
         self.transaction = effect.transaction
+        self.with_copies = effect.copied
         # Sent again, by another proxy maybe, it has to find the same log.
         self.pinned = effect.key is not None or effect.once != 0
         self.failed: tuple[Building, ...] = ()  # the frames in which its guard has failed

@@ -10,8 +10,11 @@ without a key; then a device's messages are in order for as long as it publishes
 
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple
+
+import msgspec
 
 from controller.api.client import ControllerClient, Group, Topic
 from gateway.domain.address import address_hash, check_address, hash64
@@ -22,7 +25,7 @@ from gateway.publishing.exchange_graph import Edge, Node, Predicate, Walk, make_
 from gateway.publishing.length_gates import LengthGate
 from gateway.publishing.topic_settings import is_async, is_compacted, prefers_zone
 from store.api.log import IndexKind
-from store.api.message import Message
+from store.api.message import COPIES, Message
 from store.format.frame import ROW_INDEX_ADDRESS, ROW_INDEX_KEY, ROW_TOMBSTONE
 
 ROUTES_MAX = 1 << 17  # addresses remembered; beyond, all are forgotten and learned again
@@ -36,6 +39,7 @@ ROOT_TOPIC = "/"  # the topic of addresses whose first level is empty
 
 SPREAD = -1  # no store group has this number
 
+_AMQP: Final = "amqp"  # in `Message.native`
 _NO_ALTERNATES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -77,7 +81,7 @@ class Route(NamedTuple):
     near: tuple[int, ...] = ()  # those of `queues` for messages without a key
 
     def named(self, message: Message) -> Sequence[int]:
-        """Returns the named queues that a message goes to."""
+        """Returns the named queues that a message goes to by its address."""
         if not self.asking:
             return self.extra
         return (*self.extra, *dict.fromkeys(queue for queue, wants in self.asking if wants(message)))
@@ -159,7 +163,7 @@ class Router:
         if topic is None:
             raise UnknownTopicError(name)
         self.groups.update(zip(topic.queues, topic.groups, strict=True))
-        extra, asking = self._named(address)
+        extra, asking = self._named([address])
         groups = {self.groups[queue] for queue in topic.open}
         route = Route(
             topic=topic.name,  # one object for all of its addresses: ingest looks whether it is the same
@@ -180,19 +184,31 @@ class Router:
             self.routes[address] = route
         return route
 
-    def _named(self, address: str) -> tuple[tuple[int, ...], tuple[tuple[int, Predicate], ...]]:
-        """Returns the named queues that take every message of an address, and those that look at it first."""
-        bindings = self._bindings.match(address)
+    def named(self, message: Message, route: Route) -> Sequence[int]:
+        """Returns the named queues that a message goes to, by the addresses of its copies too; `route` is its own."""
+        native = message.native
+        own = None if native is None else native.get(_AMQP)
+        if own is None or not own.get(COPIES):
+            return route.named(message)
+        extra, asking = self._named([message.address, *own[COPIES]])
+        return (*extra, *dict.fromkeys(queue for queue, wants in asking if wants(message)))
+
+    def _named(self, addresses: Sequence[str]) -> tuple[tuple[int, ...], tuple[tuple[int, Predicate], ...]]:
+        """Returns the named queues that take every message of some addresses, and those that look at it first.
+
+        The first address is where the messages are published; the others have the same exchange.
+        """
+        bindings = self._match(addresses)
         chained: Walk | None = None
         if self._linked or self._alternates:
-            start, routing_key = routing_of(address)
+            start, keys = routing_of(addresses[0])[0], [routing_of(address)[1] for address in addresses]
             found = {start: bindings}
 
             def node_of(exchange: str) -> Node | None:
                 if exchange_level(exchange) not in self._exchanges:
                     return None
                 if exchange not in found:
-                    found[exchange] = self._bindings.match(address_of(exchange, routing_key))
+                    found[exchange] = self._match([address_of(exchange, key) for key in keys])
                 edges = [Edge(b.target, b.predicate) for b in found[exchange] if b.exchange == exchange]
                 return Node(edges, self._alternates.get(exchange))
 
@@ -209,6 +225,19 @@ class Router:
             if b.predicate is not None and isinstance(b.target, int) and b.target not in every
         ]
         return tuple(every), (*asking, *(() if chained is None else chained.asking))
+
+    def _match(self, addresses: Sequence[str]) -> Collection[_Binding]:
+        """Returns the bindings that match any of some addresses; only an exchange's own match the second and others."""
+        first, *others = addresses
+        if not others:
+            return self._bindings.match(first)
+        found = dict.fromkeys(self._bindings.match(first))
+        for address in others:
+            for binding in self._bindings.match(address):
+                if binding.exchange is not None:
+                    wants = binding.predicate
+                    found[binding if wants is None else binding._replace(predicate=partial(_at, address, wants))] = None
+        return list(found)
 
     def _note_groups(self, bindings: Iterable[_Binding]) -> None:
         self.groups.update([(b.target, b.group) for b in bindings if isinstance(b.target, int)])
@@ -248,8 +277,7 @@ class Router:
 
     def named_queues(self, message: Message) -> list[int]:
         """Returns the named queues a message would be put in. Raises as `resolve` does."""
-        route = self.resolve(message.address)
-        return list(route.named(message))
+        return list(self.named(message, self.resolve(message.address)))
 
     def bind(
         self,
@@ -344,6 +372,11 @@ class Router:
         if internal and not inside:
             raise Refusal(Cause.FORBIDDEN, f"exchange {levels[1]!r} is internal: only other exchanges publish to it")
         return internal
+
+
+def _at(address: str, wants: Predicate, message: Message) -> bool:
+    """Asks a binding for a message as if it had been published to another address."""
+    return wants(msgspec.structs.replace(message, address=address))
 
 
 def check_binding_pattern(pattern: str) -> None:

@@ -193,7 +193,7 @@ class DeadLetters:
             route = await self._route(letter.address)
         except Refusal as refusal:
             return refusal.detail
-        targets = list(route.named(letter))
+        targets = list(self._router.named(letter, route))
         if reason != Reason.REJECTED and targets:
             deaths = letter.native["amqp"][DEATHS] if letter.native else []
             kept = [number for number in targets if not self._has_died_in(number, deaths)]

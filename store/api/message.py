@@ -6,6 +6,7 @@ import msgspec
 
 EVENT = "cloudevents"  # key in `Message.native` of what an event said besides the fields: `subject` among it
 REPLY_QUEUE = "reply_queue"  # key in `Message.native["amqp"]`: the queue that answers are wanted in
+COPIES = "copies"  # key in `Message.native["amqp"]`: addresses that it is routed to queues by, besides its own
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):

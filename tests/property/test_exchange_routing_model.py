@@ -14,6 +14,7 @@ from store.api.message import Message
 NAMES = ("a", "b.c", "d/e", "amq.topic")
 KEYS = ("", "k", "x.y")
 PATTERNS = ("", "k", "x.y", "#", "*", "x.*", "*.#")
+COPIES: tuple[tuple[str, ...], ...] = ((), ("k",), ("", "x.y"))
 HEADERS: tuple[dict[str, str], ...] = ({}, {"h": "1"}, {"h": "2", "g": "1"})
 QUEUES = range(500, 503)
 
@@ -60,7 +61,7 @@ def words_match(pattern: list[str], words: list[str]) -> bool:
     return bool(words) and pattern[0] in ("*", words[0]) and words_match(pattern[1:], words[1:])
 
 
-def model(world: World, start: str, key: str, headers: dict[str, str]) -> set[int]:
+def model(world: World, start: str, keys: tuple[str, ...], headers: dict[str, str]) -> set[int]:
     kinds, alternates, bound = world
     queues: set[int] = set()
     seen: set[str] = set()
@@ -72,7 +73,7 @@ def model(world: World, start: str, key: str, headers: dict[str, str]) -> set[in
         targets = [
             target
             for source, target, pattern, arguments in bound
-            if source == exchange and matches(kinds[exchange], pattern, arguments, key, headers)
+            if source == exchange and any(matches(kinds[exchange], pattern, arguments, key, headers) for key in keys)
         ]
         for target in targets or [alternates.get(exchange, "nowhere")]:
             if isinstance(target, int):
@@ -89,8 +90,9 @@ def model(world: World, start: str, key: str, headers: dict[str, str]) -> set[in
     st.fixed_dictionaries({name: st.sampled_from(("headers", "fanout", "direct", "topic")) for name in NAMES}),
     st.dictionaries(names.filter(lambda name: name != "amq.topic"), names | st.just("nowhere"), min_size=1, max_size=3),
     steps,
+    st.sampled_from(COPIES),
 )
-def test_routing_equals_a_recursive_model(kinds, alternates, changes):
+def test_routing_equals_a_recursive_model(kinds, alternates, changes, copies):
     kinds["amq.topic"] = "topic"
     exchanges = {name: Exchange(name=name, kind=kind) for name, kind in kinds.items()}
     router = Router(Controller())
@@ -103,8 +105,9 @@ def test_routing_equals_a_recursive_model(kinds, alternates, changes):
             for key in KEYS:
                 for headers in HEADERS:
                     address = address_of(start, key)
-                    message = Message(address, b"", properties=tuple(headers.items()))
-                    wanted = model(World(kinds, alternates, bound), start, key, headers) | (
+                    native = {"amqp": {"copies": [address_of(start, one) for one in copies]}}
+                    message = Message(address, b"", properties=tuple(headers.items()), native=native)
+                    wanted = model(World(kinds, alternates, bound), start, (key, *copies), headers) | (
                         {900} if address == "k" else set()
                     )
                     found = router.named_queues(message)

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.port.queues import DEATHS, EXPIRATION, PROPERTIES, PROPERTIES_BEFORE, address_of, routing_of
-from store.api.message import Message
+from gateway.port.queues import COPY_KEYS, DEATHS, EXPIRATION, PROPERTIES, PROPERTIES_BEFORE, address_of, routing_of
+from store.api.message import COPIES, Message
 
 DEATHS_COUNT_MAX: Final = 128  # entries of an account; beyond, the oldest are forgotten
 _AMQP: Final = "amqp"
@@ -44,12 +44,12 @@ def dead_letter(
 ) -> Message:
     """Returns the message that is published to a dead-letter exchange for one that leaves a queue.
 
-    It has the routing key that it had unless the queue says another one, and expires no more.
+    It has the routing keys that it had unless the queue says another one, and expires no more.
     """
     own: dict[str, Any] = dict((message.native or {}).get(_AMQP) or {})
     source, key = routing_of(message.address)
     entry = {"count": 1, "reason": reason, "queue": queue, "time": now_ms // 1000, "exchange": source}
-    entry["routing-keys"] = [key]
+    entry["routing-keys"] = [key, *own.get(COPY_KEYS, ())]
     expiration = own.pop(EXPIRATION, None)
     if expiration is not None:
         entry["original-expiration"] = expiration
@@ -58,6 +58,11 @@ def dead_letter(
         first = {"reason": reason, "queue": queue, "exchange": source}
         properties = _with_first_death(properties, first)
         own["first_death"] = first
+    if routing_key is not None:
+        own.pop(COPIES, None)
+        own.pop(COPY_KEYS, None)
+    elif COPIES in own:
+        own[COPIES] = [address_of(exchange, routing_of(address)[1]) for address in own[COPIES]]
     own[DEATHS] = _added(known_deaths(own.get(DEATHS)), entry)
     own[PROPERTIES_BEFORE] = own.get(PROPERTIES_BEFORE) or own.get(PROPERTIES) or b""
     own[PROPERTIES] = b""

@@ -240,6 +240,14 @@ def test_permissions_refuse_messages_by_index_and_count_them():
     permissions.check_all("subscribe", "a/#")
 
 
+def test_every_address_that_a_message_is_routed_by_is_published_to():
+    closed = access(rule("deny", "closed/#"), default="allow")
+    permissions = Permissions(Identity(name="ada", protocol="amqp"), closed, lambda *_: None)
+    copies = [["open/b"], ["open/b", "closed/a"]]
+    messages = [Message("open/a", native={"amqp": {"copies": one}}) for one in copies]
+    assert list(permissions.refused(messages)) == [1]
+
+
 def test_open_permissions_ask_nothing():
     assert OPEN.refused([Message("a", b"")]) == {}
     assert OPEN.reads("a")
