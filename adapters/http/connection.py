@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from adapters.http.handlers.actions import Action, Ask, Context, Respond, Store, Stored, Stream, Watch
+from adapters.http.handlers.actions import Action, Ask, Context, Part, Respond, Store, Stored, Stream, Watch
 from adapters.http.handlers.credentials import Credentials, Identities, authentication, behind, denied, read_credentials
 from adapters.http.handlers.key_streams import KeyStreams
 from adapters.http.handlers.once import EachOnce, repeated
@@ -14,7 +14,7 @@ from adapters.http.handlers.repeats import Repeats
 from adapters.http.handlers.routes import resolve
 from adapters.http.handlers.socket_streams import SocketStreams
 from adapters.http.handlers.sse import OPENING, EventStream, EventStreams
-from adapters.http.handlers.waiting import Part, Pending, PendingQuestion, Requests, may_begin
+from adapters.http.handlers.waiting import Pending, PendingQuestion, Requests, may_begin
 from adapters.http.wire.event_socket import EventSocket
 from adapters.http.wire.h1 import Http1
 from adapters.http.wire.options import HttpOptions

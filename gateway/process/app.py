@@ -26,7 +26,8 @@ from gateway.process.roles import check_proxy, check_serve
 from gateway.publishing import topic_settings
 from gateway.runtime.connection import Connection
 from gateway.runtime.datagram import DatagramEndpoint
-from gateway.runtime.hub import Hub, ListenerContext
+from gateway.runtime.endpoint import ListenerContext
+from gateway.runtime.hub import ProcessHub
 from gateway.runtime.reloading import follow, reread, watch_users
 from gateway.security.tls import ServerTls
 from gateway.security.tls_listener import Handshakes, TlsListener
@@ -64,7 +65,7 @@ class Gateway:
         self.store = backend.store
         self.controller = backend.controller
         self.metrics = Metrics()
-        self.hub = Hub(config, self.store, self.controller, self.metrics, tasks, owners=backend.owners)
+        self.hub = ProcessHub(config, self.store, self.controller, self.metrics, tasks, owners=backend.owners)
         self.hub.pressure.low_disk = lambda: backend.low_disk
         self.listening: list[Listening] = []
         self._started = time.monotonic()

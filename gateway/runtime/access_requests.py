@@ -4,7 +4,7 @@ A function raises `Refusal` (FORBIDDEN) unless the permissions allow the request
 checked.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gateway.domain.access import Permissions
 from gateway.domain.address import exchange_address, group_address, key_address, queue_address
@@ -44,10 +44,8 @@ from gateway.port.queues import (
 from gateway.port.shared import SHARED_PREFIX
 from gateway.queues.bindings import ALTERNATE, Exchange, patterns
 from gateway.queues.leaving.rules import DEAD_LETTER_EXCHANGE, DEAD_LETTER_KEY
+from gateway.runtime.endpoint import Hub
 from store.api.kv_rules import end_of_prefix
-
-if TYPE_CHECKING:
-    from gateway.runtime.hub import Hub
 
 
 def check_consume(permissions: Permissions, effect: Consume) -> None:
@@ -56,27 +54,27 @@ def check_consume(permissions: Permissions, effect: Consume) -> None:
         permissions.check("subscribe", queue_address(effect.queue))
 
 
-def own(_hub: "Hub", _permissions: Permissions, _request: Request[Any]) -> None:
+def own(_hub: Hub, _permissions: Permissions, _request: Request[Any]) -> None:
     """Needs nothing: the request is about what the asker itself has or has done."""
 
 
-def reads_address(_hub: "Hub", permissions: Permissions, request: LastValue) -> None:
+def reads_address(_hub: Hub, permissions: Permissions, request: LastValue) -> None:
     """Needs the right to read the address."""
     permissions.check("subscribe", request.address)
 
 
-def reads_filter(_hub: "Hub", permissions: Permissions, request: LastValues | Retained) -> None:
+def reads_filter(_hub: Hub, permissions: Permissions, request: LastValues | Retained) -> None:
     """Needs the right to read something that the filter matches."""
     permissions.check_filter(request.pattern)
 
 
-def finds(_hub: "Hub", permissions: Permissions, request: FindMessages) -> None:
+def finds(_hub: Hub, permissions: Permissions, request: FindMessages) -> None:
     """Needs the right to read the address, if one is given."""
     if request.address is not None:
         permissions.check("subscribe", request.address)
 
 
-def declares_exchange(_hub: "Hub", permissions: Permissions, request: DeclareExchange) -> None:
+def declares_exchange(_hub: Hub, permissions: Permissions, request: DeclareExchange) -> None:
     """Needs the right to manage the exchange; to lead what it cannot route to an alternate, as to bind that to it."""
     _manages(permissions, exchange_address(request.name), passive=request.passive)
     alternate = request.arguments.get(ALTERNATE)
@@ -86,23 +84,23 @@ def declares_exchange(_hub: "Hub", permissions: Permissions, request: DeclareExc
             permissions.check_all("subscribe", pattern)
 
 
-def manages_exchange(_hub: "Hub", permissions: Permissions, request: DeleteExchange) -> None:
+def manages_exchange(_hub: Hub, permissions: Permissions, request: DeleteExchange) -> None:
     """Needs the right to manage the exchange."""
     permissions.check("manage", exchange_address(request.name))
 
 
-def binds_exchange(hub: "Hub", permissions: Permissions, request: BindExchange) -> None:
+def binds_exchange(hub: Hub, permissions: Permissions, request: BindExchange) -> None:
     """Needs the right to manage the destination, and to read all that is bound to it: others read that there."""
     permissions.check("manage", exchange_address(request.destination))
     _check_bound(hub, permissions, request.source, request.routing_key)
 
 
-def unbinds_exchange(_hub: "Hub", permissions: Permissions, request: UnbindExchange) -> None:
+def unbinds_exchange(_hub: Hub, permissions: Permissions, request: UnbindExchange) -> None:
     """Needs the right to manage the destination."""
     permissions.check("manage", exchange_address(request.destination))
 
 
-def declares_queue(_hub: "Hub", permissions: Permissions, request: DeclareQueue) -> None:
+def declares_queue(_hub: Hub, permissions: Permissions, request: DeclareQueue) -> None:
     """Needs the right to manage the queue; for dead letters, to read it and to publish wherever they may go."""
     _manages(permissions, queue_address(request.name), passive=request.passive)
     exchange, key = request.arguments.get(DEAD_LETTER_EXCHANGE), request.arguments.get(DEAD_LETTER_KEY)
@@ -124,23 +122,23 @@ def _manages(permissions: Permissions, address: str, *, passive: bool) -> None:
     permissions.check("manage", address)
 
 
-def manages_queue(_hub: "Hub", permissions: Permissions, request: DeleteQueue | PurgeQueue) -> None:
+def manages_queue(_hub: Hub, permissions: Permissions, request: DeleteQueue | PurgeQueue) -> None:
     """Needs the right to manage the queue."""
     permissions.check("manage", queue_address(request.name))
 
 
-def unbinds(_hub: "Hub", permissions: Permissions, request: UnbindQueue) -> None:
+def unbinds(_hub: Hub, permissions: Permissions, request: UnbindQueue) -> None:
     """Needs the right to manage the queue."""
     permissions.check("manage", queue_address(request.queue))
 
 
-def binds(hub: "Hub", permissions: Permissions, request: BindQueue) -> None:
+def binds(hub: Hub, permissions: Permissions, request: BindQueue) -> None:
     """Needs the right to manage the queue and to read all that is bound to it: whoever reads the queue reads that."""
     permissions.check("manage", queue_address(request.queue))
     _check_bound(hub, permissions, request.exchange, request.routing_key)
 
 
-def _check_bound(hub: "Hub", permissions: Permissions, name: str, routing_key: str) -> None:
+def _check_bound(hub: Hub, permissions: Permissions, name: str, routing_key: str) -> None:
     """Checks the right to read all that a binding to an exchange takes."""
     exchange = hub.queues.exchange(name)
     if exchange is None:  # or one that is not known here yet: then all that may be published to it
@@ -149,22 +147,22 @@ def _check_bound(hub: "Hub", permissions: Permissions, name: str, routing_key: s
         permissions.check_all("subscribe", pattern)
 
 
-def gets(_hub: "Hub", permissions: Permissions, request: GetMessage) -> None:
+def gets(_hub: Hub, permissions: Permissions, request: GetMessage) -> None:
     """Needs the right to read the queue."""
     permissions.check("subscribe", queue_address(request.queue))
 
 
-def reads_key(_hub: "Hub", permissions: Permissions, request: GetKey) -> None:
+def reads_key(_hub: Hub, permissions: Permissions, request: GetKey) -> None:
     """Needs the right to read the key."""
     permissions.check("subscribe", key_address(request.namespace, request.key))
 
 
-def writes_key(_hub: "Hub", permissions: Permissions, request: StoreKey | RemoveKey) -> None:
+def writes_key(_hub: Hub, permissions: Permissions, request: StoreKey | RemoveKey) -> None:
     """Needs the right to write the key."""
     permissions.check("publish", key_address(request.namespace, request.key))
 
 
-def transacts(_hub: "Hub", permissions: Permissions, request: TransactKeys) -> None:
+def transacts(_hub: Hub, permissions: Permissions, request: TransactKeys) -> None:
     """Needs the right to write what is written, and to read what is only compared: a compare tells of its key."""
     written = {operation.key for operation in request.operations}
     for key in written:
@@ -173,12 +171,12 @@ def transacts(_hub: "Hub", permissions: Permissions, request: TransactKeys) -> N
         permissions.check("subscribe", key_address(request.namespace, key))
 
 
-def reads_keys(_hub: "Hub", permissions: Permissions, request: ListKeys | WatchKeys) -> None:
+def reads_keys(_hub: Hub, permissions: Permissions, request: ListKeys | WatchKeys) -> None:
     """Needs the right to read some key of the namespace."""
     permissions.check_filter(key_address(request.namespace, "#"))
 
 
-def counts_keys(_hub: "Hub", permissions: Permissions, request: CountKeys) -> None:
+def counts_keys(_hub: Hub, permissions: Permissions, request: CountKeys) -> None:
     """Needs the right to read all keys below a level, or of the whole namespace: the number tells of all of them."""
     start = request.start
     below = start if start.endswith("/") and request.end == end_of_prefix(start) else ""
@@ -186,17 +184,17 @@ def counts_keys(_hub: "Hub", permissions: Permissions, request: CountKeys) -> No
 
 
 def reads_by_group(
-    _hub: "Hub", permissions: Permissions, request: JoinGroup | PollGroup | CommitOffsets | RenewMember | LeaveGroup
+    _hub: Hub, permissions: Permissions, request: JoinGroup | PollGroup | CommitOffsets | RenewMember | LeaveGroup
 ) -> None:
     """Needs the right to read by the group; the right to its topic is checked where the group is read."""
     permissions.check("subscribe", group_address(request.group))
 
 
-def describes_group(_hub: "Hub", permissions: Permissions, request: DescribeGroup) -> None:
+def describes_group(_hub: Hub, permissions: Permissions, request: DescribeGroup) -> None:
     """Needs any right to the group."""
     _manages(permissions, group_address(request.group), passive=True)
 
 
-def manages_group(_hub: "Hub", permissions: Permissions, request: ResetGroup | DeleteGroup) -> None:
+def manages_group(_hub: Hub, permissions: Permissions, request: ResetGroup | DeleteGroup) -> None:
     """Needs the right to manage the group."""
     permissions.check("manage", group_address(request.group))

@@ -5,21 +5,19 @@ import os
 import socket
 import ssl
 from time import thread_time
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from gateway.config.config import is_loopback
 from gateway.domain.errors import Refusal
-from gateway.port.adapter import Adapter, ConnectionInfo, Outcome, Publish
+from gateway.port.adapter import ConnectionInfo, Outcome, Publish
 from gateway.port.single import Single, SingleAdapter
-from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint
-from gateway.security.limits import ConnectionAdmission, Pace, network_of
+from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, ListenerContext
+from gateway.runtime.turn import StreamEndpoint, StreamHub
+from gateway.security.limits import Pace, network_of
 from gateway.sockets.transport import SocketTransport
 from store.base import logs
 from store.base.clock import now_ms
 from store.base.listening import STRANGERS
-
-if TYPE_CHECKING:
-    from gateway.runtime.hub import Hub, ListenerContext
 
 LAST_READ_BYTES = 64 << 10  # of a peer that went away while it was written to
 LINGERING_MAX = 256  # connections at a time that wait for their peers to go; beyond, they are closed at once
@@ -32,7 +30,7 @@ STALL_TIMEOUT_S = 60.0  # a peer that reads nothing of what waits for it is cut 
 log = logs.get(__name__)
 
 
-class Connection(asyncio.Protocol, Endpoint):
+class Connection(asyncio.Protocol, StreamEndpoint):
     """A socket and its adapter. Reading stops while the adapter, this connection's share or the store is full."""
 
     __slots__ = (
@@ -42,31 +40,21 @@ class Connection(asyncio.Protocol, Endpoint):
         "_pause",
         "_secure",
         "_stall",
-        "admission",
-        "alone",
-        "early_bytes",
-        "ended",
         "in_turns",
-        "reading",
-        "singles",
-        "transport",
     )
 
-    adapter: Adapter
-    admission: ConnectionAdmission
-
-    def __init__(self, hub: "Hub", listener: "ListenerContext") -> None:
+    def __init__(self, hub: StreamHub, listener: ListenerContext) -> None:
         self._hub = hub
         self._listener = listener
-        self.transport: asyncio.Transport | None = None
+        self.transport = None
         self.reading = True
         self._secure = False
         self._stall: asyncio.TimerHandle | None = None  # set while the peer does not read
         self._pause: asyncio.TimerHandle | None = None  # set while it is not read: too fast, or others' turn
-        self.ended = False  # the peer has closed its half
-        self.early_bytes = 0  # of a stranger, that nothing has come of; they count in the process's budget
+        self.ended = False
+        self.early_bytes = 0
         self._network = b""
-        self.alone: Single | Publish | None = None  # the single message under way; an effect once the adapter knows it
+        self.alone = None
 
     # ---- from the event loop
 
@@ -100,13 +88,13 @@ class Connection(asyncio.Protocol, Endpoint):
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the peer."""
-        self.hub.turn.received(((self, data),))
+        self._hub.turn.received(((self, data),))
 
     def receive(self, data: bytes) -> None:
         """Reads what is not a single message, or may not go the short way."""
         if self.gone:
             return
-        if self.has_session and self.hub.pauses.holds(self, data):
+        if self.has_session and self._hub.pauses.holds(self, data):
             if self._pause is None:
                 self._pause = self.hub.later(HELD_S, self.rested)
             self.flush()
@@ -188,7 +176,7 @@ class Connection(asyncio.Protocol, Endpoint):
 
     @property
     def _asked(self) -> bool:
-        return self.outstanding_count > 0 or self.hub.calls_under_way(self) > 0
+        return self.outstanding_count > 0 or self._hub.calls_under_way(self) > 0
 
     def pause_writing(self) -> None:
         """The peer reads too slowly: it is not read from either, for what it asks has answers."""
@@ -215,7 +203,7 @@ class Connection(asyncio.Protocol, Endpoint):
         """The connection is gone."""
         if not hasattr(self, "hub"):
             return  # never admitted
-        if self.has_session and not self.gone and (held := self.hub.pauses.give_back(self)):
+        if self.has_session and not self.gone and (held := self._hub.pauses.give_back(self)):
             self._receive(held)
         if exc is not None and not self._secure and not self.gone:
             self._read_the_rest()
@@ -225,7 +213,7 @@ class Connection(asyncio.Protocol, Endpoint):
             if timer is not None:
                 timer.cancel()
         self.guard(lambda: self.act(self.adapter.lost(now_ms=now_ms())))
-        self.hub.left(self)
+        self._hub.left(self)
 
     def _read_the_rest(self) -> None:
         """Hears what the peer said before it went away.
@@ -313,11 +301,11 @@ class Connection(asyncio.Protocol, Endpoint):
             transport.write(out)
         timer = self.hub.later(CLOSE_TIMEOUT_S, transport.abort)
         # TLS says good-bye in its own way.
-        if self.ended or self._secure or self.hub.lingering >= LINGERING_MAX:
+        if self.ended or self._secure or self._hub.lingering >= LINGERING_MAX:
             transport.close()
             return
         self.transport = None
-        transport.set_protocol(_Lingering(self.hub, timer))
+        transport.set_protocol(_Lingering(self._hub, timer))
         transport.write_eof()
         if not self.reading:
             transport.resume_reading()
@@ -370,7 +358,7 @@ class _Lingering(asyncio.Protocol):
     Closed while the peer still sends, a socket is reset, and the peer never sees what it had not read.
     """
 
-    def __init__(self, hub: "Hub", timer: asyncio.TimerHandle) -> None:
+    def __init__(self, hub: StreamHub, timer: asyncio.TimerHandle) -> None:
         self._hub = hub
         self._timer = timer
         hub.lingering += 1
@@ -381,7 +369,7 @@ class _Lingering(asyncio.Protocol):
         self._hub.lingering -= 1
 
 
-def _info(transport: asyncio.Transport, listener: str, hub: "Hub") -> ConnectionInfo:
+def _info(transport: asyncio.Transport, listener: str, hub: StreamHub) -> ConnectionInfo:
     forwarding = hub.forwarding
     peer = transport.get_extra_info("peername") or ("", 0)
     local = transport.get_extra_info("sockname") or ("", 0)

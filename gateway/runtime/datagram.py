@@ -7,16 +7,12 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from gateway.config.config import is_loopback
 from gateway.port.adapter import DatagramAdapter, Peer
-from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint
+from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, Hub, ListenerContext
 from store.base import logs
 from store.base.clock import now_ms
-
-if TYPE_CHECKING:
-    from gateway.runtime.hub import Hub, ListenerContext
 
 WAKE_DATAGRAMS_MAX = 256  # read in one wake, so that other connections get their turn
 DATAGRAM_BYTES_MAX = 65_535
@@ -31,7 +27,7 @@ class DatagramEndpoint(Endpoint):
 
     adapter: DatagramAdapter
 
-    def __init__(self, hub: "Hub", listener: "ListenerContext", sock: socket.socket, *, loopback: bool) -> None:
+    def __init__(self, hub: Hub, listener: ListenerContext, sock: socket.socket, *, loopback: bool) -> None:
         adapter = listener.factory.bind(listener.options, random=hub.random)
         super().__init__(hub, listener.protocol, adapter, loopback=loopback)
         self._loop = asyncio.get_running_loop()
@@ -43,7 +39,7 @@ class DatagramEndpoint(Endpoint):
 
     @classmethod
     async def open(
-        cls, hub: "Hub", listener: "ListenerContext", host: str, port: int, *, shared: bool = False
+        cls, hub: Hub, listener: ListenerContext, host: str, port: int, *, shared: bool = False
     ) -> "DatagramEndpoint":
         """Binds a socket; on a `shared` port the kernel gives each peer to one of several. Raises OSError."""
         loop = asyncio.get_running_loop()

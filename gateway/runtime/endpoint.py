@@ -1,19 +1,27 @@
 """The common part of the stream and datagram shells: holds one adapter and carries out its effects."""
 
 import asyncio
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
+from controller.api.client import ControllerClient
 from gateway.config.config import is_loopback
+from gateway.delivery.fanout import Fanout
+from gateway.delivery.find_waits import FindWaits
 from gateway.delivery.lanes import Subscriber
 from gateway.domain.batch import Batch
 from gateway.domain.errors import Refusal
 from gateway.domain.principal import Principal
+from gateway.groups.consumer_groups import ConsumerGroups
+from gateway.kv.kv import KeyValues
+from gateway.ops.metrics import Metrics
 from gateway.ownership.owners import OwnershipLost
 from gateway.port.adapter import (
     Adapter,
+    AdapterFactory,
     Call,
     Cancel,
     Close,
@@ -28,25 +36,107 @@ from gateway.port.adapter import (
     Outcome,
     Publish,
     Ready,
+    Retained,
+    RetainedPage,
     Settled,
     SettleLeased,
     Subscribe,
     Token,
     Unsubscribe,
 )
+from gateway.publishing.directory import Directory
+from gateway.publishing.ingest import Ingest
+from gateway.publishing.router import Router
+from gateway.publishing.timer_secrets import TimerSecrets
+from gateway.push.push import Push
+from gateway.queues.queues import NamedQueues
+from gateway.queues.shared_subscriptions import SharedSubscriptions
+from gateway.security.access_control import AccessControl
+from gateway.security.auth import Authenticator
 from gateway.security.limits import Pace, network_of
-from gateway.security.reconnect_penalty import ReconnectingClient
+from gateway.security.limits_settings import LimitsConfig
+from gateway.security.reconnect_penalty import ReconnectingClient, ReconnectPenalty
+from gateway.sessions.sessions import Sessions
+from store.api.client import StoreClient
 from store.base import logs
 from store.base.clock import now_ms
-
-if TYPE_CHECKING:
-    from gateway.runtime.hub import Hub
 
 OUTSTANDING_BYTES_MAX = 1 << 20  # read and not yet durable, of one connection; beyond, it is not read
 
 LARGE_COUNT = 16  # a Publish of no more messages than this may be larger than the read that completed it
 
 log = logs.get(__name__)
+
+
+class ListenerContext(NamedTuple):
+    """The attributes of a listener that its endpoints need."""
+
+    name: str
+    protocol: str  # the adapter's entry point
+    factory: AdapterFactory
+    options: Any
+
+
+class Hub(ABC):
+    """The parts of a gateway process that its endpoints and their requests share, and what they ask of it."""
+
+    store: StoreClient
+    controller: ControllerClient
+    metrics: Metrics
+    random: random.Random
+    limits: LimitsConfig
+    authenticator: Authenticator
+    access: AccessControl
+    timer_secrets: TimerSecrets
+    reconnect_penalty: ReconnectPenalty
+    router: Router
+    directory: Directory
+    ingest: Ingest
+    fanout: Fanout
+    finds: FindWaits
+    sessions: Sessions
+    queues: NamedQueues
+    shared: SharedSubscriptions
+    groups: ConsumerGroups
+    keys: KeyValues
+    push: Push
+
+    @abstractmethod
+    def next_id(self) -> int:
+        """A number no other endpoint of this process has."""
+
+    @abstractmethod
+    def later(self, seconds: float, work: Callable[[], object]) -> asyncio.TimerHandle:
+        """Runs something later."""
+
+    @abstractmethod
+    def spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
+        """Runs a coroutine as a task whose failure is logged and ends nothing else."""
+
+    @property
+    @abstractmethod
+    def crowded(self) -> bool:
+        """Returns whether so many bytes wait to be durable that no connection should be read."""
+
+    @abstractmethod
+    def paused(self, endpoint: "Endpoint") -> None:
+        """Remembers an endpoint that is not read from because it is crowded."""
+
+    @abstractmethod
+    def call(self, endpoint: "Endpoint", call: Call) -> None:
+        """Answers a request."""
+
+    @abstractmethod
+    def consume(self, endpoint: "Endpoint", effect: Consume) -> None:
+        """Begins a consumer."""
+
+    @abstractmethod
+    def settle(self, endpoint: "Endpoint", effect: SettleLeased) -> None:
+        """Settles leased messages."""
+
+    @abstractmethod
+    def system_page(self, request: Retained, *, readable: Callable[[str], bool] | None = None) -> RetainedPage:
+        """Returns what the gateway tells of itself at `$SYS` addresses."""
 
 
 class Endpoint:
@@ -82,7 +172,7 @@ class Endpoint:
         "writable",
     )
 
-    def __init__(self, hub: "Hub", protocol: str, adapter: Adapter | DatagramAdapter, *, loopback: bool) -> None:
+    def __init__(self, hub: Hub, protocol: str, adapter: Adapter | DatagramAdapter, *, loopback: bool) -> None:
         self.hub = hub
         self.id = hub.next_id()
         self.protocol = protocol
@@ -304,7 +394,7 @@ _HANDLERS: dict[type, Any] = {
 }
 
 
-def _by_topic(hub: "Hub", batch: Batch, picks: Sequence[int]) -> list[tuple[str, int]]:
+def _by_topic(hub: Hub, batch: Batch, picks: Sequence[int]) -> list[tuple[str, int]]:
     """Counts the picked messages of each topic; a batch of one topic is counted at a glance."""
     topics = batch.memo.get("topics")
     if topics is None:

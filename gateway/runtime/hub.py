@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from controller.api.client import ControllerClient, ControllerError, Topic, TopicLimit
 from controller.api.commands import ConfigureTopic, CreateTopic
@@ -23,13 +23,14 @@ from gateway.ops.pressure import Pressure, memory_limit_bytes
 from gateway.ownership.metadata_barrier import MetadataBarrier
 from gateway.ownership.owners import LocalOwners, Owners
 from gateway.port.adapter import (
-    AdapterFactory,
     Authenticate,
     Call,
     Consume,
     OpenSession,
     Outcome,
     Request,
+    Retained,
+    RetainedPage,
     SettleLeased,
 )
 from gateway.publishing import topic_settings
@@ -44,12 +45,11 @@ from gateway.queues.leaving.policies import Policies
 from gateway.queues.queues import NamedQueues
 from gateway.queues.shared_subscriptions import SWEEP_SHARED_INTERVAL_MS, SharedSubscriptions
 from gateway.runtime.access_requests import check_consume
-from gateway.runtime.connection import Connection
 from gateway.runtime.endpoint import Endpoint
 from gateway.runtime.pressing import tell_of_pressure, watch_pressure
 from gateway.runtime.requests import answer, outcome
 from gateway.runtime.sys_topics import SAMPLE_INTERVAL_MS, SysTopics
-from gateway.runtime.turn import Turn
+from gateway.runtime.turn import StreamEndpoint, StreamHub, Turn
 from gateway.security.access_control import AccessControl
 from gateway.security.auth import Authenticator
 from gateway.security.limits import ConnectionLimiter
@@ -73,16 +73,7 @@ CALLS_MAX = 1_024  # requests of one connection under way; more are refused
 log = logs.get(__name__)
 
 
-class ListenerContext(NamedTuple):
-    """The attributes of a listener that its connections need."""
-
-    name: str
-    protocol: str  # the adapter's entry point
-    factory: AdapterFactory
-    options: Any
-
-
-class Hub:
+class ProcessHub(StreamHub):
     """The middle of a gateway process: connections on one side, store and controller on the other."""
 
     def __init__(
@@ -131,7 +122,7 @@ class Hub:
         self.limits, self.forwarding = config.limits, Forwarding.of(config.forwarding)
         self.reconnect_penalty = ReconnectPenalty()
         self.connection_limiter = ConnectionLimiter(config.limits, config.gateway.connections_max, now_ms=now_ms())
-        self.connections: dict[int, Connection] = {}
+        self.connections = {}
         self._config = config
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
@@ -191,7 +182,7 @@ class Hub:
         )
         self.sessions.ended = self.shared.ended
         self.push = Push(self, config.subscriptions)
-        self.sys_topics = SysTopics(self, node=config.cluster.node, now_ms=now_ms)
+        self._sys_topics = SysTopics(self, node=config.cluster.node, now_ms=now_ms)
 
     async def start(self) -> None:
         """Loads what the store remembers and begins the periodic work."""
@@ -211,7 +202,7 @@ class Hub:
         self.spawn(self.queues.keeper.run())
         self.spawn(self.queues.follow_members())
         self.spawn(self._every(SWEEP_SHARED_INTERVAL_MS, self.shared.sweep))
-        self.spawn(self._every(SAMPLE_INTERVAL_MS, self.sys_topics.sample))
+        self.spawn(self._every(SAMPLE_INTERVAL_MS, self._sys_topics.sample))
         if orphans:
             self.spawn(self.sessions.end_orphans(orphans))
         self.spawn(self._every(TOPICS_INTERVAL_MS, self._follow_topics))
@@ -244,7 +235,7 @@ class Hub:
 
     # ---- connections
 
-    def joined(self, connection: Connection) -> None:
+    def joined(self, connection: StreamEndpoint) -> None:
         """A connection has begun."""
         self.connections[connection.id] = connection
         connection.flow.open += 1
@@ -252,7 +243,7 @@ class Hub:
         if self.pressure.reason:
             tell_of_pressure(connection, self.pressure.reason)
 
-    def left(self, connection: Connection) -> None:
+    def left(self, connection: StreamEndpoint) -> None:
         """A connection has ended."""
         if self.connections.pop(connection.id, None) is None:
             return
@@ -290,6 +281,10 @@ class Hub:
         while self.connections or self._releasing or self._calls or not self.ingest.idle:
             self._changed.clear()
             await self._changed.wait()
+
+    def system_page(self, request: Retained, *, readable: Callable[[str], bool] | None = None) -> RetainedPage:
+        """Returns what this process tells of itself at `$SYS` addresses."""
+        return self._sys_topics.page(request, readable=readable)
 
     @property
     def crowded(self) -> bool:

@@ -1,20 +1,16 @@
 """Tells connections of pressure on memory or disk, where their protocol has a word for it."""
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from gateway.ops.pressure import PRESSURE_INTERVAL_MS
 from gateway.port.pressed import PressedAdapter
+from gateway.runtime.turn import StreamEndpoint, StreamHub
 from store.base.clock import now_ms
-
-if TYPE_CHECKING:
-    from gateway.runtime.connection import Connection
-    from gateway.runtime.hub import Hub
 
 TELL_COUNT = 500  # connections that are told in one turn of the event loop
 
 
-def tell_of_pressure(connection: "Connection", why: str) -> None:
+def tell_of_pressure(connection: StreamEndpoint, why: str) -> None:
     """Tells one connection what there is little of; "": there is enough again."""
     adapter = connection.adapter
     if not connection.gone and isinstance(adapter, PressedAdapter):
@@ -22,7 +18,7 @@ def tell_of_pressure(connection: "Connection", why: str) -> None:
         connection.flush()
 
 
-async def watch_pressure(hub: "Hub") -> None:
+async def watch_pressure(hub: StreamHub) -> None:
     """Looks at the pressure and tells all connections when it changes, for ever."""
     while True:
         await asyncio.sleep(PRESSURE_INTERVAL_MS / 1_000)

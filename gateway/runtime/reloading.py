@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from gateway.delivery.lanes import Receiver
 from gateway.domain.access import OPEN, Permissions
 from gateway.runtime.endpoint import Endpoint
+from gateway.runtime.turn import StreamHub
 from store.base import logs
 from store.base.process_errors import ConfigError
 
 if TYPE_CHECKING:
     from gateway.config.config import Config
-    from gateway.runtime.hub import Hub
 
 RELOADED = frozenset({"auth", "access"})  # sections
 
@@ -53,7 +53,7 @@ def waiting_for_a_restart(before: "Config", after: "Config") -> list[str]:
     return [name for name in names if getattr(before, name) != getattr(after, name)]
 
 
-async def follow(hub: "Hub", news: AsyncIterator["Config"]) -> None:
+async def follow(hub: StreamHub, news: AsyncIterator["Config"]) -> None:
     """Has every new configuration count."""
     async for config in news:
         try:
@@ -66,7 +66,7 @@ async def follow(hub: "Hub", news: AsyncIterator["Config"]) -> None:
             log.info("users and access rules are reloaded from the configuration", dismissed=dismissed)
 
 
-def apply(hub: "Hub", config: "Config") -> int:
+def apply(hub: StreamHub, config: "Config") -> int:
     """Has a configuration's users and rules count; returns how many connections were told to go.
 
     Raises `ConfigError`, with everything as it was.
@@ -77,7 +77,7 @@ def apply(hub: "Hub", config: "Config") -> int:
     return _dismiss(hub, changed)
 
 
-def watch_users(hub: "Hub") -> None:
+def watch_users(hub: StreamHub) -> None:
     """From now on have whoever is a user of the cluster go when that is removed, or gets another password."""
     known = _passwords(hub)
 
@@ -92,12 +92,12 @@ def watch_users(hub: "Hub") -> None:
     hub.controller.watch(look)
 
 
-def _passwords(hub: "Hub") -> dict[str, str]:
+def _passwords(hub: StreamHub) -> dict[str, str]:
     """Returns the password hashes of the cluster's users, by name."""
     return {user.name: user.password for user in hub.controller.users()}
 
 
-def _dismiss(hub: "Hub", changed: frozenset[str]) -> int:
+def _dismiss(hub: StreamHub, changed: frozenset[str]) -> int:
     """Tells those to go who would not be let in as who they are; returns how many."""
     leaving = [one for one in hub.connections.values() if not _stands(hub, one, changed)]
     for connection in leaving:
@@ -105,7 +105,7 @@ def _dismiss(hub: "Hub", changed: frozenset[str]) -> int:
     return len(leaving)
 
 
-def _stands(hub: "Hub", endpoint: Endpoint, changed: frozenset[str]) -> bool:
+def _stands(hub: StreamHub, endpoint: Endpoint, changed: frozenset[str]) -> bool:
     """Returns whether a connection would still be accepted as its principal, or has not authenticated yet."""
     principal = endpoint.principal
     if endpoint.several and changed:  # who else it has been is not known here
@@ -117,7 +117,7 @@ def _stands(hub: "Hub", endpoint: Endpoint, changed: frozenset[str]) -> bool:
     return hub.authenticator.admits(principal, loopback=endpoint.loopback)
 
 
-def _permissions_of(hub: "Hub", receiver: Receiver) -> Permissions:
+def _permissions_of(hub: StreamHub, receiver: Receiver) -> Permissions:
     """The permissions of a subscriber whose subscription nothing restricted, and nothing could have: it has no name."""
     if not isinstance(receiver, Endpoint):
         return OPEN

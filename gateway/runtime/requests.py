@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -94,15 +94,12 @@ from gateway.publishing.retained import retained_page
 from gateway.push.registry import PushRegistry
 from gateway.queues.queues import NamedQueues
 from gateway.runtime import access_requests as rights
-from gateway.runtime.endpoint import Endpoint
+from gateway.runtime.endpoint import Endpoint, Hub
 from gateway.security.auth import same_principal
 from store.api.message import Message
 from store.base import logs
 from store.base.clock import now_ms
 from store.base.errors import StoreError
-
-if TYPE_CHECKING:
-    from gateway.runtime.hub import Hub
 
 log = logs.get(__name__)
 
@@ -116,7 +113,7 @@ _CURSORS: Final = "\0cursors of "  # with a user's name, what its cursors are se
 class RequestContext(NamedTuple):
     """The connection that asks, the principal that it asks for, and the hub."""
 
-    hub: "Hub"
+    hub: Hub
     endpoint: Endpoint
     who: Principal
 
@@ -134,11 +131,11 @@ class Served(NamedTuple):
     """
 
     answer: Callable[[RequestContext, Any], Awaitable[Any]]
-    needs: Callable[["Hub", Permissions, Any], None]
+    needs: Callable[[Hub, Permissions, Any], None]
     on_grid: bool = False
 
 
-async def answer(hub: "Hub", endpoint: Endpoint, call: Call) -> Any:
+async def answer(hub: Hub, endpoint: Endpoint, call: Call) -> Any:
     """The answer to a request, of the type that its class names. Raises `Refusal` or `StoreError`."""
     request, asked = call.request, RequestContext(hub, endpoint, call.who or endpoint.principal)
     served = served_by(request)
@@ -231,7 +228,7 @@ async def _last_values(asked: RequestContext, request: LastValues) -> LastValues
 
 async def _retained(asked: RequestContext, request: Retained) -> RetainedPage:
     if is_sys(request.pattern):
-        return asked.hub.sys_topics.page(request, readable=asked.permissions.reads)
+        return asked.hub.system_page(request, readable=asked.permissions.reads)
     return await retained_page(asked.hub.store, request, now_ms=now_ms(), readable=asked.permissions.reads)
 
 
@@ -304,7 +301,7 @@ def _queues(
 def _served(
     kind: type[Request[T]],
     answer: Callable[[RequestContext, Any], Awaitable[T]],
-    needs: Callable[["Hub", Permissions, Any], None],
+    needs: Callable[[Hub, Permissions, Any], None],
     *,
     on_grid: bool = False,
 ) -> tuple[type[Request[T]], Served]:

@@ -8,17 +8,14 @@ import math
 import socket
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
 from gateway.domain.filters import FilterTrie
 from gateway.ops.metrics import Traffic
 from gateway.port.adapter import Retained, RetainedPage
+from gateway.runtime.endpoint import Hub
 from store.api.message import Message
 from store.base import logs
 from store.base.errors import StoreError
-
-if TYPE_CHECKING:
-    from gateway.runtime.hub import Hub
 
 SAMPLE_INTERVAL_MS = 10_000
 COUNT_INTERVAL_MS = 60_000  # between two counts of what takes a look at each
@@ -56,7 +53,7 @@ class Load:
 class SysTopics:
     """The values of one process."""
 
-    def __init__(self, hub: "Hub", *, node: str, now_ms: Callable[[], int]) -> None:
+    def __init__(self, hub: Hub, *, node: str, now_ms: Callable[[], int]) -> None:
         self._hub = hub
         self._now_ms = now_ms
         self._node = node or socket.gethostname()

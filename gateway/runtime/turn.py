@@ -4,30 +4,102 @@ A message that is alone on its connection is what devices send. For many of them
 ingest once, and writes the acknowledgements of a frame in one loop (docs/decisions/0038).
 """
 
+import asyncio
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TypeAlias, cast
 
+from gateway.base.pause_guard import PauseGuard
 from gateway.domain.errors import Refusal
-from gateway.port.adapter import DONE, Outcome
+from gateway.domain.forwarding import Forwarding
+from gateway.ops.pressure import Pressure
+from gateway.port.adapter import DONE, Adapter, Outcome, Publish
 from gateway.port.single import Single, Singles
 from gateway.publishing.publishing import WaitingSingle
+from gateway.runtime.endpoint import Endpoint, Hub
+from gateway.security.limits import ConnectionAdmission, ConnectionLimiter
 from store.base import logs
 from store.base.clock import now_ms
 from store.format.frame import Position
 
-if TYPE_CHECKING:
-    from gateway.runtime.connection import Connection
-    from gateway.runtime.hub import Hub
-
-Read: TypeAlias = tuple["Connection", bytes]
-
 log = logs.get(__name__)
+
+
+class StreamEndpoint(Endpoint):
+    """The endpoint of one peer and a stream of bytes, as turns and the hub know it."""
+
+    __slots__ = ("admission", "alone", "early_bytes", "ended", "reading", "singles", "transport")
+
+    adapter: Adapter
+    admission: ConnectionAdmission
+    transport: asyncio.Transport | None
+    reading: bool
+    ended: bool  # the peer has closed its half
+    early_bytes: int  # of a stranger, that nothing has come of; they count in the process's budget
+    singles: Singles | None  # None: its adapter knows no single messages
+    alone: Single | Publish | None  # the single message under way; an effect once the adapter knows it
+
+    @abstractmethod
+    def receive(self, data: bytes) -> None:
+        """Reads what is not a single message, or may not go the short way."""
+
+    @abstractmethod
+    def publish_of(self, single: Single) -> Publish:
+        """See `gateway.publishing.publishing.SinglePublisher`."""
+
+    @abstractmethod
+    def failed(self, single: Single, error: Refusal, size_bytes: int) -> None:
+        """See `gateway.publishing.publishing.SinglePublisher`."""
+
+    @abstractmethod
+    def ended_by_adapter(self, single: Single, outcome: Outcome, size_bytes: int) -> None:
+        """Has the adapter say how a single message ended."""
+
+    @abstractmethod
+    def settled(self) -> None:
+        """Sees what follows from its last message being acknowledged, besides the acknowledgement."""
+
+    @abstractmethod
+    def dismiss(self) -> None:
+        """Tells a peer to go that would not be let in any more."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Closes without another word."""
+
+
+Read: TypeAlias = tuple[StreamEndpoint, bytes]
+
+
+class StreamHub(Hub):
+    """The parts of a gateway process that its connections share besides those of all endpoints."""
+
+    connections: dict[int, StreamEndpoint]
+    connection_limiter: ConnectionLimiter
+    forwarding: Forwarding | None
+    lingering: int  # connections that are closing: see `gateway.runtime.connection`
+    pauses: PauseGuard
+    pressure: Pressure
+    turn: "Turn"
+    write_buffer_bytes_max: int
+
+    @abstractmethod
+    def joined(self, connection: StreamEndpoint) -> None:
+        """Counts a connection that has begun."""
+
+    @abstractmethod
+    def left(self, connection: StreamEndpoint) -> None:
+        """Lets go of what a connection that has ended held."""
+
+    @abstractmethod
+    def calls_under_way(self, endpoint: Endpoint) -> int:
+        """Returns how many requests of an endpoint have no answer yet."""
 
 
 class Turn:
     """Takes the short way with the reads of a turn, and leaves the others to their connections."""
 
-    def __init__(self, hub: "Hub") -> None:
+    def __init__(self, hub: StreamHub) -> None:
         self._hub = hub
 
     def received(self, reads: Sequence[Read]) -> None:
@@ -71,8 +143,8 @@ class Turn:
             log.exception("an adapter failed")
             return list(reads)
         others: list[Read] = []
-        waiting: list[tuple[Connection, Single, int]] = []
-        denied: list[tuple[Connection, Single, int, dict[int, Refusal]]] = []
+        waiting: list[tuple[StreamEndpoint, Single, int]] = []
+        denied: list[tuple[StreamEndpoint, Single, int, dict[int, Refusal]]] = []
         flow, bytes_in = reads[0][0].flow, 0
         for read, single in zip(reads, found, strict=True):
             if single is None:
@@ -110,7 +182,7 @@ class Turn:
     def acknowledged(self, waiting: Sequence[WaitingSingle], first: Position) -> None:
         """Writes the acknowledgements of single messages that are stored, row by row from a place on."""
         at_ms, frame = now_ms(), first.frame
-        singles = cast("Sequence[tuple[Connection, Single, int]]", waiting)
+        singles = cast("Sequence[tuple[StreamEndpoint, Single, int]]", waiting)
         for row, (connection, single, size_bytes) in enumerate(singles, first.row):
             transport = connection.transport
             if (
@@ -135,7 +207,7 @@ class Turn:
                 connection.guard(connection.settled)
 
 
-def _give_up(connection: "Connection") -> None:
+def _give_up(connection: StreamEndpoint) -> None:
     """Ends a connection that our own bug has reached, and no other."""
     log.exception("a connection cannot be served", protocol=connection.protocol, endpoint=connection.id)
     connection.close("internal error")

@@ -3,9 +3,9 @@
 Most of them are made from their rows of the table of calls (`store.rpc.table`); `_SPELLED` has those that do more.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any
 
 import msgspec
 
@@ -15,12 +15,10 @@ from store.rpc import arguments, wire
 from store.rpc.budget import Share
 from store.rpc.calls import encode
 from store.rpc.table import CALLS, Kind, Row, Shape
-
-if TYPE_CHECKING:
-    from store.serving.session import Session
+from store.serving.method import VALUE_BYTES, Method, Run
+from store.serving.session import Session
 
 OFFSETS_COUNT_MAX = 1 << 20  # named by one call
-VALUE_BYTES = 64 << 10  # what is reserved for an answer whose size nobody knows
 
 
 def _offsets(ranges: Sequence[tuple[int, int]]) -> Sequence[QueueOffset]:
@@ -39,24 +37,13 @@ def _errors(outcomes: Sequence[str | StoreError | None]) -> bytes:
 #
 # Each is run with the session, its arguments, the call's number and a share of the session's budget for what it reads.
 
-_Run: TypeAlias = Callable[["Session", Any, int, Share], Awaitable[bytes]]
 
-
-class Method(NamedTuple):
-    """A method of a session: the decoder of its arguments, and the function that runs it."""
-
-    decode: Callable[[msgspec.Raw], Any]
-    run: _Run
-    anywhere: bool  # a replica may answer it
-    waits: bool  # it changes nothing, and may take for ever
-
-
-def _plain(row: Row) -> _Run:
+def _plain(row: Row) -> Run:
     """Makes the method of a row whose result is encoded as it is."""
     shape, reads = Shape(row), row.reads
     ask, unpack = shape.ask, shape.unpack
 
-    async def run(session: "Session", asked: Any, _number: int, share: Share) -> bytes:
+    async def run(session: Session, asked: Any, _number: int, share: Share) -> bytes:
         if reads:
             await share.acquire(VALUE_BYTES)
         given, named = unpack(asked)
@@ -65,44 +52,44 @@ def _plain(row: Row) -> _Run:
     return run
 
 
-def _owned(row: Row) -> _Run:
+def _owned(row: Row) -> Run:
     """Makes the method of a row for what an owner holds."""
     shape = Shape(row)
     ask, unpack = shape.ask, shape.unpack
 
-    async def run(session: "Session", asked: Any, _number: int, _share: Share) -> bytes:
+    async def run(session: Session, asked: Any, _number: int, _share: Share) -> bytes:
         (queue, owner, offsets, *given), named = unpack(asked)
         return encode(await ask(session.store)(queue, session.owner(owner), _offsets(offsets), *given, **named))
 
     return run
 
 
-def _handled(row: Row) -> _Run:
+def _handled(row: Row) -> Run:
     """Makes the method of a row that answers for each of some handles."""
     shape = Shape(row)
     ask, unpack = shape.ask, shape.unpack
 
-    async def run(session: "Session", asked: Any, _number: int, _share: Share) -> bytes:
+    async def run(session: Session, asked: Any, _number: int, _share: Share) -> bytes:
         given, named = unpack(asked)
         return _errors(await ask(session.store)(*given, **named))
 
     return run
 
 
-async def _ping(_session: "Session", _asked: arguments.Ping, _number: int, _share: Share) -> bytes:
+async def _ping(_session: Session, _asked: arguments.Ping, _number: int, _share: Share) -> bytes:
     return encode(None)
 
 
-async def _read(session: "Session", asked: arguments.Read, _number: int, share: Share) -> bytes:
+async def _read(session: Session, asked: arguments.Read, _number: int, share: Share) -> bytes:
     await share.acquire(VALUE_BYTES)
     return encode(await session.store.log.read(Position(LogOffset(asked.frame), asked.row)))
 
 
-async def _queue_configs(session: "Session", asked: arguments.QueueConfigs, _number: int, _share: Share) -> bytes:
+async def _queue_configs(session: Session, asked: arguments.QueueConfigs, _number: int, _share: Share) -> bytes:
     return encode([session.store.queues.config(QueueNumber(queue)) for queue in asked.queues])
 
 
-async def _requeue(session: "Session", asked: arguments.Requeue, _number: int, _share: Share) -> bytes:
+async def _requeue(session: Session, asked: arguments.Requeue, _number: int, _share: Share) -> bytes:
     """Gives back messages, which other sessions may wait for."""
     queue, owner = QueueNumber(asked.queue), session.owner(asked.owner)
     session.store.leases.requeue(
@@ -117,13 +104,13 @@ async def _requeue(session: "Session", asked: arguments.Requeue, _number: int, _
     return encode(None)
 
 
-async def _commit(session: "Session", asked: arguments.Commit, _number: int, _share: Share) -> bytes:
+async def _commit(session: Session, asked: arguments.Commit, _number: int, _share: Share) -> bytes:
     settled = [(QueueNumber(queue), _offsets(ranges)) for queue, ranges in asked.settled]
     await session.store.leases.commit(session.owner(asked.owner), settled, asked.rows, asked.payload)
     return encode(None)
 
 
-_SPELLED: Mapping[str, _Run] = {
+_SPELLED: Mapping[str, Run] = {
     "hello": lambda session, asked, _n, _s: session.hello(asked),
     "ping": _ping,
     "cancel": lambda session, asked, _n, _s: session.cancel(asked),

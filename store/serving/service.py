@@ -31,6 +31,7 @@ from store.rpc.calls import Admission
 from store.rpc.frames import encode_tailed
 from store.rpc.paths import APPEND, CALLS, TAIL, TailRequest
 from store.serving.intake import PENDING_BYTES, Intake
+from store.serving.methods import METHODS
 from store.serving.queue_waiters import QueueWaiters
 from store.serving.session import Session, Terms
 from store.timers.timers import TIMER_BYTES_MAX, TimerLimits
@@ -198,7 +199,7 @@ class NodeService:
 
     async def _calls(self, _requests: object, context: Any) -> None:
         async with self._stream(CALLS, context) as term:
-            session = Session(term.terms, self._owners, term.waiters)
+            session = Session(term.terms, self._owners, METHODS, term.waiters)
             silence, grown = Silence(SILENCE_S), asyncio.Event()
             term.sessions.add(session)
             try:

@@ -8,7 +8,7 @@ watches closed.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from store.rpc import arguments, calls, wire
 from store.rpc.budget import Budget, Share
 from store.rpc.calls import ERROR, VALUE, Admission, Answer, Answers, Greeting, News, encode
 from store.rpc.frames import FramesSent
-from store.serving.methods import METHODS, VALUE_BYTES
+from store.serving.method import VALUE_BYTES, Method
 from store.serving.queue_waiters import QueueWaiters
 
 logger = logging.getLogger(__name__)
@@ -72,10 +72,17 @@ class _Watch:
 class Session:
     """One client's calls on a store. Belongs to the thread of the event loop."""
 
-    def __init__(self, terms: Terms, owners: Iterator[int], waiters: QueueWaiters | None = None) -> None:
-        """`waiters` is shared by the sessions of a node."""
+    def __init__(
+        self,
+        terms: Terms,
+        owners: Iterator[int],
+        methods: Mapping[str, Method],
+        waiters: QueueWaiters | None = None,
+    ) -> None:
+        """`methods` are run with the session, by their names; `waiters` is shared by the sessions of a node."""
         self.store = terms.store
         self._terms = terms
+        self._methods = methods
         self._loop = asyncio.get_running_loop()
         self._numbers = owners  # for owners of leases, unique in the node
         self._owners: dict[int, int] = {}  # the store's owner by the client's
@@ -147,7 +154,7 @@ class Session:
             share.release()
 
     async def _call(self, call: calls.Call, share: Share) -> bytes:
-        method = METHODS.get(call.method)
+        method = self._methods.get(call.method)
         if method is None:
             raise wire.BadRequest(f"there is no method {call.method[:64]!r}")
         try:

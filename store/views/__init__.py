@@ -177,7 +177,7 @@ class Views:
         self.index = IndexView(table["index"], self._origin)
         self.addresses = AddressesView(table["addresses"])
         self.timers = TimersView(table["timers"])
-        self.walk = Walk(self, self.turn)
+        self.walk = Walk(self.tables, self.health, self.turn, reading=self.reading)
         self._all = (
             self.timers,
             self.queues,

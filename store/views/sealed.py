@@ -13,14 +13,11 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from operator import add
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from google_crc32c import extend, value
 
 from store.base.errors import ViewsDamaged
-
-if TYPE_CHECKING:
-    from store.views.columns import Columns
 
 CRC_BYTES = 4
 RESIDUE = value(bytes(CRC_BYTES))  # of any data with its checksum behind it
@@ -35,6 +32,13 @@ assert RESIDUE == 0x48674BC7
 assert _CRC.size == CRC_BYTES
 
 SealedItems: TypeAlias = Sequence[tuple[bytes, bytes]]  # keys, and values with their checksums
+
+
+class Rows(Protocol):
+    """Entries of a fixed size that seal themselves, as `store.views.columns.Columns`."""
+
+    def sealed(self, salt: int, /) -> Iterator[tuple[SealedItems, int]]:
+        """Yields the entries with their checksums, at most `PUTS` at a time, and the sum of these checksums."""
 
 
 class Report(Protocol):
@@ -219,7 +223,7 @@ class _WriteCursor(_Cursor):
             self._table.changed(key, -1, -crc_of(held))
         return done
 
-    def put_columns(self, columns: "Columns") -> None:
+    def put_columns(self, columns: Rows) -> None:
         """Puts entries of different keys, sealed, in place of what is there.
 
         What is there is not looked up, which took as long as the puts: the table is not summed, but counted by LMDB.
@@ -235,7 +239,7 @@ class _WriteCursor(_Cursor):
             table.changed(b"", new_inside, 0)
             table.changed(walked, self._txn.entries(table) - before - new_inside, 0)
 
-    def putnew_columns(self, columns: "Columns") -> None:
+    def putnew_columns(self, columns: Rows) -> None:
         """Puts entries whose keys are not there, sealed; costs no look-up. Raises `ViewsDamaged` where one is."""
         for items, total in columns.sealed(self._table.salt):
             self._putnew(items, total)

@@ -5,19 +5,17 @@ was counted as they were written. So entries that are missing are found too, and
 be. A step keeps the writer waiting; what is written between two steps to where the walk has been is counted there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from threading import Lock
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import lmdb
 from google_crc32c import extend
 
+from store.integrity.views import ViewsHealth
 from store.views.layout import TABLES
-from store.views.sealed import RESIDUE, crc_of
-
-if TYPE_CHECKING:
-    from store.views import Views
+from store.views.sealed import RESIDUE, ReadTxn, Table, crc_of
 
 BUSY_S_MAX = 0.02  # of a step; the writer waits for its end
 PASS_INTERVAL_MS = 3600 * 1000  # from the beginning of one pass to that of the next
@@ -28,8 +26,17 @@ _MASK = (1 << 64) - 1
 class Walk:
     """A pass over all views, again and again. `step` is called by one thread."""
 
-    def __init__(self, views: "Views", turn: Lock) -> None:
-        self._views = views
+    def __init__(
+        self,
+        tables: Mapping[str, Table],
+        health: ViewsHealth,
+        turn: Lock,
+        *,
+        reading: Callable[[], AbstractContextManager[ReadTxn]],
+    ) -> None:
+        self._tables = tables
+        self._health = health
+        self._reading = reading
         self._turn = turn  # the writer has it in a transaction
         self._number = 0  # of the table in `TABLES` that the walk is in; their number: at the end
         self._began_ms: int | None = None
@@ -48,22 +55,22 @@ class Walk:
     def run(self, busy_s: float) -> bool:
         """Verifies for so long at most; returns whether the pass has come to its end."""
         deadline = perf_counter() + busy_s
-        with self._turn, self._views.health.at_risk(), self._views.reading() as txn:
+        with self._turn, self._health.at_risk(), self._reading() as txn:
             while self._number < len(TABLES):
                 if not self._table(txn, TABLES[self._number], lambda: perf_counter() >= deadline):
                     return False
                 self._number += 1
         self.passes += 1
-        self._views.health.verified()
+        self._health.verified()
         return True
 
-    def _table(self, txn: object, name: str, over: Callable[[], bool]) -> bool:
+    def _table(self, txn: ReadTxn, name: str, over: Callable[[], bool]) -> bool:
         """Goes on in a table; returns whether it is done."""
-        table = self._views.tables[name]
+        table = self._tables[name]
         count, total, at = table.walked_count, table.walked_total, table.walked_to
         salt = table.salt
         try:
-            for key, held in txn.held(table, at):  # type: ignore[attr-defined]
+            for key, held in txn.held(table, at):
                 if extend(salt, key + held) != RESIDUE:
                     table.hurt(key, held, "verification")
                 count, total, at = count + 1, total + crc_of(held), key + b"\0"

@@ -8,6 +8,7 @@ import msgspec
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import Request
 from adapters.http.wire.response import Response
+from adapters.http.wire.transport import Exchange
 from gateway.domain.cursor import Cursor
 from gateway.domain.errors import Refusal
 from gateway.domain.idempotency import IdempotencyKey
@@ -100,3 +101,13 @@ class Stored(NamedTuple):
         found = outcome.stored(end)
         places = {index: found.get(start + index, ()) for index in range(count) if index not in refused_}
         return cls(places, refused_)
+
+
+class Part(NamedTuple):
+    """The messages of one request among those of a `Publish`."""
+
+    exchange: Exchange
+    request: Request
+    start: int
+    size: int
+    reply: Callable[[Stored], Response | None]

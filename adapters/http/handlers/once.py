@@ -8,9 +8,9 @@ same time are stored in the log's order: the second one waits, and is answered l
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from adapters.http.handlers.actions import Ask, Context, Store, Stored
+from adapters.http.handlers.actions import Ask, Context, Part, Store, Stored
 from adapters.http.handlers.messages import idempotency_key
 from adapters.http.wire.request import HttpError, Request
 from adapters.http.wire.response import Response, refused
@@ -20,9 +20,6 @@ from gateway.domain.idempotency import IdempotencyKey, KeyRepeated, StoredReques
 from gateway.port.adapter import Outcome, RecallKey
 from store.api.message import EVENT, Message
 from store.format.frame import Position
-
-if TYPE_CHECKING:
-    from adapters.http.handlers.waiting import Part
 
 EVENTS_MAX: Final = 1_000  # of one request, where each is stored once: each that is repeated is a question
 
@@ -96,7 +93,7 @@ class EachOnce:
         return self._action.reply(Stored(places, refused_, repeated=frozenset(self._repeated)))
 
 
-def repeated(part: "Part", key: IdempotencyKey, error: KeyRepeated) -> tuple[Exchange, Request, Ask]:
+def repeated(part: Part, key: IdempotencyKey, error: KeyRepeated) -> tuple[Exchange, Request, Ask]:
     """Returns a request whose key was used before, and the question of what was stored: its answer is the request's."""
 
     def reply(recalled: StoredRequest) -> Response | None:

@@ -11,8 +11,7 @@ from typing import Final
 import msgspec
 
 from adapters.cloudevents import NATIVE, STRUCTURED_JSON, format_ms, parse_ms
-from adapters.http.handlers.actions import Stored
-from adapters.http.handlers.waiting import Part
+from adapters.http.handlers.actions import Part, Stored
 from adapters.http.wire.h1 import Http1
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.response import Response, date_header, encode_json, reason_phrase

@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, NamedTuple
 
-from adapters.http.handlers.actions import Stored
 from adapters.http.handlers.credentials import Credentials
 from adapters.http.handlers.routes import RouteMatch
 from adapters.http.wire.request import Request
@@ -23,16 +22,6 @@ class Pending(NamedTuple):
     request: Request
     found: RouteMatch
     credentials: Credentials
-
-
-class Part(NamedTuple):
-    """The messages of one request among those of a `Publish`."""
-
-    exchange: Exchange
-    request: Request
-    start: int
-    size: int
-    reply: Callable[[Stored], Response | None]
 
 
 class PendingQuestion(NamedTuple):

@@ -16,7 +16,7 @@ from gateway.port.adapter import Publish, Token
 from gateway.publishing.ingest import Ingest
 from gateway.publishing.router import Router
 from gateway.publishing.topic_settings import TopicSettings, queue_configs, summary
-from gateway.runtime.hub import Hub
+from gateway.runtime.hub import ProcessHub
 from store.api.message import Message
 from store.base.process_errors import ConfigError
 from store.format.frame import FRAME_ASYNC, FRAME_ZSTD, ROW, ROW_COPY, ROW_TOMBSTONE, Frame, UnplacedFrame
@@ -200,7 +200,7 @@ class Running:
         """Returns what the store knows of the topics' queues once a hub with this configuration has started."""
         config = Config(topics=TopicsConfig(configure=said))
         async with await LocalStore.open(self.directory / "data", **options) as store, asyncio.TaskGroup() as tasks:
-            hub = Hub(config, store, self.controller, Metrics(process=False), tasks)
+            hub = ProcessHub(config, store, self.controller, Metrics(process=False), tasks)
             await hub.start()
             end = store.replication.end
             found = {
@@ -247,7 +247,7 @@ async def test_what_a_crash_left_unsaid_is_said_at_the_next_start(running, contr
 async def test_queues_that_a_topic_gets_later_are_configured_too(tmp_path, monkeypatch):
     monkeypatch.setattr("gateway.runtime.hub.TOPICS_INTERVAL_MS", 1)
     async with Machine(tmp_path) as machine, asyncio.TaskGroup() as tasks:
-        hub = Hub(Config(), machine.store, machine.controller, Metrics(process=False), tasks)
+        hub = ProcessHub(Config(), machine.store, machine.controller, Metrics(process=False), tasks)
         await hub.start()
         topic = await machine.controller.do(CreateTopic(name="t", config={"retention_ms": 7}))
         moved = await machine.controller.do(MoveQueue(number=topic.open[0], group=1))

@@ -10,8 +10,7 @@ from gateway.ops.metrics import Metrics
 from gateway.port.adapter import DONE, Close, ConsumerId, Deliveries, Publish, Token
 from gateway.publishing.timer_secrets import TimerSecrets
 from gateway.runtime.connection import LINGERING_MAX, LONG_READ_S, Connection
-from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX
-from gateway.runtime.hub import ListenerContext
+from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, ListenerContext
 from gateway.runtime.turn import Turn
 from gateway.security.limits import TOLD_COUNT_MAX, ConnectionLimiter
 from gateway.security.limits_settings import LimitsConfig

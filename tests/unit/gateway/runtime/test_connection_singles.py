@@ -15,7 +15,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.port.adapter import DONE, Authenticate, OpenedSession, OpenSession, Outcome
 from gateway.runtime.connection import Connection
-from gateway.runtime.hub import ListenerContext
+from gateway.runtime.endpoint import ListenerContext
 from gateway.security.limits import Pace
 from gateway.security.limits_settings import LimitsConfig
 from store.format.frame import LogOffset, Position

@@ -253,7 +253,7 @@ def repr_of(value: Any) -> str:
 async def all_lines() -> list[str]:
     lines: list[str] = []
     store: Any = SimpleNamespace(group=3, **{name: Subject(name, lines) for name in PROTOCOLS})
-    session = Session(Terms(store, True, None, Admission(1, 2, 3, 4), "c"), count(100))
+    session = Session(Terms(store, True, None, Admission(1, 2, 3, 4), "c"), count(100), METHODS)
     wire = Wire(session, lines)
     connection: Any = SimpleNamespace(
         caller=wire, frames=FramesKept(), lends=lambda queue: None, forget=lambda queue: None

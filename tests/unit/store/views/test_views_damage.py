@@ -159,7 +159,7 @@ async def test_a_walk_counts_what_is_written_beside_it(tmp_path):
             await store.keys.put(f"{n:05}", b"x")
         await store.core.until_dispatched(store.log.confirmed)
         views = store.core.engine.views
-        walk = Walk(views, views.turn)
+        walk = Walk(views.tables, views.health, views.turn, reading=views.reading)
         rounds = 0
         while not walk.run(0):  # ends a step after some entries
             n = rounds * 37 % 2000

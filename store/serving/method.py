@@ -1,0 +1,22 @@
+"""A method of a session: how its arguments are decoded, and what runs it."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from store.rpc.budget import Share
+
+VALUE_BYTES = 64 << 10  # what is reserved for an answer whose size nobody knows
+
+# Runs a method with the session, its arguments, the number of the call, and a share of the budget for what it reads.
+Run: TypeAlias = Callable[[Any, Any, int, Share], Awaitable[bytes]]
+
+
+class Method(NamedTuple):
+    """A method of a session: the decoder of its arguments, and the function that runs it."""
+
+    decode: Callable[[msgspec.Raw], Any]
+    run: Run
+    anywhere: bool  # a replica may answer it
+    waits: bool  # it changes nothing, and may take for ever
