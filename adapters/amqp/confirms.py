@@ -13,6 +13,7 @@ from adapters.amqp.delivery import return_frames
 from adapters.amqp.direct_reply import asks_for_reply, with_reply_queue
 from adapters.amqp.wire import PRECONDITION_FAILED
 from gateway.domain.errors import Cause, ProtocolError, Refusal
+from gateway.domain.vhosts import local_name
 from gateway.port.adapter import Outcome, Publish
 from gateway.port.queues import CountRoutes
 from store.api.message import Message
@@ -80,7 +81,7 @@ class Publisher:
         if asks_for_reply(message):
             if not channel.reply_queue:
                 raise ProtocolError(PRECONDITION_FAILED, "fast reply consumer does not exist")
-            message = with_reply_queue(message, channel.reply_queue)
+            message = with_reply_queue(message, local_name(channel.reply_queue))
         if channel.transaction is not None:
             self._output.has_published()
             channel.transaction.add(message, mandatory=mandatory, copied=copied)

@@ -23,7 +23,7 @@ from adapters.amqp.keepalive import Keepalive
 from adapters.amqp.methods import handle
 from adapters.amqp.options import AmqpOptions
 from adapters.amqp.properties import Template
-from adapters.amqp.publishing import PUBLISH, TARGETS, TEMPLATES, Content, target_of, template_of
+from adapters.amqp.publishing import PUBLISH, TEMPLATES, Content, target_of, targets_of, template_of
 from adapters.amqp.receive_budget import ConnectionBudget, Credit, ReceiveBudget
 from adapters.amqp.wire import (
     ACCESS_REFUSED,
@@ -49,8 +49,9 @@ from adapters.amqp.wire import (
     method_frame,
     read_method,
 )
-from gateway.domain.errors import ProtocolError, Refusal
+from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.domain.principal import Principal
+from gateway.domain.vhosts import DEFAULT_VHOST
 from gateway.port.adapter import (
     Close,
     ConnectionInfo,
@@ -62,6 +63,7 @@ from gateway.port.adapter import (
     Random,
     Token,
 )
+from gateway.port.queues import OpenVhost
 from store.api.message import Message
 
 _CHANNEL_CODES: Final = frozenset({ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED})
@@ -240,7 +242,7 @@ class AmqpConnection(ConnectionOutput):
         # pamqp's decoding alone. Properties that nobody has sent before cost 3 us more.
         data, at, end = self._input, 0, len(self._input)
         unpack, unpack_header = HEAD.unpack_from, _HEADER.unpack_from
-        targets, templates, channels = TARGETS, TEMPLATES, self.channels
+        targets, templates, channels = self.targets, TEMPLATES, self.channels
         publisher = self._publisher
         messages, mandatory = publisher.messages, publisher.mandatory
         device = self._principal.device
@@ -360,7 +362,7 @@ class AmqpConnection(ConnectionOutput):
                 raise ProtocolError(UNEXPECTED_FRAME, "a method where a message's content was expected")
             if payload.startswith(PUBLISH):
                 self._current = Basic.Publish.index
-                channel.content = Content(target_of(payload))
+                channel.content = Content(target_of(payload, self.vhost, self.targets))
                 return True
             if len(payload) == _ACK_BYTES and payload.startswith(_ACK):  # a consumer's every message
                 self._current = Basic.Ack.index
@@ -504,8 +506,27 @@ class AmqpConnection(ConnectionOutput):
         self._phase = Phase.OPENING
 
     def _open(self, method: Methods.Open, now_ms: int) -> None:
-        if method.virtual_host != "/":
-            raise ProtocolError(NOT_ALLOWED, f"there is no vhost {method.virtual_host!r}, only '/'")
+        vhost = method.virtual_host
+        if vhost == DEFAULT_VHOST:
+            self._opened()
+            return
+        self._phase = Phase.AUTHENTICATING  # of what comes until the answer, nothing is looked at
+
+        def answered(outcome: Outcome, now_ms: int) -> None:
+            if self._phase is not Phase.AUTHENTICATING:
+                return
+            if outcome.error is not None:
+                self._current = Methods.Open.index
+                refused = outcome.error.cause in {Cause.NOT_FOUND, Cause.FORBIDDEN}
+                code = NOT_ALLOWED if refused else REPLY_CODES[outcome.error.cause]
+                self._fail(code, outcome.error.detail, now_ms)
+                return
+            self.vhost, self.targets = vhost, targets_of(vhost)
+            self._opened()
+
+        self.call(OpenVhost(name=vhost), answered)
+
+    def _opened(self) -> None:
         self._phase = Phase.OPEN
         self._keepalive.opened(self._limits.heartbeat_s)
         self.write(method_frame(0, Methods.OpenOk, ""))

@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from adapters.amqp.options import AmqpOptions
+from adapters.amqp.publishing import TARGETS
 from adapters.amqp.receive_budget import ConnectionBudget
 from gateway.domain.errors import Refusal
+from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost
 from gateway.port.adapter import (
     Call,
     Cancel,
@@ -38,6 +40,8 @@ class ConnectionOutput:
         self.share = share
         self.random = random
         self.channels: dict[int, Channel] = {}
+        self.vhost = DEFAULT_VHOST
+        self.targets = TARGETS  # of the virtual host
         self.payload_max = 0  # bytes of a frame without its overhead
         self.hears_cancels = False  # the client understands basic.cancel from us
         self.assembling_bytes = 0  # of bodies not yet whole
@@ -51,6 +55,10 @@ class ConnectionOutput:
         self._consumers: dict[ConsumerId, Consumer] = {}
         self._settles: dict[tuple[str, int], dict[str, list[QueueOffset]]] = {}  # by queue and outcome
         self._freed: dict[ConsumerId, Consumer] = {}  # whose credit may have changed
+
+    def inside(self, name: str) -> str:
+        """Returns the gateway's name of a queue or an exchange of this connection's virtual host."""
+        return in_vhost(self.vhost, name)
 
     def write(self, *frames: bytes) -> None:
         """Sends frames."""

@@ -12,6 +12,7 @@ from typing import Final
 from adapters.amqp.fitting import fitted
 from adapters.amqp.properties import NATIVE, SHORT_BYTES_MAX, properties_of
 from adapters.amqp.wire import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD, HEAD, short_string, write_table
+from gateway.domain.vhosts import local_name
 from gateway.port.queues import routing_of
 from store.api.message import Message
 
@@ -45,6 +46,7 @@ def deliver_prefix(consumer_tag: str) -> bytes:
 def _route(address: str) -> bytes:
     """Exchange and routing key as short strings; a key too long for one is cut, and kept whole in a header."""
     exchange, key = routing_of(address)
+    exchange = local_name(exchange)
     raw = key.encode()
     if len(raw) > SHORT_BYTES_MAX:
         key = raw[:SHORT_BYTES_MAX].decode(errors="ignore")

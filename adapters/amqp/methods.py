@@ -17,6 +17,7 @@ from adapters.amqp.channel import Channel, Consumer, State
 from adapters.amqp.properties import REPLY_TO
 from adapters.amqp.wire import COMMAND_INVALID, NOT_ALLOWED, NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED, Table
 from gateway.domain.errors import ProtocolError
+from gateway.domain.vhosts import local_name
 from gateway.port.adapter import Cancel, Consume, Outcome, Request
 from gateway.port.queues import (
     EXCHANGE_KINDS,
@@ -74,10 +75,10 @@ def _ask(channel: Channel, method: Any, request: Request[Any], reply: type[Frame
 
 
 def _queue(channel: Channel, name: str) -> str:
-    """A queue's name; none stands for the queue declared last (AMQP 0-9-1, 1.7.2.3)."""
+    """The gateway's name of a queue; none stands for the queue declared last (AMQP 0-9-1, 1.7.2.3)."""
     if not name and not channel.queue:
         raise ProtocolError(NOT_FOUND, "no queue was named, and none has been declared on this channel")
-    return name or channel.queue
+    return channel.output.inside(name or channel.queue)
 
 
 # ---- class channel
@@ -110,7 +111,7 @@ def _exchange_declare(channel: Channel, method: Any) -> None:
     if not method.passive and method.exchange_type not in EXCHANGE_KINDS:
         raise ProtocolError(COMMAND_INVALID, f"unknown exchange type {method.exchange_type!r}")
     request = DeclareExchange(
-        name=method.exchange,
+        name=channel.output.inside(method.exchange),
         kind=method.exchange_type,
         durable=method.durable,
         auto_delete=method.auto_delete,
@@ -122,14 +123,14 @@ def _exchange_declare(channel: Channel, method: Any) -> None:
 
 
 def _exchange_delete(channel: Channel, method: Any) -> None:
-    request = DeleteExchange(name=method.exchange, if_unused=method.if_unused)
+    request = DeleteExchange(name=channel.output.inside(method.exchange), if_unused=method.if_unused)
     _ask(channel, method, request, Exchange.DeleteOk)
 
 
 def _exchange_bind(channel: Channel, method: Any) -> None:
     request = BindExchange(
-        destination=method.destination,
-        source=method.source,
+        destination=channel.output.inside(method.destination),
+        source=channel.output.inside(method.source),
         routing_key=method.routing_key,
         arguments=method.arguments,
     )
@@ -138,8 +139,8 @@ def _exchange_bind(channel: Channel, method: Any) -> None:
 
 def _exchange_unbind(channel: Channel, method: Any) -> None:
     request = UnbindExchange(
-        destination=method.destination,
-        source=method.source,
+        destination=channel.output.inside(method.destination),
+        source=channel.output.inside(method.source),
         routing_key=method.routing_key,
         arguments=method.arguments,
     )
@@ -155,12 +156,12 @@ def _queue_declare(channel: Channel, method: Any) -> None:
         return
 
     def then(info: QueueInfo) -> None:
-        channel.queue = info.name
+        channel.queue = local_name(info.name)
         if not method.nowait:
-            channel.send(Queue.DeclareOk, info.name, min(info.messages, _U32_MAX), info.consumers)
+            channel.send(Queue.DeclareOk, channel.queue, min(info.messages, _U32_MAX), info.consumers)
 
     request = DeclareQueue(
-        name=_queue(channel, method.queue) if method.passive else method.queue,
+        name=_queue(channel, method.queue) if method.passive else channel.output.inside(method.queue),
         durable=method.durable,
         exclusive=method.exclusive,
         auto_delete=method.auto_delete,
@@ -173,7 +174,7 @@ def _queue_declare(channel: Channel, method: Any) -> None:
 def _queue_bind(channel: Channel, method: Any) -> None:
     request = BindQueue(
         queue=_queue(channel, method.queue),
-        exchange=method.exchange,
+        exchange=channel.output.inside(method.exchange),
         routing_key=method.routing_key or ("" if method.queue else channel.queue),
         arguments=method.arguments,
     )
@@ -183,7 +184,7 @@ def _queue_bind(channel: Channel, method: Any) -> None:
 def _queue_unbind(channel: Channel, method: Any) -> None:
     request = UnbindQueue(
         queue=_queue(channel, method.queue),
-        exchange=method.exchange,
+        exchange=channel.output.inside(method.exchange),
         routing_key=method.routing_key or ("" if method.queue else channel.queue),
         arguments=method.arguments,
     )
@@ -226,7 +227,7 @@ def _consume(channel: Channel, method: Any) -> None:
         raise ProtocolError(NOT_ALLOWED, f"a channel has at most {output.options.consumer_count_max} consumers")
     tag = method.consumer_tag or f"amq.ctag-{output.random.getrandbits(128):032x}"
     queue = _queue(channel, method.queue)
-    if queue == REPLY_TO:
+    if local_name(queue) == REPLY_TO:
         _consume_replies(channel, method, tag, priority)
     else:
         _begin(channel, method, tag, queue, priority)
@@ -243,7 +244,7 @@ def _consume_replies(channel: Channel, method: Any, tag: str, priority: int) -> 
         channel.reply_queue = info.name
         _begin(channel, method, tag, info.name, priority)
 
-    channel.ask(method.index, DeclareQueue(name="", exclusive=True, auto_delete=True), then)
+    channel.ask(method.index, DeclareQueue(name=channel.output.inside(""), exclusive=True, auto_delete=True), then)
 
 
 def _begin(channel: Channel, method: Any, tag: str, queue: str, priority: int) -> None:

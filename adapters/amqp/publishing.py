@@ -17,10 +17,13 @@ from adapters.amqp.wire import (
     read_short_string,
 )
 from gateway.domain.errors import ProtocolError, Refusal
+from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost
 from gateway.port.queues import address_of
 
 PUBLISH: Final = b"\x00\x3c\x00\x28"  # class basic, method publish: what its payload begins with
 TARGETS_COUNT_MAX: Final = 8_192
+VHOST_TARGETS_COUNT_MAX: Final = 1_024  # of each other virtual host
+VHOSTS_COUNT_MAX: Final = 64  # whose targets are remembered
 TEMPLATES_COUNT_MAX: Final = 2_048  # what one means takes up to 12 KB: many small headers
 REMEMBERED_BYTES_MAX: Final = 512  # of one key: longer ones are seldom repeated
 _MESSAGE_ID: Final = 0x80  # in the second byte of the property flags: such properties are nobody else's
@@ -34,16 +37,25 @@ class Target(NamedTuple):
     mandatory: bool
 
 
-TARGETS: dict[bytes, Target] = {}  # by the payload of basic.publish
+TARGETS: dict[bytes, Target] = {}  # by the payload of basic.publish, of the virtual host "/"
+_TARGETS: dict[str, dict[bytes, Target]] = {DEFAULT_VHOST: TARGETS}
 TEMPLATES: dict[bytes, Template] = {}  # by property flags and fields
 
 
-def target_of(payload: bytes) -> Target:
-    """The target that a basic.publish names; remembered.
+def targets_of(vhost: str) -> dict[bytes, Target]:
+    """Returns the targets that are remembered of a virtual host."""
+    if vhost not in _TARGETS and len(_TARGETS) >= VHOSTS_COUNT_MAX:
+        for other in [other for other in _TARGETS if other != DEFAULT_VHOST]:
+            del _TARGETS[other]  # connections keep theirs
+    return _TARGETS.setdefault(vhost, {})
+
+
+def target_of(payload: bytes, vhost: str = DEFAULT_VHOST, targets: dict[bytes, Target] = TARGETS) -> Target:
+    """The target that a basic.publish in a virtual host names; remembered in `targets`.
 
     Raises `ProtocolError` (SYNTAX_ERROR, NOT_IMPLEMENTED, NOT_FOUND).
     """
-    target = TARGETS.get(payload)
+    target = targets.get(payload)
     if target is not None:
         return target
     try:
@@ -55,13 +67,13 @@ def target_of(payload: bytes) -> Target:
     if bits & 2:
         raise ProtocolError(NOT_IMPLEMENTED, "immediate delivery is not supported")
     try:
-        target = Target(address_of(exchange, routing_key), bool(bits & 1))
+        target = Target(address_of(in_vhost(vhost, exchange), routing_key), bool(bits & 1))
     except Refusal as refusal:
-        raise ProtocolError(NOT_FOUND, f"no exchange {exchange!r}") from refusal
+        raise ProtocolError(NOT_FOUND, f"no exchange '{exchange}' in vhost '{vhost}'") from refusal
     if len(payload) <= REMEMBERED_BYTES_MAX:
-        if len(TARGETS) >= TARGETS_COUNT_MAX:
-            TARGETS.clear()
-        TARGETS[payload] = target
+        if len(targets) >= (TARGETS_COUNT_MAX if targets is TARGETS else VHOST_TARGETS_COUNT_MAX):
+            targets.clear()
+        targets[payload] = target
     return target
 
 

@@ -12,7 +12,6 @@ from urllib.parse import quote
 from gateway.domain.errors import Cause, Refusal
 
 ADDRESS_BYTES_MAX = 65_535  # MQTT 5.0, 1.5.4: what a UTF-8 string can hold
-GENERATED = "amq.gen-"  # queues that the gateway has named begin so
 LEVELS_COUNT_MAX = 128  # of an address or a filter: what a match may cost
 
 _FORBIDDEN = re.compile("[+#\0]")
@@ -80,18 +79,6 @@ def escape_level(text: str) -> str:
 def unescape_level(level: str) -> str:
     """Returns the text of a level: the inverse of `escape_level`."""
     return level if level.isalnum() else _OUT_OF_LEVEL.sub(_unescape, level)
-
-
-def queue_address(name: str) -> str:
-    """Returns what access rules call a queue by. Those that the gateway names are below `$queue/amq.gen/`."""
-    if not name or name.startswith(GENERATED):
-        return f"$queue/amq.gen/{name.removeprefix(GENERATED)}"
-    return f"$queue/{name}"
-
-
-def exchange_address(name: str) -> str:
-    """Returns the address of an exchange in access rules."""
-    return f"$exchange/{name}"
 
 
 def key_address(namespace: str, key: str) -> str:

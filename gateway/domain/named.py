@@ -9,7 +9,8 @@ not the message's own. Addresses that a message is routed to queues by, besides 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gateway.domain.address import address_of_subject, queue_address
+from gateway.domain.address import address_of_subject
+from gateway.domain.vhosts import in_vhost, queue_address, vhost_of_address
 from store.api.message import COPIES, EVENT, REPLY_QUEUE, Message
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def denied_name(message: Message, may: Callable[["Action", str], bool]) -> tuple
         return None
     amqp = native.get(_AMQP)
     if amqp is not None and (queue := amqp.get(REPLY_QUEUE)):
-        where = queue_address(queue)
+        where = queue_address(in_vhost(vhost_of_address(message.address), queue))
         if not may("subscribe", where):
             return "subscribe", where
     for address in () if amqp is None else amqp.get(COPIES, ()):

@@ -4,7 +4,11 @@ Refusals: NOT_FOUND where a queue or exchange is missing, PRECONDITION where a r
 not supported, CONFLICT where another connection holds a queue exclusively, FORBIDDEN where a name is reserved.
 
 An exchange stores nothing: publishing to it is publishing to an address. `$amqp/{exchange}/{key}` is the address of a
-routing key, except on amq.topic, whose routing keys are the addresses that every protocol publishes to.
+routing key, except on amq.topic, whose routing keys are the addresses that every protocol publishes to. In another
+virtual host than "/" it is `$vhost/{vhost}/amqp/{exchange}/{key}` on all exchanges.
+
+Names of queues and exchanges in requests are those of `gateway.domain.vhosts.in_vhost`; arguments that name an exchange
+mean one of the same virtual host, and are as the client says them.
 """
 
 import re
@@ -13,14 +17,16 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from gateway.domain.address import from_routing_key, to_routing_key
+from gateway.domain.address import from_routing_key, to_routing_key, unescape_level
 from gateway.domain.errors import Cause, Refusal
+from gateway.domain.vhosts import DEFAULT_VHOST, VHOST_ROOT, in_vhost, split_name, vhost_address
 from gateway.port.adapter import Leased, Request
 from store.api.message import Message
 
 TOPIC_EXCHANGE = "amq.topic"
 EXCHANGE_KINDS = ("direct", "fanout", "topic", "headers")
 ROOT = "$amqp"  # the first level of the addresses of exchanges
+_IN_VHOST = "amqp"  # the level of exchanges behind that of a virtual host
 
 # Keys in `Message.native["amqp"]`.
 PROPERTIES = "properties"  # the bytes that a message is delivered with by AMQP; empty: they have to be made
@@ -47,14 +53,36 @@ def address_of(exchange: str, routing_key: str) -> str:
     """Returns the address that publishing to an exchange means."""
     if exchange == TOPIC_EXCHANGE and routing_key and not routing_key.startswith("$"):
         return from_routing_key(routing_key)
-    return f"{ROOT}/{exchange_level(exchange)}/{from_routing_key(routing_key)}"
+    return f"{exchange_root(exchange)}/{from_routing_key(routing_key)}"
+
+
+def exchange_root(exchange: str) -> str:
+    """Returns the levels of the addresses of an exchange in front of its routing keys. Raises as `exchange_level`."""
+    vhost, name = split_name(exchange)
+    level = exchange_level(name)
+    return f"{ROOT}/{level}" if vhost == DEFAULT_VHOST else f"{vhost_address(vhost)}/{_IN_VHOST}/{level}"
+
+
+def exchange_root_of(address: str) -> str | None:
+    """Returns the root of the exchange that an address names; None for an address that names none."""
+    levels = address.split("/", 4)
+    if levels[0] == ROOT and len(levels) > 2:
+        return f"{ROOT}/{levels[1]}"
+    if levels[0] == VHOST_ROOT and len(levels) == 5 and levels[2] == _IN_VHOST:
+        return "/".join(levels[:4])
+    return None
 
 
 def routing_of(address: str) -> tuple[str, str]:
     """Returns an address's exchange and routing key: inverts `address_of`, and uses amq.topic for all others."""
     levels = address.split("/", 2)
     if len(levels) == 3 and levels[0] == ROOT:
-        return to_routing_key(levels[1].replace(".", "/")), to_routing_key(levels[2])
+        return in_vhost(DEFAULT_VHOST, to_routing_key(levels[1].replace(".", "/"))), to_routing_key(levels[2])
+    if levels[0] == VHOST_ROOT:
+        levels = address.split("/", 4)
+        if len(levels) == 5 and levels[2] == _IN_VHOST:
+            exchange = in_vhost(unescape_level(levels[1]), to_routing_key(levels[3].replace(".", "/")))
+            return exchange, to_routing_key(levels[4])
     return TOPIC_EXCHANGE, to_routing_key(address)
 
 
@@ -71,6 +99,12 @@ class Got(msgspec.Struct, frozen=True, kw_only=True):
 
     leased: Leased
     remaining: int
+
+
+class OpenVhost(Request[None], frozen=True, kw_only=True):
+    """Ask for leave to use a virtual host. FORBIDDEN to whoever has no right there, NOT_FOUND where there is none."""
+
+    name: str
 
 
 class DeclareExchange(Request[None], frozen=True, kw_only=True):

@@ -20,7 +20,8 @@ from controller.api.client import ControllerClient, Group, Topic
 from gateway.domain.address import address_hash, check_address, hash64
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.filters import FilterTrie
-from gateway.port.queues import address_of, exchange_level, routing_of
+from gateway.domain.vhosts import VHOST_ROOT, said
+from gateway.port.queues import address_of, exchange_root, exchange_root_of, routing_of
 from gateway.publishing.exchange_graph import Edge, Node, Predicate, Walk, make_graph
 from gateway.publishing.length_gates import LengthGate
 from gateway.publishing.topic_settings import is_async, is_compacted, prefers_zone
@@ -33,7 +34,7 @@ HASHES_MAX = 1 << 17
 MANY_COUNT_MAX = 8  # '#' in one pattern: each multiplies what a match may cost
 REMEMBERED_LENGTH_MAX = 256  # longer texts are looked at each time: a table is bounded in bytes too
 
-AMQP_TOPIC = "$amqp"  # the topic of messages for exchanges other than amq.topic
+AMQP_TOPICS = ("$amqp", VHOST_ROOT)  # of messages for exchanges other than amq.topic of "/"
 INDEX_FLAGS = {"key": ROW_INDEX_KEY, "address": ROW_INDEX_ADDRESS}  # what a topic's "index" can name
 ROOT_TOPIC = "/"  # the topic of addresses whose first level is empty
 
@@ -205,7 +206,7 @@ class Router:
             found = {start: bindings}
 
             def node_of(exchange: str) -> Node | None:
-                if exchange_level(exchange) not in self._exchanges:
+                if exchange_root(exchange) not in self._exchanges:
                     return None
                 if exchange not in found:
                     found[exchange] = self._match([address_of(exchange, key) for key in keys])
@@ -335,7 +336,7 @@ class Router:
     def set_exchanges(
         self, names: Collection[str], internal: Collection[str] = (), alternates: Mapping[str, str] = _NO_ALTERNATES
     ) -> None:
-        """Sets the exchanges that exist, as address levels; publishing to any other, or to an internal one, is refused.
+        """Sets the exchanges that exist, by their roots; publishing to any other, or to an internal one, is refused.
 
         `alternates` are the names of the exchanges for what an exchange cannot route, by name.
         """
@@ -343,7 +344,7 @@ class Router:
         if self._linked or self._alternates or alternates:
             self.routes.clear()  # an exchange on the way of any address may be another one now
         self._alternates, self._fallbacks = alternates, frozenset(alternates.values())
-        for address in [address for address in self.routes if address.startswith(AMQP_TOPIC)]:
+        for address in [address for address in self.routes if address.startswith(AMQP_TOPICS)]:
             del self.routes[address]
 
     def _forget(self, pattern: str) -> None:
@@ -363,14 +364,15 @@ class Router:
 
     def _check_reserved(self, address: str, *, inside: bool) -> bool:
         """Returns whether only the gateway itself publishes to an address. Raises `Refusal`."""
-        levels = address.split("/", 2)
-        if levels[0] != AMQP_TOPIC or len(levels) < 3:
-            raise Refusal(Cause.FORBIDDEN, f"{levels[0]!r} is not an address to publish to")
-        if levels[1] not in self._exchanges:
-            raise Refusal(Cause.NOT_FOUND, f"no exchange {levels[1]!r}")
-        internal = levels[1] in self._internal
+        root = exchange_root_of(address)
+        if root is None:
+            raise Refusal(Cause.FORBIDDEN, f"{address.split('/', 1)[0]!r} is not an address to publish to")
+        if root not in self._exchanges:
+            raise Refusal(Cause.NOT_FOUND, f"no exchange {said(routing_of(address)[0])}")
+        internal = root in self._internal
         if internal and not inside:
-            raise Refusal(Cause.FORBIDDEN, f"exchange {levels[1]!r} is internal: only other exchanges publish to it")
+            name = said(routing_of(address)[0])
+            raise Refusal(Cause.FORBIDDEN, f"exchange {name} is internal: only other exchanges publish to it")
         return internal
 
 

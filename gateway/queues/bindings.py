@@ -10,7 +10,8 @@ import msgspec
 
 from gateway.domain.address import from_routing_key
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.queues import ROOT, TOPIC_EXCHANGE, Arguments, exchange_level, routing_of, text_of
+from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost
+from gateway.port.queues import TOPIC_EXCHANGE, Arguments, exchange_root, routing_of, text_of
 from store.api.message import Message
 
 ALTERNATE = "alternate-exchange"  # the argument of an exchange
@@ -41,17 +42,23 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     bindings: tuple[Binding, ...] = ()
 
 
-PREDECLARED = {
-    exchange.name: exchange
-    for exchange in (
-        Exchange(name="", kind="direct", durable=True),
-        Exchange(name="amq.direct", kind="direct", durable=True),
-        Exchange(name="amq.fanout", kind="fanout", durable=True),
-        Exchange(name="amq.headers", kind="headers", durable=True),
-        Exchange(name="amq.match", kind="headers", durable=True),
-        Exchange(name=TOPIC_EXCHANGE, kind="topic", durable=True),
-    )
+_PREDECLARED = {
+    "": "direct",
+    "amq.direct": "direct",
+    "amq.fanout": "fanout",
+    "amq.headers": "headers",
+    "amq.match": "headers",
+    TOPIC_EXCHANGE: "topic",
 }
+
+
+def predeclared(vhost: str = DEFAULT_VHOST) -> dict[str, Exchange]:
+    """Returns the exchanges that every virtual host has, by name."""
+    names = {in_vhost(vhost, name): kind for name, kind in _PREDECLARED.items()}
+    return {name: Exchange(name=name, kind=kind, durable=True) for name, kind in names.items()}
+
+
+PREDECLARED = predeclared()  # of "/"
 
 
 class QueueDefinition(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +84,7 @@ def patterns(exchange: Exchange, routing_key: str) -> Iterator[str]:
 
     Keys of amq.topic that are empty or begin with `$` are below `$amqp/amq.topic`, which no leading wildcard reaches.
     """
-    root = f"{ROOT}/{exchange_level(exchange.name)}/"
+    root = f"{exchange_root(exchange.name)}/"
     match exchange.kind:
         case "direct":
             yield root + from_routing_key(routing_key)

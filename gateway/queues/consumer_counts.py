@@ -13,6 +13,7 @@ import msgspec
 from gateway.base.turns import Turns
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.keys import kv_key
+from gateway.domain.vhosts import said
 from gateway.ownership.owners import Operations, Owned, Owners
 from gateway.ownership.stored_entries import stored_entries
 from store.api.client import StoreClient
@@ -20,6 +21,11 @@ from store.api.keys import Delete, Put
 
 PREFIX = "consumers/"  # of the names that are owned
 COUNTS = "amqp/consumers"
+
+
+def exclusive_consumer(queue: str) -> Refusal:
+    """Returns the refusal for consumers of which one excludes the others."""
+    return Refusal(Cause.FORBIDDEN, f"queue {said(queue)} has an exclusive consumer, or cannot have one now")
 
 
 class CountRecord(msgspec.Struct, frozen=True):
@@ -93,7 +99,7 @@ class SharedConsumerCounts:
                 await self._write(queue, here, exclusive=exclusive)
                 others = await self._others(queue)
                 if others and (exclusive or any(one.exclusive for one in others)):
-                    raise Refusal(Cause.FORBIDDEN, f"queue {queue!r} has an exclusive consumer, or cannot have one now")
+                    raise exclusive_consumer(queue)
             except BaseException:
                 await self._leave(queue, here)
                 raise

@@ -15,6 +15,7 @@ from typing import Any, Final
 from controller.api.client import ControllerClient, ControllerError
 from controller.api.commands import CreateTopic
 from gateway.domain.errors import Cause, Refusal
+from gateway.domain.vhosts import local_name
 from gateway.port.queues import DEATHS
 from gateway.publishing.placing import Parts
 from gateway.publishing.publishing import FRAME_PAYLOAD_BYTES, FRAME_ROWS
@@ -22,7 +23,7 @@ from gateway.publishing.router import Route, Router, UnknownTopicError
 from gateway.queues.leaving.deaths import Reason, dead_letter, is_cycle
 from gateway.queues.leaving.reading import Letter, read
 from gateway.queues.leaving.rules import NO_RULES
-from gateway.queues.topology import Queue
+from gateway.queues.queue import Queue
 from store.api.client import StoreClient
 from store.api.leases import Lease
 from store.api.log import Appended
@@ -205,7 +206,7 @@ class DeadLetters:
 
     def _has_died_in(self, number: int, deaths: Sequence[dict[str, Any]]) -> bool:
         queue = self._queue_of(number)
-        return queue is not None and is_cycle(queue.definition.name, deaths)
+        return queue is not None and is_cycle(local_name(queue.definition.name), deaths)
 
     async def _route(self, address: str) -> Route:
         """Returns the route of a dead letter; makes its topic. Raises `Refusal`, and `StoreError` to try again."""

@@ -21,6 +21,7 @@ from store.base.errors import RevisionConflict
 
 EXCHANGES, QUEUES = "amqp/exchanges", "amqp/queues"
 LIVE_EXCHANGES, LIVE_QUEUES = "amqp/live/exchanges", "amqp/live/queues"  # of several proxies, and not durable
+VHOSTS = "amqp/vhosts"
 WATCHED = ("amqp/", "amqp0")  # "0" is the character behind "/"
 NOTHING: Mapping[str, int] = MappingProxyType({})
 
@@ -53,6 +54,12 @@ class Definitions(Protocol):
 
     shared: bool  # other processes change them, too
 
+    async def vhosts(self) -> list[str]:
+        """Returns the virtual hosts that were made."""
+
+    async def add_vhost(self, vhost: str) -> None:
+        """Stores that there is a virtual host."""
+
     def load(self) -> AsyncIterator[StoredDefinition]:
         """All of them, exchanges first."""
 
@@ -77,13 +84,25 @@ class Definitions(Protocol):
         """Returns the revisions that a transaction has to compare to fail once a durable queue is not as known here."""
 
 
-class LocalDefinitions:
-    """Of a gateway that is alone."""
-
-    shared = False
+class _StoredVhosts:
+    """The virtual hosts that were made, besides those of the configuration."""
 
     def __init__(self, store: StoreClient) -> None:
         self._store = store
+
+    async def vhosts(self) -> list[str]:
+        """See `Definitions`."""
+        return [entry.value.decode() async for entry in stored_entries(self._store, VHOSTS)]
+
+    async def add_vhost(self, vhost: str) -> None:
+        """See `Definitions`."""
+        await self._store.keys.put(kv_key(VHOSTS, vhost), vhost.encode())
+
+
+class LocalDefinitions(_StoredVhosts):
+    """Of a gateway that is alone."""
+
+    shared = False
 
     async def load(self) -> AsyncIterator[StoredDefinition]:
         """See `Definitions`."""
@@ -117,13 +136,13 @@ class LocalDefinitions:
         return NOTHING
 
 
-class SharedDefinitions:
+class SharedDefinitions(_StoredVhosts):
     """Of one of several proxies."""
 
     shared = True
 
     def __init__(self, store: StoreClient) -> None:
-        self._store = store
+        super().__init__(store)
         self._names: dict[str, str] = {}  # by key: a key may be shortened, and one that is gone has no value
 
     async def load(self) -> AsyncIterator[StoredDefinition]:

@@ -9,17 +9,20 @@ from collections.abc import Iterable
 import msgspec
 
 from gateway.domain.errors import Cause, Refusal
+from gateway.domain.vhosts import local_name, said
 from gateway.port.queues import (
     EXCHANGE_KINDS,
     BindExchange,
     DeclareExchange,
     DeleteExchange,
+    OpenVhost,
     UnbindExchange,
-    exchange_level,
+    exchange_root,
 )
 from gateway.publishing.router import check_binding_pattern
 from gateway.queues.bindings import (
     ALTERNATE,
+    PREDECLARED,
     Binding,
     Exchange,
     binding_predicate,
@@ -28,7 +31,8 @@ from gateway.queues.bindings import (
 )
 from gateway.queues.definitions import Changed
 from gateway.queues.pump import Connection
-from gateway.queues.topology import Queue, Topology
+from gateway.queues.queue import Queue
+from gateway.queues.topology import Topology
 from store.base import logs
 from store.base.errors import StoreError
 
@@ -42,18 +46,23 @@ log = logs.get(__name__)
 class ExchangeRegistry(Topology):
     """Changes exchanges, and the bindings of queues and exchanges to them."""
 
+    async def open_vhost(self, _conn: Connection, request: OpenVhost) -> None:
+        """See `OpenVhost`. Raises `Refusal`, `StoreError`."""
+        if not await self.has_vhost(request.name):
+            raise Refusal(Cause.NOT_FOUND, f"vhost {request.name} not found")
+
     async def declare_exchange(self, _conn: Connection, request: DeclareExchange) -> None:
         """See `DeclareExchange`. Raises `Refusal`."""
         await self._change(lambda: self._declare_exchange(request))
 
     async def _declare_exchange(self, request: DeclareExchange) -> None:
-        if not request.name:
+        if not local_name(request.name):
             raise Refusal(Cause.FORBIDDEN, "the default exchange cannot be declared")
         await self._meet(request.name, exchange=True)
         existing = self._exchanges.get(request.name)
         if request.passive:
             if existing is None:
-                raise Refusal(Cause.NOT_FOUND, f"no exchange {request.name!r}")
+                raise Refusal(Cause.NOT_FOUND, f"no exchange {said(request.name)}")
             return
         wanted = Exchange(
             name=request.name,
@@ -67,13 +76,13 @@ class ExchangeRegistry(Topology):
             fields = ("kind", "durable", "auto_delete", "internal", "alternate")
             check_same("exchange", request.name, existing, wanted, fields)
             return
-        if request.name.startswith(RESERVED):
+        if local_name(request.name).startswith(RESERVED):
             raise Refusal(Cause.FORBIDDEN, f"exchange names that begin with {RESERVED!r} are reserved")
         if request.kind not in EXCHANGE_KINDS:
             raise Refusal(Cause.PRECONDITION, f"exchanges are {', '.join(EXCHANGE_KINDS)}, not {request.kind!r}")
         check_exchange_arguments(request.arguments)
-        exchange_level(request.name)
-        if len(self._exchanges) >= EXCHANGES_COUNT_MAX:
+        exchange_root(request.name)
+        if len(self._exchanges) - len(PREDECLARED) * len(self.vhosts) >= EXCHANGES_COUNT_MAX:
             raise Refusal(Cause.QUOTA, f"there are {EXCHANGES_COUNT_MAX} exchanges already")
         self._revisions[wanted.name] = await self._definitions.put(wanted, 0, lasting=wanted.durable)
         self._set_exchange(wanted)
@@ -84,14 +93,15 @@ class ExchangeRegistry(Topology):
         await self._change(lambda: self._delete_exchange(request))
 
     async def _delete_exchange(self, request: DeleteExchange) -> None:
-        if not request.name or request.name.startswith(RESERVED):
-            raise Refusal(Cause.FORBIDDEN, f"exchange {request.name!r} cannot be deleted")
+        name = local_name(request.name)
+        if not name or name.startswith(RESERVED):
+            raise Refusal(Cause.FORBIDDEN, f"exchange {said(request.name)} cannot be deleted")
         await self._meet(request.name, exchange=True)
         exchange = self._exchanges.get(request.name)
         if exchange is None:
             return
         if request.if_unused and self._is_bound(request.name):
-            raise Refusal(Cause.PRECONDITION, f"exchange {request.name!r} is in use")
+            raise Refusal(Cause.PRECONDITION, f"exchange {said(request.name)} is in use")
         for name in dict.fromkeys(name for name, _ in self._bound.get(request.name, {})):
             queue = self.queues[name]
             await self._change_bindings(
@@ -145,7 +155,8 @@ class ExchangeRegistry(Topology):
         if (target.name, binding.identity) in self._linked.get(source.name, {}):
             return
         if len(target.bindings) >= BINDINGS_COUNT_MAX:
-            raise Refusal(Cause.QUOTA, f"exchange {target.name!r} has {BINDINGS_COUNT_MAX} bindings to others already")
+            name = said(target.name)
+            raise Refusal(Cause.QUOTA, f"exchange {name} has {BINDINGS_COUNT_MAX} bindings to others already")
         await self._change_links(target, (*target.bindings, binding))
 
     async def unbind_exchange(self, _conn: Connection, request: UnbindExchange) -> None:
@@ -170,7 +181,7 @@ class ExchangeRegistry(Topology):
         """Returns an exchange. Raises `Refusal` (NOT_FOUND)."""
         exchange = self._exchanges.get(name)
         if exchange is None:
-            raise Refusal(Cause.NOT_FOUND, f"no exchange {name!r}")
+            raise Refusal(Cause.NOT_FOUND, f"no exchange {said(name)}")
         return exchange
 
     async def _change_links(self, target: Exchange, bindings: tuple[Binding, ...]) -> None:
@@ -215,8 +226,7 @@ def check_equal(what: str, name: str, argument: str, current: object, received: 
         texts = ["none" if value is None else f"'{_text(value)}'" for value in (received, current)]
         raise Refusal(
             Cause.PRECONDITION,
-            f"inequivalent arg '{argument}' for {what} '{name}' in vhost '/': received {texts[0]} but current is "
-            f"{texts[1]}",
+            f"inequivalent arg '{argument}' for {what} {said(name)}: received {texts[0]} but current is {texts[1]}",
         )
 
 
@@ -225,5 +235,5 @@ def _text(value: object) -> str:
 
 
 def _refuse_default(request: BindExchange | UnbindExchange) -> None:
-    if not request.source or not request.destination:
+    if not local_name(request.source) or not local_name(request.destination):
         raise Refusal(Cause.FORBIDDEN, "nothing but queues is bound to the default exchange, by their names alone")

@@ -9,8 +9,8 @@ from gateway.queues.dead_letters import DeadLetters
 from gateway.queues.leaving.reading import Letter
 from gateway.queues.leaving.rules import DROP_HEAD, NO_RULES, REJECT_TO_DLX, QueueRules
 from gateway.queues.leaving.upkeep import OWNER, Upkeep
+from gateway.queues.queue import Queue
 from gateway.queues.single_active import SingleActive
-from gateway.queues.topology import Queue
 from gateway.queues.uses import QueueUses
 from store.api.client import StoreClient
 from store.api.message import Message

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gateway.domain.access import OPEN, Access, Permissions
-from gateway.domain.address import queue_address
+from gateway.domain.vhosts import queue_address
 from gateway.port.adapter import ConsumerCancelled, ConsumerId, Leased
 from gateway.queues.leaving.head import BATCH_COUNT_MAX, QueueHead
 from gateway.queues.leaving.reading import Bury

@@ -15,6 +15,7 @@ from controller.api.client import ControllerClient, ControllerError, TopicLimit
 from gateway.domain.access import OPEN, Permissions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.session_user import SessionUser
+from gateway.domain.vhosts import said
 from gateway.ownership.owners import LocalOwners, Owned, Owners
 from gateway.port.adapter import Cancel, Consume, ConsumerCancelled, ConsumerId, Leased, Random, Ready, SettleLeased
 from gateway.port.queues import (
@@ -26,18 +27,19 @@ from gateway.port.queues import (
     QueueInfo,
 )
 from gateway.publishing.router import Router, UnknownTopicError
+from gateway.queues import consumer_counts
 from gateway.queues.bindings import Exchange, QueueDefinition
-from gateway.queues.consumer_counts import PREFIX as COUNTED
 from gateway.queues.consumer_counts import ConsumerCounts, LocalConsumerCounts, SharedConsumerCounts
 from gateway.queues.dead_letters import DeadLetters
 from gateway.queues.keeper import Keeper
 from gateway.queues.leaving.policies import NO_POLICIES, Policies
 from gateway.queues.leaving.upkeep import Upkeep
 from gateway.queues.pump import Connection, Consumer, Pump
+from gateway.queues.queue import Queue
 from gateway.queues.shared_counts import SharedCounts
 from gateway.queues.shared_registry import SharedRegistry
 from gateway.queues.single_active import SingleActive
-from gateway.queues.topology import PREFIX, Queue
+from gateway.queues.topology import PREFIX
 from gateway.queues.uses import QueueUses
 from store.api.client import StoreClient
 from store.base import logs
@@ -117,7 +119,7 @@ class NamedQueues:
             drop=self._registry.drop_if,
         )
         owners.serve(PREFIX, self)
-        owners.serve(COUNTED, self)
+        owners.serve(consumer_counts.PREFIX, self)
         self._finishing = False
         self._consumers: dict[int, dict[ConsumerId, Consumer]] = {}  # by connection
         self._tasks: set[asyncio.Task[None]] = set()
@@ -227,9 +229,10 @@ class NamedQueues:
     def _check_consumers(self, queue: Queue, effect: Consume) -> None:
         others = queue.pump.consumers
         if effect.exclusive and queue.rules.single_active:
-            raise Refusal(Cause.FORBIDDEN, f"queue {effect.queue!r} has a single active consumer, and no exclusive one")
+            name = said(effect.queue)
+            raise Refusal(Cause.FORBIDDEN, f"queue {name} has a single active consumer, and no exclusive one")
         if others and (effect.exclusive or any(c.exclusive for c in others)):
-            raise Refusal(Cause.FORBIDDEN, f"queue {effect.queue!r} has an exclusive consumer, or cannot have one now")
+            raise consumer_counts.exclusive_consumer(effect.queue)
 
     def ready(self, conn: Connection, effect: Ready) -> None:
         """A consumer takes messages again."""
@@ -338,7 +341,7 @@ class NamedQueues:
         """See `GetMessage`. Raises `Refusal`, `StoreError`."""
         queue = await self._registry.look_up(request.queue, conn)
         if any(c.exclusive for c in queue.pump.consumers):
-            raise Refusal(Cause.FORBIDDEN, f"queue {request.queue!r} has an exclusive consumer")
+            raise Refusal(Cause.FORBIDDEN, f"queue {said(request.queue)} has an exclusive consumer")
         found = await queue.pump.get(conn.id)
         self.keeper.used(queue)
         if found is None:

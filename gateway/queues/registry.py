@@ -14,6 +14,7 @@ from typing import Any
 
 from controller.api.client import ControllerError
 from gateway.domain.errors import Cause, Refusal
+from gateway.domain.vhosts import in_vhost, local_name, said, split_name
 from gateway.ownership.owners import Owned
 from gateway.port.queues import (
     BindQueue,
@@ -37,7 +38,8 @@ from gateway.queues.exchange_registry import (
 )
 from gateway.queues.leaving.rules import COMPARED, check_queue_arguments
 from gateway.queues.pump import Connection
-from gateway.queues.topology import ELSEWHERE, PREFIX, Queue, check_access, kept, no_queue
+from gateway.queues.queue import Queue, check_access, no_queue
+from gateway.queues.topology import ELSEWHERE, PREFIX, kept
 from store.base import logs
 from store.base.errors import StoreError
 
@@ -81,16 +83,16 @@ class QueueRegistry(ExchangeRegistry):
     async def _declare_queue(self, conn: Connection, request: DeclareQueue) -> Queue:
         if request.name in self._doomed:
             await self._drop(self.queues[request.name])
-        if request.name:
+        if local_name(request.name):
             await self._meet(request.name)
-        queue = self.queues.get(request.name) if request.name else None
+        queue = self.queues.get(request.name)
         if queue is not None:
             check_access(conn, queue)
             if not request.passive:
                 _check_same_queue(queue, request)
         elif request.passive:
             raise no_queue(request.name)
-        elif request.name.startswith(_RESERVED_QUEUES):
+        elif local_name(request.name).startswith(_RESERVED_QUEUES):
             raise Refusal(Cause.FORBIDDEN, f"queue names that begin with one of {_RESERVED_QUEUES} are reserved")
         else:
             queue = await self._make(conn, request)
@@ -99,11 +101,12 @@ class QueueRegistry(ExchangeRegistry):
     async def _make(self, conn: Connection, request: DeclareQueue) -> Queue:
         """Makes a queue, with its name claimed meanwhile, and as long as it is a connection's own."""
         check_queue_arguments(request.arguments)
-        name = request.name or self._fresh_name()
+        vhost, name = split_name(request.name)
+        name = in_vhost(vhost, name or self._fresh_name())
         owned = await self._claim(name)
         kept = False
         try:
-            if request.name:
+            if local_name(request.name):
                 await self._meet(name)
                 if name in self.queues:
                     raise Changed(name)
@@ -151,10 +154,10 @@ class QueueRegistry(ExchangeRegistry):
             return 0
         check_access(conn, queue)
         if request.if_unused and (queue.pump.consumers or await self._counts.elsewhere(request.name)):
-            raise Refusal(Cause.PRECONDITION, f"queue {request.name!r} is in use")
+            raise Refusal(Cause.PRECONDITION, f"queue {said(request.name)} is in use")
         waiting = await queue.pump.head.waiting(conn.id)
         if request.if_empty and waiting:
-            raise Refusal(Cause.PRECONDITION, f"queue {request.name!r} is not empty")
+            raise Refusal(Cause.PRECONDITION, f"queue {said(request.name)} is not empty")
         await self._drop(queue)
         return waiting
 
@@ -234,7 +237,7 @@ class QueueRegistry(ExchangeRegistry):
         await self._meet(request.queue)
         queue = self.find(request.queue, conn)
         exchange = self._known_exchange(request.exchange)
-        if not exchange.name:
+        if not local_name(exchange.name):
             raise Refusal(Cause.FORBIDDEN, "every queue is bound to the default exchange, by its name alone")
         binding = Binding(exchange=exchange.name, routing_key=request.routing_key, arguments=dict(request.arguments))
         check_binding(exchange, binding)
@@ -242,7 +245,7 @@ class QueueRegistry(ExchangeRegistry):
         if (queue.definition.name, binding.identity) in self._bound.get(exchange.name, {}):
             return
         if len(bindings) >= BINDINGS_COUNT_MAX:
-            raise Refusal(Cause.QUOTA, f"queue {request.queue!r} has {BINDINGS_COUNT_MAX} bindings already")
+            raise Refusal(Cause.QUOTA, f"queue {said(request.queue)} has {BINDINGS_COUNT_MAX} bindings already")
         await self._change_bindings(queue, (*bindings, binding))
 
     async def unbind(self, conn: Connection, request: UnbindQueue) -> None:
@@ -255,7 +258,7 @@ class QueueRegistry(ExchangeRegistry):
         if queue is None or request.queue in self._doomed:
             return
         check_access(conn, queue)
-        if not request.exchange:
+        if not local_name(request.exchange):
             raise Refusal(Cause.FORBIDDEN, "no queue can be unbound from the default exchange")
         gone = Binding(
             exchange=request.exchange, routing_key=request.routing_key, arguments=dict(request.arguments)
@@ -274,7 +277,7 @@ def _check_same_queue(queue: Queue, request: DeclareQueue) -> None:
     """
     if queue.definition.exclusive != request.exclusive:
         is_ = "exclusive" if queue.definition.exclusive else "not exclusive"
-        raise Refusal(Cause.CONFLICT, f"queue {request.name!r} is {is_}, and was declared otherwise now")
+        raise Refusal(Cause.CONFLICT, f"queue {said(request.name)} is {is_}, and was declared otherwise now")
     names = ("auto_delete",) if request.exclusive else ("durable", "auto_delete")
     check_same("queue", request.name, queue.definition, request, names)
     for name in COMPARED:

@@ -10,8 +10,8 @@ from typing import TypeAlias
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.shared import SharedName
 from gateway.queues.bindings import QueueDefinition
+from gateway.queues.queue import Queue
 from gateway.queues.registry import QueueRegistry
-from gateway.queues.topology import Queue
 
 # Asks whether a queue may be removed: None when it has members, else what has to be as it is for that to stay so.
 Unless: TypeAlias = Callable[[], Awaitable[Mapping[str, int] | None]]

@@ -1,25 +1,33 @@
 """The exchanges, queues and bindings that are known here: loaded, followed where other proxies change them, routed."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping
-from typing import Any, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Coroutine, Hashable, Iterable
+from typing import Any, TypeVar
 
 import msgspec
 
 from controller.api.client import ControllerClient
 from gateway.domain.errors import Cause, Refusal
+from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost, split_name, vhost_of
 from gateway.ownership.owners import Owned, Owners, Taken
 from gateway.port.adapter import Random
-from gateway.port.queues import exchange_level
-from gateway.queues.bindings import PREDECLARED, Binding, Exchange, QueueDefinition, binding_predicate, patterns
+from gateway.port.queues import exchange_root
+from gateway.queues.bindings import (
+    Binding,
+    Exchange,
+    QueueDefinition,
+    binding_predicate,
+    patterns,
+    predeclared,
+)
 from gateway.queues.consumer_counts import ConsumerCounts
 from gateway.queues.definitions import Changed, Definitions, LocalDefinitions, SharedDefinitions, StoredDefinition
 from gateway.queues.leaving.policies import Policies
 from gateway.queues.leaving.rules import NO_RULES, QueueRules
 from gateway.queues.pump import Connection, Pump
+from gateway.queues.queue import Queue, QueueRouter, check_access, no_queue
 from gateway.queues.queue_garbage import QueueGarbage
 from store.api.client import StoreClient
-from store.api.message import Message
 from store.base import logs
 from store.format.frame import QueueNumber
 from store.format.queue_config import QueueConfig
@@ -28,6 +36,7 @@ CLAIM_S = 3.0  # that another proxy may take to make or to remove a queue of a n
 CLAIM_RETRY_S = 0.02
 TRIES_COUNT_MAX = 16  # of one change, while other proxies change the same
 GONE_COUNT_MAX = 10_000  # names of what is gone that are remembered, for what arrives late
+VHOSTS_COUNT_MAX = 1_000  # 0.5 KB each, and 30 us when one is made
 PREFIX = "queues/"  # of the names that are owned
 
 ELSEWHERE = -1  # no connection of this process
@@ -38,65 +47,6 @@ log = logs.get(__name__)
 
 
 T = TypeVar("T")
-Predicate: TypeAlias = Callable[[Message], bool]
-
-
-class QueueRouter(Protocol):
-    """The interface to the router that named queues need."""
-
-    def bind(
-        self,
-        pattern: str,
-        queue: int,
-        predicate: Predicate | None = None,
-        *,
-        key: Hashable,
-        group: int = 0,
-        exchange: str | None = None,
-    ) -> None:
-        """From now on put messages of matching addresses, of an exchange, in a queue, which lies in a store group."""
-
-    def link(
-        self, pattern: str, target: str, predicate: Predicate | None = None, *, key: Hashable, exchange: str
-    ) -> None:
-        """From now on route messages of matching addresses of an exchange through the exchange `target` too."""
-
-    def unbind(self, key: Hashable) -> None:
-        """Ends a binding or a link."""
-
-    def set_exchanges(self, names: Collection[str], internal: Collection[str], alternates: Mapping[str, str]) -> None:
-        """Sets the exchanges there are, and which of them are internal, as address levels; alternates by name."""
-
-    def named_queues(self, message: Message) -> list[int]:
-        """The named queues a message would be put in."""
-
-
-class Queue:
-    """A queue that exists."""
-
-    __slots__ = ("definition", "members", "number", "owned", "owner", "pump", "revision", "rules")
-
-    def __init__(
-        self, definition: QueueDefinition, owner: int | None, pump: Pump, revision: int, rules: QueueRules
-    ) -> None:
-        self.definition = definition
-        self.number = QueueNumber(definition.number)
-        self.owner = owner  # the connection that alone may use it
-        self.rules = rules
-        self.pump = pump
-        self.revision = revision  # of its definition, of what several proxies share
-        self.owned: Owned | None = None  # its name, while this process keeps it
-        self.members: set[int] = set()  # of a shared subscription: the connections of this process that may use it
-
-    @property
-    def shared(self) -> bool:
-        """Returns whether it is a shared subscription's queue, which its members alone may use."""
-        return bool(self.definition.pattern)
-
-    @property
-    def lasting(self) -> bool:
-        """Returns whether it survives a restart."""
-        return self.definition.durable and self.owner is None
 
 
 class Topology:
@@ -135,7 +85,8 @@ class Topology:
         self._added = added
         self._dropped = dropped
         self._unfinished = unfinished
-        self._exchanges = dict(PREDECLARED)
+        self.vhosts: dict[str, None] = {}
+        self._exchanges: dict[str, Exchange] = {}
         self._revisions: dict[str, int] = {}  # of the definitions of exchanges
         self._gone: dict[tuple[str, bool], int] = {}  # when definitions were removed, newest last
         self._bound: dict[str, dict[tuple[str, Hashable], None]] = {}  # by exchange: (queue, binding's identity)
@@ -147,6 +98,8 @@ class Topology:
         self._doomed: dict[str, None] = {}  # queues to be removed as soon as the store lets us: nobody can use them
         self._idle: dict[str, None] = {}  # exchanges of which that is true
         self._changing = asyncio.Lock()  # one change at a time
+        for vhost in (DEFAULT_VHOST, *policies.vhosts):
+            self._know_vhost(vhost)
 
     async def load(self) -> None:
         """Loads what was declared durable, and clears away what was not."""
@@ -164,6 +117,8 @@ class Topology:
     async def _take_stock(self) -> None:
         """Loads what there is, and only that."""
         async with self._changing:
+            for vhost in await self._definitions.vhosts():
+                self._know_vhost(vhost)
             there: set[tuple[str, bool]] = set()
             bound: list[Exchange] = []
             async for found in self._definitions.load():
@@ -200,9 +155,11 @@ class Topology:
             if revision > known and (known or queue is not None):
                 await self._vanish(name, exchange=exchange)
                 self._went(name, revision, exchange=exchange)
-        elif revision <= max(known, self._gone.get((name, exchange), 0)):
             return
-        elif isinstance(definition, Exchange):
+        if revision <= max(known, self._gone.get((name, exchange), 0)):
+            return
+        self._know_vhost(vhost_of(name))
+        if isinstance(definition, Exchange):
             self._revisions[name] = revision
             self._set_exchange(definition)
             self._tell_exchanges()
@@ -257,7 +214,7 @@ class Topology:
         found = await self._definitions.find(name, exchange=exchange)
         if found is not None:
             await self._learn(found)
-        elif name not in PREDECLARED or not exchange:
+        elif not exchange or name not in predeclared(vhost_of(name)):
             await self._vanish(name, exchange=exchange)
 
     async def _claim(self, name: str) -> Owned:
@@ -291,19 +248,44 @@ class Topology:
         check_access(conn, queue)
         return queue
 
+    # ---- virtual hosts
+
+    async def has_vhost(self, vhost: str) -> bool:
+        """Returns whether there is a virtual host, which was made elsewhere perhaps. Raises `StoreError`."""
+        if vhost not in self.vhosts and self._definitions.shared and vhost in await self._definitions.vhosts():
+            self._know_vhost(vhost)
+        return vhost in self.vhosts
+
+    async def make_vhost(self, vhost: str) -> None:
+        """Makes a virtual host, unless it is there. Raises `Refusal` (QUOTA), `StoreError`."""
+        async with self._changing:
+            if not await self.has_vhost(vhost):
+                if len(self.vhosts) >= VHOSTS_COUNT_MAX:
+                    raise Refusal(Cause.QUOTA, f"there are {VHOSTS_COUNT_MAX} virtual hosts already")
+                await self._definitions.add_vhost(vhost)
+                self._know_vhost(vhost)
+
+    def _know_vhost(self, vhost: str) -> None:
+        """A virtual host is there, and with it the exchanges that each of them has."""
+        if vhost not in self.vhosts:
+            self.vhosts[vhost] = None
+            self._exchanges |= predeclared(vhost)
+            self._tell_exchanges()
+
     # ---- what is known
 
     def _tell_exchanges(self) -> None:
         every = self._exchanges.values()
         self._router.set_exchanges(
-            [exchange_level(one.name) for one in every],
-            [exchange_level(one.name) for one in every if one.internal],
+            [exchange_root(one.name) for one in every],
+            [exchange_root(one.name) for one in every if one.internal],
             {one.name: alternate for one in every if (alternate := self._alternate(one)) is not None},
         )
 
     def _alternate(self, exchange: Exchange) -> str | None:
         """Returns the exchange for what no binding of an exchange takes."""
-        return self._policies.alternate(exchange.name) if exchange.alternate is None else exchange.alternate
+        name = self._policies.alternate(exchange.name) if exchange.alternate is None else exchange.alternate
+        return None if name is None else in_vhost(vhost_of(exchange.name), name)
 
     def _set_exchange(self, exchange: Exchange) -> None:
         """An exchange is there, or has other bindings; those of exchanges that are gone are left out."""
@@ -352,8 +334,7 @@ class Topology:
         self._linked.get(binding.exchange, {}).pop((target, binding.identity), None)
 
     def _add(self, definition: QueueDefinition, owner: int | None, revision: int) -> Queue:
-        rules = self._policies.rules(definition.name, definition.arguments) if not definition.pattern else NO_RULES
-        queue = Queue(definition, owner, self._new_pump(definition), revision, rules)
+        queue = Queue(definition, owner, self._new_pump(definition), revision, self._rules(definition))
         self.queues[definition.name] = self.by_number[definition.number] = queue
         if owner is not None and owner != ELSEWHERE:
             self._owned.setdefault(owner, {})[definition.name] = None
@@ -364,6 +345,16 @@ class Topology:
             self._router.bind(definition.pattern, queue.number, key=_share_key(definition), group=definition.group)
         self._added(queue)
         return queue
+
+    def _rules(self, definition: QueueDefinition) -> QueueRules:
+        """Returns the rules of a queue; its dead-letter exchange is one of its own virtual host."""
+        if definition.pattern:
+            return NO_RULES
+        rules = self._policies.rules(definition.name, definition.arguments)
+        if rules.dead_letter_exchange is None:
+            return rules
+        exchange = in_vhost(vhost_of(definition.name), rules.dead_letter_exchange)
+        return msgspec.structs.replace(rules, dead_letter_exchange=exchange)
 
     async def _remove(self, queue: Queue) -> None:
         """A queue is gone: nothing goes there, and nobody is delivered anything of it."""
@@ -423,22 +414,10 @@ def _bindings_of(definition: QueueDefinition) -> tuple[Binding, ...]:
     """All bindings of a queue: the default exchange knows it by its name, unless it is a shared subscription's."""
     if definition.pattern:
         return ()
-    return (Binding(exchange="", routing_key=definition.name), *definition.bindings)
+    vhost, name = split_name(definition.name)
+    return (Binding(exchange=in_vhost(vhost, ""), routing_key=name), *definition.bindings)
 
 
 def _share_key(definition: QueueDefinition) -> Hashable:
     """By what the router knows the filter of a shared subscription."""
     return definition.name, "shared"
-
-
-def no_queue(name: str) -> Refusal:
-    """Returns the refusal for a queue that does not exist."""
-    return Refusal(Cause.NOT_FOUND, f"no queue {name!r}")
-
-
-def check_access(conn: Connection, queue: Queue) -> None:
-    """Raises `Refusal`: CONFLICT for another connection's own queue, FORBIDDEN for a shared subscription's."""
-    if queue.shared and conn.id not in queue.members:
-        raise Refusal(Cause.FORBIDDEN, f"queue {queue.definition.name!r} is a shared subscription's")
-    if queue.owner not in (None, conn.id):
-        raise Refusal(Cause.CONFLICT, f"queue {queue.definition.name!r} belongs to another connection")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gateway.domain.keys import kv_key
 from gateway.ownership.owners import Owners
 from gateway.queues.consumer_counts import ConsumerCounts
-from gateway.queues.topology import Queue
+from gateway.queues.queue import Queue
 from store.api.client import StoreClient
 
 USES = "amqp/uses"

@@ -7,7 +7,10 @@ checked.
 from typing import Any
 
 from gateway.domain.access import Permissions
-from gateway.domain.address import exchange_address, group_address, key_address, queue_address
+from gateway.domain.access_settings import ACTIONS
+from gateway.domain.address import group_address, key_address
+from gateway.domain.errors import Cause, Refusal
+from gateway.domain.vhosts import DEFAULT_VHOST, exchange_address, in_vhost, queue_address, vhost_address, vhost_of
 from gateway.port.adapter import (
     Consume,
     FindMessages,
@@ -36,6 +39,7 @@ from gateway.port.queues import (
     DeleteExchange,
     DeleteQueue,
     GetMessage,
+    OpenVhost,
     PurgeQueue,
     UnbindExchange,
     UnbindQueue,
@@ -74,12 +78,23 @@ def finds(_hub: Hub, permissions: Permissions, request: FindMessages) -> None:
         permissions.check("subscribe", request.address)
 
 
+def opens_vhost(_hub: Hub, permissions: Permissions, request: OpenVhost) -> None:
+    """Needs some right within the virtual host; everybody may open "/"."""
+    access = permissions.access
+    pattern = f"{vhost_address(request.name)}/#"
+    if request.name == DEFAULT_VHOST or access is None or any(access.reaches(one, pattern) for one in ACTIONS):
+        return
+    permissions.refusal("subscribe", pattern)  # is counted; the words are RabbitMQ's
+    name = permissions.identity.name
+    raise Refusal(Cause.FORBIDDEN, f"access to vhost '{request.name}' refused for user '{name}'")
+
+
 def declares_exchange(_hub: Hub, permissions: Permissions, request: DeclareExchange) -> None:
     """Needs the right to manage the exchange; to lead what it cannot route to an alternate, as to bind that to it."""
     _manages(permissions, exchange_address(request.name), passive=request.passive)
     alternate = request.arguments.get(ALTERNATE)
     if isinstance(alternate, str) and not request.passive:
-        permissions.check("manage", exchange_address(alternate))
+        permissions.check("manage", exchange_address(in_vhost(vhost_of(request.name), alternate)))
         for pattern in patterns(Exchange(name=request.name, kind="fanout"), ""):
             permissions.check_all("subscribe", pattern)
 
@@ -105,6 +120,7 @@ def declares_queue(_hub: Hub, permissions: Permissions, request: DeclareQueue) -
     _manages(permissions, queue_address(request.name), passive=request.passive)
     exchange, key = request.arguments.get(DEAD_LETTER_EXCHANGE), request.arguments.get(DEAD_LETTER_KEY)
     if isinstance(exchange, str) and not request.passive:
+        exchange = in_vhost(vhost_of(request.name), exchange)
         permissions.check("subscribe", queue_address(request.name))
         if isinstance(key, str):
             permissions.check("publish", address_of(exchange, key))

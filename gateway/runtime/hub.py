@@ -36,7 +36,7 @@ from gateway.port.adapter import (
 from gateway.publishing import topic_settings
 from gateway.publishing.directory import Directory
 from gateway.publishing.ingest import Ingest
-from gateway.publishing.router import AMQP_TOPIC, Router, TopicRule
+from gateway.publishing.router import AMQP_TOPICS, Router, TopicRule
 from gateway.publishing.timer_secrets import TimerSecrets
 from gateway.publishing.topic_settings import TopicSettings
 from gateway.publishing.topic_shares import UsedShares
@@ -447,7 +447,7 @@ class ProcessHub(StreamHub):
             if not self._config.topics.auto_create:
                 refusal = Refusal(Cause.NOT_FOUND, f"there is no topic {name!r}")
             else:
-                await self.controller.do(CreateTopic(name=name, creator="" if name == AMQP_TOPIC else creator))
+                await self.controller.do(CreateTopic(name=name, creator="" if name in AMQP_TOPICS else creator))
         except TopicLimit as full:
             refusal = self._used_shares.note(creator, Refusal(Cause.QUOTA, str(full)))
         except ControllerError as refused:

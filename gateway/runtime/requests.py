@@ -82,6 +82,7 @@ from gateway.port.queues import (
     DeleteExchange,
     DeleteQueue,
     GetMessage,
+    OpenVhost,
     PurgeQueue,
     UnbindExchange,
     UnbindQueue,
@@ -325,6 +326,7 @@ REQUESTS: Mapping[type[Request[Any]], Served] = dict(
         _served(Retained, _retained, rights.reads_filter),
         _served(FindMessages, _find_messages, rights.finds, on_grid=True),
         _served(ListAddresses, _list_addresses, rights.own, on_grid=True),  # it gets those that it may read
+        _served(OpenVhost, _queues(lambda queues: queues.registry.open_vhost), rights.opens_vhost),
         _served(DeclareExchange, _queues(lambda queues: queues.registry.declare_exchange), rights.declares_exchange),
         _served(DeleteExchange, _queues(lambda queues: queues.registry.delete_exchange), rights.manages_exchange),
         _served(DeclareQueue, _queues(lambda queues: queues.declare), rights.declares_queue),

@@ -340,12 +340,13 @@ def hide(served: Served) -> None:
     for _ in range(3):
         channel.basic_publish("closed-x", "k", b"x")
     channel.connection.close()
+    served.do(served.gateway.hub.queues.registry.make_vhost("closed"))
 
 
-def amqp(served: Served, name: str) -> pika.BlockingConnection:
+def amqp(served: Served, name: str, vhost: str = "/") -> pika.BlockingConnection:
     credentials = pika.PlainCredentials(name, "a secret")
     return pika.BlockingConnection(
-        pika.ConnectionParameters("127.0.0.1", served.ports["amqp"], credentials=credentials)
+        pika.ConnectionParameters("127.0.0.1", served.ports["amqp"], vhost, credentials=credentials)
     )
 
 
@@ -371,7 +372,9 @@ def masked(answer: httpx.Response) -> tuple[int, list[tuple[str, str]], str]:
 
 def amqp_answers(served: Served, name: str) -> list[str]:
     """Returns the codes that the channel is closed with, method by method."""
-    found, connection = [], amqp(served, name)
+    with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match=r"\(530\)") as refused:
+        amqp(served, name, "closed")
+    found, connection = [str(refused.value)], amqp(served, name)
     for method, work in (*AMQP.items(), *(("more", one) for one in AMQP_MORE)):
         if work is None:
             continue

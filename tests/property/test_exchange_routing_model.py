@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.api.client import Topic
-from gateway.port.queues import address_of, exchange_level
+from gateway.port.queues import address_of, exchange_root
 from gateway.publishing.router import Router
 from gateway.queues.bindings import Binding, Exchange, binding_predicate, patterns
 from store.api.message import Message
@@ -96,7 +96,7 @@ def test_routing_equals_a_recursive_model(kinds, alternates, changes, copies):
     kinds["amq.topic"] = "topic"
     exchanges = {name: Exchange(name=name, kind=kind) for name, kind in kinds.items()}
     router = Router(Controller())
-    router.set_exchanges([exchange_level(name) for name in NAMES], (), alternates)
+    router.set_exchanges([exchange_root(name) for name in NAMES], (), alternates)
     router.bind("k", 900, key="shared")  # a shared subscription: its address alone counts
     bound: list[Any] = []
     for adding, binding in changes:

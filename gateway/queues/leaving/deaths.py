@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gateway.domain.vhosts import local_name
 from gateway.port.queues import COPY_KEYS, DEATHS, EXPIRATION, PROPERTIES, PROPERTIES_BEFORE, address_of, routing_of
 from store.api.message import COPIES, Message
 
@@ -44,10 +45,13 @@ def dead_letter(
 ) -> Message:
     """Returns the message that is published to a dead-letter exchange for one that leaves a queue.
 
-    It has the routing keys that it had unless the queue says another one, and expires no more.
+    It has the routing keys that it had unless the queue says another one, and expires no more. `queue` and `exchange`
+    are names inside the gateway; the account has them as their virtual host calls them.
     """
+    queue = local_name(queue)
     own: dict[str, Any] = dict((message.native or {}).get(_AMQP) or {})
     source, key = routing_of(message.address)
+    source = local_name(source)
     entry = {"count": 1, "reason": reason, "queue": queue, "time": now_ms // 1000, "exchange": source}
     entry["routing-keys"] = [key, *own.get(COPY_KEYS, ())]
     expiration = own.pop(EXPIRATION, None)

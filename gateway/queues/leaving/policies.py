@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.domain.errors import Refusal
+from gateway.domain.vhosts import DEFAULT_VHOST, check_vhost, split_name
 from gateway.queues.leaving.rules import QueueRules, check_queue_arguments, rules_of
 
 ALTERNATE: Final = "alternate-exchange"
@@ -25,6 +26,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[[queues.policies]]` and `[[queues.operator_policies]]`: rules for queues and exchanges by their names."""
 
     name: Annotated[_Name, Meta(description="names it in messages")]
+    vhost: Annotated[str, Meta(description="the virtual host whose queues and exchanges it is for")] = DEFAULT_VHOST
     pattern: Annotated[str, Meta(description="a regular expression that is found in the names that it is for")]
     apply_to: Annotated[
         Literal["queues", "exchanges", "all"], Meta(description="what it is for: queues, exchanges, or all")
@@ -37,8 +39,11 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueuesConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[queues]`: rules for named queues and exchanges that their declarations do not say."""
+    """`[queues]`: virtual hosts, and rules for named queues and exchanges that their declarations do not say."""
 
+    vhosts: Annotated[
+        tuple[str, ...], Meta(description='virtual hosts besides "/"; what is in one stays when it is taken out')
+    ] = ()
     policies: tuple[PolicyConfig, ...] = ()
     operator_policies: tuple[PolicyConfig, ...] = ()
 
@@ -48,6 +53,7 @@ class Policies:
 
     def __init__(self, config: QueuesConfig, *, creates_topics: bool = True) -> None:
         self.creates_topics = creates_topics
+        self.vhosts = config.vhosts
         self._users = _sorted(config.policies)
         self._operators = _sorted(config.operator_policies)
 
@@ -78,14 +84,20 @@ def _sorted(policies: Sequence[PolicyConfig]) -> list[tuple[re.Pattern[str], Pol
 
 def _of(policies: Sequence[tuple[re.Pattern[str], PolicyConfig]], name: str, kind: str) -> Mapping[str, Any]:
     """Returns the definition of the first policy for a name, which is empty where there is none."""
+    vhost, local = split_name(name)
     for pattern, policy in policies:
-        if policy.apply_to in {kind, "all"} and pattern.search(name):
+        if policy.vhost == vhost and policy.apply_to in {kind, "all"} and pattern.search(local):
             return policy.definition
     return {}
 
 
 def policy_mistakes(config: QueuesConfig) -> Iterator[tuple[str, str]]:
-    """Yields the mistakes of policies: the key, and what to write."""
+    """Yields the mistakes of virtual hosts and policies: the key, and what to write."""
+    for vhost in config.vhosts:
+        try:
+            check_vhost(vhost)
+        except ValueError as error:
+            yield "queues.vhosts", str(error)
     for section, policies, known in (
         ("policies", config.policies, (*_LIMITS, *_OTHERS, ALTERNATE)),
         ("operator_policies", config.operator_policies, _LIMITS),

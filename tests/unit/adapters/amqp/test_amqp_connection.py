@@ -8,7 +8,9 @@ from pamqp.commands import Basic, Channel, Connection, Exchange, Queue
 from adapters.amqp import AmqpOptions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
+from gateway.domain.vhosts import in_vhost, split_name
 from gateway.port.adapter import Close, Publish
+from gateway.port.queues import OpenVhost, QueueInfo, address_of
 from tests.support.amqp.amqp_peer import HEADER, Peer, encoded, publish
 
 GOOD_BYE = Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
@@ -125,12 +127,66 @@ def test_zero_leaves_the_limits_to_us():
     assert peer.conn.deadline_ms() is None
 
 
-def test_there_is_one_vhost():
+def opening(vhost):
+    """Return a connection that has asked for a virtual host, and what it asks the gateway."""
     peer = Peer()
     peer.complete(peer.start(), Principal(name="guest"))
     peer.frames()
-    peer.send(Connection.TuneOk(), Connection.Open(virtual_host="other"))
-    closed_with(peer, 530)
+    handshake = encoded(0, Connection.TuneOk(), Connection.Open(virtual_host=vhost))
+    (asked,) = peer.feed(handshake + encoded(1, Channel.Open()))
+    assert asked.request == OpenVhost(name=vhost)
+    assert peer.methods() == []  # neither is answered before the gateway says that there is one
+    return peer, asked
+
+
+@pytest.mark.parametrize("cause", [Cause.NOT_FOUND, Cause.FORBIDDEN])
+def test_a_vhost_that_nobody_may_open_is_not_allowed(cause):
+    peer, asked = opening("other")
+    peer.refuse(asked, Refusal(cause, "vhost other not found"))
+    assert "vhost other not found" in closed_with(peer, 530).reply_text
+
+
+def test_a_vhost_is_opened_once_the_gateway_says_so():
+    peer, asked = opening("shop")
+    peer.complete(asked)
+    assert [type(one) for one in peer.methods()] == [Connection.OpenOk, Channel.OpenOk]
+
+
+def test_names_of_a_vhost_are_its_own():
+    peer, asked = opening("a/b")
+    peer.complete(asked)
+    peer.methods()
+    (asked,) = peer.send(Queue.Declare(queue="q"), channel=1)
+    assert asked.request.name == "amq.vhost/a%2Fb/q"
+    peer.complete(asked, QueueInfo(name="amq.vhost/a%2Fb/q", messages=0, consumers=0))
+    assert peer.one(Queue.DeclareOk).queue == "q"
+    (asked,) = peer.send(Queue.Bind(queue="", exchange="amq.topic", routing_key="k.#"), channel=1)
+    assert (asked.request.queue, asked.request.exchange) == ("amq.vhost/a%2Fb/q", "amq.vhost/a%2Fb/amq.topic")
+    peer.complete(asked)
+    peer.one(Queue.BindOk)
+    peer.publish("amq.topic", "k.l", b"1")
+    peer.publish("", "q", b"2")
+    roots = "$vhost/a%2Fb/amqp/amq.topic/k/l", "$vhost/a%2Fb/amqp//q"
+    assert tuple(one.address for one in peer.published()) == roots
+
+
+def test_what_one_vhost_publishes_to_is_not_remembered_for_another():
+    first, asked = opening("one")
+    first.complete(asked)
+    second = Peer().open()
+    for peer in (first, second, first, second):
+        peer.publish("orders", "new", b"1")
+    assert {one.address for one in first.published()} == {"$vhost/one/amqp/orders/new"}
+    assert {one.address for one in second.published()} == {"$amqp/orders/new"}
+
+
+def test_no_name_of_the_default_vhost_reaches_into_another():
+    peer = Peer().open()
+    inside = in_vhost("shop", "q")
+    (asked,) = peer.send(Queue.Declare(queue=inside, passive=True), channel=1)
+    assert asked.request.name != inside
+    assert split_name(asked.request.name) == ("/", inside)
+    assert not address_of(asked.request.name, "k").startswith("$vhost/")
 
 
 def test_a_handshake_takes_no_longer_than_it_may():

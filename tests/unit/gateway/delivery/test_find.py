@@ -223,7 +223,7 @@ async def test_addresses_that_the_router_meets_are_listed(store):
     router = Router(controller)
     directory = Directory(store, spawn=lambda work: tasks.append(asyncio.ensure_future(work)))
     router.met = directory.offer
-    router.set_exchanges(["x"])
+    router.set_exchanges(["$amqp/x"])
     controller.found["$amqp"] = Topic(name="$amqp", queues=(90,), config={})
     for address in ("t/b", "t/a", "t/a", "gone/1", "$amqp/x/k", "t/" + "a" * 300):
         router.resolve(address)

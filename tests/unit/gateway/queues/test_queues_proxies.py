@@ -8,6 +8,7 @@ import pytest
 from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
+from gateway.domain.vhosts import in_vhost
 from gateway.ownership.cluster_owners import ClusterOwners
 from gateway.port.queues import (
     BindExchange,
@@ -17,6 +18,7 @@ from gateway.port.queues import (
     DeleteExchange,
     DeleteQueue,
     GetMessage,
+    OpenVhost,
     UnbindExchange,
     UnbindQueue,
     address_of,
@@ -416,3 +418,21 @@ async def test_a_message_that_expires_is_moved_by_one_of_the_proxies(two):
     await one.queues.keeper.look_after(number)
     assert (await one.declare(one.conn(), "dead", passive=True)).messages == 20
     assert (await one.declare(one.conn(), "q", passive=True)).messages == 0
+
+
+async def test_a_vhost_that_one_proxy_makes_is_known_to_all(cluster):
+    await cluster.controller.do(CreateTopic(name="$vhost"))
+    await cluster.controller.do(CreateTopic(name="a"))
+    one, two = await cluster.proxy(), await cluster.proxy()
+    await one.queues.registry.make_vhost("shop")
+    await two.ask(OpenVhost(name="shop"))
+    await one.ask(DeclareQueue(name=in_vhost("shop", "q")))
+    bind = BindQueue(queue=in_vhost("shop", "q"), exchange=in_vhost("shop", "amq.topic"), routing_key="#")
+    await two.ask(bind)
+    third = await cluster.proxy()
+    for proxy in (one, two, third):
+        await until(lambda proxy=proxy: proxy.routes(in_vhost("shop", "amq.topic"), "a.b"))
+        assert not proxy.routes("amq.topic", "a.b")
+    with pytest.raises(Refusal) as refused:
+        await two.ask(OpenVhost(name="other"))
+    assert refused.value.cause is Cause.NOT_FOUND

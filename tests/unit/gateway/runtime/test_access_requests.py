@@ -5,6 +5,7 @@ import pytest
 from gateway.domain.access import Identity, Permissions, Rules
 from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.errors import Cause, Refusal
+from gateway.domain.vhosts import in_vhost
 from gateway.port.adapter import Consume, ConsumerId, FindMessages, LastValue, ListAddresses, Request, Token
 from gateway.port.groups import DeleteGroup, ListGroups, PollGroup
 from gateway.port.kv import CountKeys, GetKey, ListKeys, RemoveKey, StoreKey, TransactKeys, WatchKeys
@@ -15,6 +16,7 @@ from gateway.port.queues import (
     DeleteExchange,
     DeleteQueue,
     GetMessage,
+    OpenVhost,
     PurgeQueue,
     UnbindQueue,
 )
@@ -95,6 +97,10 @@ def test_a_request_that_nobody_has_thought_of_is_refused():
         (PurgeQueue(name="q"), "manage:$queue/q"),
         (UnbindQueue(queue="q", exchange="amq.topic", routing_key="a"), "manage:$queue/q"),
         (GetMessage(queue="q"), "subscribe:$queue/q"),
+        (DeclareQueue(name=in_vhost("shop", "q")), "manage:$vhost/shop/queue/q"),
+        (DeclareQueue(name=in_vhost("shop", "")), "manage:$vhost/shop/queue/amq.gen/#"),
+        (DeclareExchange(name=in_vhost("shop", "x"), kind="topic"), "manage:$vhost/shop/exchange/x"),
+        (GetMessage(queue=in_vhost("shop", "q")), "subscribe:$vhost/shop/queue/q"),
         (GetKey(key="a/b", namespace="n"), "subscribe:$kv/n/a/b"),
         (StoreKey(key="a", value=b"", namespace="n"), "publish:$kv/n/a"),
         (RemoveKey(key="a", namespace="n"), "publish:$kv/n/#"),
@@ -190,3 +196,10 @@ def test_consuming():
     with pytest.raises(Refusal):
         access_requests.check_consume(permissions("subscribe:$queue/q"), consume("other"))
     access_requests.check_consume(permissions(), consume("$share/g/a"))  # each filter is refused by itself
+
+
+@pytest.mark.parametrize("some", ["subscribe:$vhost/shop/queue/q", "publish:$vhost/+/amqp/x/#", "manage:$vhost/shop/#"])
+def test_any_right_in_a_vhost_opens_it(some):
+    assert may(OpenVhost(name="shop"), some)
+    assert may(OpenVhost(name="/"))
+    assert not may(OpenVhost(name="shop"), "all:#", "manage:$queue/#", "publish:$amqp/#", "manage:$vhost/shops/#")

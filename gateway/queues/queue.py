@@ -1,0 +1,86 @@
+"""A named queue of this process, who may use it, and the router as queues see it."""
+
+from collections.abc import Callable, Collection, Hashable, Mapping
+from typing import Protocol, TypeAlias
+
+from gateway.domain.errors import Cause, Refusal
+from gateway.domain.vhosts import said
+from gateway.ownership.owners import Owned
+from gateway.queues.bindings import QueueDefinition
+from gateway.queues.leaving.rules import QueueRules
+from gateway.queues.pump import Connection, Pump
+from store.api.message import Message
+from store.format.frame import QueueNumber
+
+Predicate: TypeAlias = Callable[[Message], bool]
+
+
+class QueueRouter(Protocol):
+    """The interface to the router that named queues need."""
+
+    def bind(
+        self,
+        pattern: str,
+        queue: int,
+        predicate: Predicate | None = None,
+        *,
+        key: Hashable,
+        group: int = 0,
+        exchange: str | None = None,
+    ) -> None:
+        """From now on put messages of matching addresses, of an exchange, in a queue, which lies in a store group."""
+
+    def link(
+        self, pattern: str, target: str, predicate: Predicate | None = None, *, key: Hashable, exchange: str
+    ) -> None:
+        """From now on route messages of matching addresses of an exchange through the exchange `target` too."""
+
+    def unbind(self, key: Hashable) -> None:
+        """Ends a binding or a link."""
+
+    def set_exchanges(self, names: Collection[str], internal: Collection[str], alternates: Mapping[str, str]) -> None:
+        """Sets the exchanges there are, and which of them are internal, by their roots; alternates by name."""
+
+    def named_queues(self, message: Message) -> list[int]:
+        """The named queues a message would be put in."""
+
+
+class Queue:
+    """A queue that exists."""
+
+    __slots__ = ("definition", "members", "number", "owned", "owner", "pump", "revision", "rules")
+
+    def __init__(
+        self, definition: QueueDefinition, owner: int | None, pump: Pump, revision: int, rules: QueueRules
+    ) -> None:
+        self.definition = definition
+        self.number = QueueNumber(definition.number)
+        self.owner = owner  # the connection that alone may use it
+        self.rules = rules
+        self.pump = pump
+        self.revision = revision  # of its definition, of what several proxies share
+        self.owned: Owned | None = None  # its name, while this process keeps it
+        self.members: set[int] = set()  # of a shared subscription: the connections of this process that may use it
+
+    @property
+    def shared(self) -> bool:
+        """Returns whether it is a shared subscription's queue, which its members alone may use."""
+        return bool(self.definition.pattern)
+
+    @property
+    def lasting(self) -> bool:
+        """Returns whether it survives a restart."""
+        return self.definition.durable and self.owner is None
+
+
+def no_queue(name: str) -> Refusal:
+    """Returns the refusal for a queue that does not exist."""
+    return Refusal(Cause.NOT_FOUND, f"no queue {said(name)}")
+
+
+def check_access(conn: Connection, queue: Queue) -> None:
+    """Raises `Refusal`: CONFLICT for another connection's own queue, FORBIDDEN for a shared subscription's."""
+    if queue.shared and conn.id not in queue.members:
+        raise Refusal(Cause.FORBIDDEN, f"queue {queue.definition.name!r} is a shared subscription's")
+    if queue.owner not in (None, conn.id):
+        raise Refusal(Cause.CONFLICT, f"queue {said(queue.definition.name)} belongs to another connection")
