@@ -71,8 +71,7 @@ class ReplicaCore:
     `epochs` and `promised` are what `EpochFile.load` gave (nothing was saved: an empty list and 0). All of the log from
     `first` to `end` is on disk. `confirmed` is what is known to be: where the views are, or, behind a snapshot, all of
     the log until it has come to where they are. With `unclean_election` a master that lacks what was confirmed is
-    followed all the same, by way of a snapshot; otherwise such a replica stands still until somebody looks at it,
-    because the cluster has lost what it acknowledged.
+    followed all the same, by way of a snapshot; otherwise such a replica stands still, as the cluster has lost that.
 
     All before `held` was on this disk once, and the views have `followed` the log so far, perhaps further than it
     reaches now. It must get back what it has lost of its end, but for what a master does not have; where the group was
@@ -288,15 +287,16 @@ class ReplicaCore:
         if at < self.confirmed:
             self._diverge(at, message.epoch)
             return
-        cut_to = min(at if at < self.end else self.reach, self._held)
+        cut_to = at if at < self.end else self.reach if self.reach < self._held else None
         kept = self.epochs.until(common.epoch) if common is not None else EpochList()
         epochs = kept.extended(self._master, at)
         self.stage = Stage.CUTTING
         unclean = self._elected_uncleanly if self._elected_uncleanly > self._unclean else 0
-        unchanged = cut_to == self._held and epochs == self.epochs and not unclean
-        self._preparing = Prepare(cut_to if cut_to < self._held else None, epochs, self.promised, unclean)
+        unchanged = cut_to is None and epochs == self.epochs and not unclean
+        self._preparing = Prepare(cut_to, epochs, self.promised, unclean)
         self._unclean = max(self._unclean, unclean)
-        self._held, self.epochs, self.end, self.flushed = cut_to, epochs, at, min(self.flushed, at)
+        self._held = min(self._held, at if at < self.end else self.reach)
+        self.epochs, self.end, self.flushed = epochs, at, min(self.flushed, at)
         if unchanged:
             self.prepared()
         else:

@@ -99,3 +99,21 @@ def test_one_that_starts_over_waits_for_all_that_it_has_acknowledged_to_the_mast
     leading.connect(2).append(4).settle()
     assert follower.core.start_over()
     assert follower.core.reach == follower.core.end == 1_400
+
+
+@pytest.mark.parametrize("held", [HELD, LogOffset(600)])
+def test_a_log_that_has_grown_since_is_cut_to_where_it_is_the_masters(held):
+    """It has more by now than it ever had when it was opened; nothing is lost of what both have."""
+    follower = Following(2, FrameLog().fill(1, 3), [(1, 0)], promised=1, held=held)
+    first = FrameLog().fill(1, 3)
+    Leading(2, first, [(1, 0)], followers=[follower]).connect(2).append(4).settle()
+    assert follower.log.end == 1_400
+    heir = FrameLog()
+    for one in first.frames[:5]:
+        heir.append(one)
+    leading = Leading(3, heir, [(1, 0), (2, 600)], followers=[follower], confirmed=LogOffset(600))
+    leading.connect(2)
+    assert follower.log.end == follower.core.end == 1_000
+    leading.append(2).settle()
+    assert follower.log.frames == heir.frames
+    assert not follower.core.lacks_end
