@@ -108,7 +108,10 @@ def test_a_group_waits_for_members_that_are_away(client):
     assert back.flags.session_present
     here.close()
     publisher.publish(topic, b"20")
-    assert back.bodies(1) == [b"20"]
+    found = []
+    while b"20" not in found:  # what was not acknowledged yet when its receiver went comes again
+        found += back.bodies(1)
+    assert set(found[:-1]) <= set(got)
 
 
 def test_a_group_that_all_have_left_keeps_nothing(client):

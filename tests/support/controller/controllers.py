@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -16,18 +15,13 @@ from controller.raft import Member, Membership, MemoryStorage, decode, encode, f
 from controller.raft.errors import StorageFailed
 from controller.remote.remote import RemoteController
 from store.rpc.credentials import CredentialFiles
+from tests.support.process.ports import free_port
 
 TICK_S = 0.01
 
 
 def now_ms():
     return time.time_ns() // 1_000_000
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 async def until(condition, timeout_s=30.0):

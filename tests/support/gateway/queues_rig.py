@@ -120,7 +120,8 @@ class QueuesRig:
             stored.set_result(outcome)
 
         self.store.log.append(UnplacedFrame.build(rows, payload), done)
-        assert isinstance(await stored, Appended)
+        outcome = await stored
+        assert isinstance(outcome, Appended), repr(outcome)
         self.queues.appended(found)
         return list(found)
 

@@ -1,8 +1,6 @@
 """Brokers of other people, as processes, for bridges to read from: mosquitto where it is installed, and amqtt's."""
 
 import asyncio
-import contextlib
-import random
 import shutil
 import signal
 import socket
@@ -11,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 from typing import ClassVar
+
+from tests.support.process.ports import free_port
 
 TIMEOUT_S = 60
 
@@ -74,15 +74,6 @@ class Amqtt(Mosquitto):
     @property
     def command(self) -> list[str]:
         return [sys.executable, __file__, str(self.port)]
-
-
-def free_port() -> int:
-    """A port of the loopback that nobody has, and that the system gives to no connection."""
-    while True:
-        port = random.randrange(10_000, 32_000)
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 async def _amqtt(port: int) -> None:

@@ -75,6 +75,11 @@ def free_offset(ports: Callable[[int], Collection[int]], *, but: Collection[int]
     raise AssertionError("no free ports")
 
 
+def free_port() -> int:
+    """Returns one port that is free, for TCP and for UDP, and claims it."""
+    return free_offset(lambda port: [port])
+
+
 def _is_free(port: int) -> bool:
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
         with socket.socket(socket.AF_INET, kind) as probe:

@@ -295,7 +295,7 @@ async def test_replicas_are_heard_elected_and_told_at_once(three):
     await until(lambda: client.group(0).master is not None)
     master = client.group(0).master
     replica = 3 - master
-    await until(lambda: all(replicas.groups[id_].master == master for id_ in (1, 2)))
+    await until(lambda: all(id_ in replicas.groups and replicas.groups[id_].master == master for id_ in (1, 2)))
     assert all(beats.connected == 3 for beats in replicas.beats.values())
     group = client.group(0)
     await client.do(

@@ -16,8 +16,8 @@ from store.base.process_errors import ConfigError
 from store.guards.rows import FENCES, epoch_in
 from store.local.local import LocalStore
 from tests.support.gateway.proxies_rig import Proxy, until
-from tests.support.mqtt.upstreams import free_port
 from tests.support.process.clock import Clock
+from tests.support.process.ports import free_port
 
 pytestmark = pytest.mark.anyio
 

@@ -25,7 +25,7 @@ def test_a_group_from_beginning_to_end(shared_gateway):
     with httpx.Client(base_url=shared_gateway.url, timeout=30) as client:
         for n in range(10):
             assert client.post("/topics/cligroups/x", params={"key": f"k{n}"}, content=b"%d" % n).status_code == 201
-        joined = client.post("/groups/cli/members", json={"topic": "cligroups"}).raise_for_status().json()
+        joined = client.post("/groups/cli/members", json={"topic": "cligroups", "ttl_s": 300}).raise_for_status().json()
         member = f"/groups/cli/members/{joined['member']}"
         got = client.get(f"{member}/messages", params={"max": 4, "wait": 5}).raise_for_status().json()
         assert len(got["messages"]) == 4

@@ -9,7 +9,8 @@ import pytest
 from controller.elections.admission import Admission
 from store.node import node as node_module
 from store.node.master_role import MasterRole
-from tests.support.controller.controllers import Controllers, free_port, until
+from tests.support.controller.controllers import Controllers, until
+from tests.support.process.ports import free_port
 from tests.support.store.node_kit import PATIENCE_S, Load, StoreGroup
 from tests.support.store.store_kit import append, bodies, frame
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 
 import grpc
@@ -18,7 +19,7 @@ from store.node.wire import SWITCH_OVER, SwitchRequest, decode, encode, open_cha
 from store.remoting import RemoteStore
 from store.replication.errors import CannotSwitchOver
 from tests.support.controller.controllers import Controllers, until
-from tests.support.store.node_kit import GROUP, PATIENCE_S, Load, StoreGroup
+from tests.support.store.node_kit import GROUP, PACE, PATIENCE_S, Load, StoreGroup
 from tests.support.store.replica_kit import log_bytes
 from tests.support.store.store_kit import FaultyFiles, append, begin, bodies, frame
 
@@ -203,7 +204,8 @@ async def test_an_operator_asks_a_node_to_switch_over(group):
 
 
 async def test_a_master_whose_disk_fails_gives_up_at_once(tmp_path, controllers):
-    group = StoreGroup(tmp_path, controllers)
+    pace = dataclasses.replace(PACE, lag_ms=60_000)  # who is slow stays in the set, so that there is an heir
+    group = StoreGroup(tmp_path, controllers, pace=pace)
     files = {name: FaultyFiles() for name in group.names}
     group.own = {name: {"files": files[name]} for name in group.names}
     async with group:
