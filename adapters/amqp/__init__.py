@@ -3,13 +3,15 @@
 `FACTORY` is what the entry point `headgate.adapters:amqp` names.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from adapters.amqp.bridging import AmqpBridgeCodec
 from adapters.amqp.connection import AmqpConnection
 from adapters.amqp.options import AmqpOptions
 from adapters.amqp.receive_budget import ReceiveBudget
 from gateway.port.adapter import ConnectionInfo, DatagramAdapter, Listener, Random
+from gateway.port.bridge import Scheme
 
 __all__ = ["FACTORY", "AmqpConnection", "AmqpFactory", "AmqpOptions"]
 
@@ -21,6 +23,7 @@ class AmqpFactory:
         Listener(name="amqp", port=5672, transport="tcp", tls_port=5671, summary="AMQP 0-9-1"),
     )
     options = AmqpOptions
+    broker_schemes: Mapping[str, Scheme] = {"amqp": Scheme(5672), "amqps": Scheme(5671, secure=True)}
 
     def __init__(self) -> None:
         self.arriving = ReceiveBudget()
@@ -33,6 +36,10 @@ class AmqpFactory:
     def bind(self, options: Any, *, random: Random) -> DatagramAdapter:
         """AMQP has no datagrams."""
         raise NotImplementedError("AMQP 0-9-1 is spoken over streams")
+
+    def broker_codec(self, bridge: str, gateway: str) -> AmqpBridgeCodec:
+        """See `gateway.port.bridge.BrokerFactory`."""
+        return AmqpBridgeCodec(bridge, gateway)
 
 
 FACTORY = AmqpFactory()

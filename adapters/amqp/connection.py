@@ -18,7 +18,7 @@ from adapters.amqp.channel import REPLY_CODES, Channel, State, cut
 from adapters.amqp.confirms import Publisher
 from adapters.amqp.connection_output import ConnectionOutput
 from adapters.amqp.copies import with_copies
-from adapters.amqp.handshake import SERVER_PROPERTIES, Limits, Phase, authentication, mechanisms, negotiate, renewed
+from adapters.amqp.handshake import Limits, Phase, authentication, mechanisms, negotiate, renewed, server_properties
 from adapters.amqp.keepalive import Keepalive
 from adapters.amqp.methods import handle
 from adapters.amqp.options import AmqpOptions
@@ -86,6 +86,7 @@ class AmqpConnection(ConnectionOutput):
         self._limits = Limits(options.channel_max, options.frame_max - FRAME_OVERHEAD, 0)
         self.payload_max = self._limits.payload_max
         self._mechanisms = mechanisms(info)
+        self._server_properties = server_properties(info.gateway)
         self._principal = Principal(name="")
         self._publisher = Publisher(self)
 
@@ -233,7 +234,7 @@ class AmqpConnection(ConnectionOutput):
             return
         self._input = self._input[len(PROTOCOL_HEADER) :]
         self._phase = Phase.START
-        self.write(method_frame(0, Methods.Start, 0, 9, SERVER_PROPERTIES, self._mechanisms, b"en_US"))
+        self.write(method_frame(0, Methods.Start, 0, 9, self._server_properties, self._mechanisms, b"en_US"))
 
     def _frames(self, now_ms: int) -> None:  # noqa: PLR0915 - one loop on purpose, see below
         """Takes whole frames from the input, until a method has to wait or no whole frame is left."""

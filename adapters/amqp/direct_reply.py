@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from adapters.amqp.properties import NATIVE, REPLY_TO, layout
-from adapters.amqp.wire import short_string
+from adapters.amqp.properties import NATIVE, REPLY_TO
+from adapters.amqp.property_fields import edited
 from store.api.message import REPLY_QUEUE, Message
 
 
@@ -24,9 +24,5 @@ def with_reply_queue(message: Message, queue: str) -> Message:
     assert message.native is not None
     own: dict[str, Any] = message.native[NATIVE]
     raw: bytes = own["properties"]
-    parts, at = [raw[:2]], 2
-    for name, reader in layout(int.from_bytes(raw[:2], "big")):
-        start, (_, at) = at, reader(raw, at)
-        parts.append(short_string(queue) if name == "reply_to" else raw[start:at])
-    own = {**own, "properties": b"".join(parts), REPLY_QUEUE: queue}
+    own = {**own, "properties": edited(raw, fields={"reply_to": queue}), REPLY_QUEUE: queue}
     return msgspec.structs.replace(message, native={**message.native, NATIVE: own})

@@ -5,6 +5,7 @@ from typing import Any, Final, NamedTuple
 
 from adapters.amqp.options import FRAME_MIN, AmqpOptions
 from adapters.amqp.wire import ACCESS_REFUSED, FRAME_OVERHEAD, NOT_ALLOWED, SYNTAX_ERROR, Table, read_table
+from gateway.domain.bridge_path import GATEWAY
 from gateway.domain.errors import ProtocolError
 from gateway.port.adapter import Authenticate, ConnectionInfo
 
@@ -24,6 +25,11 @@ SERVER_PROPERTIES: Final[Table] = {
     "platform": "Python",
     "information": "AMQP 0-9-1 into one durable log",
 }
+
+
+def server_properties(gateway: str) -> Table:
+    """Returns the properties that connection.start shows, with the gateway's id if it has one."""
+    return {**SERVER_PROPERTIES, GATEWAY: gateway} if gateway else SERVER_PROPERTIES
 
 
 class Phase(Enum):

@@ -6,28 +6,15 @@ of its own there is no property; headers exchanges still match it, by `native["a
 """
 
 import re
-import struct
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from adapters import cloudevents
 from adapters.amqp.copies import CC, take_copies
-from adapters.amqp.wire import (
-    PRECONDITION_FAILED,
-    SYNTAX_ERROR,
-    Reader,
-    Table,
-    Timestamp,
-    field_spans,
-    read_octet,
-    read_short_string,
-    read_table,
-    read_timestamp,
-    write_table,
-)
+from adapters.amqp.property_fields import FIELDS, edited, read_fields
+from adapters.amqp.wire import PRECONDITION_FAILED, Table, Timestamp, write_table
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.port.queues import COPY_KEYS, DEATHS, EXPIRATION, PROPERTIES, PROPERTIES_BEFORE, SHOWN, routing_of, text_of
 from store.api.message import REPLY_QUEUE, Message
@@ -37,29 +24,10 @@ NUMBER_MAX: Final = 1 << 53  # of milliseconds that a peer may name: 285,000 yea
 SHORT_BYTES_MAX: Final = 255  # of a short string
 X_DEATH: Final = "x-death"
 REPLY_TO: Final = "amq.rabbitmq.reply-to"  # as `adapters.amqp.direct_reply` says
-_EXPIRATION, _HEADERS = 1 << 8, 1 << 13  # flags
 _TIMESTAMP_MAX: Final = 253_402_300_799  # the year 9999: clients make dates of timestamps
 _SIGNED_MAX: Final = (1 << 63) - 1  # of the integers we write
 _DIGITS = re.compile("[0-9]{1,16}", re.ASCII)
 _CLOUDEVENT = re.compile("(?:ce-|cloudEvents_|cloudEvents:)([a-zA-Z0-9]+)")
-
-# The properties of class basic by their flag's bit, the highest first (AMQP 0-9-1, 1.8).
-_FIELDS: Final[dict[int, tuple[str, Reader]]] = {
-    15: ("content_type", read_short_string),
-    14: ("content_encoding", read_short_string),
-    13: ("headers", read_table),
-    12: ("delivery_mode", read_octet),
-    11: ("priority", read_octet),
-    10: ("correlation_id", read_short_string),
-    9: ("reply_to", read_short_string),
-    8: ("expiration", read_short_string),
-    7: ("message_id", read_short_string),
-    6: ("timestamp", read_timestamp),
-    5: ("type", read_short_string),
-    4: ("user_id", read_short_string),
-    3: ("app_id", read_short_string),
-    2: ("cluster_id", read_short_string),
-}
 
 
 class Template(NamedTuple):
@@ -140,24 +108,7 @@ def read_properties(raw: bytes) -> Template:
 
     Raises `ProtocolError` (SYNTAX_ERROR for malformed bytes, PRECONDITION_FAILED for a value that means nothing).
     """
-    found: dict[str, Any] = {}
-    at = 2
-    try:
-        for name, reader in layout(int.from_bytes(raw[:2], "big")):
-            found[name], at = reader(raw, at)
-    except (ValueError, IndexError, struct.error) as error:
-        raise ProtocolError(SYNTAX_ERROR, f"content header: {error}") from error
-    if at != len(raw):
-        raise ProtocolError(SYNTAX_ERROR, "the properties do not end where their frame does")
-    return _template(raw, found)
-
-
-@lru_cache(256)
-def layout(flags: int) -> tuple[tuple[str, Reader], ...]:
-    """The fields that property flags announce, and what reads them. Raises ValueError for flags that mean none."""
-    if flags & 3:  # more flag words, or a flag that class basic does not have
-        raise ValueError("properties that class basic does not have")
-    return tuple(field for bit, field in _FIELDS.items() if flags >> bit & 1)
+    return _template(raw, read_fields(raw))
 
 
 def _milliseconds(timestamp: int | None) -> int | None:
@@ -356,24 +307,11 @@ def _dead(raw: bytes, own: Mapping[str, Any]) -> bytes:
 
     Fields are copied as the bytes they are, so that types stay as they were.
     """
-    parts: list[bytes] = []
-    flags = int.from_bytes(raw[:2], "big")
     first: dict[str, str] = own.get("first_death") or {}
     added: Table = {f"x-first-death-{name}": text for name, text in first.items()}
     added[X_DEATH] = _deaths(own)
-    fields, at = {name: b"" for name, _ in _FIELDS.values()}, 2
-    kept: list[bytes] = []
-    left_out = added.keys() if COPY_KEYS in own else {*added, CC}
-    for name, reader in layout(flags):
-        start, (_, at) = at, reader(raw, at)
-        fields[name] = raw[start:at]
-        if name == "headers":
-            kept = [raw[a:b] for a, b in field_spans(raw, start) if read_short_string(raw, a)[0] not in left_out]
-    table = b"".join((write_table(added)[4:], *kept))
-    fields["headers"] = len(table).to_bytes(4, "big") + table
-    fields["expiration"] = b""
-    parts = [fields[name] for name, _ in _FIELDS.values()]
-    return b"".join(((flags & ~_EXPIRATION | _HEADERS).to_bytes(2, "big"), *parts))
+    removed = () if COPY_KEYS in own else (CC,)
+    return edited(raw, added=added, removed=removed, fields={"expiration": None})
 
 
 def _deaths(own: Mapping[str, Any]) -> list[Any]:
@@ -392,7 +330,7 @@ def _texts(headers: Table, texts: Sequence[tuple[int, str | None]]) -> tuple[int
                 flags |= 1 << bit
                 packed += (len(raw).to_bytes(1, "big"), raw)
             else:
-                headers[f"x-{_FIELDS[bit][0].replace('_', '-')}"] = text
+                headers[f"x-{FIELDS[bit][0].replace('_', '-')}"] = text
     return flags, b"".join(packed)
 
 

@@ -28,7 +28,6 @@ from adapters.mqtt.codec.packets import (
 from adapters.mqtt.codec.primitives import decode_text
 from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties
 from adapters.mqtt.codec.reason import CODES_OF_RETURN, PUBACK_CODES, ReasonCode
-from adapters.mqtt.messages.bridge_path import extended, introduced, introduction
 from adapters.mqtt.messages.messages import Template, bridged, told
 from adapters.mqtt.messages.sparkplug import Sparkplug, sparkplug_of
 from adapters.mqtt.receiving.acknowledgements import PUBACK, PUBCOMP, PUBREC, acknowledgement
@@ -36,6 +35,7 @@ from adapters.mqtt.receiving.cache import Cache, topic_cache
 from adapters.mqtt.receiving.keep_alive import KeepAlive
 from adapters.mqtt.receiving.publish_reader import MESSAGE_COST_BYTES, PublishReader
 from adapters.mqtt.receiving.templates import Templates
+from gateway.domain.bridge_path import extended, introduced, introduction
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.bridge import LOOPED, Place, Terms
 from store.api.message import Message

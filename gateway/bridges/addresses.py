@@ -7,7 +7,7 @@ slash before it goes with it.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gateway.domain.errors import Refusal
@@ -46,8 +46,8 @@ class Places:
         for pattern, one in self._subscriptions:
             found = captured(pattern, levels)
             if found is not None:
-                address = filled(one.to, self._bridge, topic, found)
-                return Place(address, filled(one.device, self._bridge, topic, found))
+                values = {"topic": topic, "bridge": self._bridge, **numbered(found)}
+                return Place(filled(one.to, values), filled(one.device, values))
         return None
 
     @staticmethod
@@ -63,18 +63,38 @@ class Places:
         except Refusal as refusal:
             yield "filter", f"{refusal}; write a topic filter"
             return
-        wildcards = sum(level in {ONE, MANY} for level in one.matched.split("/"))
-        known = {"topic", "bridge", *(str(n) for n in range(1, wildcards + 1))}
-        for key, template in (("to", one.to), ("device", one.device)):
-            unknown = [name for name in _BLANK.findall(template) if name not in known]
-            if unknown:
-                yield key, f"{{{unknown[0]}}} stands for nothing; write {', '.join(sorted(f'{{{n}}}' for n in known))}"
-            elif any(sign in _BLANK.sub("", template) for sign in "{}"):
-                yield key, "has a brace that is not closed, or not opened; write {topic}"
-        if one.to.startswith("$"):
-            yield "to", "begins with $, which is reserved; write another first level"
-        elif is_filter(_BLANK.sub("", one.to)) or "\0" in one.to:
-            yield "to", "has a wildcard, which no address may; write {1} for what the filter's stands for"
+        known = known_of(one.matched, "topic", "bridge")
+        yield from template_mistakes("to", one.to, known)
+        yield from template_mistakes("device", one.device, known)
+        yield from address_mistakes("to", one.to)
+
+
+def known_of(pattern: str, *names: str) -> set[str]:
+    """Returns the names of the blanks that a template of a filter may have."""
+    wildcards = sum(level in {ONE, MANY} for level in pattern.split("/"))
+    return {*names, *(str(n) for n in range(1, wildcards + 1))}
+
+
+def template_mistakes(key: str, template: str, known: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yields the mistakes of a template's blanks: the key, and what to write."""
+    unknown = [name for name in _BLANK.findall(template) if name not in known]
+    if unknown:
+        yield key, f"{{{unknown[0]}}} stands for nothing; write {', '.join(sorted(f'{{{n}}}' for n in known))}"
+    elif any(sign in _BLANK.sub("", template) for sign in "{}"):
+        yield key, "has a brace that is not closed, or not opened; write {topic}"
+
+
+def address_mistakes(key: str, template: str) -> Iterator[tuple[str, str]]:
+    """Yields the mistakes of a template that makes an address of ours."""
+    if template.startswith("$"):
+        yield key, "begins with $, which is reserved; write another first level"
+    elif is_filter(_BLANK.sub("", template)) or "\0" in template:
+        yield key, "has a wildcard, which no address may; write {1} for what the filter's stands for"
+
+
+def numbered(found: Sequence[str | None]) -> dict[str, str | None]:
+    """Returns the values of the blanks {1}, {2} and so on."""
+    return {str(number): value for number, value in enumerate(found, 1)}
 
 
 def captured(pattern: Sequence[str], topic: Sequence[str]) -> list[str | None] | None:
@@ -95,17 +115,13 @@ def captured(pattern: Sequence[str], topic: Sequence[str]) -> list[str | None] |
     return found if len(pattern) == len(topic) else None
 
 
-def filled(template: str, bridge: str, topic: str, found: Sequence[str | None]) -> str:
-    """A template with its blanks filled in."""
+def filled(template: str, values: Mapping[str, str | None], *, separator: str = "/") -> str:
+    """A template with its blanks filled in; one that has no value is left out, with the separator before it."""
     made = ""
     end = 0
     for blank in _BLANK.finditer(template):
         made += template[end : blank.start()]
         end = blank.end()
-        name = blank[1]
-        value = topic if name == "topic" else bridge if name == "bridge" else found[int(name) - 1]
-        if value is None:
-            made = made.removesuffix("/")
-        else:
-            made += value
+        value = values.get(blank[1])
+        made = made.removesuffix(separator) if value is None else made + value
     return made + template[end:]

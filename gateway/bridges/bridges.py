@@ -10,22 +10,27 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
+import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway.bridges.addresses import Places
-from gateway.bridges.bridge import Bridge, Store
+from gateway.bridges.bridge import Bridge
+from gateway.bridges.figures import Figures
 from gateway.bridges.settings import BridgeConfig
+from gateway.bridges.storing import Store
 from gateway.bridges.upstream_stream import dial
+from gateway.delivery.fanout import Fanout
 from gateway.domain.errors import Refusal
 from gateway.domain.session_user import SessionUser
 from gateway.ops.status import BridgeStatus
 from gateway.ownership.owners import Owned, Owners, OwnershipLost, Taken
 from gateway.port.adapter import AdapterFactory
-from gateway.port.bridge import BridgeFactory, Scheme, Terms, Upstream, UpstreamFilter
+from gateway.port.bridge import BridgeFactory, BrokerFactory, Scheme, Terms, UpstreamFilter
 from gateway.port.marks import Fence
 from gateway.publishing.fences import fence_of, raise_fences
 from store.api.client import StoreClient
@@ -41,6 +46,16 @@ FENCE_S = 5.0  # that the logs have to take a fence before the bridge runs all t
 log = logs.get(__name__)
 
 
+class AnyBridge(Protocol):
+    """A bridge of any protocol."""
+
+    name: str
+    figures: Figures
+
+    async def run(self, fence: Fence | None, owned: Owned) -> None:
+        """Runs until cancelled, for the owner with that fence. Raises `OwnershipLost` when there is a later one."""
+
+
 class BridgeHost(Protocol):
     """The interface to the gateway that bridges need."""
 
@@ -51,6 +66,10 @@ class BridgeHost(Protocol):
     @property
     def store(self) -> StoreClient:
         """Returns the store that the bridges' messages go to."""
+
+    @property
+    def fanout(self) -> Fanout:
+        """Returns the fan-out that forwarded messages come from."""
 
     @property
     def crowded(self) -> bool:
@@ -79,27 +98,23 @@ class Bridges:
         self._gate = gate
         self.runners: dict[str, _BridgeRunner] = {}
         chance = random.SystemRandom()
-        schemes: dict[str, Scheme] = {}
-        factories: dict[str, tuple[BridgeFactory, Any]] = {}
-        for factory, options in adapters.values():
-            if isinstance(factory, BridgeFactory):
-                schemes.update(factory.schemes)
-                factories.update(dict.fromkeys(factory.schemes, (factory, options)))
-        for name, config in configs.items():
-            scheme = config.url.partition(":")[0].lower()
-            if scheme not in factories:
-                raise ConfigError(f"bridges.{name}.url: no adapter speaks {scheme!r}; write mqtt://host:port")
-            bridge = Bridge(
-                name,
-                config,
-                _upstream(*factories[scheme], _terms(name, config, message_bytes_max, gateway_id)),
-                dial=lambda config=config: dial(config, schemes),  # type: ignore[misc]
+        makers = _makers(
+            adapters,
+            gate,
+            _Parts(
                 store=store,
                 crowded=lambda: gate.crowded,
                 now_ms=now_ms,
                 chance=chance,
-            )
-            self.runners[name] = _BridgeRunner(bridge, gate.owners, gate.store, chance)
+                message_bytes_max=message_bytes_max,
+                gateway_id=gateway_id,
+            ),
+        )
+        for name, config in configs.items():
+            scheme = config.url.partition(":")[0].lower()
+            if scheme not in makers:
+                raise ConfigError(f"bridges.{name}.url: no adapter speaks {scheme!r}; write mqtt://host:port")
+            self.runners[name] = _BridgeRunner(makers[scheme](name, config), gate.owners, gate.store, chance)
         if self.runners:
             registry.register(_Figures([keeper.bridge for keeper in self.runners.values()]))
 
@@ -146,7 +161,7 @@ class Bridges:
 class _BridgeRunner:
     """Runs one bridge while this process owns its name, and looks again and again whether it could."""
 
-    def __init__(self, bridge: Bridge, owners: Owners, store: StoreClient, chance: random.Random) -> None:
+    def __init__(self, bridge: AnyBridge, owners: Owners, store: StoreClient, chance: random.Random) -> None:
         self.bridge = bridge
         self.task: asyncio.Task[None] | None = None
         self.look = asyncio.Event()
@@ -199,7 +214,7 @@ class _BridgeRunner:
     async def _bridge(self, owned: Owned) -> None:
         fence = await self._raise_fences(owned)
         log.info("bridge: runs here", bridge=self.bridge.name)
-        await self.bridge.run(fence)
+        await self.bridge.run(fence, owned)
 
     async def _raise_fences(self, owned: Owned) -> Fence | None:
         """Shuts the logs to former owners. A log that does not answer is shut by the first frame that it is sent."""
@@ -247,7 +262,7 @@ class _BridgeRunner:
 class _Figures(Collector):
     """The metrics of bridges that this process runs; the others' are theirs to say."""
 
-    def __init__(self, bridges: Iterable[Bridge]) -> None:
+    def __init__(self, bridges: Iterable[AnyBridge]) -> None:
         self._bridges = list(bridges)
 
     def collect(self) -> Iterable[Metric]:
@@ -266,6 +281,17 @@ class _Figures(Collector):
             labels=[*label, "status"],
         )
         again = CounterMetricFamily("headgate_bridge_reconnects", "Connections after the first", labels=label)
+        went = CounterMetricFamily(
+            "headgate_bridge_forwarded_messages",
+            'Messages for the upstream: "forwarded", "again", or why they are not',
+            labels=[*label, "status"],
+        )
+        waiting = GaugeMetricFamily(
+            "headgate_bridge_unconfirmed", "Messages that the upstream has not confirmed", labels=label
+        )
+        behind = GaugeMetricFamily(
+            "headgate_bridge_behind_bytes", "Bytes of the log that are not forwarded yet", labels=label
+        )
         for bridge in self._bridges:
             figures, name = bridge.figures, [bridge.name]
             connected.add_metric(name, float(figures.connected))
@@ -274,13 +300,92 @@ class _Figures(Collector):
             came.add_metric([*name, "stored"], figures.stored)
             for cause, count in figures.refused.items():
                 came.add_metric([*name, cause], count)
+            went.add_metric([*name, "forwarded"], figures.forwarded)
+            for cause, count in figures.not_forwarded.items():
+                went.add_metric([*name, cause], count)
+            waiting.add_metric(name, figures.unconfirmed)
+            if figures.behind_bytes is not None:
+                behind.add_metric(name, figures.behind_bytes)
             if figures.here and figures.last_message_s is not None:
                 silent.add_metric(name, time.monotonic() - figures.last_message_s)
-        return connected, held, silent, came, again
+        return connected, held, silent, came, again, went, waiting, behind
 
 
-def _upstream(factory: BridgeFactory, options: Any, terms: Terms) -> Callable[[], Upstream]:
-    return lambda: factory.upstream(terms, options)
+class _Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of the process that its bridges share."""
+
+    store: Store
+    crowded: Callable[[], bool]
+    now_ms: Callable[[], int]
+    chance: random.Random
+    message_bytes_max: int
+    gateway_id: str
+
+
+_Maker: TypeAlias = Callable[[str, BridgeConfig], AnyBridge]
+
+
+def _makers(
+    adapters: Mapping[str, tuple[AdapterFactory, Any]], gate: BridgeHost, parts: _Parts
+) -> Mapping[str, _Maker]:
+    """Returns what makes the bridge of a name, by the scheme of its URL."""
+    schemes: dict[str, Scheme] = {}
+    makers: dict[str, _Maker] = {}
+    for factory, options in adapters.values():
+        if isinstance(factory, BridgeFactory):
+            schemes.update(factory.schemes)
+            makers.update(
+                dict.fromkeys(
+                    factory.schemes,
+                    partial(_stream_bridge, factory=factory, options=options, schemes=schemes, parts=parts),
+                )
+            )
+        if isinstance(factory, BrokerFactory):
+            for name, scheme in factory.broker_schemes.items():
+                makers[name] = partial(_amqp_bridge, factory=factory, scheme=scheme, gate=gate, parts=parts)
+    return makers
+
+
+def _stream_bridge(
+    name: str,
+    config: BridgeConfig,
+    *,
+    factory: BridgeFactory,
+    options: Any,
+    schemes: Mapping[str, Scheme],
+    parts: _Parts,
+) -> AnyBridge:
+    terms = _terms(name, config, parts.message_bytes_max, parts.gateway_id)
+    return Bridge(
+        name,
+        config,
+        lambda: factory.upstream(terms, options),
+        dial=lambda: dial(config, schemes),
+        store=parts.store,
+        crowded=parts.crowded,
+        now_ms=parts.now_ms,
+        chance=parts.chance,
+    )
+
+
+def _amqp_bridge(
+    name: str, config: BridgeConfig, *, factory: BrokerFactory, scheme: Scheme, gate: BridgeHost, parts: _Parts
+) -> AnyBridge:
+    from gateway.bridges.amqp.bridge import AmqpBridge  # noqa: PLC0415 - aio-pika, for those that have such a bridge
+
+    return AmqpBridge(
+        name,
+        config,
+        scheme,
+        factory.broker_codec(name, parts.gateway_id),
+        fanout=gate.fanout,
+        logs_of=gate.store,
+        store=parts.store,
+        crowded=parts.crowded,
+        message_bytes_max=parts.message_bytes_max,
+        now_ms=parts.now_ms,
+        chance=parts.chance,
+    )
 
 
 def _terms(name: str, config: BridgeConfig, message_bytes_max: int, gateway_id: str) -> Terms:
@@ -304,7 +409,7 @@ def _terms(name: str, config: BridgeConfig, message_bytes_max: int, gateway_id: 
     )
 
 
-def _status(name: str, bridge: Bridge) -> BridgeStatus:
+def _status(name: str, bridge: AnyBridge) -> BridgeStatus:
     figures = bridge.figures
     last_s = figures.last_message_s
     return BridgeStatus(
@@ -315,6 +420,10 @@ def _status(name: str, bridge: Bridge) -> BridgeStatus:
         refused=dict(figures.refused),
         unacknowledged=figures.unacknowledged,
         reconnects=max(0, figures.connects - 1),
+        forwarded=figures.forwarded,
+        not_forwarded=dict(figures.not_forwarded),
+        unconfirmed=figures.unconfirmed,
+        behind_bytes=figures.behind_bytes,
         last_message_age_s=None if last_s is None else round(time.monotonic() - last_s, 3),
         error=figures.error,
     )

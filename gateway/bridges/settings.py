@@ -12,14 +12,17 @@ from msgspec import Meta
 
 from gateway.base.config_reader import Secret
 from gateway.bridges.addresses import Places, Subscription
+from gateway.bridges.amqp.settings import AmqpTopology, topology_mistakes
 
 KiB, MiB = 1024, 1024 * 1024
 BRIDGES_COUNT_MAX = 64
 SUBSCRIPTIONS_COUNT_MAX = 256  # of one bridge
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_SCHEMES = {"mqtt", "mqtts", "ws", "wss"}
-_SECURE = {"mqtts", "wss"}
+_AMQP = {"amqp", "amqps"}
+_SCHEMES = {"mqtt", "mqtts", "ws", "wss", *_AMQP}
+_SECURE = {"mqtts", "wss", "amqps"}
+_MQTT_ALONE = ("version", "clean", "session_expiry_s", "subscribe")  # keys that say nothing to an AMQP broker
 
 
 class BridgeTls(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,11 +55,20 @@ class BridgeSubscription(msgspec.Struct, frozen=True, kw_only=True):
     ] = "{bridge}"
 
 
-class BridgeConfig(msgspec.Struct, frozen=True, kw_only=True):
+class BridgeConfig(AmqpTopology, frozen=True, kw_only=True):
     """`[bridges.NAME]`: one upstream broker."""
 
-    url: Annotated[str, Meta(min_length=1, description="mqtt://host, mqtts://host:port, ws://host/path, wss://")]
-    client_id: Annotated[str, Meta(description="by which the upstream keeps our session; headgate-NAME if empty")] = ""
+    url: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="mqtt://host:port, mqtts, ws://host/path, wss, amqp://host/vhost, amqps",
+        ),
+    ]
+    client_id: Annotated[
+        str,
+        Meta(description="of our session, or our connection's name; headgate-NAME if empty"),
+    ] = ""
     username: str | None = None
     password: Annotated[Secret | None, Meta(description="named by password_file")] = None
     version: Annotated[Literal["5.0", "3.1.1"], Meta(description="of MQTT")] = "5.0"
@@ -85,6 +97,11 @@ class BridgeConfig(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=64 * KiB, description="bytes of messages not durable yet; beyond, nothing is read")
     ] = 16 * MiB
 
+    @property
+    def is_amqp(self) -> bool:
+        """Returns whether the upstream speaks AMQP 0-9-1."""
+        return urlsplit(self.url).scheme in _AMQP
+
     def subscriptions(self) -> tuple[Subscription, ...]:
         """Returns the subscriptions, with the addresses that their messages go to."""
         return tuple([Subscription(one.filter, one.qos, one.to, one.device) for one in self.subscribe])
@@ -101,11 +118,15 @@ def bridge_mistakes(bridges: Mapping[str, BridgeConfig]) -> Iterator[tuple[str, 
             yield path, "is no name; write up to 64 letters, digits, _ and -"
         url = yield from _url_mistakes(path, bridge)
         if url is not None:
-            identity = (url.hostname, url.port, bridge.client_id or f"headgate-{name}")
-            other = identities.setdefault(identity, path)
-            if other != path:
-                yield f"{path}.client_id", f"is that of {other}, at the same upstream; write another one"
-        yield from _subscription_mistakes(path, name, bridge)
+            if bridge.is_amqp:
+                yield from _amqp_mistakes(path, bridge)
+            else:
+                identity = (url.hostname, url.port, bridge.client_id or f"headgate-{name}")
+                other = identities.setdefault(identity, path)
+                if other != path:
+                    yield f"{path}.client_id", f"is that of {other}, at the same upstream; write another one"
+                yield from _amqp_alone(path, bridge)
+                yield from _subscription_mistakes(path, name, bridge)
         if bridge.reconnect_max_s < bridge.reconnect_min_s:
             yield f"{path}.reconnect_max_s", f"is less than reconnect_min_s; write {bridge.reconnect_min_s} or more"
         if bridge.password is not None and bridge.username is None:
@@ -122,16 +143,18 @@ def _url_mistakes(path: str, bridge: BridgeConfig) -> Generator[tuple[str, str],
         yield key, f"is no URL: {error}; write mqtt://host:port"
         return None
     if url.scheme not in _SCHEMES or not host or port == 0:
-        yield key, "is not the URL of a broker; write mqtt://host:port, or mqtts, ws or wss"
+        yield key, "is not the URL of a broker; write mqtt://host:port, or mqtts, ws, wss, amqp or amqps"
         return None
     if url.username is not None or url.password is not None:
         yield key, "holds a user name; write username and password_file"
     if url.scheme.startswith("mqtt") and (url.path.strip("/") or url.query or url.fragment):
         yield key, "has a path; only ws and wss have one"
+    if url.scheme in _AMQP and ("/" in url.path.removeprefix("/") or url.query or url.fragment):
+        yield key, "has more than a virtual host; write amqp://host:port/vhost, with %2F for a slash in its name"
     tls = bridge.tls
     given = {name: file for name in ("ca_file", "cert_file", "key_file") if (file := getattr(tls, name)) is not None}
     if given and url.scheme not in _SECURE:
-        yield f"{path}.tls", "is for mqtts and wss; write such a url"
+        yield f"{path}.tls", "is for mqtts, wss and amqps; write such a url"
     if (tls.cert_file is None) != (tls.key_file is None):
         missing = "key_file" if tls.key_file is None else "cert_file"
         yield f"{path}.tls.{missing}", "is missing; cert_file and key_file are written together or not at all"
@@ -151,3 +174,17 @@ def _subscription_mistakes(path: str, name: str, bridge: BridgeConfig) -> Iterat
     filters = [one.filter for one in bridge.subscribe]
     for twice in dict.fromkeys(one for one in filters if filters.count(one) > 1):
         yield f"{path}.subscribe", f"{twice!r} is there {filters.count(twice)} times; write it once"
+
+
+def _amqp_mistakes(path: str, bridge: BridgeConfig) -> Iterator[tuple[str, str]]:
+    defaults = {field.name: field.default for field in msgspec.structs.fields(BridgeConfig)}
+    for key in _MQTT_ALONE:
+        if getattr(bridge, key) != defaults[key]:
+            yield f"{path}.{key}", "is for bridges over MQTT; leave it out"
+    yield from topology_mistakes(path, bridge)
+
+
+def _amqp_alone(path: str, bridge: BridgeConfig) -> Iterator[tuple[str, str]]:
+    for key in ("exchanges", "consume", "forward"):
+        if getattr(bridge, key):
+            yield f"{path}.{key}", "is for bridges over AMQP; write an amqp:// url"

@@ -42,15 +42,16 @@ async def dial(config: BridgeConfig, schemes: Mapping[str, Scheme]) -> UpstreamS
     host, port = url.hostname or "", url.port or scheme.port
     try:
         async with asyncio.timeout(config.connect_timeout_s):
-            tls = _context(config.tls) if scheme.secure else None
+            tls = tls_context(config.tls) if scheme.secure else None
             if scheme.subprotocol:
                 return await _WebSocket.open(config, scheme.subprotocol, tls)
             return _Stream(*await asyncio.open_connection(host, port, ssl=tls, limit=READ_BYTES))
     except (OSError, ValueError, ssl.SSLError) as error:
-        raise UpstreamError(f"{host}:{port} is not reached: {_text_of(error)}") from error
+        raise UpstreamError(f"{host}:{port} is not reached: {text_of(error)}") from error
 
 
-def _context(tls: BridgeTls) -> ssl.SSLContext:
+def tls_context(tls: BridgeTls) -> ssl.SSLContext:
+    """Returns the context of connections to an upstream. Raises OSError, ValueError for files that are none."""
     context = ssl.create_default_context(cafile=tls.ca_file)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if tls.cert_file is not None:
@@ -58,7 +59,8 @@ def _context(tls: BridgeTls) -> ssl.SSLContext:
     return context
 
 
-def _text_of(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """Returns why a connection is not there, for people."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return str(error) or type(error).__name__
@@ -73,7 +75,7 @@ class _Stream:
         try:
             data = await self._reader.read(READ_BYTES)
         except OSError as error:
-            raise UpstreamError(_text_of(error)) from error
+            raise UpstreamError(text_of(error)) from error
         if not data:
             raise UpstreamError("the upstream has closed the connection")
         return data
@@ -83,7 +85,7 @@ class _Stream:
             self._writer.write(data)
             await self._writer.drain()
         except OSError as error:
-            raise UpstreamError(_text_of(error)) from error
+            raise UpstreamError(text_of(error)) from error
 
     async def close(self) -> None:
         self._writer.close()
@@ -134,14 +136,14 @@ class _WebSocket:
         try:
             data = await self._connection.recv(decode=False)
         except (websockets.exceptions.ConnectionClosed, OSError) as error:
-            raise UpstreamError(_text_of(error)) from error
+            raise UpstreamError(text_of(error)) from error
         return bytes(data)
 
     async def write(self, data: bytes) -> None:
         try:
             await self._connection.send(data)
         except (websockets.exceptions.ConnectionClosed, OSError) as error:
-            raise UpstreamError(_text_of(error)) from error
+            raise UpstreamError(text_of(error)) from error
 
     async def close(self) -> None:
         with contextlib.suppress(OSError, websockets.exceptions.WebSocketException):

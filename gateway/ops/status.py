@@ -80,7 +80,7 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BridgeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One upstream broker that is read from. `here`: by this process, which is one of several; only it says more."""
+    """One upstream broker. `here`: it is bridged by this process, which is one of several; only it says more."""
 
     name: str
     here: bool
@@ -90,6 +90,10 @@ class BridgeStatus(msgspec.Struct, frozen=True, kw_only=True):
     unacknowledged: int = 0
     reconnects: int = 0
     last_message_age_s: float | None = None
+    forwarded: int = 0  # confirmed by the upstream since the start of this process
+    not_forwarded: Mapping[str, int] = msgspec.field(default_factory=dict)  # by cause
+    unconfirmed: int = 0
+    behind_bytes: int | None = None  # of the log, that are not forwarded; None: nothing is forwarded
     error: str = ""  # why it is not connected, or does not go on
 
 

@@ -1,9 +1,12 @@
-"""The bridge port: how a wire protocol, as a sans-IO state machine, reads from a broker of somebody else's.
+"""The bridge port: how a wire protocol reads from a broker of somebody else's, and forwards to it.
 
 It is the adapter port turned round: we connect, and the peer publishes. An adapter whose factory is a `BridgeFactory`
 can do it, and is found by the schemes of the URLs that it speaks. What comes is taken in batches (`take`), and is
 acknowledged upstream only when the gateway has said that the batch is durable (`settled`): one batch is under way at a
 time, and all that comes meanwhile is the next one.
+
+Where a library keeps the connection, as for AMQP 0-9-1, an adapter gives a `BrokerCodec` in place of a state machine:
+it says what the properties of a broker's message mean, and what properties a message of ours is forwarded with.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -126,3 +129,43 @@ class BridgeFactory(Protocol):
 
     def upstream(self, terms: Terms, options: Any) -> Upstream:
         """Returns an upstream that is not connected yet; `options` are the adapter's own, read and checked."""
+
+
+class BrokerCodec(Protocol):
+    """The mapping between a broker's messages and ours, for one bridge."""
+
+    def read(self, properties: bytes, body: bytes, place: Place, *, upstream: str, now_ms: int) -> Message | None:
+        """Returns a message that was read; None: it has been here before.
+
+        `upstream` is the id of the gateway that it was read from, "" for another broker. Raises `Refusal` for
+        properties that can never be stored.
+        """
+
+    def forwarded(
+        self, message: Message, *, upstream: str, fallback_id: str, header_bytes_max: int, now_ms: int
+    ) -> "Forwarded | None":
+        """Returns the content of a message to be forwarded; None: it has been at the upstream before.
+
+        `fallback_id` identifies the message where its publisher did not. What of the properties does not fit into
+        `header_bytes_max` is left out.
+        """
+
+
+class Forwarded(NamedTuple):
+    """The content of a message as the upstream gets it."""
+
+    id: str
+    properties: bytes
+    body: bytes
+
+
+@runtime_checkable
+class BrokerFactory(Protocol):
+    """An adapter's factory whose protocol brokers are bridged by, over connections that a library keeps."""
+
+    @property
+    def broker_schemes(self) -> Mapping[str, Scheme]:
+        """Returns the schemes of its URLs."""
+
+    def broker_codec(self, bridge: str, gateway: str) -> BrokerCodec:
+        """Returns the mapping for a bridge of that name; `gateway` is our own id, "" for none."""

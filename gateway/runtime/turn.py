@@ -20,7 +20,6 @@ from gateway.runtime.endpoint import Endpoint, Hub
 from gateway.security.limits import ConnectionAdmission, ConnectionLimiter
 from store.base import logs
 from store.base.clock import now_ms
-from store.base.listening import StrangersBudget
 from store.format.frame import Position
 
 log = logs.get(__name__)
@@ -82,7 +81,6 @@ class StreamHub(Hub):
     pauses: PauseGuard
     pressure: Pressure
     turn: "Turn"
-    unread: StrangersBudget  # of output that peers do not take
     write_buffer_bytes_max: int
 
     @abstractmethod

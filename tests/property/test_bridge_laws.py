@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Connack, Puback, Publish, Pubrec, Pubrel, Suback
-from gateway.bridges.addresses import captured, filled
+from gateway.bridges.addresses import captured, filled, numbered
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.domain.filters import matches
 from tests.support.mqtt.upstream_broker import Broker
@@ -26,7 +26,7 @@ def test_a_filter_matches_what_filters_match(pattern, many, topic):
         # What the wildcards stand for, put in their places, is the topic.
         numbers = iter(range(1, 10))
         template = "/".join(f"{{{next(numbers)}}}" if level in {"+", "#"} else level for level in levels)
-        assert filled(template, "up", "unused", found) == "/".join(topic)
+        assert filled(template, numbered(found)) == "/".join(topic)
 
 
 def broker_bytes(version):

@@ -9,11 +9,11 @@ from adapters.mqtt.codec.primitives import VARINT_MAX, clean_text
 from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.codec.reason import RETURN_CODES, ReasonCode
 from adapters.mqtt.connecting.connection_context import ConnectionContext
-from adapters.mqtt.messages.bridge_path import introduced, introduction
 from adapters.mqtt.messages.limits import check_will
 from adapters.mqtt.messages.messages import Template, told, told_apart
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.messages.sparkplug import sparkplug_of
+from gateway.domain.bridge_path import introduced, introduction
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.port import adapter as port
 from gateway.port.adapter import Authenticate, Random

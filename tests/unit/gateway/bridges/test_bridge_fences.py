@@ -2,10 +2,15 @@
 
 import asyncio
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
+from pamqp.commands import Basic
+from pamqp.header import ContentHeader
 from prometheus_client import CollectorRegistry
 
+from adapters.amqp import FACTORY as AMQP_FACTORY
+from adapters.amqp import AmqpOptions
 from adapters.mqtt import FACTORY
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Connack, Publish, Suback
@@ -14,6 +19,9 @@ from controller.api.client import GroupConfig
 from controller.api.commands import AddGroup, CreateTopic
 from controller.node.local import LocalController
 from gateway.bridges import bridges as module
+from gateway.bridges.amqp.link import Link
+from gateway.bridges.amqp.settings import AmqpConsume
+from gateway.bridges.amqp.transport import Content
 from gateway.bridges.bridges import Bridges
 from gateway.bridges.settings import BridgeConfig, BridgeSubscription
 from gateway.ops.metrics import Metrics
@@ -80,12 +88,57 @@ class SlowLog:
         self.held.clear()
 
 
+class AmqpWire:
+    """A connection to an AMQP broker that delivers again what is not acknowledged."""
+
+    upstream = ""
+
+    def __init__(self):
+        self.acknowledged = 0
+        self.closed = False
+        self.content = self.channel = self.underlay = self
+        self.on_consumer_cancel_callbacks = set()
+
+    async def declare(self, _config):
+        pass
+
+    async def set_qos(self, *, prefetch_count):
+        assert prefetch_count >= COUNT
+
+    async def basic_consume(self, queue, received):
+        for number in range(1, COUNT + 1):
+            deliver = Basic.Deliver(consumer_tag="c", delivery_tag=number, exchange="", routing_key=queue)
+            header = ContentHeader(body_size=1, properties=Basic.Properties(app_id=str(number)))
+            await received(SimpleNamespace(delivery=deliver, header=header, body=b"%d" % number))
+
+    def take(self, _number):
+        return Content((1 << 12).to_bytes(2, "big") + b"\x02", 1, passed_over=False)
+
+    def release(self, _size):
+        pass
+
+    async def basic_ack(self, tag, *, multiple, wait):
+        assert multiple
+        self.acknowledged = tag
+
+    async def ended(self):
+        await asyncio.Event().wait()
+
+    async def close(self):
+        self.closed = True
+
+
+MQTT = BridgeConfig(url="mqtt://upstream", subscribe=(BridgeSubscription(filter="up/#", to="t/x"),))
+AMQP = BridgeConfig(url="amqp://upstream", consume=(AmqpConsume(queue="up", to="t/x"),))
+
+
 class Node:
     """A proxy with a bridge."""
 
     crowded = False
+    fanout = None
 
-    def __init__(self, proxy, controller):
+    def __init__(self, proxy, controller, config):
         self.proxy, self.owners, self.store, self.spawn = proxy, proxy.owners, proxy.store, proxy.spawn
         self.log = SlowLog(proxy.store)
         ingest = Ingest(
@@ -101,10 +154,9 @@ class Node:
             drained=lambda: None,
             acknowledged=lambda _: None,
         )
-        config = BridgeConfig(url="mqtt://upstream", subscribe=(BridgeSubscription(filter="up/#", to="t/x"),))
         self.bridges = Bridges(
             {"up": config},
-            {"mqtt": (FACTORY, Options())},
+            {"mqtt": (FACTORY, Options()), "amqp": (AMQP_FACTORY, AmqpOptions())},
             self,
             store=ingest.publish,
             registry=CollectorRegistry(),
@@ -129,24 +181,28 @@ async def bodies(store, controller):
     return found
 
 
-async def test_what_a_late_owner_has_under_way_is_refused_once_its_successor_is_connected(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("config", "wire"), [(MQTT, Wire), (AMQP, AmqpWire)], ids=["mqtt", "amqp"])
+async def test_what_a_late_owner_has_under_way_is_refused_once_its_successor_is_connected(
+    tmp_path, monkeypatch, config, wire
+):
     wires = []
 
-    async def dial(*_):
-        wires.append(Wire())
+    async def dial(*_, **_options):
+        wires.append(wire())
         return wires[-1]
 
     monkeypatch.setattr(module, "LOOK_S", 0.05)
     monkeypatch.setattr(module, "dial", dial)
+    monkeypatch.setattr(Link, "open", dial)
     clock = Clock()
     controller = LocalController.open(tmp_path / "controller", now_ms=clock.now_ms)
     await controller.do(AddGroup(number=0, config=GroupConfig()))
     await controller.do(CreateTopic(name="t", queues=1))
     async with await LocalStore.open(tmp_path / "store", now_ms=clock.now_ms) as store:
-        late = Node(await Proxy(store, clock, seed=1).start(), controller)
+        late = Node(await Proxy(store, clock, seed=1).start(), controller, config)
         late.log.sleeps = True
         await until(lambda: late.log.held)
-        successor = Node(await Proxy(store, clock, seed=2).start(), controller)
+        successor = Node(await Proxy(store, clock, seed=2).start(), controller, config)
         for _ in range(8):
             clock.ms += 1_000
             await successor.owners.beat()

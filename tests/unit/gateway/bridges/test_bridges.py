@@ -159,11 +159,11 @@ async def test_who_is_told_of_a_later_owner_runs_nothing_and_looks_again(cluster
     keeper = one.bridges.runners["up"]
     run, lost = keeper.bridge.run, []
 
-    async def fail(_fence):
+    async def fail(_fence, _owned):
         if not lost:
             lost.append(1)
             raise OwnershipLost("bridge/up")
-        await run(_fence)
+        await run(_fence, _owned)
 
     keeper.bridge.run = fail
     keeper.running.cancel()
@@ -189,7 +189,7 @@ async def test_a_failure_of_our_own_is_said_and_tried_again(cluster, monkeypatch
     keeper = one.bridges.runners["up"]
     run, failures = keeper.bridge.run, []
 
-    async def fail(_fence):
+    async def fail(_fence, _owned):
         if not failures:
             failures.append(1)
             raise ZeroDivisionError

@@ -10,8 +10,8 @@ from adapters.mqtt.codec.packet_type import PacketType
 from adapters.mqtt.codec.packets import Puback, Pubcomp, Pubrec
 from adapters.mqtt.codec.primitives import Reader
 from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties, decode_properties
-from adapters.mqtt.messages.bridge_path import GATEWAY, PATH, PATH_COUNT_MAX, extended, introduced
 from adapters.mqtt.messages.messages import dialect_of, publish_pieces
+from gateway.domain.bridge_path import GATEWAY, PATH, PATH_COUNT_MAX, extended, introduced
 from tests.support.mqtt.mqtt_driver import INFO, Driver
 from tests.support.mqtt.upstream_broker import Broker
 

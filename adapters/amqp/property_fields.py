@@ -1,0 +1,94 @@
+"""The fields of a content header's properties, and changes that leave all other fields as the bytes they are."""
+
+import struct
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from adapters.amqp.wire import (
+    SYNTAX_ERROR,
+    Reader,
+    Table,
+    field_spans,
+    read_octet,
+    read_short_string,
+    read_table,
+    read_timestamp,
+    short_string,
+    write_table,
+)
+from gateway.domain.errors import ProtocolError
+
+# The properties of class basic by their flag's bit, the highest first (AMQP 0-9-1, 1.8).
+FIELDS: Final[dict[int, tuple[str, Reader]]] = {
+    15: ("content_type", read_short_string),
+    14: ("content_encoding", read_short_string),
+    13: ("headers", read_table),
+    12: ("delivery_mode", read_octet),
+    11: ("priority", read_octet),
+    10: ("correlation_id", read_short_string),
+    9: ("reply_to", read_short_string),
+    8: ("expiration", read_short_string),
+    7: ("message_id", read_short_string),
+    6: ("timestamp", read_timestamp),
+    5: ("type", read_short_string),
+    4: ("user_id", read_short_string),
+    3: ("app_id", read_short_string),
+    2: ("cluster_id", read_short_string),
+}
+
+
+@lru_cache(256)
+def layout(flags: int) -> tuple[tuple[str, Reader], ...]:
+    """The fields that property flags announce, and what reads them. Raises ValueError for flags that mean none."""
+    if flags & 3:  # more flag words, or a flag that class basic does not have
+        raise ValueError("properties that class basic does not have")
+    return tuple(field for bit, field in FIELDS.items() if flags >> bit & 1)
+
+
+def read_fields(raw: bytes) -> dict[str, Any]:
+    """Returns the fields of properties by their names. Raises `ProtocolError` (SYNTAX_ERROR)."""
+    found: dict[str, Any] = {}
+    at = 2
+    try:
+        for name, reader in layout(int.from_bytes(raw[:2], "big")):
+            found[name], at = reader(raw, at)
+    except (ValueError, IndexError, struct.error) as error:
+        raise ProtocolError(SYNTAX_ERROR, f"content header: {error}") from error
+    if at != len(raw):
+        raise ProtocolError(SYNTAX_ERROR, "the properties do not end where their frame does")
+    return found
+
+
+def edited(
+    raw: bytes,
+    *,
+    added: Table | None = None,
+    removed: Collection[str] = (),
+    fields: Mapping[str, str | None] | None = None,
+) -> bytes:
+    """Returns properties that have been read before, with other headers and fields.
+
+    Headers of the same names as those `added`, and those `removed`, are left out; `fields` are short strings, None for
+    a field that is left out.
+    """
+    added, fields = added or {}, fields or {}
+    flags, at = int.from_bytes(raw[:2], "big"), 2
+    packed = {name: b"" for name, _ in FIELDS.values()}
+    kept: list[bytes] = []
+    for name, reader in layout(flags):
+        start, (_, at) = at, reader(raw, at)
+        packed[name] = raw[start:at]
+        if name == "headers":
+            kept = [raw[a:b] for a, b in field_spans(raw, start) if _remains(raw, a, added, removed)]
+    table = b"".join((write_table(added)[4:], *kept))
+    packed["headers"] = len(table).to_bytes(4, "big") + table if table else b""
+    for name, text in fields.items():
+        packed[name] = b"" if text is None else short_string(text)
+    flags = sum([1 << bit for bit, (name, _) in FIELDS.items() if packed[name]])
+    return b"".join((flags.to_bytes(2, "big"), *packed.values()))
+
+
+def _remains(raw: bytes, at: int, added: Table, removed: Collection[str]) -> bool:
+    name = read_short_string(raw, at)[0]
+    return name not in added and name not in removed

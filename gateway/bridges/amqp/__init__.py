@@ -1,0 +1,7 @@
+"""Bridges over AMQP 0-9-1: queues of upstream brokers that are read, and addresses that are forwarded to exchanges.
+
+aio-pika keeps the connections (`link`), `reading` and `forwarding` are the two directions, each over a connection of
+its own, and `window` decides, without input or output, which message is sent next. `settings` is read by the
+configuration, and imports none of the others; `gateway.bridges.bridges` imports `bridge`, where there is such a bridge.
+This room imports `gateway.bridges`, delivery, ownership and the port.
+"""

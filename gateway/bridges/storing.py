@@ -1,0 +1,111 @@
+"""Storing what a bridge has read: one batch under way at a time, tried again for as long as the store refuses it."""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from gateway.bridges.figures import Figures
+from gateway.domain.errors import Refusal
+from gateway.ownership.owners import OwnershipLost
+from gateway.port.adapter import Outcome, Publish, Token
+from gateway.port.marks import Fence
+from gateway.publishing.publishing import Publisher
+from store.api.message import Message
+from store.base import logs
+
+CROWDED_S: Final = 0.05  # between two looks whether there is room again
+AGAIN_S: Final = 1.0  # until what the store did not take is tried again, where it does not say itself
+LAST_OUTCOME_S: Final = 30.0  # how long the outcome of what is under way is waited for when the connection is gone
+
+Store: TypeAlias = Callable[[Publisher, Publish, int], None]  # `Ingest.publish`
+
+log = logs.get(__name__)
+
+
+class BridgeStore:
+    """Stores a bridge's batches (`gateway.publishing.publishing.Publisher`); `hold` stops the bridge from reading."""
+
+    def __init__(
+        self,
+        bridge: str,
+        figures: Figures,
+        store: Store,
+        *,
+        crowded: Callable[[], bool],
+        chance: random.Random,
+        hold: Callable[[], None],
+    ) -> None:
+        self.fence: Fence | None = None  # of the owner for which the bridge runs
+        self._bridge = bridge
+        self._figures = figures
+        self._store = store
+        self._crowded = crowded
+        self._chance = chance
+        self._hold = hold
+        self._under_way: asyncio.Future[Outcome] | None = None
+        self._tokens = 0
+
+    async def stored(self, messages: Sequence[Message]) -> Mapping[int, Refusal]:
+        """Stores a batch, as often as that takes; returns those that never will be stored, by index.
+
+        Raises `OwnershipLost`.
+        """
+        left, never = list(range(len(messages))), dict[int, Refusal]()
+        while left:
+            while self._crowded():
+                self._hold()
+                await asyncio.sleep(CROWDED_S)
+            outcome = await self._publish([messages[index] for index in left])
+            refused = outcome.refused if outcome.error is None else dict.fromkeys(range(len(left)), outcome.error)
+            again: list[int] = []
+            for at, refusal in sorted(refused.items()):
+                if refusal.retriable:
+                    again.append(left[at])
+                else:
+                    never[left[at]] = refusal
+            if again:
+                await self._wait(next(one for one in refused.values() if one.retriable), len(again))
+            elif self._figures.connected:
+                self._figures.error = ""
+            left = again
+        return never
+
+    async def last_outcome(self) -> bool:
+        """Waits for the batch that is being stored; returns whether all of it is."""
+        if self._under_way is None:
+            return False
+        try:
+            async with asyncio.timeout(LAST_OUTCOME_S):
+                outcome = await self._under_way
+        except TimeoutError:
+            log.warning(
+                "bridge: the outcome of messages in flight is unknown; they are sent again", bridge=self._bridge
+            )
+            return False
+        finally:
+            self._under_way = None
+        return outcome.error is None and not outcome.refused
+
+    async def _wait(self, refusal: Refusal, messages: int) -> None:
+        self._hold()  # the upstream keeps the rest
+        if self._figures.error != refusal.detail:
+            log.warning("bridge: not stored yet", bridge=self._bridge, error=refusal.detail, messages=messages)
+        self._figures.error = refusal.detail
+        await asyncio.sleep((refusal.retry_after_ms / 1_000 or AGAIN_S) * self._chance.uniform(0.5, 1.0))
+
+    async def _publish(self, messages: Sequence[Message]) -> Outcome:
+        self._tokens += 1
+        outcome = self._under_way = asyncio.get_running_loop().create_future()
+        size = sum([len(message.body) for message in messages])
+        self._store(self, Publish(messages, Token(self._tokens), fence=self.fence), size)
+        found: Outcome = await asyncio.shield(outcome)
+        self._under_way = None
+        if isinstance(found.error, OwnershipLost):
+            raise found.error
+        return found
+
+    def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:
+        """See `gateway.publishing.publishing.Publisher`."""
+        if token == self._tokens and self._under_way is not None and not self._under_way.done():
+            self._under_way.set_result(outcome)

@@ -1,0 +1,107 @@
+"""Bridged messages: their properties are kept, and what would be wrong at the other broker is not."""
+
+import msgspec
+import pytest
+
+from adapters.amqp import FACTORY
+from adapters.amqp.properties import properties_of
+from adapters.amqp.property_fields import edited, read_fields
+from adapters.amqp.wire import write_table
+from gateway.domain.bridge_path import PATH
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.bridge import Place
+from store.api.message import Message
+
+NOW_MS = 1_700_000_000_000
+PLACE = Place("shop/x", "till")
+HERE, THERE = "aa01", "bb02"
+
+
+def made(headers=None, **fields):
+    raw = (1 << 13 | 1 << 12).to_bytes(2, "big") + write_table(headers or {"a": "1"}) + b"\x02"
+    return edited(raw, fields=fields)
+
+
+def codec(name="up"):
+    return FACTORY.broker_codec(name, HERE)
+
+
+def read(raw, upstream="", body=b"b"):
+    return codec().read(raw, body, PLACE, upstream=upstream, now_ms=NOW_MS)
+
+
+def forwarded(message, *, upstream="", name="up", header_bytes_max=100_000):
+    found = codec(name).forwarded(
+        message, upstream=upstream, fallback_id="c8.0", header_bytes_max=header_bytes_max, now_ms=NOW_MS
+    )
+    return None if found is None else (found.id, read_fields(found.properties))
+
+
+def own(**fields):
+    return Message("plant/a", b"b", NOW_MS, "mqtt", "dev42", **fields)
+
+
+def test_what_is_read_has_the_place_of_the_configuration_and_leaves_as_it_came():
+    raw = made({"a": "1", "n": {"b": [1]}}, user_id="somebody", app_id="till")
+    message = read(raw)
+    assert (message.address, message.device, message.qos) == ("shop/x", "till", 1)
+    assert properties_of(message, now_ms=NOW_MS) == raw
+
+
+def test_a_gateway_as_the_upstream_is_noted_in_the_path_and_another_broker_is_not():
+    message = read(made(), upstream=THERE)
+    assert dict(message.properties)[PATH] == f"{THERE} {HERE}"
+    assert read_fields(properties_of(message, now_ms=NOW_MS))["headers"][PATH] == f"{THERE} {HERE}"
+    assert PATH not in dict(read(made()).properties)
+
+
+def test_what_has_been_here_is_not_read_again():
+    assert read(made({PATH: f"{THERE} {HERE}"})) is None
+    assert read(made({PATH: "cc03"})) is not None
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xff", made(expiration="soon"), made({"x-delay": "now"})])
+def test_malformed_properties_are_refused(raw):
+    with pytest.raises(Refusal) as caught:
+        read(raw)
+    assert caught.value.cause is Cause.MALFORMED
+
+
+def test_the_user_goes_into_a_header_and_the_direct_reply_queue_nowhere():
+    _, found = forwarded(own(qos=1))
+    assert "user_id" not in found
+    assert found["headers"]["ce-deviceid"] == "dev42"
+    assert found["delivery_mode"] == 2
+    message = read(made({"CC": ["x"], "x-delay": 5, "keep": 1}, reply_to="amq.rabbitmq.reply-to", user_id="u"))
+    _, found = forwarded(message, name="other")
+    assert "reply_to" not in found
+    assert found["headers"] == {"keep": 1, "ce-deviceid": "u", PATH: HERE}
+    _, found = forwarded(read(made(reply_to="answers")), name="other")
+    assert found["reply_to"] == "answers"
+
+
+def test_what_has_no_id_gets_the_one_of_its_place():
+    assert forwarded(own())[0] == "c8.0"
+    id_, found = forwarded(own(id="m1"))
+    assert (id_, found["message_id"]) == ("m1", "m1")
+
+
+def test_the_time_to_live_is_what_is_left():
+    assert forwarded(own(expires_at_ms=NOW_MS + 1_500))[1]["expiration"] == "1500"
+    message = read(made(expiration="60000"))
+    later = msgspec.structs.replace(message, expires_at_ms=NOW_MS + 10)
+    assert forwarded(later, name="other")[1]["expiration"] == "10"
+    assert "expiration" not in forwarded(own())[1]
+
+
+def test_what_was_read_by_this_bridge_or_has_been_there_is_not_forwarded():
+    assert forwarded(read(made())) is None
+    assert forwarded(read(made(), upstream=THERE), name="other", upstream=THERE) is None
+    assert forwarded(read(made(), upstream=THERE), name="other", upstream="cc03") is not None
+    assert forwarded(own(properties=((PATH, " ".join("abcdefghijklmnop")),))) is None
+
+
+def test_headers_that_no_frame_holds_are_left_out():
+    message = own(properties=tuple((f"n{n}", "x" * 100) for n in range(50)))
+    _, found = forwarded(message, header_bytes_max=2_000)
+    assert found["headers"]["x-headers-left-out"] > 30
