@@ -73,7 +73,7 @@ def recover(process, *answers):
         input="".join(f"{answer}\n" for answer in answers),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
 

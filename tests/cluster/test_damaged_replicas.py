@@ -56,7 +56,9 @@ class Group:
         return {self.group.replica(id_).node for id_ in self.group.sync_set}
 
     def status(self, name):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.cluster.node(name).admin_port}/status", timeout=5) as page:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.cluster.node(name).admin_port}/status", timeout=30
+        ) as page:
             return json.load(page)
 
     def segments(self, name):

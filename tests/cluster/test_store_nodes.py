@@ -33,7 +33,9 @@ class Group:
         return self.controller.group(0)
 
     def status(self, name):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.cluster.node(name).admin_port}/status", timeout=5) as page:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.cluster.node(name).admin_port}/status", timeout=30
+        ) as page:
             return json.load(page)
 
     @property

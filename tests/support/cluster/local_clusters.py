@@ -13,7 +13,7 @@ from tests.support.process.child import in_a_child
 from tests.support.process.ports import PORTS, free_offset
 
 ROLES = ("controller", "store", "proxy")  # in the order in which they need each other
-PATIENCE_S = 120.0  # until those of a role are ready, however busy the machine is
+PATIENCE_S = 240.0  # until those of a role are ready, however busy the machine is
 
 
 def ports_of(plan: Plan) -> set[int]:

@@ -24,7 +24,7 @@ def now_ms():
     return time.time_ns() // 1_000_000
 
 
-async def until(condition, timeout_s=30.0):
+async def until(condition, timeout_s=90.0):
     """Wait for a condition that no event announces."""
     async with asyncio.timeout(timeout_s):
         while not condition():
@@ -87,7 +87,7 @@ class Network:
 
     async def lead(self, id_=None):
         """Let time pass until somebody leads, or this one does."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 for at, driver in self.drivers.items():
                     if at not in self.cut and driver.status.role.value == "leader" and id_ in {None, at}:
@@ -221,7 +221,7 @@ class ControllerProcess:
             )
         return self
 
-    def wait(self, timeout_s=60):
+    def wait(self, timeout_s=180):
         """Wait until it is ready."""
         deadline = time.monotonic() + timeout_s
         while self.page("/readyz") is None:
@@ -233,7 +233,7 @@ class ControllerProcess:
     def page(self, path):
         """A page of the admin port; None where it answers no 2xx."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}{path}", timeout=30) as answer:
                 return answer.read().decode()
         except OSError:
             return None
@@ -276,7 +276,7 @@ class ControllerProcesses:
 
     def leader(self):
         """The process of the one that leads; waits until there is one."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while time.monotonic() < deadline:
             for one in self.all.values():
                 if one.process.poll() is None and "headgate_controller_leading 1.0" in (one.page("/metrics") or ""):

@@ -60,7 +60,7 @@ class Conn:
 
     async def until(self, condition: Any) -> None:
         """Wait for something that a delivery brings about."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()

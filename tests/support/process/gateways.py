@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tests.support.process.ports import PORTS, TLS_PORTS, free_offset
 
-START_TIMEOUT_S = 60
-STOP_TIMEOUT_S = 30
+START_TIMEOUT_S = 180
+STOP_TIMEOUT_S = 90
 
 
 class GatewayProcess:
@@ -63,7 +63,7 @@ class GatewayProcess:
 
     def admin(self, path: str) -> str:
         """A page of the admin port. Raises for any status but 2xx."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port('admin')}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port('admin')}{path}", timeout=30) as answer:
             return answer.read().decode()
 
     def answers(self, path: str) -> bool:

@@ -195,7 +195,7 @@ async def test_the_log_is_compacted_by_its_size_and_a_late_follower_gets_the_sna
         await leader.propose(b"%d" % n)
     assert leader.status.first_index > 50
     network.cut = set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(network.machines[late].words) < 200:
             await network.settle(1)
     assert network.machines[late].words == network.machines[leader.status.id].words
@@ -225,7 +225,7 @@ async def test_members_are_added_promoted_and_removed():
         await leader.change(Change(kind=ChangeKind.PROMOTE, node=4))
     await leader.change(Change(kind=ChangeKind.ADD_LEARNER, node=4))
     network.add(4, storage=MemoryStorage())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while network.machines[4].words != ["one"]:
             await network.settle(1)
     await leader.change(Change(kind=ChangeKind.PROMOTE, node=4))
@@ -244,7 +244,7 @@ async def test_the_leadership_is_handed_over_and_proposals_meanwhile_are_dropped
     leader.transfer(heir)
     with pytest.raises(ProposalDropped):
         leader.propose(b"x")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while network.drivers[heir].status.role.value != "leader":
             await network.settle(1)
     assert await network.drivers[heir].propose(b"two") == 2

@@ -112,7 +112,7 @@ async def test_the_leader_is_asked_wherever_one_asks(tmp_path):
         try:
             await until(lambda: 1 in told and told[1].master is not None)
             for node in controllers.nodes.values():
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     while not (await node.do(AskService(group=0))).served:
                         await asyncio.sleep(0.01)
             found = await client.do(AskService(group=0))

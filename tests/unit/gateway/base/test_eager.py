@@ -34,7 +34,7 @@ async def test_what_waits_goes_on_in_a_task():
         steps.append(2)
         steps.append(await second)
         await asyncio.sleep(0)
-        async with asyncio.timeout(5):  # it is in a task by now
+        async with asyncio.timeout(60):  # it is in a task by now
             await asyncio.sleep(0)
         return "done"
 

@@ -39,14 +39,14 @@ async def test_what_comes_is_found(store):
     await asyncio.sleep(0.01)
     assert not waiting.done()
     await append(store, frame(Message("a/1", b"1", device="d")))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert [message.body for message in (await waiting).messages] == [b"1"]
         assert len((await searching(store, waits, wait_ms=60_000)).messages) == 1, "what is there is not waited for"
 
 
 async def test_the_end_of_a_wait(store, monkeypatch):
     waits = FindWaits(store)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert (await searching(store, waits, wait_ms=10)).messages == []
         waiting = searching(store, waits, wait_ms=60_000)
         await asyncio.sleep(0.01)

@@ -111,7 +111,7 @@ async def test_waiting_ends_with_the_first_message(store, reader):
     assert not waiting.done()
     store.log.append([(2, Message(address="t/1"))])
     store.arrived.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await waiting
 
 
@@ -120,7 +120,7 @@ async def test_waiting_ends_when_it_is_woken(reader):
     waiting = asyncio.ensure_future(reader.wait({1: 10}, woken, 60))
     await asyncio.sleep(0.01)
     woken.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await waiting
         await reader.wait({}, woken, 60)
 
@@ -140,9 +140,9 @@ async def test_so_many_waits_and_no_more(store, reader, monkeypatch):
     waiting = [asyncio.ensure_future(reader.wait({1: 10, 2: 10}, woken, 60)) for _ in range(2)]
     await asyncio.sleep(0.01)
     assert store.fetches == 3
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await reader.wait({1: 10}, asyncio.Event(), 60)
     assert store.fetches == 3, "this one only looks again after a while"
     woken.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asyncio.gather(*waiting)

@@ -59,13 +59,13 @@ class Refusing:
         return call
 
     async def failed(self, count):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while self.failures < count:
                 await asyncio.sleep(0)
 
 
 async def until_named(rig, names):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while {q for q in names if rig.controller.state.named.get(q) is not None}:
             await asyncio.sleep(0.001)
 
@@ -133,7 +133,7 @@ async def test_a_name_can_be_declared_again_while_its_old_queue_is_cleared_away(
     await rig.publish("", "q", b"new")
     await rig.consume(other, "q")
     assert await other.has(1) == [b"new"]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while rig.queues._finishing:
             await asyncio.sleep(0.001)
     assert (await rig.declare(other, "q", passive=True)).consumers == 1
@@ -150,7 +150,7 @@ async def test_an_exchange_that_nothing_is_bound_to_goes_when_the_store_takes_it
     await refusing.failed(3)
     refusing.failing = False
     passive = DeclareExchange(name="x", kind="fanout", passive=True)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             try:
                 await rig.request(conn, passive)

@@ -32,7 +32,7 @@ async def test_what_waits_for_a_restart_is_what_differs_from_the_start():
 
     hangups.set()
     with capture_logs() as lines:
-        async with asyncio.timeout(10), aclosing(reread(START, hangups, load)) as news:
+        async with asyncio.timeout(60), aclosing(reread(START, hangups, load)) as news:
             assert [await anext(news) for _ in range(4)] == [LIMITED, LIMITED, LIMITED, START]
     assert [line["sections"] for line in lines if "sections" in line] == [["limits"]] * 3
     assert [line["mistakes"] for line in lines if "mistakes" in line] == [["limits: a mistake"]]

@@ -490,7 +490,7 @@ async def test_housekeeping_comes_by_itself(open_store, clock, tmp_path):
     )
     await write(store, 10, 16)
     clock.ms += HOUR + 1
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while store.core.engine.log.first == 0:
             await asyncio.sleep(0.01)
     await store.close()
@@ -503,7 +503,7 @@ async def test_what_was_trimmed_is_not_lent(open_store, clock):
     assert [lease.offset for lease in held] == [0, 1]
     clock.ms += HOUR + 1
     await trim(store)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await store.leases.waiting(16) > 2:  # of the last segment, which is there
             await asyncio.sleep(0.001)
     await write(store, 2, 16, size=10)

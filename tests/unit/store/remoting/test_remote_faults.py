@@ -57,7 +57,7 @@ async def store(relay):
 
 
 async def until(condition):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -225,7 +225,7 @@ async def test_a_store_that_takes_nothing_for_now_is_asked_again(store, local, m
 
     monkeypatch.setattr(local.log, "append", refuses)
     futures = begin(store, *sequenced(5))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not refused:
             await asyncio.sleep(0)
     futures += begin(store, *sequenced(15, start=6))  # on their way when the first are refused
@@ -551,7 +551,7 @@ async def test_a_change_that_is_written_and_never_confirmed_is_answered_in_time(
     change = caller.begin("kv_delete", arguments.KvGet("k", ""), lambda body: body, ONCE)
     reading = caller.begin("kv_get", arguments.KvGet("k", ""), lambda body: body, AGAIN)
     caller.take_message()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not change.future.done():
             await asyncio.sleep(0)
             caller.expire_sent()

@@ -26,7 +26,7 @@ class Client:
         self.heard.set()
 
     async def hears(self):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await self.heard.wait()
         self.heard.clear()
         told, self.told = self.told, []
