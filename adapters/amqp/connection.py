@@ -63,6 +63,7 @@ from gateway.port.adapter import (
     Random,
     Token,
 )
+from gateway.port.operated import Described
 from gateway.port.queues import OpenVhost
 from store.api.message import Message
 
@@ -187,10 +188,18 @@ class AmqpConnection(ConnectionOutput):
     def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
         """The gateway is going down, or this client is to go."""
         why = "its user has been removed, or changed" if dismissed else "the gateway is shutting down"
+        return self.force_close(why, now_ms=now_ms)
+
+    def force_close(self, reason: str, *, now_ms: int) -> Sequence[Effect]:
+        """Says 320 and why, and ends."""
         if self._phase not in (Phase.HEADER, Phase.CLOSING, Phase.CLOSED):
-            self.write(method_frame(0, Methods.Close, CONNECTION_FORCED, why, 0, 0))
+            self.write(method_frame(0, Methods.Close, CONNECTION_FORCED, cut(reason), 0, 0))
         self._end("")
         return self._effects_at(now_ms)
+
+    def describe(self) -> Described | None:
+        """See `OperatedAdapter`."""
+        return self.described() if self._phase is Phase.OPEN else None
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
         """The connection is gone. Its channels know it: that ring keeps no bodies."""

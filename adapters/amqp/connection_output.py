@@ -21,6 +21,7 @@ from gateway.port.adapter import (
     SettleLeased,
     Token,
 )
+from gateway.port.operated import Described
 from store.format.frame import QueueOffset
 
 if TYPE_CHECKING:
@@ -95,6 +96,15 @@ class ConnectionOutput:
     def has_published(self) -> None:
         """The client has published something."""
         raise NotImplementedError
+
+    def described(self) -> Described:
+        """Returns the state of an open connection."""
+        return Described(
+            vhost=self.vhost,
+            channels=len(self.channels),
+            consumers=len(self._consumers),
+            unacknowledged=sum(len(channel.unacknowledged) for channel in self.channels.values()),
+        )
 
     # ---- consumers
 

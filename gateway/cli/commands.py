@@ -15,6 +15,7 @@ import typer
 
 from controller.api.client import ControllerError
 from gateway.cli import access as cli_access
+from gateway.cli import amqp as cli_amqp
 from gateway.cli import cluster as cli_cluster
 from gateway.cli import cluster_roles as cli_cluster_roles
 from gateway.cli import dashboard as cli_dashboard
@@ -52,6 +53,7 @@ app.add_typer(cli_kv.app, name="kv")
 app.add_typer(cli_groups.app, name="groups")
 app.add_typer(cli_cluster.app, name="cluster")
 app.add_typer(cli_access.app, name="access")
+app.add_typer(cli_amqp.app, name="amqp")
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="The TOML file.", show_default="headgate.toml, if it is there")

@@ -24,6 +24,7 @@ from gateway.port.push import SinkFactory
 from gateway.process.backend import Backend, cluster_backend, local_backend
 from gateway.process.roles import check_proxy, check_serve
 from gateway.publishing import topic_settings
+from gateway.runtime.amqp_operations import AmqpOperations
 from gateway.runtime.connection import Connection
 from gateway.runtime.datagram import DatagramEndpoint
 from gateway.runtime.endpoint import ListenerContext
@@ -142,9 +143,14 @@ class Gateway:
 
     async def _serve_pages(self) -> AdminServer:
         ready, status, registry = self.ready, self.status, self.metrics.registry
+        operations = AmqpOperations(self.hub).operations
         if self._worker is not None:
-            return await AdminServer.start_at(self._worker, ready=ready, status=status, registry=registry)
-        return await AdminServer.start(self.config.admin, ready=ready, status=status, registry=registry)
+            return await AdminServer.start_at(
+                self._worker, ready=ready, status=status, registry=registry, operations=operations
+            )
+        return await AdminServer.start(
+            self.config.admin, ready=ready, status=status, registry=registry, operations=operations
+        )
 
     async def _listen(self, listener: ListenerConfig, context: ListenerContext) -> None:
         if listener.transport == "udp":

@@ -30,6 +30,14 @@ class WorkerSilent(Exception):
     """A worker does not say what it was asked."""
 
 
+class WorkerRefused(WorkerSilent):
+    """A worker says no."""
+
+    def __init__(self, status: HTTPStatus, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
 class Worker:
     """One process after the other. `status` and `metrics` are what it said last."""
 
@@ -91,22 +99,23 @@ class Worker:
         with suppress(WorkerSilent):
             self.metrics = (await self.ask("/metrics")).decode()
 
-    async def ask(self, page: str) -> bytes:
-        """A page. Raises `WorkerSilent`."""
+    async def ask(self, page: str, *, body: bytes | None = None, timeout_s: float = ASK_S) -> bytes:
+        """A page, or with a body what an action answers. Raises `WorkerSilent`."""
         try:
-            async with asyncio.timeout(ASK_S):
+            async with asyncio.timeout(timeout_s):
                 reader, writer = await asyncio.open_unix_connection(self.pages)
                 try:
-                    writer.write(f"GET {page} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+                    writer.write(_request(page, body))
                     head = await reader.readuntil(b"\r\n\r\n")
-                    body = await _body(reader)
+                    answer = await _body(reader)
                 finally:
                     writer.close()
         except (OSError, EOFError, TimeoutError) as error:
             raise WorkerSilent(f"does not answer: {error or type(error).__name__}") from error
-        if head.split(maxsplit=2)[1] != str(HTTPStatus.OK.value).encode():
-            raise WorkerSilent(body.decode(errors="replace").strip())
-        return body
+        status = int(head.split(maxsplit=2)[1])
+        if status != HTTPStatus.OK:
+            raise WorkerRefused(HTTPStatus(status), answer.decode(errors="replace").strip())
+        return answer
 
 
 class WorkerPool:
@@ -212,6 +221,13 @@ def _launch(name: str) -> Child:
 def _orders(config: Config, worker: Worker) -> bytes:
     """Returns the message with all that a worker has to know. Raises `WorkerMessageError`."""
     return encode(WorkerOrders(config=config, pages=worker.pages))
+
+
+def _request(page: str, body: bytes | None) -> bytes:
+    head = f"{'GET' if body is None else 'POST'} {page} HTTP/1.1\r\nhost: localhost\r\n"
+    if body is None:
+        return f"{head}\r\n".encode()
+    return f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
 async def _body(reader: asyncio.StreamReader) -> bytes:

@@ -25,6 +25,7 @@ from gateway.process.shared_ports import SharedPorts
 from gateway.process.shared_store import SharedStore, shared_store
 from gateway.process.worker_messages import WorkerMessageError
 from gateway.process.worker_metrics import WorkerMetrics
+from gateway.process.worker_operations import WorkerOperations
 from gateway.process.worker_pool import Worker, WorkerPool
 from gateway.runtime.reloading import reread
 from store.base import logs
@@ -68,7 +69,12 @@ class Workers:
         """Opens the pages and the port for readers, and starts the workers. Raises `ServerFailed`, `ChildFailed`."""
         config, admin, rpc = self.config, self.config.admin, self.config.rpc
         pages = await AdminServer.start(
-            admin, ready=self.ready, status=self.status, registry=self._registry, gather=self._pool.gather
+            admin,
+            ready=self.ready,
+            status=self.status,
+            registry=self._registry,
+            gather=self._pool.gather,
+            operations=WorkerOperations(self._pool).operations,
         )
         stack.push_async_callback(pages.stop)
         if rpc.enabled:

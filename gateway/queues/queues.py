@@ -325,9 +325,8 @@ class NamedQueues:
         queue = await self._registry.declare_queue(conn, request)
         self.keeper.used(queue)
         waiting = await queue.pump.head.waiting(conn.id)
-        name = queue.definition.name
-        consumers = len(queue.pump.consumers) + await self._counts.elsewhere(name)
-        return QueueInfo(name=name, messages=waiting, consumers=consumers)
+        consumers = await self._registry.consumers_of(queue)
+        return QueueInfo(name=queue.definition.name, messages=waiting, consumers=consumers)
 
     async def purge(self, conn: Connection, request: PurgeQueue) -> int:
         """See `PurgeQueue`. Raises `Refusal`, `StoreError`."""

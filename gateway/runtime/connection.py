@@ -10,6 +10,7 @@ from typing import cast
 from gateway.config.config import is_loopback
 from gateway.domain.errors import Refusal
 from gateway.port.adapter import ConnectionInfo, Outcome, Publish
+from gateway.port.operated import OperatedAdapter
 from gateway.port.single import Single, SingleAdapter
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, ListenerContext
 from gateway.runtime.turn import StreamEndpoint, StreamHub
@@ -335,6 +336,25 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         if not self.gone:
             self.guard(self._tell_of_alone)
             self.guard(lambda: self.act(self.adapter.shutdown(now_ms=now_ms(), dismissed=True)))
+            self.flush()
+
+    @property
+    def peer(self) -> str:
+        """Returns the address and port of the peer."""
+        place = None if self.transport is None else self.transport.get_extra_info("peername")
+        return f"{self.host}:{place[1]}" if isinstance(place, tuple) else self.host
+
+    @property
+    def listener_name(self) -> str:
+        """Returns the name of the listener that it came by."""
+        return self._listener.name
+
+    def force_close(self, reason: str) -> None:
+        """An operator ends it."""
+        adapter = self.adapter
+        if not self.gone and isinstance(adapter, OperatedAdapter):
+            self.guard(self._tell_of_alone)
+            self.guard(lambda: self.act(adapter.force_close(reason, now_ms=now_ms())))
             self.flush()
 
     # ---- deadlines

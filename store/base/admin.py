@@ -1,7 +1,10 @@
-"""The admin port: `/healthz`, `/readyz`, `/metrics` and `/status` over HTTP/1.1.
+"""The admin port: `/healthz`, `/readyz`, `/metrics` and `/status` over HTTP/1.1, and what a process adds to them.
 
-Small on purpose: GET and HEAD, one answer a connection, nothing read but a bounded request head. What it says is asked
-of the runtime at the moment of the request, so it cannot be truer or falser than the gateway itself.
+Small on purpose: one answer a connection, nothing read but a bounded request. What it says is asked of the runtime at
+the moment of the request, so it cannot be truer or falser than the gateway itself.
+
+Actions are asked for by POST, with a body that says it is JSON: no page of another origin can send that without being
+asked first. They are for this machine alone: the port may be open to others who read figures there.
 
 It asks for no password, so a page of any site could read it by the browser of somebody who reaches it (DNS rebinding).
 Browsers therefore have to call it by an address, by localhost or by a name that is configured, and pages of other
@@ -12,9 +15,12 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from http import HTTPStatus
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
-from urllib.parse import urlsplit
+from socket import AF_UNIX
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -29,7 +35,10 @@ from store.base.listening.places import Places, origin_of
 from store.base.process_errors import listening_on
 
 HEAD_BYTES_MAX = 8 * 1024  # a request head that is longer gets 431
+ACTION_BYTES_MAX = 16 * 1024 * 1024  # of the body of an action
+ACTION_TIMEOUT_S = 120.0  # from the head of an action to its end
 HEAD_TIMEOUT_S = 5.0  # from connecting to the end of the head
+QUERY_COUNT_MAX = 16  # parameters of a query
 PAGE_TIMEOUT_S = 5.0  # for the runtime to say what it is asked
 WRITE_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 64  # beyond, the oldest one of the address that has most is closed unanswered
@@ -39,6 +48,29 @@ TEXT = "text/plain; charset=utf-8"
 log = logs.get(__name__)
 
 StatusSource: TypeAlias = Callable[[], Any]  # a `gateway.ops.status.Status`, a mapping, or an awaitable of one
+
+
+# What a process adds: the query, or the body of an action, to what is answered in JSON.
+Listing: TypeAlias = Callable[[Mapping[str, str]], Awaitable[Any]]
+Action: TypeAlias = Callable[[bytes], Awaitable[Any]]
+
+
+class ActionRefused(Exception):
+    """Raised by an action or a listing that is not done."""
+
+    def __init__(self, status: HTTPStatus, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+class Operations(NamedTuple):
+    """The listings and actions that a process adds, by path."""
+
+    listings: Mapping[str, Listing] = MappingProxyType({})
+    actions: Mapping[str, Action] = MappingProxyType({})
+
+
+NO_OPERATIONS: Final = Operations()
 
 
 class AdminSettings(Protocol):
@@ -93,6 +125,7 @@ class AdminServer:
         self._registry = registry
         self._allowed_hosts: Collection[str] = ()
         self._gather: Callable[[], Awaitable[None]] | None = None
+        self._operations = NO_OPERATIONS
         self._server: asyncio.Server | None = None
         self.tasks: set[asyncio.Task[Any]] = set()  # one a connection
         self._places = Places()  # <= CONNECTIONS_MAX
@@ -112,6 +145,7 @@ class AdminServer:
         status: StatusSource,
         registry: CollectorRegistry,
         gather: Callable[[], Awaitable[None]] | None = None,
+        operations: Operations = NO_OPERATIONS,
     ) -> "AdminServer":
         """Listens. `status` gives what `/status` shows. Raises `ServerFailed` when the port is taken.
 
@@ -119,7 +153,7 @@ class AdminServer:
         """
         server = cls(ready, status, registry)
         server._allowed_hosts = settings.allowed_hosts
-        server._gather = gather
+        server._gather, server._operations = gather, operations
         host, port = settings.host, settings.port
         with listening_on("admin", host, port):
             server._server = await asyncio.start_server(server._serve, host, port, limit=HEAD_BYTES_MAX)
@@ -127,10 +161,17 @@ class AdminServer:
 
     @classmethod
     async def start_at(
-        cls, path: Path, *, ready: Callable[[], ReadyState], status: StatusSource, registry: CollectorRegistry
+        cls,
+        path: Path,
+        *,
+        ready: Callable[[], ReadyState],
+        status: StatusSource,
+        registry: CollectorRegistry,
+        operations: Operations = NO_OPERATIONS,
     ) -> "AdminServer":
         """Listens at a Unix socket. Raises `OSError`."""
         server = cls(ready, status, registry)
+        server._operations = operations
         server._server = await asyncio.start_unix_server(server._serve, path, limit=HEAD_BYTES_MAX)
         return server
 
@@ -160,7 +201,8 @@ class AdminServer:
         accepted = writer.get_extra_info("socket")
         self._places.take(task, origin_of(accepted.family, writer.get_extra_info("peername")), CONNECTIONS_MAX)
         try:
-            answer, only_head = await self._read(reader)
+            here = accepted.family == AF_UNIX or _is_loopback(writer.get_extra_info("peername")[0])
+            answer, only_head = await self._read(reader, here=here)
             if answer is not None:
                 async with asyncio.timeout(WRITE_TIMEOUT_S):
                     writer.write(_encode(answer, only_head=only_head))
@@ -172,8 +214,8 @@ class AdminServer:
             self._places.leave(task)
             writer.close()
 
-    async def _read(self, reader: asyncio.StreamReader) -> tuple[_Answer | None, bool]:
-        """The answer to the request, and whether its body is left out (HEAD)."""
+    async def _read(self, reader: asyncio.StreamReader, *, here: bool) -> tuple[_Answer | None, bool]:
+        """The answer to the request, and whether its body is left out (HEAD). `here`: it comes from this machine."""
         try:
             async with asyncio.timeout(HEAD_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -187,28 +229,68 @@ class AdminServer:
         parts = line.split(" ")
         if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
             return _text(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1.1 request"), False
-        return await self._answer(parts[0], parts[1], fields), parts[0] == "HEAD"
-
-    async def _answer(self, method: str, target: str, fields: list[str]) -> _Answer:
         headers = {name.strip().lower(): text.strip() for name, _, text in (field.partition(":") for field in fields)}
         stranger = _stranger(headers, self._allowed_hosts)
         if stranger is not None:
-            return _text(HTTPStatus.FORBIDDEN, stranger)
+            return _text(HTTPStatus.FORBIDDEN, stranger), False
         try:
-            page = self._pages.get(urlsplit(target).path)
+            url = urlsplit(parts[1])
+            query = dict(parse_qsl(url.query, max_num_fields=QUERY_COUNT_MAX))
         except ValueError:
-            page = None
-        if page is None:
-            return _text(HTTPStatus.NOT_FOUND, f"there are {', '.join(self._pages)}")
+            return _text(HTTPStatus.NOT_FOUND, "this is no path of a page"), False
+        if (action := self._operations.actions.get(url.path)) is not None and parts[0] == "POST":
+            return await self._act(action, url.path, headers, reader, here=here), False
+        return await self._answer(parts[0], url.path, headers, query), parts[0] == "HEAD"
+
+    async def _act(
+        self, action: Action, path: str, headers: Mapping[str, str], reader: asyncio.StreamReader, *, here: bool
+    ) -> _Answer:
+        """The answer to an action."""
+        if not here:
+            return _problem(HTTPStatus.FORBIDDEN, "actions are for this machine alone: ask by its loopback address")
+        if headers.get("content-type", "").partition(";")[0].strip() != JSON:
+            return _problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the body of an action is {JSON}")
+        size = headers.get("content-length", "")
+        if not (size.isascii() and size.isdigit()):
+            return _problem(HTTPStatus.LENGTH_REQUIRED, "an action has a content-length")
+        if len(size) > len(str(ACTION_BYTES_MAX)) or int(size) > ACTION_BYTES_MAX:
+            return _problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"an action has at most {ACTION_BYTES_MAX} bytes")
+        try:
+            async with asyncio.timeout(ACTION_TIMEOUT_S):
+                done = await action(await reader.readexactly(int(size)))
+        except asyncio.IncompleteReadError:
+            return _problem(HTTPStatus.BAD_REQUEST, "the request has no end")
+        except ActionRefused as refused:
+            return _problem(refused.status, str(refused))
+        except TimeoutError:
+            return _problem(HTTPStatus.GATEWAY_TIMEOUT, f"it is not done after {ACTION_TIMEOUT_S:g} s; ask again")
+        except Exception as error:  # our own bug: say so, and keep serving the others
+            log.error("admin_action_failed", action=path, exc_info=error)
+            return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+        return _json(done)
+
+    async def _answer(self, method: str, path: str, headers: Mapping[str, str], query: Mapping[str, str]) -> _Answer:
+        page, listing = self._pages.get(path), self._operations.listings.get(path)
+        if page is None and listing is None and path not in self._operations.actions:
+            there = [*self._pages, *self._operations.listings, *self._operations.actions]
+            return _text(HTTPStatus.NOT_FOUND, f"there are {', '.join(there)}")
+        if page is None and listing is None:
+            return _text(HTTPStatus.METHOD_NOT_ALLOWED, "only POST", headers=(("allow", "POST"),))
         if method not in {"GET", "HEAD"}:
             return _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD", headers=(("allow", "GET, HEAD"),))
         try:
+            if page is None:
+                assert listing is not None
+                async with asyncio.timeout(PAGE_TIMEOUT_S):
+                    return _json(await listing(query))
             answer = page(headers.get("accept", ""))
             if not isinstance(answer, _Answer):
                 async with asyncio.timeout(PAGE_TIMEOUT_S):
                     answer = await answer
+        except ActionRefused as refused:
+            return _problem(refused.status, str(refused))
         except Exception as error:  # the runtime's own answer failed: say so, and keep serving the others
-            log.error("admin_page_failed", page=target, exc_info=error)
+            log.error("admin_page_failed", page=path, exc_info=error)
             return _text(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
         return answer
 
@@ -232,7 +314,7 @@ class AdminServer:
         found = self._status()
         if inspect.isawaitable(found):
             found = await found
-        return _Answer(HTTPStatus.OK, JSON, msgspec.json.encode(found, enc_hook=str) + b"\n")
+        return _json(found)
 
 
 def process_registry() -> CollectorRegistry:
@@ -256,8 +338,21 @@ def _stranger(headers: Mapping[str, str], allowed_hosts: Collection[str]) -> str
     return None
 
 
+def _is_loopback(host: str) -> bool:
+    address = ip_address(host.partition("%")[0])
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
 def _reasons(state: ReadyState) -> _Answer:
     return _text(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join([*state.reasons, *state.warnings]) or "not ready")
+
+
+def _json(found: Any, status: HTTPStatus = HTTPStatus.OK) -> _Answer:
+    return _Answer(status, JSON, msgspec.json.encode(found, enc_hook=str) + b"\n")
+
+
+def _problem(status: HTTPStatus, detail: str) -> _Answer:
+    return _json({"status": status.value, "title": status.phrase, "detail": detail}, status)
 
 
 def _text(status: HTTPStatus, text: str, *, headers: tuple[tuple[str, str], ...] = ()) -> _Answer:

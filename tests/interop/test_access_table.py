@@ -33,6 +33,8 @@ from adapters.mqtt.codec import packets
 from adapters.mqtt.session import session
 from controller.node.service import ControllerService
 from gateway.port import adapter as port
+from gateway.process.worker_operations import WorkerOperations
+from gateway.runtime.amqp_operations import AmqpOperations
 from gateway.runtime.requests import REQUESTS
 from store.base.admin import AdminServer
 from store.node.replication_service import ReplicationService
@@ -277,7 +279,9 @@ GRPC = {
     "ReplicationService": {"Replicate", "Snapshot", "FetchRange", "Seals", "SwitchOver", "Verify"},
     "ControllerService": {"Follow", "Command", "Heartbeat", "Peer", "Install", "Status", "Routes", "Identify"},
 }
-ADMIN = {"/healthz", "/readyz", "/metrics", "/status"}  # by where it listens, and browsers by Host and Origin
+# By where it listens, and browsers by Host and Origin; actions are for this machine alone.
+ADMIN = {"/healthz", "/readyz", "/metrics", "/status", "/amqp/queues", "/amqp/bindings", "/amqp/connections"}
+ADMIN_ACTIONS = {"/amqp/connections/close"}
 EFFECTS = {
     "Publish": "Permissions.refused",
     "Subscribe": "Permissions.check_filter by the adapter, and each address by the fan-out",
@@ -298,7 +302,11 @@ def test_every_remote_call_page_and_effect_is_in_the_table():
         empty = object.__new__(service)
         calls = empty.handlers() if hasattr(empty, "handlers") else empty._handlers()
         assert set(calls) == GRPC[service.__name__]
-    assert AdminServer(lambda: None, lambda: None, CollectorRegistry())._pages.keys() == ADMIN
+    operations = AmqpOperations(typing.cast(Any, None)).operations
+    pages = AdminServer(lambda: None, lambda: None, CollectorRegistry())._pages
+    assert pages.keys() | operations.listings.keys() == ADMIN
+    assert operations.actions.keys() == ADMIN_ACTIONS
+    assert WorkerOperations(typing.cast(Any, None)).operations.actions.keys() == ADMIN_ACTIONS
     assert {one.__name__ for one in typing.get_args(port.Effect)} == EFFECTS.keys()
     # Retained messages are told of by no answer of their own: who subscribes gets them one by one.
     searching = {kind.__name__ for kind, served in REQUESTS.items() if served.on_grid}

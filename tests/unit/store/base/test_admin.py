@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 
 import httpx
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 from gateway.ops.metrics import Metrics
 from gateway.ops.status import Status
 from store.base import admin
-from store.base.admin import AdminPlace, AdminServer, ReadyState
+from store.base.admin import NO_OPERATIONS, ActionRefused, AdminPlace, AdminServer, Operations, ReadyState
 
 pytestmark = pytest.mark.anyio
 
@@ -19,11 +20,13 @@ READY = ReadyState(True)
 
 
 @asynccontextmanager
-async def serving(state: ReadyState = READY, status=lambda: {"topics": []}, allowed_hosts=()):
+async def serving(state: ReadyState = READY, status=lambda: {"topics": []}, allowed_hosts=(), operations=NO_OPERATIONS):
     metrics = Metrics(process=False)
     metrics.messages_in("mqtt", "t", "stored").inc(3)
     place = AdminPlace("127.0.0.1", 0, allowed_hosts)
-    server = await AdminServer.start(place, ready=lambda: state, status=status, registry=metrics.registry)
+    server = await AdminServer.start(
+        place, ready=lambda: state, status=status, registry=metrics.registry, operations=operations
+    )
     try:
         yield server
     finally:
@@ -177,3 +180,71 @@ async def test_stopping_drops_idle_connections():
         await server.stop()
         assert await reader.read() == b""
         writer.close()
+
+
+# ---- listings and actions
+
+
+async def _listed(query):
+    return {"query": query}
+
+
+async def _done(body):
+    if body == b"null":
+        raise ActionRefused(HTTPStatus.CONFLICT, "not now")
+    if body == b"0":
+        raise RuntimeError("a bug")
+    return {"size": len(body)}
+
+
+OPERATIONS = Operations({"/things": _listed}, {"/things/end": _done})
+
+
+async def post(server: AdminServer, body: bytes = b"{}", path: str = "/things/end", **headers: str) -> httpx.Response:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}") as client:
+        said = {"content-type": "application/json"} | {name.replace("_", "-"): text for name, text in headers.items()}
+        return await client.post(path, content=body, headers=said)
+
+
+async def test_what_a_process_adds_is_listed_and_done():
+    async with serving(operations=OPERATIONS) as server:
+        assert (await get(server, "/things?a=1&b=x%20y")).json() == {"query": {"a": "1", "b": "x y"}}
+        assert (await post(server, b"x" * 100_000)).json() == {"size": 100_000}
+        assert (await post(server)).json() == {"size": 2}
+        for path, method, status in (("/things", "POST", 405), ("/things/end", "GET", 405), ("/none", "POST", 404)):
+            assert (await get(server, path, method)).status_code == status
+
+
+async def test_an_action_that_is_refused_says_why():
+    async with serving(operations=OPERATIONS) as server:
+        refused = await post(server, b"null")
+        assert (refused.status_code, refused.json()["detail"]) == (409, "not now")
+        assert (await post(server, b"0")).json()["detail"] == "RuntimeError: a bug"
+        assert (await post(server, content_type="text/plain")).status_code == 415
+        assert (await post(server, content_type="")).status_code == 415
+        assert b" 411 " in await raw(server, b"POST /things/end HTTP/1.1\r\ncontent-type: application/json\r\n\r\n")
+        for size in (b"-1", b"9" * 30, b"%d" % (admin.ACTION_BYTES_MAX + 1)):
+            head = b"POST /things/end HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: " + size
+            assert (await raw(server, head + b"\r\n\r\n")).split()[1] in {b"411", b"413"}
+
+
+async def test_actions_are_for_this_machine_alone(monkeypatch):
+    async with serving(operations=OPERATIONS) as server:
+        monkeypatch.setattr(admin, "_is_loopback", lambda host: False)
+        refused = await post(server)
+        assert refused.status_code == 403
+        assert "this machine" in refused.json()["detail"]
+        assert (await get(server, "/things")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "here"),
+    [("127.0.0.1", True), ("::1", True), ("::ffff:127.0.0.1", True), ("10.0.0.1", False), ("fe80::1%eth0", False)],
+)
+def test_which_peers_are_on_this_machine(host, here):
+    assert admin._is_loopback(host) is here
+
+
+async def test_a_page_of_another_origin_acts_on_nothing():
+    async with serving(operations=OPERATIONS) as server:
+        assert (await post(server, origin="https://evil.example")).status_code == 403

@@ -1,0 +1,146 @@
+"""`headgate amqp`: the queues, bindings and connections of a running gateway."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gateway.cli.remote import ADMIN_PORT, HostOption, OffsetOption, gateway_url
+from gateway.ops.amqp_report import BindingReport, CloseConnections, ConnectionReport, QueueReport
+from gateway.remote.amqp import RemoteAmqp
+from gateway.remote.http import RemoteGateway
+
+EXIT_NOTHING = 1
+
+app = typer.Typer(help="Queues, bindings and connections of AMQP.", no_args_is_help=True)
+
+PortOption = Annotated[int, typer.Option("--admin-port", help="Its admin port.", min=1, max=65_535)]
+VhostOption = Annotated[str | None, typer.Option("--vhost", help="Only those of this virtual host.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+
+
+@app.command()
+def queues(
+    *,
+    vhost: VhostOption = None,
+    as_json: JsonOption = False,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = ADMIN_PORT,
+    port_offset: OffsetOption = 0,
+) -> None:
+    """List the queues: messages that wait, consumers, and how they were declared."""
+
+    def row(one: QueueReport) -> Sequence[str]:
+        kinds = (("durable", one.durable), ("exclusive", one.exclusive), ("auto-delete", one.auto_delete))
+        declared = " ".join(name for name, is_so in kinds if is_so)
+        return one.vhost, one.name, str(one.messages), str(one.consumers), declared, _table(one.arguments)
+
+    with _amqp(host, port + port_offset) as amqp:
+        columns = ("vhost", "queue", "messages", "consumers", "declared", "arguments")
+        _show(amqp.queues(vhost), columns, row, as_json=as_json, numbers=("messages", "consumers"))
+
+
+@app.command()
+def bindings(
+    *,
+    vhost: VhostOption = None,
+    as_json: JsonOption = False,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = ADMIN_PORT,
+    port_offset: OffsetOption = 0,
+) -> None:
+    """List the bindings that were made; every queue is bound to the default exchange besides."""
+
+    def row(one: BindingReport) -> Sequence[str]:
+        to = f"{one.destination_type} {one.destination}"
+        return one.vhost, one.source, to, one.routing_key, _table(one.arguments)
+
+    with _amqp(host, port + port_offset) as amqp:
+        columns = ("vhost", "exchange", "bound", "key", "arguments")
+        _show(amqp.bindings(vhost), columns, row, as_json=as_json)
+
+
+@app.command()
+def connections(
+    *,
+    vhost: VhostOption = None,
+    as_json: JsonOption = False,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = ADMIN_PORT,
+    port_offset: OffsetOption = 0,
+) -> None:
+    """List the connections of the gateway that is asked; of several proxies each has its own."""
+
+    def row(one: ConnectionReport) -> Sequence[str]:
+        counts = (one.channels, one.consumers, one.unacknowledged)
+        return one.id, one.user, one.vhost, one.peer, one.listener, *map(str, counts)
+
+    with _amqp(host, port + port_offset) as amqp:
+        counts = ("channels", "consumers", "unacknowledged")
+        columns = ("connection", "user", "vhost", "peer", "listener", *counts)
+        _show(amqp.connections(vhost), columns, row, as_json=as_json, numbers=counts)
+
+
+@app.command()
+def close(
+    ids: Annotated[list[str] | None, typer.Argument(help="As `headgate amqp connections` shows them.")] = None,
+    *,
+    user: Annotated[str | None, typer.Option("--user", help="Those of this user.")] = None,
+    vhost: VhostOption = None,
+    reason: Annotated[str, typer.Option("--reason", help="What the clients are told.")] = "closed by an operator",
+    host: HostOption = "127.0.0.1",
+    port: PortOption = ADMIN_PORT,
+    port_offset: OffsetOption = 0,
+) -> None:
+    """Close connections: their clients are told 320 CONNECTION_FORCED. Prints which; they may come again."""
+    if not ids and user is None and vhost is None:
+        raise typer.BadParameter("connections, --user or --vhost say which are closed")
+    with _amqp(host, port + port_offset) as amqp:
+        closed = amqp.close(CloseConnections(ids=ids or None, user=user, vhost=vhost, reason=reason))
+    for one in closed:
+        typer.echo(one)
+    missing = sorted(set(ids or ()) - set(closed))
+    if missing:
+        typer.echo(f"headgate: no such connection is open: {', '.join(missing)}", err=True)
+        raise typer.Exit(EXIT_NOTHING)
+
+
+@contextmanager
+def _amqp(host: str, port: int) -> Iterator[RemoteAmqp]:
+    with RemoteGateway(gateway_url(None, host, port)) as gateway:
+        yield RemoteAmqp(gateway)
+
+
+def _table(arguments: Any) -> str:
+    return json.dumps(arguments, default=str, ensure_ascii=False) if arguments else ""
+
+
+def _show(
+    found: Iterable[Any],
+    columns: Sequence[str],
+    row: Callable[[Any], Sequence[str]],
+    *,
+    as_json: bool,
+    numbers: Sequence[str] = (),
+) -> None:
+    """Prints a listing: JSON, a table, or columns with tabs where it is no terminal."""
+    if as_json:
+        for one in found:
+            typer.echo(msgspec.json.encode(one))
+        return
+    if not sys.stdout.isatty():
+        for one in found:
+            typer.echo("\t".join(row(one)).rstrip())
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in numbers else "left")
+    for one in found:
+        table.add_row(*row(one))
+    Console().print(table if table.row_count else "none")

@@ -1,0 +1,72 @@
+"""Queues, bindings and AMQP connections as an operator is shown them: the listings of the admin port."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+ROWS_COUNT_MAX = 1_000  # in one answer
+
+QUEUES_PATH, BINDINGS_PATH, CONNECTIONS_PATH = "/amqp/queues", "/amqp/bindings", "/amqp/connections"
+CLOSE_PATH = "/amqp/connections/close"
+
+
+class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue. `messages` are those that wait; those that consumers hold are not among them."""
+
+    vhost: str
+    name: str
+    messages: int
+    consumers: int
+    durable: bool = False
+    exclusive: bool = False
+    auto_delete: bool = False
+    arguments: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+
+class BindingReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One binding that was made: what comes to `source` and matches goes to `destination`."""
+
+    vhost: str
+    source: str
+    destination: str
+    destination_type: str  # "queue" or "exchange"
+    routing_key: str
+    arguments: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+
+class ConnectionReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One connection of AMQP. `id` is what `headgate amqp close` is told."""
+
+    id: str
+    user: str
+    vhost: str
+    peer: str
+    listener: str
+    channels: int
+    consumers: int
+    unacknowledged: int
+
+
+class Rows(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """A part of a listing; `more`: there is another one behind it."""
+
+    rows: Sequence[T]
+    more: bool = False
+
+
+class CloseConnections(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The connections to close: those of `ids`, of a user, of a virtual host; what is given has to be true of all."""
+
+    ids: Sequence[str] | None = None
+    user: str | None = None
+    vhost: str | None = None
+    reason: str = "closed by an operator"
+
+
+class Closed(msgspec.Struct, frozen=True, kw_only=True):
+    """The connections that were closed."""
+
+    ids: Sequence[str]

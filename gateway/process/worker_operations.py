@@ -1,0 +1,106 @@
+"""The listings and actions of several workers as those of one gateway.
+
+Each worker knows all queues and bindings: one of them is asked. Connections are each worker's own: their numbers have
+the worker's in front, `2.37`.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+
+from gateway.ops.amqp_report import (
+    BINDINGS_PATH,
+    CLOSE_PATH,
+    CONNECTIONS_PATH,
+    QUEUES_PATH,
+    ROWS_COUNT_MAX,
+    Closed,
+    ConnectionReport,
+    Rows,
+)
+from gateway.process.worker_pool import Worker, WorkerPool, WorkerRefused, WorkerSilent
+from gateway.runtime.amqp_operations import read_close, rows_of
+from store.base.admin import ACTION_TIMEOUT_S, PAGE_TIMEOUT_S, ActionRefused, Operations
+
+
+class WorkerOperations:
+    """Asks the workers, and puts together what they say. All methods raise `ActionRefused`."""
+
+    def __init__(self, pool: WorkerPool) -> None:
+        self._pool = pool
+
+    @property
+    def operations(self) -> Operations:
+        """Returns the listings and actions, by path."""
+        listings = {
+            QUEUES_PATH: lambda query: self._list(QUEUES_PATH, query),
+            BINDINGS_PATH: lambda query: self._list(BINDINGS_PATH, query),
+            CONNECTIONS_PATH: self.connections,
+        }
+        return Operations(listings, {CLOSE_PATH: self.close})
+
+    async def _list(self, path: str, query: Mapping[str, str]) -> Any:
+        return msgspec.json.decode(await _ask(self._ready[0], path, query))
+
+    @property
+    def _ready(self) -> Sequence[Worker]:
+        found = [one for one in self._pool.workers if one.ready]
+        if not found:
+            raise ActionRefused(HTTPStatus.SERVICE_UNAVAILABLE, "no worker serves now; ask again")
+        return found
+
+    async def connections(self, query: Mapping[str, str]) -> Rows[ConnectionReport]:
+        """Returns the connections of all workers."""
+        every = await asyncio.gather(*(_connections(one, query) for one in self._ready))
+        return rows_of([one for some in every for one in some], query)
+
+    async def close(self, body: bytes) -> Closed:
+        """Closes connections at all workers."""
+        wanted = read_close(body)
+
+        async def close_at(worker: Worker) -> list[str]:
+            front = f"{worker.number}."
+            ids = None
+            if wanted.ids is not None:
+                ids = [one.removeprefix(front) for one in wanted.ids if one.startswith(front)]
+            order = msgspec.json.encode(msgspec.structs.replace(wanted, ids=ids))
+            found = msgspec.json.decode(await _ask(worker, CLOSE_PATH, {}, order), type=Closed)
+            return [front + one for one in found.ids]
+
+        found = await asyncio.gather(*(close_at(one) for one in self._ready))
+        return Closed(ids=[one for some in found for one in some])
+
+
+async def _connections(worker: Worker, query: Mapping[str, str]) -> Sequence[ConnectionReport]:
+    """Returns all connections of a worker, with its number in front of theirs."""
+    found: list[ConnectionReport] = []
+    more = True
+    while more:
+        part = {**query, "offset": str(len(found)), "limit": str(ROWS_COUNT_MAX)}
+        page = msgspec.json.decode(await _ask(worker, CONNECTIONS_PATH, part), type=Rows[ConnectionReport])
+        found += page.rows
+        more = page.more
+    return [msgspec.structs.replace(one, id=f"{worker.number}.{one.id}") for one in found]
+
+
+async def _ask(worker: Worker, path: str, query: Mapping[str, str], body: bytes | None = None) -> bytes:
+    """Returns what a worker answers. Raises `ActionRefused`."""
+    target = f"{path}?{urlencode(query)}" if query else path
+    try:
+        return await worker.ask(target, body=body, timeout_s=PAGE_TIMEOUT_S if body is None else ACTION_TIMEOUT_S)
+    except WorkerRefused as refused:
+        raise ActionRefused(refused.status, _detail(str(refused))) from refused
+    except WorkerSilent as silent:
+        raise ActionRefused(HTTPStatus.SERVICE_UNAVAILABLE, f"{worker.name} {silent}") from silent
+
+
+def _detail(text: str) -> str:
+    """Returns the sentence in a refusal."""
+    try:
+        return str(msgspec.json.decode(text)["detail"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return text

@@ -1,0 +1,65 @@
+"""The AMQP side of a running gateway, over its admin port: what `headgate amqp` uses."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+
+from gateway.ops.amqp_report import (
+    BINDINGS_PATH,
+    CLOSE_PATH,
+    CONNECTIONS_PATH,
+    QUEUES_PATH,
+    ROWS_COUNT_MAX,
+    BindingReport,
+    CloseConnections,
+    Closed,
+    ConnectionReport,
+    QueueReport,
+    Rows,
+)
+from gateway.remote.http import RemoteGateway, RemoteRefused
+
+T = TypeVar("T")
+
+_JSON = {"content-type": "application/json"}
+
+
+class RemoteAmqp:
+    """Queues, bindings and connections of one gateway. Methods raise `Unreachable` and `RemoteRefused`."""
+
+    def __init__(self, gateway: RemoteGateway) -> None:
+        self._gateway = gateway
+
+    def queues(self, vhost: str | None = None) -> Iterator[QueueReport]:
+        """Yields the queues, by virtual host and name."""
+        return self._rows(QUEUES_PATH, vhost, Rows[QueueReport])
+
+    def bindings(self, vhost: str | None = None) -> Iterator[BindingReport]:
+        """Yields the bindings, by virtual host and destination."""
+        return self._rows(BINDINGS_PATH, vhost, Rows[BindingReport])
+
+    def connections(self, vhost: str | None = None) -> Iterator[ConnectionReport]:
+        """Yields the connections that are open."""
+        return self._rows(CONNECTIONS_PATH, vhost, Rows[ConnectionReport])
+
+    def close(self, wanted: CloseConnections) -> Sequence[str]:
+        """Closes connections; returns which."""
+        closed: Closed = self._read("POST", CLOSE_PATH, Closed, msgspec.json.encode(wanted))
+        return closed.ids
+
+    def _rows(self, path: str, vhost: str | None, kind: type[Rows[T]]) -> Iterator[T]:
+        offset, more = 0, True
+        while more:
+            query = {"offset": str(offset), "limit": str(ROWS_COUNT_MAX)} | ({} if vhost is None else {"vhost": vhost})
+            page = self._read("GET", f"{path}?{urlencode(query)}", kind)
+            yield from page.rows
+            offset, more = offset + len(page.rows), page.more
+
+    def _read(self, method: str, target: str, kind: Any, body: bytes | None = None) -> Any:
+        answer = self._gateway.ask(method, target, body=body, headers=None if body is None else _JSON)
+        try:
+            return msgspec.json.decode(answer.content, type=kind)
+        except msgspec.DecodeError as error:
+            raise RemoteRefused(answer.status_code, f"{self._gateway.url} is not a gateway's admin port") from error

@@ -1,0 +1,183 @@
+"""The queues, bindings and AMQP connections that the admin port of a process lists, and the closing of connections."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from http import HTTPStatus
+from itertools import islice
+from typing import Final, TypeVar
+
+import msgspec
+
+from gateway.domain.vhosts import local_name, split_name, vhost_of
+from gateway.ops.amqp_report import (
+    BINDINGS_PATH,
+    CLOSE_PATH,
+    CONNECTIONS_PATH,
+    QUEUES_PATH,
+    ROWS_COUNT_MAX,
+    BindingReport,
+    CloseConnections,
+    Closed,
+    ConnectionReport,
+    QueueReport,
+    Rows,
+)
+from gateway.port.operated import OperatedAdapter
+from gateway.queues.bindings import Exchange, QueueDefinition
+from gateway.queues.queue import Queue
+from gateway.runtime.connection import Connection
+from gateway.runtime.hub import ProcessHub
+from gateway.runtime.turn import StreamEndpoint
+from store.base import logs
+from store.base.admin import ActionRefused, Operations
+from store.base.errors import StoreError
+
+T = TypeVar("T")
+
+ASKED_COUNT_MAX: Final = 64  # queues that the store is asked of at a time
+
+log = logs.get(__name__)
+
+
+class AmqpOperations:
+    """The listings and actions of one process. The numbers of connections are its own."""
+
+    def __init__(self, hub: ProcessHub) -> None:
+        self._hub = hub
+
+    @property
+    def operations(self) -> Operations:
+        """Returns the listings and actions, by path."""
+        listings = {QUEUES_PATH: self.queues, BINDINGS_PATH: self.bindings, CONNECTIONS_PATH: self.connections}
+        return Operations(listings, {CLOSE_PATH: self.close})
+
+    async def queues(self, query: Mapping[str, str]) -> Rows[QueueReport]:
+        """Returns the named queues, by virtual host and name. Raises `ActionRefused`."""
+        every = [queue for queue in self._hub.queues.registry.queues.values() if not queue.shared]
+        found = sorted(_wanted(every, query, lambda one: vhost_of(one.definition.name)), key=_place)
+        part = rows_of(found, query)
+        rows: list[QueueReport] = []
+        try:
+            for at in range(0, len(part.rows), ASKED_COUNT_MAX):
+                rows += await asyncio.gather(*(self._report(one) for one in part.rows[at : at + ASKED_COUNT_MAX]))
+        except StoreError as error:
+            raise ActionRefused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+        return Rows(rows=rows, more=part.more)
+
+    async def _report(self, queue: Queue) -> QueueReport:
+        definition = queue.definition
+        vhost, name = split_name(definition.name)
+        return QueueReport(
+            vhost=vhost,
+            name=name,
+            messages=await self._hub.store.leases.waiting(queue.number),
+            consumers=await self._hub.queues.registry.consumers_of(queue),
+            durable=definition.durable,
+            exclusive=definition.exclusive,
+            auto_delete=definition.auto_delete,
+            arguments=definition.arguments,
+        )
+
+    async def bindings(self, query: Mapping[str, str]) -> Rows[BindingReport]:
+        """Returns the bindings that were made, by virtual host and destination. Raises `ActionRefused`."""
+        registry = self._hub.queues.registry
+        targets: list[Exchange | QueueDefinition] = [
+            *(one for one in registry.exchanges if one.bindings),
+            *(one.definition for one in registry.queues.values() if one.definition.bindings),
+        ]
+        targets = sorted(_wanted(targets, query, lambda one: vhost_of(one.name)), key=lambda one: split_name(one.name))
+        return rows_of(_bindings(targets), query)
+
+    async def connections(self, query: Mapping[str, str]) -> Rows[ConnectionReport]:
+        """Returns the connections that are open, by number. Raises `ActionRefused`."""
+        found = [one for _, one in sorted(self._reports().items())]
+        return rows_of(_wanted(found, query, lambda one: one.vhost), query)
+
+    def _reports(self) -> dict[int, ConnectionReport]:
+        every = self._hub.connections.items()
+        return {number: report for number, one in every if (report := _reported(number, one)) is not None}
+
+    async def close(self, body: bytes) -> Closed:
+        """Closes connections with 320; returns which. Raises `ActionRefused`."""
+        wanted = read_close(body)
+        chosen = []
+        for number, report in self._reports().items():
+            if (
+                (wanted.ids is None or report.id in wanted.ids)
+                and wanted.user in {None, report.user}
+                and wanted.vhost in {None, report.vhost}
+            ):
+                chosen.append(number)
+        for number in chosen:
+            if isinstance(connection := self._hub.connections.get(number), Connection):
+                connection.force_close(wanted.reason)
+        if chosen:
+            log.info("an operator has closed connections", count=len(chosen), reason=wanted.reason)
+        return Closed(ids=[str(number) for number in chosen])
+
+
+def read_close(body: bytes) -> CloseConnections:
+    """Parses a request to close connections. Raises `ActionRefused`."""
+    try:
+        wanted = msgspec.json.decode(body, type=CloseConnections)
+    except msgspec.DecodeError as error:
+        raise ActionRefused(HTTPStatus.BAD_REQUEST, str(error)) from error
+    if wanted.ids is None and wanted.user is None and wanted.vhost is None:
+        raise ActionRefused(HTTPStatus.BAD_REQUEST, "ids, a user or a vhost say which connections are closed")
+    return wanted
+
+
+def rows_of(found: Iterable[T], query: Mapping[str, str]) -> Rows[T]:
+    """Returns the part of a listing that a query asks for by `offset` and `limit`. Raises `ActionRefused`."""
+    try:
+        offset, limit = int(query.get("offset", "0")), int(query.get("limit", str(ROWS_COUNT_MAX)))
+        if offset < 0 or not 0 < limit <= ROWS_COUNT_MAX:
+            raise ValueError
+    except ValueError:
+        why = f"offset is a number from 0 on, limit one from 1 to {ROWS_COUNT_MAX}"
+        raise ActionRefused(HTTPStatus.BAD_REQUEST, why) from None
+    some = list(islice(found, offset, offset + limit + 1))
+    return Rows(rows=some[:limit], more=len(some) > limit)
+
+
+def _wanted(found: Iterable[T], query: Mapping[str, str], vhost: Callable[[T], str]) -> list[T]:
+    """Returns those of the virtual host that a query names, all where it names none."""
+    return [one for one in found if query.get("vhost") in {None, vhost(one)}]
+
+
+def _place(queue: Queue) -> tuple[str, str]:
+    return split_name(queue.definition.name)
+
+
+def _bindings(targets: Sequence[Exchange | QueueDefinition]) -> Iterator[BindingReport]:
+    for target in targets:
+        vhost, name = split_name(target.name)
+        for binding in target.bindings:
+            yield BindingReport(
+                vhost=vhost,
+                source=local_name(binding.exchange),
+                destination=name,
+                destination_type="exchange" if isinstance(target, Exchange) else "queue",
+                routing_key=binding.routing_key,
+                arguments=binding.arguments,
+            )
+
+
+def _reported(number: int, connection: StreamEndpoint) -> ConnectionReport | None:
+    """Returns what is told of a connection; None of one that is not operated, or not open."""
+    if not isinstance(connection, Connection):
+        return None
+    adapter = connection.adapter
+    said = adapter.describe() if isinstance(adapter, OperatedAdapter) else None
+    if said is None:
+        return None
+    return ConnectionReport(
+        id=str(number),
+        user=connection.principal.name,
+        vhost=said.vhost,
+        peer=connection.peer,
+        listener=connection.listener_name,
+        channels=said.channels,
+        consumers=said.consumers,
+        unacknowledged=said.unacknowledged,
+    )

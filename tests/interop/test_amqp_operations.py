@@ -1,0 +1,141 @@
+"""`headgate amqp` against a whole gateway, of one process and of several, while pika and aio-pika are connected."""
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import aio_pika
+import pika
+import pytest
+
+from tests.support.amqp.pika_queues import TIMEOUT_S
+from tests.support.process.gateways import GatewayProcess
+
+pytestmark = pytest.mark.slow
+
+CONFIG = """
+[queues]
+vhosts = ["shop"]
+"""
+
+
+@pytest.fixture(scope="module", params=[(), ("--workers", "2")], ids=["alone", "workers"])
+def gateway(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    home = tmp_path_factory.mktemp("operations")
+    (home / "headgate.toml").write_text(CONFIG)
+    config = ("--config", str(home / "headgate.toml"))
+    with contextlib.closing(GatewayProcess(home / "data", *config, *request.param)) as one:
+        yield one.start()
+
+
+def command(gateway: GatewayProcess, *arguments: str, status: int = 0) -> list[str]:
+    """Runs `headgate amqp`; returns its lines."""
+    port = ("--admin-port", str(gateway.port("admin")))
+    run = [sys.executable, "-m", "gateway.cli", "amqp", *arguments, *port]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == status, done.stderr
+    return done.stdout.splitlines()
+
+
+def rows(gateway: GatewayProcess, what: str, *arguments: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in command(gateway, what, "--json", *arguments)]
+
+
+@contextlib.contextmanager
+def connected(gateway: GatewayProcess, vhost: str = "/") -> Iterator[pika.BlockingConnection]:
+    parameters = pika.ConnectionParameters("127.0.0.1", gateway.port("amqp"), vhost, socket_timeout=TIMEOUT_S)
+    connection = pika.BlockingConnection(parameters)
+    try:
+        yield connection
+    finally:
+        with contextlib.suppress(pika.exceptions.AMQPError):
+            connection.close()
+
+
+def until(holds: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not (found := holds()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def test_queues_and_bindings_are_listed(gateway: GatewayProcess) -> None:
+    with connected(gateway) as one, connected(gateway, "shop") as two:
+        for connection, count in ((one, 1), (two, 2)):
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.exchange_declare("orders", "topic")
+            channel.exchange_declare("all", "fanout")
+            channel.queue_declare("q", durable=True, arguments={"x-max-length": 10})
+            channel.queue_bind("q", "orders", "eu.*", {"x": 1})
+            channel.exchange_bind("all", "orders", "#")
+            for _ in range(count):
+                channel.basic_publish("orders", "eu.new", b"1")
+        two.channel().basic_consume("q", lambda *_: None)
+        two.channel()  # an answer: the consumer has begun
+
+        def found() -> list[Any]:
+            return [
+                (row["vhost"], row["name"], row["messages"], row["consumers"], row["durable"], row["arguments"])
+                for row in rows(gateway, "queues")
+            ]
+
+        wanted = [("/", "q", 1, 0, True, {"x-max-length": 10}), ("shop", "q", 0, 1, True, {"x-max-length": 10})]
+        until(lambda: found() == wanted)
+        (row,) = rows(gateway, "queues", "--vhost", "shop")
+        assert row["vhost"] == "shop"
+        made = {
+            (row["vhost"], row["source"], row["destination_type"], row["destination"], row["routing_key"])
+            for row in rows(gateway, "bindings")
+        }
+        assert made == {
+            (vhost, "orders", *bound)
+            for vhost in ("/", "shop")
+            for bound in (("queue", "q", "eu.*"), ("exchange", "all", "#"))
+        }
+        assert command(gateway, "queues", "--vhost", "/") == ['/\tq\t1\t0\tdurable\t{"x-max-length": 10}']
+        assert command(gateway, "bindings", "--vhost", "none") == []
+
+
+def test_a_connection_is_closed_with_320(gateway: GatewayProcess) -> None:
+    with connected(gateway) as stays, connected(gateway, "shop") as goes:
+        goes.channel().queue_declare("", exclusive=True)
+        (row,) = until(lambda: rows(gateway, "connections", "--vhost", "shop"))
+        assert (row["user"], row["channels"], row["consumers"], row["listener"]) == ("guest", 1, 0, "amqp")
+        assert row["peer"].startswith("127.0.0.1:")
+        assert command(gateway, "close", row["id"], "--reason", "for a test") == [row["id"]]
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
+            goes.process_data_events(TIMEOUT_S)
+        assert (closed.value.reply_code, closed.value.reply_text) == (320, "for a test")
+        until(lambda: rows(gateway, "connections", "--vhost", "shop") == [])
+        assert command(gateway, "close", row["id"], status=1) == []
+        assert stays.channel().queue_declare("", exclusive=True).method.queue
+
+
+@pytest.mark.anyio
+async def test_connections_of_a_user_are_closed_and_come_again(gateway: GatewayProcess) -> None:
+    url = f"amqp://guest:guest@127.0.0.1:{gateway.port('amqp')}/shop"
+    connection = await aio_pika.connect_robust(url, timeout=TIMEOUT_S, reconnect_interval=0.05)
+    async with connection:
+        channel = await connection.channel()
+        queue = await channel.declare_queue("robust", durable=True)
+        again = asyncio.Event()
+        connection.reconnect_callbacks.add(lambda *_: again.set())
+        closed = await asyncio.to_thread(command, gateway, "close", "--user", "guest", "--vhost", "shop")
+        assert len(closed) == 1
+        async with asyncio.timeout(TIMEOUT_S):
+            await again.wait()
+        await channel.default_exchange.publish(aio_pika.Message(b"1"), "robust")
+        message = await queue.get(timeout=TIMEOUT_S)
+        await message.ack()
+
+
+def test_nothing_is_closed_that_was_not_named(gateway: GatewayProcess) -> None:
+    assert command(gateway, "close", status=2) == []
+    assert command(gateway, "close", "none", "1.99999", status=1) == []
