@@ -16,7 +16,17 @@ from adapters.amqp.copies import CC, take_copies
 from adapters.amqp.property_fields import FIELDS, edited, read_fields
 from adapters.amqp.wire import PRECONDITION_FAILED, Table, Timestamp, write_table
 from gateway.domain.errors import ProtocolError, Refusal
-from gateway.port.queues import COPY_KEYS, DEATHS, EXPIRATION, PROPERTIES, PROPERTIES_BEFORE, SHOWN, routing_of, text_of
+from gateway.port.queues import (
+    COPY_KEYS,
+    DEATHS,
+    EXPIRATION,
+    PRIORITY,
+    PROPERTIES,
+    PROPERTIES_BEFORE,
+    SHOWN,
+    routing_of,
+    text_of,
+)
 from store.api.message import REPLY_QUEUE, Message
 
 NATIVE: Final = "amqp"
@@ -131,6 +141,8 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
         native[REPLY_QUEUE] = get("reply_to")
     if expiration is not None:
         native[EXPIRATION] = expiration
+    if get(PRIORITY):
+        native[PRIORITY] = get(PRIORITY)
     said, event = _NOTHING_SAID, None
     others: dict[str, str] = {}
     headers = get("headers")

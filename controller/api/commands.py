@@ -130,11 +130,12 @@ class DropQueue(Command[None], frozen=True, kw_only=True, tag="drop_queue"):
 
 
 class NameQueue(Command[NamedQueue], frozen=True, kw_only=True, tag="name_queue"):
-    """Give a named queue a number, unless it has one. Raises `TopicLimit`."""
+    """Give a named queue a number, unless it has one, in a store group where one is said. Raises `TopicLimit`."""
 
     name: str
     queues_max: int = 0
     time_ms: int = 0
+    group: int | None = None
 
 
 class ForgetQueue(Command[None], frozen=True, kw_only=True, tag="forget_queue"):

@@ -213,7 +213,7 @@ class TopicTable:
         if there is not None:
             return lambda: there
         check_name(command.name, QUEUE_NAME_BYTES_MAX)
-        (number,), (group,) = self._new(1, command.queues_max)
+        (number,), (group,) = self._new(1, command.queues_max, command.group)
         return partial(self.put_named, NamedQueue(name=command.name, number=number, group=group))
 
     def _forget(self, command: ForgetQueue) -> Change[None]:

@@ -33,6 +33,7 @@ PROPERTIES = "properties"  # the bytes that a message is delivered with by AMQP;
 PROPERTIES_BEFORE = "alive"  # of a dead letter: the bytes it was published with, empty for another protocol's
 DEATHS = "deaths"  # what `x-death` says, as plain values
 EXPIRATION = "expiration"  # the text of the property
+PRIORITY = "priority"  # the property
 COPY_KEYS = "cc"  # the routing keys of the header CC
 SHOWN = "shown"  # names and texts of what has no field of a message, for protocols that have a place for such
 _OUTSIDE_NAMES = re.compile("[%\x00-\x1f\x7f]")

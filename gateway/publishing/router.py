@@ -23,6 +23,7 @@ from gateway.domain.filters import FilterTrie
 from gateway.domain.vhosts import VHOST_ROOT, said
 from gateway.port.queues import address_of, exchange_root, exchange_root_of, routing_of
 from gateway.publishing.exchange_graph import Edge, Node, Predicate, Walk, make_graph
+from gateway.publishing.lanes import Lanes
 from gateway.publishing.length_gates import LengthGate
 from gateway.publishing.topic_settings import is_async, is_compacted, prefers_zone
 from store.api.log import IndexKind
@@ -122,6 +123,7 @@ class Router:
         self.routes: dict[str, Route] = {}  # read by the ingest loop; filled by `resolve`
         self.hashes: dict[str, int] = {}  # of ordering keys; filled by `key_hash`
         self.gates: dict[int, LengthGate] = {}  # of named queues that take nothing more when they are full
+        self.lanes = Lanes()  # of named queues with priorities
         self.groups: dict[int, int] = {}  # of every queue in a route: the store group that it lies in
         controller.watch(self._forget_all)
 
@@ -186,13 +188,22 @@ class Router:
         return route
 
     def named(self, message: Message, route: Route) -> Sequence[int]:
-        """Returns the named queues that a message goes to, by the addresses of its copies too; `route` is its own."""
+        """Returns the named queues that a message goes to, by the addresses of its copies too; `route` is its own.
+
+        Of a queue with priorities it is the lane.
+        """
         native = message.native
         own = None if native is None else native.get(_AMQP)
         if own is None or not own.get(COPIES):
-            return route.named(message)
-        extra, asking = self._named([message.address, *own[COPIES]])
-        return (*extra, *dict.fromkeys(queue for queue, wants in asking if wants(message)))
+            found = route.named(message)
+        else:
+            extra, asking = self._named([message.address, *own[COPIES]])
+            found = (*extra, *dict.fromkeys(queue for queue, wants in asking if wants(message)))
+        if not self.lanes:
+            return found
+        picked = self.lanes.pick(found, message)
+        self.groups.update([(lane, self.groups[queue]) for lane, queue in zip(picked, found, strict=True)])
+        return picked
 
     def _named(self, addresses: Sequence[str]) -> tuple[tuple[int, ...], tuple[tuple[int, Predicate], ...]]:
         """Returns the named queues that take every message of some addresses, and those that look at it first.

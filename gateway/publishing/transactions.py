@@ -26,7 +26,7 @@ def complete(receipt: Receipt, building: MutableMapping[int, Building], router: 
             frame = building[group] = Building(group)
         if frame not in receipt.parts:
             frame.enter(receipt)
-        frame.settles.append((queue, offsets))
+        frame.settles += router.lanes.split(queue, offsets)
         frame.owner = owner
     receipt.runs = ()
 

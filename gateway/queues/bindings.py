@@ -73,6 +73,7 @@ class QueueDefinition(msgspec.Struct, frozen=True, kw_only=True):
     arguments: dict[str, Any] = msgspec.field(default_factory=dict)
     bindings: tuple[Binding, ...] = ()
     proxy: str = ""  # of several: the one whose connection alone may use it
+    lanes: tuple[int, ...] = ()  # of a queue with priorities: a number for each, the lowest first, with `number`
     pattern: str = ""  # of a shared subscription: the filter that fills it, instead of exchanges and bindings
 
 

@@ -57,6 +57,7 @@ class Keeper:
     def added(self, queue: Queue) -> None:
         """A queue is there, or has other rules: from now on they hold."""
         rules, number = queue.rules, queue.number
+        self._router.lanes.set(number, queue.definition.lanes)
         if rules.limited and rules.overflow != DROP_HEAD:
             gate = self._router.gates.get(number)
             if gate is None:
@@ -64,8 +65,9 @@ class Keeper:
                     touched=lambda: self._upkeep.changed(number), refused=lambda message: self._refused(number, message)
                 )
             gate.count_max, gate.bytes_max = rules.max_length, rules.max_bytes
+            self._router.gates.update(dict.fromkeys(queue.numbers, gate))
         else:
-            self._router.gates.pop(number, None)
+            self._open(queue)
         queue.pump.active = self._owners.alone or not rules.single_active
         self._uses.used(number)
         if rules.watched:
@@ -73,8 +75,14 @@ class Keeper:
 
     def removed(self, queue: Queue) -> None:
         """A queue is gone."""
-        self._router.gates.pop(queue.number, None)
+        self._open(queue)
+        self._router.lanes.set(queue.number, ())
         self._uses.forget(queue.number)
+
+    def _open(self, queue: Queue) -> None:
+        """Lets in whatever comes."""
+        for number in queue.numbers:
+            self._router.gates.pop(number, None)
 
     def used(self, queue: Queue) -> None:
         """A queue was declared again, asked for a message or left by a consumer: it does not expire for a while."""
@@ -93,7 +101,7 @@ class Keeper:
             self._letters.publish_soon(queue, message)
 
     def _watched(self) -> list[int]:
-        return [number for number, queue in self._queues.items() if queue.rules.watched]
+        return [number for number, queue in self._queues.items() if queue.rules.watched and number == queue.number]
 
     async def look_after(self, number: int) -> int | None:
         """Removes from a queue what is not to be there any more; returns when to look again. Raises `StoreError`."""

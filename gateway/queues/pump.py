@@ -16,6 +16,7 @@ from gateway.port.adapter import ConsumerCancelled, ConsumerId, Leased
 from gateway.queues.leaving.head import BATCH_COUNT_MAX, QueueHead
 from gateway.queues.leaving.reading import Bury
 from gateway.queues.leaving.rules import QueueRules
+from gateway.queues.leaving.sizes import LanedSizes
 from store.api.client import StoreClient
 from store.api.leases import Lease
 from store.api.message import Message
@@ -164,13 +165,14 @@ class Pump:
         taken: Callable[[], None],
         failed: Callable[[BaseException], None],
         elsewhere: Callable[[], int] = lambda: 0,
+        sizes: LanedSizes | None = None,
     ) -> None:
         self._store = store
         self._number = number
         self._elsewhere = elsewhere
         self._ahead = 0  # messages our consumers have got since they last let others be first, while there were few
         self._plenty = False  # since it woke there was a message for everybody
-        self.head = QueueHead(store, number, rules=rules, now_ms=now_ms, bury=bury, woken=self.wake)
+        self.head = QueueHead(store, number, rules=rules, now_ms=now_ms, bury=bury, woken=self.wake, sizes=sizes)
         self._now_ms = now_ms
         self._hungry_since_ms: int | None = None  # since then a consumer has room, and nothing waits
         self._taken = taken

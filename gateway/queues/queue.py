@@ -68,6 +68,11 @@ class Queue:
         return bool(self.definition.pattern)
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """Returns the number of each of its lanes, or its own where it has no priorities."""
+        return self.definition.lanes or (self.number,)
+
+    @property
     def lasting(self) -> bool:
         """Returns whether it survives a restart."""
         return self.definition.durable and self.owner is None

@@ -39,12 +39,15 @@ class QueueGarbage:
         """Notes that a queue is to be cleared away at the next start. Raises `StoreError`."""
         await self._store.keys.put(kv_key(self._namespace, name), name.encode())
 
-    async def fresh(self, name: str) -> NamedQueue:
-        """The number for a new queue of this name: one without rows. Raises `StoreError`, `ControllerError`."""
-        queue = await self._controller.do(NameQueue(name=name))
-        if (await self._store.queues.bounds(QueueNumber(queue.number))).next:
+    async def fresh(self, name: str, group: int | None = None) -> NamedQueue:
+        """The number for a new queue of this name: one without rows, in a store group where one is said.
+
+        Raises `StoreError`, `ControllerError`.
+        """
+        queue = await self._controller.do(NameQueue(name=name, group=group))
+        if group not in (None, queue.group) or (await self._store.queues.bounds(QueueNumber(queue.number))).next:
             await self._forget(name, queue.number)
-            queue = await self._controller.do(NameQueue(name=name))
+            queue = await self._controller.do(NameQueue(name=name, group=group))
         self._left.pop(name, None)
         return queue
 

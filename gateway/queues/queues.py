@@ -32,7 +32,9 @@ from gateway.queues.bindings import Exchange, QueueDefinition
 from gateway.queues.consumer_counts import ConsumerCounts, LocalConsumerCounts, SharedConsumerCounts
 from gateway.queues.dead_letters import DeadLetters
 from gateway.queues.keeper import Keeper
+from gateway.queues.laned import LanedStore
 from gateway.queues.leaving.policies import NO_POLICIES, Policies
+from gateway.queues.leaving.sizes import LanedSizes
 from gateway.queues.leaving.upkeep import Upkeep
 from gateway.queues.pump import Connection, Consumer, Pump
 from gateway.queues.queue import Queue
@@ -76,7 +78,8 @@ class NamedQueues:
         owners: Owners | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        self._store = store
+        self._plain, self._laned = store, LanedStore(store, router.lanes)
+        self._store = self._laned.client
         self._router = router
         self._now_ms = now_ms
         self._owners = owners = owners or LocalOwners(store)
@@ -92,13 +95,13 @@ class NamedQueues:
             counts=self._counts,
             policies=policies,
             new_pump=self._new_pump,
-            added=self._is_there,
+            added=lambda queue: self.keeper.added(queue),  # noqa: PLW0108 - the keeper is made below, of this
             dropped=self._has_gone,
             unfinished=self._finish_later,
         )
         by_number = self._registry.by_number
         letters = DeadLetters(
-            store,
+            self._store,
             controller,
             router,
             queue_of=by_number.get,
@@ -107,7 +110,7 @@ class NamedQueues:
             creates_topics=policies.creates_topics,
         )
         self.keeper = Keeper(
-            store,
+            self._store,
             owners,
             router,
             by_number,
@@ -308,8 +311,9 @@ class NamedQueues:
 
     def appended(self, queue_numbers: Iterable[int]) -> None:
         """Rows of these queues have become visible."""
-        by_number = self._registry.by_number
-        for number in queue_numbers:
+        by_number, numbers = self._registry.by_number, tuple(queue_numbers)
+        self._laned.came(numbers)
+        for number in numbers:
             if (queue := by_number.get(number)) is not None:
                 self._changed(queue)
 
@@ -384,6 +388,7 @@ class NamedQueues:
             taken=lambda: self.keeper.changed(definition.number),
             failed=lambda error: self._pump_failed(definition.name, error),
             elsewhere=partial(self._shares.elsewhere, definition.name) if definition.pattern else lambda: 0,
+            sizes=LanedSizes.of(self._plain, definition.lanes),
         )
 
     def _remove(self, consumer: Consumer) -> bool:
@@ -395,10 +400,8 @@ class NamedQueues:
             self._shares.here(consumer.queue, len(queue.pump.consumers))
         return queue.definition.auto_delete and not queue.pump.consumers
 
-    def _is_there(self, queue: Queue) -> None:
-        self.keeper.added(queue)
-
     def _has_gone(self, queue: Queue) -> None:
+        self._laned.forget(queue.numbers)
         self.keeper.removed(queue)
         self._cancel_all(queue)
 

@@ -8,6 +8,7 @@ that makes or removes a queue owns its name meanwhile, so that two proxies do no
 exclusive queue keeps the name; the proxy that takes the name over once that one is gone removes the queue.
 """
 
+import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
@@ -36,7 +37,7 @@ from gateway.queues.exchange_registry import (
     check_equal,
     check_same,
 )
-from gateway.queues.leaving.rules import COMPARED, check_queue_arguments
+from gateway.queues.leaving.rules import COMPARED, check_queue_arguments, max_priority
 from gateway.queues.pump import Connection
 from gateway.queues.queue import Queue, check_access, no_queue
 from gateway.queues.topology import ELSEWHERE, PREFIX, kept
@@ -123,10 +124,14 @@ class QueueRegistry(ExchangeRegistry):
     async def _create(self, conn: Connection, request: DeclareQueue, name: str) -> Queue:
         owner = conn.id if request.exclusive else None
         durable = request.durable and owner is None
+        highest = max_priority(request.arguments)
+        lanes = [lane_name(name, priority) for priority in range(1, highest + 1)]
         if not durable:
-            await self._garbage.mark(name)
+            await asyncio.gather(*(self._garbage.mark(one) for one in (name, *lanes)))
         named = await self._garbage.fresh(name)
-        await self._store.queues.configure([kept(named.number)])
+        above = await asyncio.gather(*(self._garbage.fresh(lane, named.group) for lane in lanes))
+        numbers = (named.number, *(one.number for one in above))
+        await self._store.queues.configure([kept(number) for number in numbers])
         definition = QueueDefinition(
             name=name,
             number=named.number,
@@ -135,6 +140,7 @@ class QueueRegistry(ExchangeRegistry):
             auto_delete=request.auto_delete,
             exclusive=request.exclusive,
             arguments=dict(request.arguments),
+            lanes=numbers if lanes else (),
             proxy=self._owners.id if owner is not None else "",
         )
         revision = await self._definitions.put(definition, 0, lasting=durable)
@@ -172,7 +178,8 @@ class QueueRegistry(ExchangeRegistry):
             gone = await self._definitions.delete(definition, queue.revision, lasting=queue.lasting, also=also)
             self._went(name, gone, exchange=False)
             await self._remove(queue)
-            await self._garbage.clear(name, queue.number)
+            for priority, number in enumerate(queue.numbers):
+                await self._garbage.clear(lane_name(name, priority), number)
         finally:
             if queue.owned is None or name not in self.queues:
                 await self._let_go(owned)
@@ -267,6 +274,11 @@ class QueueRegistry(ExchangeRegistry):
         if len(kept) < len(queue.definition.bindings):
             await self._change_bindings(queue, kept)
             await self._drop_unbound([request.exchange])
+
+
+def lane_name(queue: str, priority: int) -> str:
+    """Returns the name by which the number of a queue's lane is kept; no queue that clients declare has it."""
+    return f"{RESERVED}lane.{priority}.{queue}" if priority else queue
 
 
 def _check_same_queue(queue: Queue, request: DeclareQueue) -> None:

@@ -45,7 +45,6 @@ _LINK = "exchange"  # the router's keys of bindings between exchanges begin with
 
 log = logs.get(__name__)
 
-
 T = TypeVar("T")
 
 
@@ -92,7 +91,7 @@ class Topology:
         self._bound: dict[str, dict[tuple[str, Hashable], None]] = {}  # by exchange: (queue, binding's identity)
         self._linked: dict[str, dict[tuple[str, Hashable], None]] = {}  # the same of exchanges bound to an exchange
         self.queues: dict[str, Queue] = {}
-        self.by_number: dict[int, Queue] = {}
+        self.by_number: dict[int, Queue] = {}  # those of lanes too
         self.shared_count = 0  # queues of shared subscriptions
         self._owned: dict[int, dict[str, None]] = {}  # exclusive queues by connection
         self._doomed: dict[str, None] = {}  # queues to be removed as soon as the store lets us: nobody can use them
@@ -344,7 +343,8 @@ class Topology:
 
     def _add(self, definition: QueueDefinition, owner: int | None, revision: int) -> Queue:
         queue = Queue(definition, owner, self._new_pump(definition), revision, self._rules(definition))
-        self.queues[definition.name] = self.by_number[definition.number] = queue
+        self.queues[definition.name] = queue
+        self.by_number |= dict.fromkeys(queue.numbers, queue)
         if owner is not None and owner != ELSEWHERE:
             self._owned.setdefault(owner, {})[definition.name] = None
         for binding in _bindings_of(definition):
@@ -368,7 +368,9 @@ class Topology:
     async def _remove(self, queue: Queue) -> None:
         """A queue is gone: nothing goes there, and nobody is delivered anything of it."""
         name = queue.definition.name
-        del self.queues[name], self.by_number[queue.number]
+        del self.queues[name]
+        for number in queue.numbers:
+            del self.by_number[number]
         self._doomed.pop(name, None)
         for binding in _bindings_of(queue.definition):
             self._unroute(queue, binding)

@@ -26,7 +26,7 @@ def declare(gateway: Any) -> None:
     channel = connection.channel()
     letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": DEAD}
     channel.queue_declare(DEAD, durable=True)
-    channel.queue_declare(REJECTED, durable=True, arguments=letters)
+    channel.queue_declare(REJECTED, durable=True, arguments={**letters, "x-max-priority": 2})
     channel.queue_declare(EXPIRING, durable=True, arguments={**letters, "x-message-ttl": 40})
     connection.close()
 
@@ -46,7 +46,9 @@ class Publisher(threading.Thread):
             while True:
                 number, self.next = self.next, self.next + 1
                 queue = EXPIRING if number % 2 else REJECTED
-                channel.basic_publish("", queue, b"%d" % number, pika.BasicProperties(delivery_mode=2))
+                channel.basic_publish(
+                    "", queue, b"%d" % number, pika.BasicProperties(delivery_mode=2, priority=number % 5)
+                )
                 self.confirmed.append(number)
         except (pika.exceptions.AMQPError, OSError):
             return

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from gateway.queues.leaving.deaths import Reason
 from gateway.queues.leaving.reading import Bury, Found, Letter, read
 from gateway.queues.leaving.rules import DROP_HEAD, QueueRules
-from gateway.queues.leaving.sizes import QueueSizes
+from gateway.queues.leaving.sizes import LanedSizes, QueueSizes
 from store.api.client import StoreClient
 from store.api.leases import Lease
 from store.base.errors import CorruptFrame, OffsetOutOfRange
@@ -31,6 +31,7 @@ class QueueHead:
         now_ms: Callable[[], int],
         bury: Bury,
         woken: Callable[[], None],
+        sizes: QueueSizes | LanedSizes | None = None,
     ) -> None:
         self._store = store
         self._number = number
@@ -38,7 +39,7 @@ class QueueHead:
         self._now_ms = now_ms
         self._bury = bury
         self._woken = woken  # told that something was given back
-        self._sizes = QueueSizes(store, number)
+        self._sizes = sizes or QueueSizes(store, number)
 
     async def waiting(self, owner: int) -> int:
         """Returns how many messages wait, after `trim`."""

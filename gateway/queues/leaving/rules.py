@@ -17,8 +17,10 @@ MAX_BYTES: Final = "x-max-length-bytes"
 OVERFLOW: Final = "x-overflow"
 DELIVERY_LIMIT: Final = "x-delivery-limit"
 SINGLE_ACTIVE: Final = "x-single-active-consumer"
+MAX_PRIORITY: Final = "x-max-priority"
 DROP_HEAD, REJECT, REJECT_TO_DLX = "drop-head", "reject-publish", "reject-publish-dlx"
 TIME_MS_MAX: Final = (1 << 32) - 1  # that a queue or a message may be given to live, as in RabbitMQ
+PRIORITY_MAX: Final = 255
 _COUNT_MAX: Final = (1 << 63) - 1
 
 _HARMLESS: Final = frozenset(
@@ -109,6 +111,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, object], None]]] = {
     OVERFLOW: _overflow,
     DELIVERY_LIMIT: _number(_COUNT_MAX),
     SINGLE_ACTIVE: _boolean,
+    MAX_PRIORITY: _number(PRIORITY_MAX),
 }
 COMPARED: Final = tuple(_CHECKS)  # the arguments that declarations of one queue have to agree in
 
@@ -123,6 +126,12 @@ def check_queue_arguments(arguments: Arguments) -> None:
             raise Refusal(Cause.PRECONDITION, f"the queue argument {name!r} is not supported")
     if DEAD_LETTER_KEY in arguments and DEAD_LETTER_EXCHANGE not in arguments:
         raise Refusal(Cause.PRECONDITION, f"invalid arg '{DEAD_LETTER_KEY}': there is no '{DEAD_LETTER_EXCHANGE}'")
+
+
+def max_priority(arguments: Mapping[str, Any]) -> int:
+    """Returns the highest priority that a queue knows, 0 for one without priorities."""
+    highest: int = arguments.get(MAX_PRIORITY, 0)
+    return highest
 
 
 def rules_of(arguments: Mapping[str, Any]) -> QueueRules:

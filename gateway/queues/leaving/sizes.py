@@ -1,6 +1,7 @@
 """The sizes of the messages that wait in a queue, for those that are limited in bytes."""
 
 from array import array
+from collections.abc import Sequence
 
 from gateway.queues.leaving.reading import read
 from gateway.queues.leaving.rules import NO_RULES
@@ -36,13 +37,17 @@ class QueueSizes:
 
     async def excess(self, bytes_max: int) -> int:
         """Returns how many messages are to go, the oldest first, so that at most `bytes_max` wait. Raises as above."""
-        over, count = await self.waiting_bytes() - bytes_max, 0
+        return self.oldest(await self.waiting_bytes() - bytes_max)[0]
+
+    def oldest(self, over: int) -> tuple[int, int]:
+        """Returns how many of the oldest messages have so many bytes, as of the last look, and what they lack of it."""
+        count = 0
         for size in self._sizes[self._first - self._start :] if over > 0 else ():
             if over <= 0:
                 break
             over -= size
             count += 1
-        return count
+        return count, over
 
     async def _look(self) -> int:
         """Reads the sizes of new messages, and forgets those of old ones; returns how many wait."""
@@ -92,3 +97,27 @@ class QueueSizes:
                 return
             self._sizes.extend(new)
             self._total += sum(new)
+
+
+class LanedSizes:
+    """The same of a queue with priorities: `lanes` are the sizes of each, the lowest first."""
+
+    def __init__(self, lanes: Sequence[QueueSizes]) -> None:
+        self._lanes = lanes
+
+    @classmethod
+    def of(cls, store: StoreClient, numbers: Sequence[int]) -> "LanedSizes | None":
+        """Returns the sizes of the lanes with these numbers; None where there are none."""
+        return cls([QueueSizes(store, QueueNumber(number)) for number in numbers]) if numbers else None
+
+    async def waiting_bytes(self) -> int:
+        """See `QueueSizes`."""
+        return sum([await lane.waiting_bytes() for lane in self._lanes])
+
+    async def excess(self, bytes_max: int) -> int:
+        """See `QueueSizes`. What is taken first goes first: messages of the highest priority."""
+        over, count = await self.waiting_bytes() - bytes_max, 0
+        for lane in reversed(self._lanes):
+            some, over = lane.oldest(over)
+            count += some
+        return count

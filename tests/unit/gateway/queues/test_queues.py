@@ -71,7 +71,7 @@ async def test_a_queue_without_a_name_is_given_one_of_its_own(rig):
         {"x-message-ttl": -1},
         {"x-message-ttl": "soon"},
         {"x-single-active-consumer": 1},
-        {"x-max-priority": 5},
+        {"x-max-priority": 256},
     ],
 )
 async def test_arguments_whose_meaning_would_be_lost_are_refused(rig, arguments):

@@ -154,6 +154,32 @@ async def test_what_is_published_at_one_proxy_is_consumed_at_another(two, durabl
     await conn.has(3)
 
 
+def with_priority(priority):
+    return {"native": {"amqp": {"priority": priority}}}
+
+
+@DURABLE
+async def test_priorities_hold_among_proxies(two, durable):
+    _, one, other = two
+    await one.declare(one.conn(), "q", durable=durable, arguments={"x-max-priority": 5})
+    waiting, getting = other.conn(1), other.conn()
+    await other.consume(waiting, "q")
+    for count, priority in enumerate((5, 0, 3), 1):  # to lanes in which nothing was found before
+        await one.publish("", "q", b"%d" % priority, **with_priority(priority))
+        await waiting.has(count)
+        other.ready(waiting, 1)
+    await other.settle(waiting, "q", "ack", *[offset for _, offset, _ in waiting.taken])
+    other.cancel(waiting)
+    for priority in (1, 4, 9):
+        await one.publish("", "q", b"%d" % priority, **with_priority(priority))
+    found = [await other.ask(GetMessage(queue="q"), getting) for _ in range(2)]
+    assert [got.leased.messages[0].body for got in found] == [b"9", b"4"]
+    await other.lose(getting)
+    last = one.conn()
+    assert (await one.ask(GetMessage(queue="q"), last)).leased.messages[0].body == b"9"
+    assert (await one.declare(last, "q", passive=True)).messages == 2
+
+
 @DURABLE
 async def test_bindings_made_at_one_proxy_are_used_at_another(two, durable):
     cluster, one, other = two

@@ -1,0 +1,190 @@
+"""The store as the consumers of queues see it: the lanes of a queue with priorities are one queue.
+
+Its offsets are those of its lanes, with the priority in their upper bits (`gateway.publishing.lanes`). What is taken
+comes from the highest lane that has something; what is given back returns to its place. A lane in which nothing was
+found is not asked again before something has come to it, of which the store tells whoever has found nothing.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+from gateway.publishing.lanes import OFFSET_MASK, PRIORITY_SHIFT, Lanes
+from store.api.client import StoreClient
+from store.api.leases import Lease, LeaseCalls
+from store.api.queues import Fetched, QueueCalls
+from store.base.errors import CorruptFrame, OffsetOutOfRange
+from store.format.frame import QueueNumber, QueueOffset
+
+
+class _Found:
+    """The lanes in which nothing was found, as far as this process has heard."""
+
+    def __init__(self) -> None:
+        self._heard: dict[int, int] = {}  # of each lane that was asked: how often something may have come to it
+        self._empty: dict[int, int] = {}  # lane -> what `_heard` said when nothing was found
+
+    def stamp(self, lane: int) -> int:
+        """Returns what to pass to `nothing_in`, from before the store was asked."""
+        return self._heard.setdefault(lane, 0)
+
+    def nothing_in(self, lane: int, stamp: int) -> None:
+        """Nothing was found in a lane."""
+        self._empty[lane] = stamp
+
+    def may_have(self, lane: int) -> bool:
+        """Returns whether something may be in a lane."""
+        return self._empty.get(lane, -1) != self._heard.get(lane, 0)
+
+    def came(self, lanes: Iterable[int]) -> None:
+        """Something has come to some lanes, or back to them."""
+        for lane in lanes:
+            if lane in self._heard:
+                self._heard[lane] += 1
+
+    def forget(self, lanes: Iterable[int]) -> None:
+        """Lanes are gone."""
+        for lane in lanes:
+            self._heard.pop(lane, None)
+            self._empty.pop(lane, None)
+
+
+def at(priority: int, offset: int) -> QueueOffset:
+    """Returns the offset in a queue of an offset in its lane."""
+    return QueueOffset(priority << PRIORITY_SHIFT | offset)
+
+
+class LanedLeases:
+    """`LeaseCalls` for consumers of named queues; what is not here goes to the store as it is."""
+
+    def __init__(self, leases: LeaseCalls, lanes: Lanes, found: _Found) -> None:
+        self._leases = leases
+        self._lanes = lanes
+        self._found = found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._leases, name)
+
+    def _candidates(self, lanes: Sequence[QueueNumber]) -> list[tuple[int, QueueNumber]]:
+        """Returns priorities and lanes in which something may be, the highest first."""
+        return [(n, lanes[n]) for n in reversed(range(len(lanes))) if self._found.may_have(lanes[n])]
+
+    async def take(self, queue: QueueNumber, owner: int, *, max_count: int, **options: Any) -> Sequence[Lease]:
+        """See `LeaseCalls.take`: the highest priority first."""
+        lanes = self._lanes.of(queue)
+        if not lanes:
+            return await self._leases.take(queue, owner, max_count=max_count, **options)
+        taken: list[Lease] = []
+        for priority, lane in self._candidates(lanes):
+            stamp, wanted = self._found.stamp(lane), max_count - len(taken)
+            try:
+                some = await self._leases.take(lane, owner, max_count=wanted, **options)
+            except BaseException:
+                for number, offsets in self._lanes.split(queue, [one.offset for one in taken]):
+                    self._leases.requeue(number, owner, offsets, delivered=False)
+                raise
+            taken += [one._replace(offset=at(priority, one.offset)) for one in some]
+            if not some:
+                self._found.nothing_in(lane, stamp)
+            if len(taken) >= max_count or (some and len(some) < wanted):
+                break  # enough, or as much as one answer holds: of this priority there may be more
+        return taken
+
+    async def settle(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset]) -> None:
+        """See `LeaseCalls.settle`."""
+        parts = self._lanes.split(queue, offsets)
+        if len(parts) == 1:
+            await self._leases.settle(parts[0][0], owner, parts[0][1])
+        else:
+            await asyncio.gather(*(self._leases.settle(lane, owner, some) for lane, some in parts))
+
+    async def forward(
+        self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], rows: bytes, payload: bytes
+    ) -> None:
+        """See `LeaseCalls.forward`."""
+        if self._lanes.of(queue):
+            await self._leases.commit(owner, self._lanes.split(queue, offsets), rows, payload)
+        else:
+            await self._leases.forward(queue, owner, offsets, rows, payload)
+
+    def requeue(
+        self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, delivered: bool = True
+    ) -> None:
+        """See `LeaseCalls.requeue`."""
+        for lane, some in self._lanes.split(queue, offsets):
+            self._leases.requeue(lane, owner, some, delivered=delivered)
+            self._found.came([lane])
+
+    def release(self, owner: int) -> Sequence[QueueNumber]:
+        """See `LeaseCalls.release`."""
+        released = self._leases.release(owner)
+        self._found.came(released)
+        return released
+
+    async def waiting(self, queue: QueueNumber) -> int:
+        """See `LeaseCalls.waiting`."""
+        lanes = self._lanes.of(queue)
+        if not lanes:
+            return await self._leases.waiting(queue)
+        return sum(await asyncio.gather(*(self._leases.waiting(lane) for _, lane in self._candidates(lanes))))
+
+    async def first_waiting(self, queue: QueueNumber) -> QueueOffset | None:
+        """See `LeaseCalls.first_waiting`: the one that is taken first."""
+        lanes = self._lanes.of(queue)
+        if not lanes:
+            return await self._leases.first_waiting(queue)
+        for priority, lane in self._candidates(lanes):
+            first = await self._leases.first_waiting(lane)
+            if first is not None:
+                return at(priority, first)
+        return None
+
+    async def purge(self, queue: QueueNumber) -> int:
+        """See `LeaseCalls.purge`."""
+        lanes = self._lanes.of(queue) or (queue,)
+        return sum(await asyncio.gather(*(self._leases.purge(lane) for lane in lanes)))
+
+
+class LanedQueues:
+    """`QueueCalls` for consumers of named queues; what is not here goes to the store as it is."""
+
+    def __init__(self, queues: QueueCalls, lanes: Lanes) -> None:
+        self._queues = queues
+        self._lanes = lanes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queues, name)
+
+    async def fetch(self, queue: QueueNumber, offset: QueueOffset, **options: Any) -> Fetched:
+        """See `QueueCalls.fetch`: within one lane."""
+        lanes = self._lanes.of(queue)
+        if not lanes:
+            return await self._queues.fetch(queue, offset, **options)
+        priority = offset >> PRIORITY_SHIFT
+        try:
+            found = await self._queues.fetch(lanes[priority], QueueOffset(offset & OFFSET_MASK), **options)
+        except OffsetOutOfRange as gone:
+            raise OffsetOutOfRange(offset, at(priority, gone.first), at(priority, gone.next)) from gone
+        except CorruptFrame as damaged:
+            behind = None if damaged.next is None else at(priority, damaged.next)
+            raise CorruptFrame(damaged.log_offset, damaged.why, behind, damaged.end) from damaged
+        return found._replace(offset=at(priority, found.offset), next=at(priority, found.next))
+
+
+class LanedStore:
+    """The store of consumers of named queues."""
+
+    def __init__(self, store: StoreClient, lanes: Lanes) -> None:
+        self._store = store
+        self._found = _Found()
+        self.came, self.forget = self._found.came, self._found.forget
+        self.leases = LanedLeases(store.leases, lanes, self._found)
+        self.queues = LanedQueues(store.queues, lanes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    @property
+    def client(self) -> StoreClient:
+        """Returns this as the interface that it is."""
+        return cast(StoreClient, self)
