@@ -8,13 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from adapters.amqp.wire import (
-    PRECONDITION_FAILED,
-    Table,
-    field_spans,
-    read_short_string,
-    read_table,
-)
+from adapters.amqp.property_fields import edited
+from adapters.amqp.wire import PRECONDITION_FAILED, Table
 from gateway.domain.errors import ProtocolError
 from gateway.port.queues import COPY_KEYS, PROPERTIES, address_of, routing_of
 from store.api.message import COPIES, Message
@@ -22,7 +17,6 @@ from store.api.message import COPIES, Message
 CC: Final = "CC"
 BCC: Final = "BCC"
 COPIES_COUNT_MAX: Final = 1_000  # routing keys of one message: each costs a look at the bindings
-_BEFORE: Final = (15, 14)  # the bits of the fields in front of it: short strings
 _AMQP: Final = "amqp"
 
 
@@ -57,19 +51,8 @@ def take_copies(raw: bytes, headers: Table, native: dict[str, Any]) -> tuple[str
     if CC in headers:
         native[COPY_KEYS] = [key for key in headers[CC] if isinstance(key, str)]
     if headers.pop(BCC, None) is not None:
-        native[PROPERTIES] = without_header(raw, BCC)
+        native[PROPERTIES] = edited(raw, removed=(BCC,))
     return keys
-
-
-def without_header(raw: bytes, name: str) -> bytes:
-    """Returns property flags and fields, which have been read before, without one header."""
-    flags, at = int.from_bytes(raw[:2], "big"), 2
-    for bit in _BEFORE:
-        if flags >> bit & 1:
-            _, at = read_short_string(raw, at)
-    _, end = read_table(raw, at)
-    table = b"".join([raw[a:b] for a, b in field_spans(raw, at) if read_short_string(raw, a)[0] != name])
-    return b"".join((raw[:at], len(table).to_bytes(4, "big"), table, raw[end:]))
 
 
 def with_copies(message: Message, keys: tuple[str, ...]) -> Message:

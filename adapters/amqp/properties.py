@@ -33,6 +33,7 @@ NATIVE: Final = "amqp"
 NUMBER_MAX: Final = 1 << 53  # of milliseconds that a peer may name: 285,000 years
 SHORT_BYTES_MAX: Final = 255  # of a short string
 X_DEATH: Final = "x-death"
+_DELAY: Final = "x-delay"
 REPLY_TO: Final = "amq.rabbitmq.reply-to"  # as `adapters.amqp.direct_reply` says
 _TIMESTAMP_MAX: Final = 253_402_300_799  # the year 9999: clients make dates of timestamps
 _SIGNED_MAX: Final = (1 << 63) - 1  # of the integers we write
@@ -152,6 +153,8 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
             native[DEATHS] = deaths
         mapped, event, others = _sort_headers(headers)
         said = _Mapped.of(mapped) if mapped else said
+        if said.delay_ms:  # it is over when the message is delivered; RabbitMQ's plug-in says so by the sign
+            native[PROPERTIES] = edited(native[PROPERTIES], added={_DELAY: -said.delay_ms})
         if mapped or event:
             native["mapped"] = {n: t for n, v in headers.items() if n not in others and (t := text_of(v)) is not None}
     if event is None and (shown := _shown(found)):
@@ -228,7 +231,7 @@ class _Mapped(NamedTuple):
             key=text_of(headers.get("ce-partitionkey")) or None,
             retain=text_of(headers.get("x-retain")) in ("true", "1"),
             time_ms=_number(headers, "timestamp_in_ms"),
-            delay_ms=_number(headers, "x-delay"),
+            delay_ms=_delay(headers),
             reply_to=text_of(headers.get("x-reply-to-topic")) or None,
             correlation=correlation.encode() if isinstance(correlation, str) else correlation,
             traceparent=text_of(headers.get("traceparent")) or None,
@@ -269,6 +272,12 @@ def _sort_headers(headers: Table) -> tuple[Table, dict[str, str] | None, dict[st
         elif (text := text_of(value)) is not None and not (event and _CLOUDEVENT.fullmatch(name)):
             others[name] = text
     return mapped, event or None, others
+
+
+def _delay(headers: Table) -> int | None:
+    """Returns the delay in ms; None where there is none, or it is over, which a negative one says."""
+    value = headers.get(_DELAY)
+    return None if type(value) is int and value < 0 else _number(headers, _DELAY)
 
 
 def _number(headers: Table, name: str) -> int | None:

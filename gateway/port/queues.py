@@ -24,7 +24,8 @@ from gateway.port.adapter import Leased, Request
 from store.api.message import Message
 
 TOPIC_EXCHANGE = "amq.topic"
-EXCHANGE_KINDS = ("direct", "fanout", "topic", "headers")
+DELAYED, HASHED = "x-delayed-message", "x-consistent-hash"  # kinds of exchanges that RabbitMQ has as plug-ins
+EXCHANGE_KINDS = ("direct", "fanout", "topic", "headers", DELAYED, HASHED)
 ROOT = "$amqp"  # the first level of the addresses of exchanges
 _IN_VHOST = "amqp"  # the level of exchanges behind that of a virtual host
 
@@ -111,7 +112,7 @@ class OpenVhost(Request[None], frozen=True, kw_only=True):
 class DeclareExchange(Request[None], frozen=True, kw_only=True):
     """Create an exchange, or agree with the one that exists.
 
-    `passive` only asks whether it exists. `kind` is "direct", "fanout", "topic" or "headers". Only other exchanges
+    `passive` only asks whether it exists. `kind` is one of `EXCHANGE_KINDS`. Only other exchanges
     publish to an `internal` one. The argument "alternate-exchange" names the exchange for what no binding takes.
     """
 

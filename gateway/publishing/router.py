@@ -23,6 +23,7 @@ from gateway.domain.filters import FilterTrie
 from gateway.domain.vhosts import VHOST_ROOT, said
 from gateway.port.queues import address_of, exchange_root, exchange_root_of, routing_of
 from gateway.publishing.exchange_graph import Edge, Node, Predicate, Walk, make_graph
+from gateway.publishing.hash_choice import HashTarget
 from gateway.publishing.lanes import Lanes
 from gateway.publishing.length_gates import LengthGate
 from gateway.publishing.topic_settings import is_async, is_compacted, prefers_zone
@@ -246,8 +247,8 @@ class Router:
         found = dict.fromkeys(self._bindings.match(first))
         for address in others:
             for binding in self._bindings.match(address):
-                if binding.exchange is not None:
-                    wants = binding.predicate
+                wants = binding.predicate
+                if binding.exchange is not None and not isinstance(wants, HashTarget):  # hashes the first key alone
                     found[binding if wants is None else binding._replace(predicate=partial(_at, address, wants))] = None
         return list(found)
 

@@ -4,17 +4,20 @@ A binding is a filter over addresses, with a look at the message for headers exc
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from gateway.domain.address import from_routing_key
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost
-from gateway.port.queues import TOPIC_EXCHANGE, Arguments, exchange_root, routing_of, text_of
+from gateway.port.queues import DELAYED, HASHED, TOPIC_EXCHANGE, Arguments, exchange_root, routing_of, text_of
 from store.api.message import Message
 
 ALTERNATE = "alternate-exchange"  # the argument of an exchange
+DELAYED_TYPE, HASH_HEADER, HASH_PROPERTY = KIND_ARGUMENTS = ("x-delayed-type", "hash-header", "hash-property")
+_DELAYED_TYPES: Final = ("direct", "fanout", "topic", "headers", HASHED)
+_WEIGHT_DIGITS: Final = 6
 
 
 class Binding(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +42,13 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     auto_delete: bool = False
     internal: bool = False
     alternate: str | None = None  # the exchange for what no binding takes
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict)  # of its kind: those of `KIND_ARGUMENTS`
     bindings: tuple[Binding, ...] = ()
+
+    @property
+    def routes_as(self) -> str:
+        """Returns the kind by which it routes: of a delayed exchange that is an argument."""
+        return str(self.arguments[DELAYED_TYPE]) if self.kind == DELAYED else self.kind
 
 
 _PREDECLARED = {
@@ -86,7 +95,7 @@ def patterns(exchange: Exchange, routing_key: str) -> Iterator[str]:
     Keys of amq.topic that are empty or begin with `$` are below `$amqp/amq.topic`, which no leading wildcard reaches.
     """
     root = f"{exchange_root(exchange.name)}/"
-    match exchange.kind:
+    match exchange.routes_as:
         case "direct":
             yield root + from_routing_key(routing_key)
         case "topic":
@@ -109,13 +118,15 @@ def _topic_filter(routing_key: str) -> str:
 def binding_predicate(exchange: Exchange, binding: Binding) -> Callable[[Message], bool] | None:
     """Returns what a binding asks of a message besides its address; None where the address says all.
 
+    Of a hashed exchange it is for all bindings together to say (`gateway.publishing.hash_choice`).
+
     A routing key without any word is the address of an empty level. `+` matches an empty level, but `*` is exactly one
     word: a topic pattern of one `*` and else `#` asks that the key is not empty. Raises as `header_predicate` does.
     """
-    if exchange.kind == "headers":
+    if exchange.routes_as == "headers":
         return header_predicate(binding.arguments)
     words = binding.routing_key.split(".")
-    if exchange.kind == "topic" and words.count("*") == 1 and words.count("#") == len(words) - 1:
+    if exchange.routes_as == "topic" and words.count("*") == 1 and words.count("#") == len(words) - 1:
         return lambda message: not _is_keyless(message.address)
     return None
 
@@ -141,20 +152,71 @@ def header_predicate(arguments: Mapping[str, Any]) -> Callable[[Message], bool]:
     combine = all if mode == "all" else any
 
     def matches(message: Message) -> bool:
-        headers = dict(message.properties)
-        headers.update(((message.native or {}).get("amqp") or {}).get("mapped", {}))
+        headers = headers_of(message)
         return combine(name in headers and text in (None, headers[name]) for name, text in wanted.items())
 
     return matches
 
 
+def headers_of(message: Message) -> dict[str, str]:
+    """Returns the headers of a message that have a text."""
+    headers = dict(message.properties)
+    headers.update(((message.native or {}).get("amqp") or {}).get("mapped", {}))
+    return headers
+
+
 # ---- arguments
 
 
-def check_exchange_arguments(arguments: Arguments) -> None:
+def check_exchange_arguments(kind: str, arguments: Arguments) -> None:
     """Raises `Refusal` (PRECONDITION) for an argument whose meaning would not be kept."""
     for name, value in arguments.items():
         if name == ALTERNATE and not isinstance(value, str):
             raise Refusal(Cause.PRECONDITION, f"{ALTERNATE} is the name of an exchange, not {value!r}")
-        if name.startswith("x-"):
+        if name.startswith("x-") and not (name == DELAYED_TYPE and kind == DELAYED):
             raise Refusal(Cause.PRECONDITION, f"the exchange argument {name!r} is not supported")
+    if kind == DELAYED and arguments.get(DELAYED_TYPE) not in _DELAYED_TYPES:
+        known = ", ".join(_DELAYED_TYPES)
+        raise Refusal(Cause.PRECONDITION, f"invalid arg '{DELAYED_TYPE}': it is one of {known}")
+    if HASHED in (kind, arguments.get(DELAYED_TYPE)):
+        _check_hash(arguments)
+
+
+def _check_hash(arguments: Arguments) -> None:
+    """Raises `Refusal` (PRECONDITION) for what no message can be hashed by."""
+    header, field = arguments.get(HASH_HEADER), arguments.get(HASH_PROPERTY)
+    if header is not None and field is not None:
+        raise Refusal(Cause.PRECONDITION, f"'{HASH_HEADER}' and '{HASH_PROPERTY}' exclude each other")
+    if header is not None and not isinstance(header, str):
+        raise Refusal(Cause.PRECONDITION, f"invalid arg '{HASH_HEADER}': it is the name of a header, not {header!r}")
+    if field is not None and field not in _HASHED_PROPERTIES:
+        known = ", ".join(_HASHED_PROPERTIES)
+        raise Refusal(Cause.PRECONDITION, f"invalid arg '{HASH_PROPERTY}': it is one of {known}, not {field!r}")
+
+
+# ---- consistent hashing
+
+
+def hash_weight(binding: Binding) -> int:
+    """Returns the weight that a binding's key is. Raises `Refusal` (PRECONDITION) for another key."""
+    key = binding.routing_key
+    if not (key.isascii() and key.isdigit() and int(key[:_WEIGHT_DIGITS]) > 0 and len(key) <= _WEIGHT_DIGITS):
+        why = f"the binding key is a weight, a number of at most {_WEIGHT_DIGITS} digits that is not 0, not {key!r}"
+        raise Refusal(Cause.PRECONDITION, why)
+    return int(key)
+
+
+def hash_key(exchange: Exchange) -> Callable[[Message], str]:
+    """Returns what gives the text of a message that a hashed exchange hashes: "" where it lacks what is asked for."""
+    header, field = exchange.arguments.get(HASH_HEADER), exchange.arguments.get(HASH_PROPERTY)
+    if header is not None:
+        name = str(header)
+        return lambda message: headers_of(message).get(name, "")
+    return _HASHED_PROPERTIES[field] if field is not None else lambda message: routing_of(message.address)[1]
+
+
+_HASHED_PROPERTIES: Final[Mapping[str, Callable[[Message], str]]] = {
+    "message_id": lambda message: message.id,
+    "correlation_id": lambda message: (message.correlation or b"").decode("latin-1"),
+    "timestamp": lambda message: str(message.time_ms // 1_000),
+}

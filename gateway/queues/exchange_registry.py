@@ -12,6 +12,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import local_name, said
 from gateway.port.queues import (
     EXCHANGE_KINDS,
+    HASHED,
     BindExchange,
     DeclareExchange,
     DeleteExchange,
@@ -22,11 +23,13 @@ from gateway.port.queues import (
 from gateway.publishing.router import check_binding_pattern
 from gateway.queues.bindings import (
     ALTERNATE,
+    KIND_ARGUMENTS,
     PREDECLARED,
     Binding,
     Exchange,
     binding_predicate,
     check_exchange_arguments,
+    hash_weight,
     patterns,
 )
 from gateway.queues.definitions import Changed
@@ -71,16 +74,19 @@ class ExchangeRegistry(Topology):
             auto_delete=request.auto_delete,
             internal=request.internal,
             alternate=request.arguments.get(ALTERNATE),
+            arguments={name: request.arguments[name] for name in KIND_ARGUMENTS if name in request.arguments},
         )
         if existing is not None:
             fields = ("kind", "durable", "auto_delete", "internal", "alternate")
             check_same("exchange", request.name, existing, wanted, fields)
+            for name in KIND_ARGUMENTS:
+                check_equal("exchange", request.name, name, existing.arguments.get(name), wanted.arguments.get(name))
             return
         if local_name(request.name).startswith(RESERVED):
             raise Refusal(Cause.FORBIDDEN, f"exchange names that begin with {RESERVED!r} are reserved")
         if request.kind not in EXCHANGE_KINDS:
             raise Refusal(Cause.PRECONDITION, f"exchanges are {', '.join(EXCHANGE_KINDS)}, not {request.kind!r}")
-        check_exchange_arguments(request.arguments)
+        check_exchange_arguments(request.kind, request.arguments)
         exchange_root(request.name)
         if len(self._exchanges) - len(PREDECLARED) * len(self.vhosts) >= EXCHANGES_COUNT_MAX:
             raise Refusal(Cause.QUOTA, f"there are {EXCHANGES_COUNT_MAX} exchanges already")
@@ -209,6 +215,8 @@ class ExchangeRegistry(Topology):
 def check_binding(exchange: Exchange, binding: Binding) -> None:
     """Raises `Refusal` (PRECONDITION) for a binding that an exchange cannot have."""
     binding_predicate(exchange, binding)
+    if exchange.routes_as == HASHED:
+        hash_weight(binding)
     for pattern in patterns(exchange, binding.routing_key):
         check_binding_pattern(pattern)
 

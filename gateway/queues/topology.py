@@ -11,12 +11,15 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost, split_name, vhost_of
 from gateway.ownership.owners import Owned, Owners, Taken
 from gateway.port.adapter import Random
-from gateway.port.queues import exchange_root
+from gateway.port.queues import HASHED, exchange_root
+from gateway.publishing.hash_choice import HashChoice
 from gateway.queues.bindings import (
     Binding,
     Exchange,
     QueueDefinition,
     binding_predicate,
+    hash_key,
+    hash_weight,
     patterns,
     predeclared,
 )
@@ -25,7 +28,7 @@ from gateway.queues.definitions import Changed, Definitions, LocalDefinitions, S
 from gateway.queues.leaving.policies import Policies
 from gateway.queues.leaving.rules import NO_RULES, QueueRules
 from gateway.queues.pump import Connection, Pump
-from gateway.queues.queue import Queue, QueueRouter, check_access, no_queue
+from gateway.queues.queue import Predicate, Queue, QueueRouter, check_access, no_queue
 from gateway.queues.queue_garbage import QueueGarbage
 from store.api.client import StoreClient
 from store.base import logs
@@ -41,6 +44,7 @@ PREFIX = "queues/"  # of the names that are owned
 
 ELSEWHERE = -1  # no connection of this process
 _TRANSIENT = "amqp/transient"
+_QUEUE = "queue"
 _LINK = "exchange"  # the router's keys of bindings between exchanges begin with it
 
 log = logs.get(__name__)
@@ -90,6 +94,7 @@ class Topology:
         self._gone: dict[tuple[str, bool], int] = {}  # when definitions were removed, newest last
         self._bound: dict[str, dict[tuple[str, Hashable], None]] = {}  # by exchange: (queue, binding's identity)
         self._linked: dict[str, dict[tuple[str, Hashable], None]] = {}  # the same of exchanges bound to an exchange
+        self._choices: dict[str, HashChoice] = {}  # by hashed exchange: which binding takes a message
         self.queues: dict[str, Queue] = {}
         self.by_number: dict[int, Queue] = {}  # those of lanes too
         self.shared_count = 0  # queues of shared subscriptions
@@ -321,6 +326,7 @@ class Topology:
             self._set_exchange(msgspec.structs.replace(other, bindings=kept))
         self._bound.pop(name, None)
         self._linked.pop(name, None)
+        self._choices.pop(name, None)
         self._tell_exchanges()
 
     def _is_bound(self, name: str) -> bool:
@@ -330,7 +336,7 @@ class Topology:
     def _link(self, target: str, binding: Binding) -> None:
         """Routes what a binding takes through the exchange `target`."""
         exchange = self._exchanges[binding.exchange]
-        predicate = binding_predicate(exchange, binding)
+        predicate = self._predicate(exchange, binding, (_LINK, target))
         for nth, pattern in enumerate(patterns(exchange, binding.routing_key)):
             key = _LINK, target, binding.identity, nth
             self._router.link(pattern, target, predicate, key=key, exchange=exchange.name)
@@ -340,6 +346,7 @@ class Topology:
         for nth in range(2):
             self._router.unbind((_LINK, target, binding.identity, nth))
         self._linked.get(binding.exchange, {}).pop((target, binding.identity), None)
+        self._unhash(binding, (_LINK, target))
 
     def _add(self, definition: QueueDefinition, owner: int | None, revision: int) -> Queue:
         queue = Queue(definition, owner, self._new_pump(definition), revision, self._rules(definition))
@@ -396,7 +403,7 @@ class Topology:
 
     def _route(self, queue: Queue, binding: Binding) -> None:
         exchange = self._exchanges[binding.exchange]
-        predicate = binding_predicate(exchange, binding)
+        predicate = self._predicate(exchange, binding, (_QUEUE, queue.definition.name))
         name, identity = queue.definition.name, binding.identity
         for nth, pattern in enumerate(patterns(exchange, binding.routing_key)):
             self._router.bind(
@@ -414,6 +421,20 @@ class Topology:
         for nth in range(2):
             self._router.unbind((name, identity, nth))
         self._bound.get(binding.exchange, {}).pop((name, identity), None)
+        self._unhash(binding, (_QUEUE, name))
+
+    def _predicate(self, exchange: Exchange, binding: Binding, target: tuple[str, str]) -> Predicate | None:
+        """Returns what a binding to a target asks of messages besides their address."""
+        if exchange.routes_as != HASHED:
+            return binding_predicate(exchange, binding)
+        choice = self._choices.setdefault(exchange.name, HashChoice(hash_key(exchange)))
+        text = repr((*target, binding.routing_key))
+        return choice.add((target, binding.identity), text, hash_weight(binding))
+
+    def _unhash(self, binding: Binding, target: tuple[str, str]) -> None:
+        choice = self._choices.get(binding.exchange)
+        if choice is not None:
+            choice.remove((target, binding.identity))
 
 
 def kept(number: int) -> QueueConfig:

@@ -16,6 +16,7 @@ from adapters.amqp.publishing import (
     target_of,
     template_of,
 )
+from adapters.amqp.wire import read_table
 from adapters.mqtt.messages.messages import dialect_of, publish_pieces
 from gateway.domain.errors import ProtocolError
 from store.api.message import Message
@@ -82,6 +83,20 @@ def test_expiration_zero_means_now_and_delay_is_from_the_arrival():
     assert taken(expiration="0").expires_at_ms == NOW_MS
     assert taken(headers={"x-delay": 500}).deliver_at_ms == NOW_MS + 500
     assert taken(headers={"x-delay": "500"}).deliver_at_ms == NOW_MS + 500
+
+
+def test_a_delay_is_over_when_its_message_is_delivered():
+    late = taken(headers={"x-delay": 500, "a": "b"})
+    raw = properties_of(late, now_ms=NOW_MS)
+    assert read_table(raw, 2)[0] == {"x-delay": -500, "a": "b"}
+    again = read_properties(raw).message("a", b"", device="d", trusted_gateway=False, now_ms=NOW_MS)
+    assert again.deliver_at_ms is None
+    assert properties_of(again, now_ms=NOW_MS) == raw
+
+
+def test_a_priority_is_known_where_it_matters():
+    assert taken(priority=7).native["amqp"]["priority"] == 7
+    assert "priority" not in taken(priority=0).native["amqp"]
 
 
 def test_the_id_is_the_message_id_then_the_header():

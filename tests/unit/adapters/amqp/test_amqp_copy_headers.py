@@ -3,26 +3,12 @@
 import pytest
 from pamqp.commands import Channel, Tx
 
-from adapters.amqp.copies import BCC, CC, COPIES_COUNT_MAX, without_header
-from adapters.amqp.properties import properties_of, read_properties
-from adapters.amqp.wire import read_table, write_table
+from adapters.amqp.copies import BCC, CC, COPIES_COUNT_MAX
+from adapters.amqp.properties import properties_of
+from adapters.amqp.wire import read_table
 from tests.support.amqp.amqp_peer import Peer
 
 TOO_MANY = [f"{n}" for n in range(COPIES_COUNT_MAX + 1)]
-
-
-def raw_of(headers) -> bytes:
-    """A content type, headers and a priority."""
-    return (1 << 15 | 1 << 13 | 1 << 11).to_bytes(2, "big") + b"\x01t" + write_table(headers) + b"\x05"
-
-
-def test_a_header_is_taken_out_and_the_rest_stays_as_it_is():
-    headers = {"a": 1, BCC: ["x"], "b": {"c": [True, 7]}}
-    without = without_header(raw_of(headers), BCC)
-    del headers[BCC]
-    assert without == raw_of(headers)
-    assert without_header(without, BCC) == without
-    assert read_properties(raw_of({BCC: ["x"]})).tail[-1]["amqp"]["properties"] == raw_of({})
 
 
 def test_a_message_is_routed_by_all_keys_and_says_nothing_of_bcc():
