@@ -3,12 +3,13 @@
 Binary mode: `from_attributes` and `attributes_of` (or `wrap`, for a message that never was an event), with attribute
 names as the specification writes them; a binding adds and strips its own prefix. Structured mode and batches in JSON:
 `from_structured`, `to_structured`, `from_batch`, `to_batch`.
-In Protobuf: `from_protobuf`, `to_protobuf`. Whatever way an event comes in and leaves, it is the same
-event. Everything malformed raises `gateway.domain.errors.Refusal` (MALFORMED) whose detail begins with the attribute's
-name.
+In Protobuf: `from_protobuf`, `to_protobuf`; in Avro: `from_avro`, `to_avro`. Whatever way an event comes in and leaves,
+it is the same event. Everything malformed raises `gateway.domain.errors.Refusal` (MALFORMED) whose detail begins with
+the attribute's name.
 """
 
 from adapters.cloudevents.attributes import ADDRESS, CORE, AttributeRefusal, Route, clean, is_name, split
+from adapters.cloudevents.avro import STRUCTURED_AVRO, from_avro, to_avro
 from adapters.cloudevents.event import DEFAULT_TYPE, NATIVE, attributes_of, from_attributes, placed, wrap
 from adapters.cloudevents.protobuf import (
     BATCH_PROTOBUF,
@@ -41,6 +42,7 @@ __all__ = [
     "CORE",
     "DEFAULT_TYPE",
     "NATIVE",
+    "STRUCTURED_AVRO",
     "STRUCTURED_JSON",
     "STRUCTURED_PROTOBUF",
     "AttributeRefusal",
@@ -53,6 +55,7 @@ __all__ = [
     "each_of_protobuf_batch",
     "format_ms",
     "from_attributes",
+    "from_avro",
     "from_batch",
     "from_protobuf",
     "from_structured",
@@ -62,6 +65,7 @@ __all__ = [
     "placed",
     "route_by",
     "split",
+    "to_avro",
     "to_batch",
     "to_document",
     "to_protobuf",

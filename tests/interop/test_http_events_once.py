@@ -1,17 +1,17 @@
 """Events that are sent again, batches with faulty events, and compressed bodies, by httpx over real sockets."""
 
-import gzip
 import json
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import zstandard
+from test_avro import heard, written
+from test_coding import ENCODE
 
 from adapters.cloudevents import from_attributes, from_protobuf, to_protobuf, to_protobuf_batch
+from adapters.http.wire.coding import CODINGS
 from tests.support.process.gateways import GatewayProcess
 
 pytestmark = pytest.mark.slow
@@ -110,10 +110,10 @@ def test_a_lenient_batch_answers_each_event(opened: Callable[[], httpx.Client], 
     assert client.post("/events", json=[1], headers=prefer).status_code == 207
 
 
-@pytest.mark.parametrize("coding", ["gzip", "deflate", "zstd"])
+@pytest.mark.parametrize("coding", ENCODE)
 def test_events_in_json_may_be_compressed_up_to_a_limit(opened: Callable[[], httpx.Client], coding: str) -> None:
     client = opened()
-    encode = {"gzip": gzip.compress, "deflate": zlib.compress, "zstd": zstandard.compress}[coding]
+    encode = ENCODE[coding]
     id_ = f"{coding}-{client.headers['user-agent']}-{id(client)}"
     said = {"content-type": "application/cloudevents+json", "content-encoding": coding}
     answer = client.post("/events", content=encode(json.dumps(event(id_, data="ü" * 100)).encode()), headers=said)
@@ -124,7 +124,26 @@ def test_events_in_json_may_be_compressed_up_to_a_limit(opened: Callable[[], htt
     assert client.post("/events", content=bomb, headers=said).status_code == 413
     assert client.post("/events", content=b"rubbish", headers=said).status_code == 400
     answer = client.post("/events", content=b"x", headers={**said, "content-encoding": "compress"})
-    assert (answer.status_code, answer.headers["accept-encoding"]) == (415, "deflate, gzip, zstd")
+    assert (answer.status_code, answer.headers["accept-encoding"]) == (415, CODINGS.decode())
+
+
+def test_events_in_avro_come_and_go(opened: Callable[[], httpx.Client]) -> None:
+    """Written and read by fastavro, with the specification's schema."""
+    avro = {"content-type": "application/cloudevents+avro"}
+    said = {"specversion": "1.0", "id": "avro-1", "source": "/s", "type": "t", "subject": "once/avro", "level": 3}
+    with opened() as client:
+        said["id"] += client.get("/topics").http_version  # each once
+        assert client.post("/events", content=written(said, {"value": 21.5}), headers=avro).status_code == 200
+        last = client.get("/topics/once/avro", headers={"accept": avro["content-type"]})
+        assert last.headers["content-type"] == avro["content-type"]
+        found = heard(last.content)
+        assert {name: found["attribute"][name] for name in said} == said
+        assert found["data"] == b'{"value":21.5}'
+        assert client.get("/topics/once/avro").content == b'{"value":21.5}'
+        refused = client.post("/events", content=b"\0", headers=avro)
+        assert (refused.status_code, refused.headers["content-type"]) == (400, "application/problem+json")
+        batch = client.post("/events", content=b"", headers={"content-type": "application/cloudevents-batch+avro"})
+        assert batch.status_code == 415
 
 
 def test_events_in_protobuf_come_and_go(opened: Callable[[], httpx.Client], request: pytest.FixtureRequest) -> None:

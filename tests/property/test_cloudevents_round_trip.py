@@ -10,9 +10,11 @@ from adapters.cloudevents import (
     attributes_of,
     format_ms,
     from_attributes,
+    from_avro,
     from_batch,
     from_structured,
     parse_ms,
+    to_avro,
     to_batch,
     to_structured,
     wrap,
@@ -75,7 +77,8 @@ def test_binary_by_way_of_every_form(context: dict[str, str], payload: tuple[str
     assert check_address(first.address)
     second = stored(from_structured(to_structured(first), **KEYWORDS))
     (third,) = from_batch(to_batch([second]), **KEYWORDS)
-    for message in (first, second, stored(third)):
+    fourth = from_avro(to_avro(third), **KEYWORDS)
+    for message in (first, second, stored(third), stored(fourth)):
         assert attributes_of(message) == context
         assert message.content_type == content_type
         assert message.body == body or json.loads(message.body) == json.loads(body)

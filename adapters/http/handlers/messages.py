@@ -20,6 +20,7 @@ from adapters.cloudevents import (
     BATCH_JSON,
     BATCH_PROTOBUF,
     CORE,
+    STRUCTURED_AVRO,
     STRUCTURED_JSON,
     STRUCTURED_PROTOBUF,
     AttributeRefusal,
@@ -27,6 +28,7 @@ from adapters.cloudevents import (
     each_of_batch,
     each_of_protobuf_batch,
     from_attributes,
+    from_avro,
     from_batch,
     from_protobuf,
     from_structured,
@@ -34,6 +36,7 @@ from adapters.cloudevents import (
     parse_ms,
     placed,
     route_by,
+    to_avro,
     to_protobuf,
     to_structured,
     whole_batch,
@@ -56,6 +59,7 @@ _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
 _STRUCTURED: Final[dict[str, Callable[..., Message]]] = {
     STRUCTURED_JSON: from_structured,
     STRUCTURED_PROTOBUF: from_protobuf,
+    STRUCTURED_AVRO: from_avro,
 }
 _BATCHES: Final[dict[str, Callable[..., Iterator[Message | Refusal]]]] = {
     BATCH_JSON: each_of_batch,
@@ -149,7 +153,7 @@ def _event_kind(request: Request) -> tuple[str | None, bool]:
         return None, False
     kind, parameters = media_type(content_type)
     if kind not in _STRUCTURED and kind not in _BATCHES:
-        detail = f"content-type: {kind[:64]} is not read here; JSON and Protobuf are"
+        detail = f"content-type: {kind[:64]} is not read here; JSON, Protobuf and Avro (no batches) are"
         raise HttpError(415, detail, attribute="content-type")
     if parameters.get("charset", "utf-8").lower() not in {"utf-8", "us-ascii"}:
         raise HttpError(415, "content-type: the charset is not UTF-8", attribute="content-type")
@@ -353,11 +357,15 @@ def attribute_headers(message: Message, attributes: Mapping[str, str] | None = N
 
 
 def event_response(message: Message, kind: str, *headers: tuple[bytes, bytes]) -> Response:
-    """A message as an event in structured mode, in JSON or Protobuf."""
-    if kind == STRUCTURED_PROTOBUF:
-        return Response(status=200, headers=((b"content-type", kind.encode()), *headers), body=to_protobuf(message))
+    """A message as an event in structured mode, in JSON, Protobuf or Avro."""
+    encode = _ENCODERS.get(kind)
+    if encode is not None:
+        return Response(status=200, headers=((b"content-type", kind.encode()), *headers), body=encode(message))
     json = (b"content-type", STRUCTURED_JSON.encode() + b"; charset=utf-8")
     return Response(status=200, headers=(json, *headers), body=to_structured(message))
+
+
+_ENCODERS: Final = {STRUCTURED_PROTOBUF: to_protobuf, STRUCTURED_AVRO: to_avro}
 
 
 def _visible(text: str) -> bool:

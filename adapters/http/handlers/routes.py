@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from adapters.cloudevents import STRUCTURED_JSON, STRUCTURED_PROTOBUF, AttributeRefusal, BatchRefusal
+from adapters.cloudevents import STRUCTURED_AVRO, STRUCTURED_JSON, STRUCTURED_PROTOBUF, AttributeRefusal, BatchRefusal
 from adapters.http.handlers import descriptions, groups, keys, subscriptions
 from adapters.http.handlers.actions import Action, Ask, Context, Handler, Respond, Store, Stored, Stream
 from adapters.http.handlers.finding import condition, finding, last_values, last_values_response, messages_response
@@ -181,7 +181,7 @@ def _wanted_kind(request: Request) -> str | None:
     return next((kind for kind in _TAGS if kind is not None and 0 < accept.get(kind, 0.0) >= most), None)
 
 
-_TAGS: Final = {STRUCTURED_JSON: ".ce", STRUCTURED_PROTOBUF: ".pb", None: ""}
+_TAGS: Final = {STRUCTURED_JSON: ".ce", STRUCTURED_PROTOBUF: ".pb", STRUCTURED_AVRO: ".avro", None: ""}
 
 
 def _etag(message: Message, kind: str | None) -> bytes:

@@ -28,6 +28,7 @@ JSON: Final = "application/json"
 EVENT: Final = "application/cloudevents+json"
 BATCH: Final = "application/cloudevents-batch+json"
 PROTOBUF: Final = "application/cloudevents+protobuf"
+AVRO: Final = "application/cloudevents+avro"
 PROTOBUF_BATCH: Final = "application/cloudevents-batch+protobuf"
 ANY: Final = "*/*"
 STREAM: Final = "text/event-stream"
@@ -90,13 +91,13 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         "Publishes an event, or a batch of them, at the addresses that they name.",
         {200: {JSON: {"anyOf": [ref("Receipt"), ref("Receipts"), ref("EachAnswer")]}}, 207: _json("EachAnswer")},
         query=_PUBLISH,
-        body={EVENT: ref("Event"), BATCH: ref("Batch"), PROTOBUF: {}, PROTOBUF_BATCH: {}, ANY: {}},
+        body={EVENT: ref("Event"), BATCH: ref("Batch"), PROTOBUF: {}, PROTOBUF_BATCH: {}, AVRO: {}, ANY: {}},
         headers=("idempotency-key", "prefer"),
     ),
     "GET /topics": Operation("Lists addresses.", {200: _json("Addresses")}, query={"prefix": STRING, "limit": _LIMIT}),
     "GET /topics/{address}": Operation(
         "Reads the last value of an address, or of all addresses that a filter matches.",
-        {200: {ANY: {}, EVENT: ref("Event"), BATCH: ref("Batch"), PROTOBUF: {}}, 304: _NOTHING},
+        {200: {ANY: {}, EVENT: ref("Event"), BATCH: ref("Batch"), PROTOBUF: {}, AVRO: {}}, 304: _NOTHING},
         query=_AFTER,
         headers=("if-none-match",),
     ),

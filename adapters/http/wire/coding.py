@@ -1,4 +1,4 @@
-"""Content codings of bodies (RFC 9110, 8.4.1): gzip, deflate and zstd, decoded up to a limit, and encoded."""
+"""Content codings of bodies (RFC 9110, 8.4.1): gzip, deflate, zstd and br, decoded up to a limit, and encoded."""
 
 import zlib
 from collections.abc import Callable, Mapping
@@ -10,11 +10,16 @@ import zstandard
 from adapters.http.wire.request import HttpError, Request, qualities
 from adapters.http.wire.response import Response
 
-CODINGS: Final = b"deflate, gzip, zstd"
+try:
+    import brotli
+except ImportError:  # it is an extra: without it br is no coding that is read or written
+    brotli = None
+
+CODINGS: Final = b"deflate, gzip, zstd" if brotli is None else b"br, deflate, gzip, zstd"
 CODINGS_COUNT_MAX: Final = 2  # of one body, one within the other
 _WINDOW_BYTES_MAX: Final = 8 << 20  # of zstd: what RFC 9659 lets a decoder require
 _PIECE_BYTES: Final = 64  # of zstd, decoded at a time
-_GZIP_LEVEL, _ZSTD_LEVEL = 4, 3
+_GZIP_LEVEL, _ZSTD_LEVEL, _BROTLI_QUALITY = 4, 3, 4
 # What is worth it: texts that we write ourselves, and that have no validator of their exact bytes.
 _COMPRESSIBLE: Final = (b"application/json", b"application/problem+json", b"application/cloudevents")
 _VARY: Final = (b"vary", b"accept-encoding")
@@ -44,7 +49,7 @@ def decoded(request: Request, bytes_max: int) -> bytes:
             raise HttpError(415, detail, headers=(accepted,), attribute="content-encoding")
         try:
             body = decode(body, bytes_max)
-        except (zlib.error, zstandard.ZstdError, EOFError) as error:
+        except (zlib.error, zstandard.ZstdError, EOFError, *_BROTLI_ERRORS) as error:
             raise HttpError(400, f"content-encoding: the body is not {name}", attribute="content-encoding") from error
         if len(body) > bytes_max:
             raise HttpError(413, f"the body has more than {bytes_max} bytes without its content-encoding")
@@ -93,11 +98,27 @@ def _unzstd(body: bytes, bytes_max: int) -> bytes:
     return bytes(made)
 
 
+def _unbrotli(body: bytes, bytes_max: int) -> bytes:
+    """Returns little more than the limit at most: the library's last block."""
+    made = bytearray()
+    decompressor = brotli.Decompressor()
+    given = body
+    while not decompressor.is_finished() and len(made) <= bytes_max:
+        piece = decompressor.process(given, output_buffer_limit=bytes_max + 1 - len(made))
+        made += piece
+        given = b""
+        if not piece and decompressor.can_accept_more_data() and not decompressor.is_finished():
+            raise EOFError
+    return bytes(made)
+
+
+_BROTLI_ERRORS: Final = () if brotli is None else (brotli.error,)
 _DECODERS: Final[Mapping[str, Callable[[bytes, int], bytes]]] = {
     "gzip": _gunzipped,
     "x-gzip": _gunzipped,
     "deflate": _deflated,
     "zstd": _unzstd,
+    **({} if brotli is None else {"br": _unbrotli}),
 }
 
 
@@ -116,7 +137,8 @@ def compressed(request: Request, response: Response, bytes_min: int) -> Response
     headers = [*response.headers, _VARY]
     accepted = qualities(request.get(b"accept-encoding") or "")
     any_ = accepted.get("*", 0.0)
-    weight, coding = max((accepted.get(name, any_), name) for name in _ENCODERS)  # of equals zstd
+    coding = max(_ENCODERS, key=lambda name: accepted.get(name, any_))  # of equals the first
+    weight = accepted.get(coding, any_)
     if weight > 0 and weight >= accepted.get("identity", 0.0):
         body = _ENCODERS[coding](body)
         headers.append((b"content-encoding", coding.encode()))
@@ -132,4 +154,14 @@ def _zstd(body: bytes) -> bytes:
     return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(body)
 
 
-_ENCODERS: Final[Mapping[str, Callable[[bytes], bytes]]] = {"gzip": _gzip, "zstd": _zstd}
+def _brotli(body: bytes) -> bytes:
+    made: bytes = brotli.compress(body, quality=_BROTLI_QUALITY)
+    return made
+
+
+# In the order of what they save for the time that they take.
+_ENCODERS: Final[Mapping[str, Callable[[bytes], bytes]]] = {
+    "zstd": _zstd,
+    **({} if brotli is None else {"br": _brotli}),
+    "gzip": _gzip,
+}
