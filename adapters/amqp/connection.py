@@ -145,7 +145,7 @@ class AmqpConnection(ConnectionOutput):
         return taken
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
-        """Something is due: a heartbeat, the end of patience, or the end of connection.blocked."""
+        """Handles deadlines: a heartbeat, a timeout of the peer, or the end of connection.blocked."""
         keepalive = self._keepalive
         keepalive.start(now_ms)
         if self._out or not self.wants_data:
@@ -154,7 +154,7 @@ class AmqpConnection(ConnectionOutput):
             self._end(f"the peer has taken too long to answer while {self._phase.value}")
         elif keepalive.expired(now_ms) and self._phase not in (Phase.CLOSING, Phase.CLOSED):
             self._current = 0
-            self._fail(CONNECTION_FORCED, "what it was let in by has expired", now_ms)
+            self._fail(CONNECTION_FORCED, "the credentials have expired", now_ms)
         elif keepalive.silent(now_ms):
             self._end("no heartbeat from the peer")  # nothing is said to a peer that is gone (AMQP 0-9-1, 4.2.7)
         elif keepalive.beat(now_ms):

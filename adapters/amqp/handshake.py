@@ -78,9 +78,9 @@ def authentication(mechanism: str, response: bytes, offered: bytes) -> Authentic
 
 
 def renewed(login: Authenticate, secret: Any) -> Authenticate:
-    """The question whether a new password is the same user's. Raises `ProtocolError` (NOT_ALLOWED) without a first."""
+    """Returns the check of a user's new password. Raises `ProtocolError` (NOT_ALLOWED) if the login had none."""
     if login.mechanism != "password":
-        raise ProtocolError(NOT_ALLOWED, "who was let in by a certificate has no secret")
+        raise ProtocolError(NOT_ALLOWED, "a client authenticated by certificate has no secret to update")
     return Authenticate(mechanism="password", username=login.username, password=bytes(secret))
 
 

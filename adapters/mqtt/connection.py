@@ -155,11 +155,11 @@ class Connection:
             self._close(f"no {'CONNECT' if self.phase is Phase.AWAITING_CONNECT else 'AUTH'} in time")
         if self._ends_ms is not None and now_ms >= self._ends_ms and self.phase is Phase.CONNECTED:
             expired = self._ends_ms == self._expires_ms
-            self._fail(ReasonCode.NOT_AUTHORIZED, "what it was let in by has expired" if expired else "no AUTH in time")
+            self._fail(ReasonCode.NOT_AUTHORIZED, "the credentials have expired" if expired else "no AUTH in time")
         if self.session.revoked and self.phase is Phase.CONNECTED:
             self._fail(ReasonCode.NOT_AUTHORIZED, "the right to what a shared subscription matches was revoked")
         if self.keep_alive.is_over(now_ms, reading=self.wants_data):
-            self._fail(ReasonCode.KEEP_ALIVE_TIMEOUT, "the client has been silent for too long")
+            self._fail(ReasonCode.KEEP_ALIVE_TIMEOUT, "no packet within the keep alive")
         return self._finish(now_ms)
 
     def deadline_ms(self) -> int | None:

@@ -141,7 +141,7 @@ class MqttUpstream:
         if not interval_ms or not self._admitted:
             return
         if self._keep_alive.is_over(now_ms, reading=reading):
-            raise ProtocolError(ReasonCode.KEEP_ALIVE_TIMEOUT, "nothing was heard of it for too long")
+            raise ProtocolError(ReasonCode.KEEP_ALIVE_TIMEOUT, "no packet within the keep alive")
         if now_ms - self._asked_ms >= interval_ms:
             self._asked_ms = now_ms
             self._send(Pingreq())

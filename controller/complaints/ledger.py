@@ -22,7 +22,7 @@ class Reports:
         self._heard.pop(report.proxy, None)
         self._expire(now_ms)
         if len(self._heard) >= PROXIES_MAX:
-            raise ControllerOverloaded(f"{PROXIES_MAX} proxies report which masters they reach, and no more are heard")
+            raise ControllerOverloaded(f"the limit of {PROXIES_MAX} reporting proxies is reached")
         self._heard[report.proxy] = (now_ms, {one.group: one for one in report.complaints})
 
     def in_force(self, now_ms: int) -> Mapping[str, Mapping[int, Complaint]]:

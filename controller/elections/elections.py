@@ -164,7 +164,7 @@ class Elections:
         return None
 
     def _by_complaint(self, group: Group, now_ms: int, time_ms: int) -> ElectMaster | None:
-        """The election of one that is reached, in the place of a master that is heard and not reached."""
+        """Returns the election of a reachable replica if the master sends heartbeats but proxies do not reach it."""
         complaints, heartbeats = self._registry.complaints, self._registry.voters(group, now_ms)
         among = complaints.judge(group, heartbeats, now_ms)
         command = self._successor(group, now_ms, time_ms, among=among) if among else None
@@ -172,7 +172,7 @@ class Elections:
             return None
         if not self._is_proposed(command, now_ms):
             logger.warning(
-                "store group %d: replica %s is heard of and not reached, or slow: its place goes to one of %s; %s",
+                "store group %d: master %s is alive but unreachable or slow: electing one of %s; %s",
                 group.number,
                 group.master,
                 list(among),

@@ -38,8 +38,9 @@ def candidates(
         raise UnknownReplica(f"group {group.number} has no replica {wanted}")
     found = {id_: heartbeat for id_, heartbeat in heard.items() if wanted in {None, id_}}
     if not found:
-        whom = "no voter" if wanted is None else f"replica {wanted}"
-        raise NotElectable(f"group {group.number}: {whom} is heard of, so nobody can be elected")
+        if wanted is None:
+            raise NotElectable(f"group {group.number}: no voter sends heartbeats, so no replica can be elected")
+        raise NotElectable(f"group {group.number}: replica {wanted} sends no heartbeats, so it cannot be elected")
     return found
 
 

@@ -315,7 +315,7 @@ class Registry:
             return
         (group, replica), silent = next(iter(self._heard.items()))
         if now_ms - silent.at_ms < FORGET_MS:
-            raise RegistryFull(f"{len(self._heard)} replicas are heard of, and no more are allowed")
+            raise RegistryFull(f"the registry holds its limit of {len(self._heard)} replicas")
         self.forget(group, replica)
 
 

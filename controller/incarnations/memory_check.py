@@ -90,7 +90,10 @@ class CheckedController(Protocol):
 
 
 class MemoryCheck:
-    """Of one controller. `first` are the first members of a new cluster, with this one; nobody: it is to be added."""
+    """Decides whether one controller may vote.
+
+    `first` are the first members of a new cluster, this one included; empty: the controller joins a cluster.
+    """
 
     def __init__(
         self,

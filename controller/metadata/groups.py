@@ -306,7 +306,7 @@ def _check_candidate(group: Group, candidate: int, command: ElectMaster) -> bool
 
 
 def _check_longest(group: Group, candidate: int, command: ElectMaster) -> None:
-    """Of a majority of the set, all at this epoch, the candidate has the longest log of the newest epoch."""
+    """Raises `NotElectable` unless a majority of the set is known and the candidate's log is the longest of it."""
     ends = {
         end.replica: (end.log_epoch, end.log_end)
         for end in command.ends

@@ -42,25 +42,25 @@ def name_cluster(time_ms: int) -> bytes:
 
 
 class ChangeSignal:
-    """Wakes those who wait for anything to happen."""
+    """A condition that wakes all its waiters at once."""
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
 
     def happened(self) -> None:
-        """Something has."""
+        """Wakes all waiters."""
         self._next.set()
         self._next = asyncio.Event()
 
     async def next(self, timeout_s: float) -> None:
-        """Waits for the next time, but not for ever."""
+        """Waits for the next event, at most `timeout_s`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._next.wait()
 
 
 class Leadership:
-    """Of one controller, from term to term. `term` is the one in which it leads, and knows all that was done before.
+    """The leadership of one controller, from term to term. In `term` it leads and has applied all earlier commands.
 
     `clock_ms` never goes back, `now_ms` is the time of day.
     """

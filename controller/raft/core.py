@@ -49,7 +49,7 @@ _Handlers: TypeAlias = Mapping[type, Callable[["Raft", Any], None]]
 
 
 class Raft:
-    """One node.
+    """The Raft state machine of one node.
 
     `storage` holds what was saved; a new cluster's first members begin with `first_snapshot`, later ones with nothing.
     `random` decides election timeouts. What was applied before a restart is applied again, from the snapshot on.
@@ -126,7 +126,7 @@ class Raft:
         return (self.node.term, self.node.log.last_index) == (0, 0)
 
     def renew(self, incarnation: str) -> None:
-        """Is another node from now on, of the same id and logs, which nobody knows yet. Its storage says so already."""
+        """Becomes a new incarnation with the same id and log, unknown to the others; the storage has recorded it."""
         if self.leadership is not None or self.role is not Role.FOLLOWER:
             self.become_follower(self.node.term, NOBODY)
         self.node.incarnation, self.node.legacy, self.node.proven = incarnation, False, True

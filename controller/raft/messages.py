@@ -114,7 +114,7 @@ class AppendReply(_Message, frozen=True, array_like=True, kw_only=True, gc=False
 
 
 class Heartbeat(_Message, frozen=True, array_like=True, kw_only=True, gc=False, tag=5):
-    """That there is a leader. `read` numbers the newest read that the answer confirms (thesis, 6.4)."""
+    """The leader's heartbeat. `read` numbers the newest read that the answer confirms (thesis, 6.4)."""
 
     commit: Index  # never more than the follower is known to have
     read: _Number = 0

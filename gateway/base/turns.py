@@ -1,6 +1,6 @@
-"""One after the other, by name: whoever wants to change something has a turn at it, in the order of asking.
+"""Locks by name, granted in the order of requests.
 
-Nearly always nobody else is there: then a turn is an entry in a dictionary, and costs half of what a lock would.
+Nearly all are free: then a turn is an entry in a dictionary, and costs half of what a lock would.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ class Turns:
     """Turns by name, taken one after the other, in one event loop. Names without a turn take no memory."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, _Waiting | None] = {}  # by name, while somebody has a turn at it
+        self._waiting: dict[str, _Waiting | None] = {}  # by name, while it is locked
 
     def at(self, name: str) -> "Turn":
         """A turn, for `async with`."""
@@ -38,18 +38,18 @@ class Turns:
             raise
 
     def end(self, name: str) -> None:
-        """The turn is over: the next one begins."""
+        """Ends the turn and begins the next one."""
         queue = self._waiting[name]
         while queue:
             turn = queue.popleft()
-            if not turn.done():  # who waited for it has not given up
+            if not turn.done():  # its waiter has not given up
                 turn.set_result(None)
                 return
         del self._waiting[name]
 
 
 class Turn:
-    """A turn at something."""
+    """One turn, as a context."""
 
     __slots__ = ("_name", "_turns")
 

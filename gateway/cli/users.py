@@ -117,7 +117,7 @@ def list_users(config: ConfigOption = None, controllers: ControllersOption = Non
 def remove_user(
     name: Annotated[str, typer.Argument()], config: ConfigOption = None, controllers: ControllersOption = None
 ) -> None:
-    """Let a user connect no more, on all proxies; who is connected is told to go."""
+    """Remove a user on all proxies and close the user's connections."""
     from store.base.process_errors import ConfigError  # noqa: PLC0415
 
     async def change(controller: Any) -> None:

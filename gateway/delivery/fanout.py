@@ -255,7 +255,7 @@ class Fanout:
                 log.warning("a log cannot be reached yet", group=tail.group, error=why, retry_s=round(wait_s, 2))
 
     def _found(self, tail: Tail, position: LogOffset) -> None:
-        """It is known where a log ends: there begins who waited for that, and those further back read up to it."""
+        """Starts subscribers that waited for the log's end, and bounds the catch-up of those behind it."""
         if tail.reached:
             return
         tail.position, tail.reached = position, True

@@ -1,6 +1,6 @@
 """Counts connections and their bytes, by protocol.
 
-Counted at every read and every write, so these are plain numbers that become metrics when somebody looks: a counter of
+Counted at every read and every write, so these are plain numbers that become metrics at a scrape: a counter of
 the metrics' library takes six calls and a lock.
 """
 
@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 
 class Flow:
-    """Of one protocol, in one process. Whoever counts adds to it; it belongs to the event loop."""
+    """Traffic counters of one protocol in one process, changed by the event loop alone."""
 
     __slots__ = ("accepted", "bytes_in", "bytes_out", "open")
 
@@ -24,13 +24,13 @@ class Flow:
 
 
 class Flows(Collector):
-    """Of all protocols that there have been."""
+    """Traffic counters by protocol, as a collector of metrics."""
 
     def __init__(self) -> None:
         self._flows: dict[str, Flow] = {}
 
     def of(self, protocol: str) -> Flow:
-        """Of a protocol; the same one each time."""
+        """Returns the counters of a protocol."""
         flow = self._flows.get(protocol)
         if flow is None:
             flow = self._flows[protocol] = Flow()

@@ -308,7 +308,7 @@ class ClusterOwners:
                 log.info("this proxy's presence key is renewed again", proxy=presence.id)
             self._unheard = False
         except RevisionConflict:
-            self._depose("the others take it for dead")
+            self._depose("its presence key has expired")
         except (StoreError, TimeoutError) as error:
             (log.debug if self._unheard else log.warning)(
                 "this proxy's presence key could not be renewed", error=repr(error)
@@ -318,7 +318,7 @@ class ClusterOwners:
 
     def _look_at_clock(self) -> None:
         if self.presence.present and self.presence.remaining_s <= 0:
-            self._depose("it was not heard of in time")
+            self._depose("its presence key was not renewed in time")
 
     def _depose(self, why: str) -> None:
         log.warning("this proxy has lost the ownership of all sessions and queues", proxy=self.presence.id, why=why)

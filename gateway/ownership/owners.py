@@ -113,7 +113,7 @@ class Owners(Protocol):
         """Renews this proxy's presence key; owns nothing any more if that comes too late. Takes a second or two."""
 
     async def close(self) -> None:
-        """Everything is released: say good-bye."""
+        """Deletes the presence key, after all names have been released."""
 
     async def take(
         self, name: str, *, wait: bool = True, user: SessionUser | None = None, seen: Revisions = NOTHING_SEEN

@@ -137,7 +137,7 @@ class PollGroup(Request[Polled], frozen=True, kw_only=True):
 
 
 class CommitOffsets(Request[Mapping[int, int]], frozen=True, kw_only=True):
-    """Everything in front of these offsets is dealt with. Answers what is committed of each queue.
+    """Commits offsets: all messages before them are processed. Answers the committed offset of each queue.
 
     All are committed or none: refused with `NotOwned`. One that is lower than what is committed changes nothing.
     Refused with MALFORMED for an offset behind a queue's end.

@@ -214,7 +214,7 @@ class _Runner:
         self.restart()
 
     async def run(self) -> None:
-        """Until cancelled, or the subscription is deleted."""
+        """Runs the subscription until it is cancelled or deleted."""
         chance: random.Random = self._tools.chance
         if not self._owners.alone:
             await asyncio.sleep(FIRST_S * chance.random())

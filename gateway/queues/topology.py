@@ -451,5 +451,5 @@ def _bindings_of(definition: QueueDefinition) -> tuple[Binding, ...]:
 
 
 def _share_key(definition: QueueDefinition) -> Hashable:
-    """By what the router knows the filter of a shared subscription."""
+    """Returns the router's key of a shared subscription's filter."""
     return definition.name, "shared"

@@ -325,7 +325,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             self.flush()
 
     def shut_down(self) -> None:
-        """The gateway is going down."""
+        """Tells the client that the gateway shuts down, and ends."""
         if not self.gone:
             self.guard(self._tell_of_alone)
             self.guard(lambda: self.act(self.adapter.shutdown(now_ms=now_ms())))

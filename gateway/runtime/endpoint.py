@@ -359,10 +359,10 @@ class Endpoint:
             self.hub.queues.ready(self, Ready(consumer=consumer))
 
     def supersede(self) -> None:
-        """Another connection has this one's session now."""
+        """Ends: another connection has taken over the session."""
 
     def shut_down(self) -> None:
-        """Nobody is served here any more."""
+        """Ends: the gateway shuts down."""
 
     def guard(self, work: Callable[[], None]) -> None:
         """Does something with the adapter; if it raises, this endpoint ends and nothing else does."""

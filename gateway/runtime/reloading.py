@@ -1,9 +1,9 @@
-"""Users and access rules that change while everything goes on: by SIGHUP, told to a worker, or those of the cluster.
+"""Changes users and access rules of a running gateway: by SIGHUP, by a worker's parent, or from the cluster.
 
-All of a new configuration counts, or none of it: one with a mistake is refused by its reader, and what was there before
-stays in force. What else has changed in it waits for a restart, which is said. Rules count for the next message,
-published or delivered, of connections that are there too. Whoever was let in as somebody that there is no more, or not
-as before, is told to go: with another password, token or certificate it may come back.
+A new configuration takes effect whole or not at all: its reader refuses one with a mistake, and the previous one stays
+in force. Other changes wait for a restart, and the log names them. Rules apply to the next message, published or
+delivered, of open connections too. Connections of users that were removed or changed are closed; their clients may
+connect again with another password, token or certificate.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ async def follow(hub: StreamHub, news: AsyncIterator["Config"]) -> None:
 
 
 def apply(hub: StreamHub, config: "Config") -> int:
-    """Has a configuration's users and rules count; returns how many connections were told to go.
+    """Applies a configuration's users and rules; returns the number of connections that were closed.
 
     Raises `ConfigError`, with everything as it was.
     """
@@ -78,7 +78,7 @@ def apply(hub: StreamHub, config: "Config") -> int:
 
 
 def watch_users(hub: StreamHub) -> None:
-    """From now on have whoever is a user of the cluster go when that is removed, or gets another password."""
+    """Starts closing connections of cluster users that are removed or get another password."""
     known = _passwords(hub)
 
     def look() -> None:

@@ -36,7 +36,7 @@ class Load:
         self._averages = dict.fromkeys(LOADS, 0.0)
 
     def sample(self, total: int, elapsed_s: float) -> None:
-        """Since the last sample, `elapsed_s` ago, there have been as many as `total` has grown by."""
+        """Adds a sample: `total` has grown since the last one, `elapsed_s` ago."""
         grown, self._before = total - self._before, total
         if elapsed_s <= 0:
             return

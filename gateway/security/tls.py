@@ -80,7 +80,7 @@ class ServerTls:
             raise ConfigError(f"tls.cert_file: {config.cert_file} cannot be used: {error}") from error
 
     def _load_revoked(self, context: ssl.SSLContext) -> None:
-        """Of several lists of one CA the newest counts."""
+        """Loads the revocation lists; of several lists of one CA, the newest counts."""
         file = self._config.client_crl_file
         if file is not None and context.verify_mode is not ssl.CERT_NONE:
             _load("tls.client_crl_file", context, file)

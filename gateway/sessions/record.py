@@ -124,7 +124,7 @@ class LiveSession:
         return True
 
     def settle(self, fanout: Fanout) -> None:
-        """Nothing that has been handed out is left out by `oldest`."""
+        """Advances `settled` to the oldest unacknowledged delivery."""
         self.settled = later(self.settled, earlier(self.reached(fanout), self.oldest))
 
 
@@ -139,7 +139,7 @@ class Ended(Protocol):
 
 
 async def not_told(session: str, owned: Owned, *, lasting: bool = True) -> None:
-    """Nobody wants to know."""
+    """Ignores the end of a session."""
 
 
 async def load_record(store: StoreClient, key: str) -> SessionRecord | None:

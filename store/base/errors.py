@@ -216,7 +216,7 @@ class WrongGroup(StoreError):
 
 
 class QueueDropped(StoreError):
-    """Not stored: the queue is no more, which whoever sends does not know yet."""
+    """Not stored: the queue was deleted, and the sender's metadata is old."""
 
     retriable = True
 

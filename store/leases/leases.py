@@ -166,13 +166,13 @@ class LeaseQueue:
         return taken
 
     def look_at(self, count: int, below: int) -> list[Range]:
-        """The lowest offsets under `below` whose keys are not known. They are nobody's until `hold` or `look_away`."""
+        """Reserves the lowest offsets under `below` whose keys are not known, until `hold` or `give_up_take`."""
         taken = self._lendable.take(count, below)
         self.in_flight.set_apart(taken)
         return taken
 
-    def look_away(self, ranges: Sequence[Range]) -> None:
-        """These are lendable as before."""
+    def give_up_take(self, ranges: Sequence[Range]) -> None:
+        """Makes reserved messages available again."""
         self.in_flight.end(ranges)
         if not self.gone:
             for start, end in ranges:
@@ -180,7 +180,7 @@ class LeaseQueue:
                 self._unmet.remove(start, end)
 
     def hold(self, owner: int, ranges: Iterable[Range], grant: Grant | None) -> None:
-        """Gives an owner offsets that are nobody's."""
+        """Gives an owner reserved offsets."""
         for start, end in ranges:
             self._held.setdefault(owner, set()).update(range(start, end))
             if grant is not None:
@@ -239,7 +239,7 @@ class LeaseQueue:
         return bool(self._come_back(back, delivered=True, delay_ms=None, now_ms=now_ms) or free)
 
     def _come_back(self, offsets: list[int], *, delivered: bool, delay_ms: int | None, now_ms: int) -> bool:
-        """These are nobody's any more; whether some are lendable now."""
+        """Ends leases; returns whether messages became available."""
         policy = self.policy
         if delivered:
             for offset in offsets:
@@ -292,7 +292,7 @@ class LeaseQueue:
         return ranges
 
     def begin_purge(self, below: int) -> list[Range]:
-        """Everything under `below` that is not lent. It is nobody's until `settle` or `restore`."""
+        """Reserves all messages under `below` that are not lent, until `settle` or `restore`."""
         taken = RangeSet(self._lendable.take(_OFFSET_MAX, below))
         others = [*self._kept_back, *(self.order.remove_waiting() if self.order is not None else ())]
         self._kept_back.clear()
@@ -331,7 +331,7 @@ class LeaseQueue:
         return Claim.TAKEN if self.order is not None and self.order.claim(offset) else Claim.SETTLED
 
     def abandon(self, ranges: Sequence[Range]) -> None:
-        """These were taken aside and cannot be read: nobody gets them before the next start, no key waits for them."""
+        """Withholds unreadable messages until the next start; their keys do not wait for them."""
         self.in_flight.abandon(ranges)
         for start, end in ranges:
             self._unmet.remove(start, end)

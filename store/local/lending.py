@@ -206,10 +206,10 @@ class Lending:
         try:
             located = await self._locate(leases.queue, ranges, max_bytes=max_bytes)
         except BaseException:
-            leases.look_away(ranges)
+            leases.give_up_take(ranges)
             raise
         if leases.blocked:  # since this waits: the queue was deleted, or its order was switched off and on
-            leases.look_away(ranges)
+            leases.give_up_take(ranges)
             return [], 0
         found: list[Lease] = []
         seen: list[int] = []
@@ -223,7 +223,7 @@ class Lending:
         leases.in_flight.end(ranges_of(seen))
         leases.abandon(located.unreadable)
         done = {*seen, *_offsets(located.unreadable)}
-        leases.look_away(ranges_of(offset for offset in _offsets(ranges) if offset not in done))
+        leases.give_up_take(ranges_of(offset for offset in _offsets(ranges) if offset not in done))
         return found, len(done)
 
     # ---- settling

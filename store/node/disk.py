@@ -132,11 +132,11 @@ class Disk:
             self._closing = asyncio.ensure_future(_close_late(opening))
             raise
 
-    async def close(self, *, at_once: bool = False) -> None:
-        """Closes; `at_once`: a master that is none any more does not wait for what is not confirmed."""
+    async def close(self, *, step_down: bool = False) -> None:
+        """Closes the store. `step_down`: a former master does not wait for unconfirmed frames."""
         store, self.store = self.store, None
         if store is not None:
-            self._closing = asyncio.ensure_future(store.step_down() if at_once else store.close())
+            self._closing = asyncio.ensure_future(store.step_down() if step_down else store.close())
         if self._closing is not None:
             await asyncio.shield(self._closing)
 

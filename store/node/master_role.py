@@ -233,7 +233,7 @@ class MasterRole:
         await context.services.stand_down(hint, grace_s=GRACE_S if settled else FENCED_GRACE_S)
         for stream in list(self._streams.values()):
             stream.end()
-        await context.disk.close(at_once=True)
+        await context.disk.close(step_down=True)
         context.disk.listener = None
         logger.info("this is not the master of store group %d any more", context.group)
 

@@ -182,8 +182,8 @@ class Connection:
             except Exception:
                 logger.exception("a listener on queues has failed")
 
-    def told(self, confirmed: int) -> None:
-        """Readers may see the log up to here."""
+    def advance_confirmed(self, confirmed: int) -> None:
+        """Raises the confirmed offset, which readers may read up to."""
         if confirmed > self.confirmed:
             self.confirmed = LogOffset(confirmed)
 
@@ -272,7 +272,7 @@ class Connection:
             self._tailed = None if self._tailed is None else min(self._tailed, self.confirmed)
             for listener in self._listeners.values():
                 listener.since = None if listener.since is None else min(listener.since, self.confirmed)
-        self.told(greeting.confirmed)
+        self.advance_confirmed(greeting.confirmed)
         self.timers, self.admission = greeting.timers, greeting.admission
         self.frames = FramesKept()
         self._left = None
@@ -306,7 +306,7 @@ class Connection:
     async def _receive_answers(self, streams: NodeStreams) -> None:
         while True:
             message = calls.decode_answers(await streams.session.read())
-            self.told(message.confirmed)
+            self.advance_confirmed(message.confirmed)
             leave = self.caller.answered(message.answers)
             if message.news is not None:
                 self.timers = message.news.timers or self.timers
@@ -336,7 +336,7 @@ class Connection:
     async def _receive_acks(self, streams: NodeStreams) -> None:
         while True:
             message = decode_acks(await streams.appends.read())
-            self.told(message.confirmed)
+            self.advance_confirmed(message.confirmed)
             self.timers = message.timers or self.timers
             leave = self.appender.answered(message.acks)
             if leave is not None:
@@ -389,7 +389,7 @@ class Connection:
             try:
                 while self._listeners:
                     tailed = parse_tailed(await stream.read(), after=at)
-                    self.told(tailed.confirmed)
+                    self.advance_confirmed(tailed.confirmed)
                     at = self._tailed = tailed.following
                     self._hand(tailed.frames)
             except CorruptFrame:

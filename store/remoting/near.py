@@ -41,7 +41,7 @@ class NearStore(RemoteStore):
 
 
 def _has(near: RemoteStore, at: LogOffset) -> bool:
-    """Returns whether the slave has what lies in front of an offset of the log."""
+    """Returns whether the replica has confirmed everything before an offset of the log."""
     return near.is_connected and near.log.confirmed >= at
 
 

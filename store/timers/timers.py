@@ -149,17 +149,17 @@ class TimerOverlay:
         return self.stored_size(key)
 
     def all(self) -> list[tuple[TimerKey, TimerSet]]:
-        """All that were set and may be missing in the view, as they are due."""
+        """Returns all set timers that the view may lack, in the order of their due times."""
         return sorted((key, record) for key, (_, record) in self._changes.items() if record is not None)
 
     def next_due_ms(self) -> int | None:
-        """No timer that is only here is due before; None when there is none."""
+        """Returns the earliest due time of the timers that the view lacks; None without any."""
         while self._due and self.get(self._due[0]) is None:
             heappop(self._due)
         return self._due[0].due_ms if self._due else None
 
     def take_due(self, now_ms: int, count: int) -> list[tuple[TimerKey, TimerSet]]:
-        """The first `count` of those that are due; to be given back unless they fire."""
+        """Takes the first `count` timers that are due. `give_back` returns those that do not fire."""
         taken: list[tuple[TimerKey, TimerSet]] = []
         while len(taken) < count and self._due and self._due[0].due_ms <= now_ms:
             key = heappop(self._due)
@@ -169,7 +169,7 @@ class TimerOverlay:
         return taken
 
     def give_back(self, keys: Iterable[TimerKey]) -> None:
-        """These have not fired after all."""
+        """Returns unfired timers to the queue."""
         for key in keys:
             self.floor = min(self.floor, key)
             if self.get(key) is not None:

@@ -89,7 +89,7 @@ class SettledView:
                 pass
 
     def _trim(self, txn: Any, first: int) -> None:
-        """Nobody has to know of deletions that the log does not have: what was lent before them it has not, either."""
+        """Deletes notes of deletions that retention removed from the log, with the messages lent before them."""
         if first <= self._number(txn, _TRIMMED):
             return
         txn.put(_TRIMMED, _OFFSET.pack(first), db=self._db)

@@ -47,26 +47,26 @@ class Requests:
     def __init__(self) -> None:
         self.turn: deque[Pending] = deque()  # whose turn has not come
         self.body_bytes = 0  # of all of them
-        self._senders: dict[Credentials, list[Pending]] = {}  # whose sender is being asked for
+        self._senders: dict[Credentials, list[Pending]] = {}  # whose sender is being authenticated
 
     @property
     def asking(self) -> bool:
-        """Returns whether a sender is being asked for."""
+        """Returns whether a sender is being authenticated."""
         return bool(self._senders)
 
     def append(self, pending: Pending) -> None:
-        """One has arrived."""
+        """Queues a request."""
         self.turn.append(pending)
         self.body_bytes += len(pending.request.body)
 
     def pop(self) -> Pending:
-        """The next one, whose turn has come."""
+        """Removes and returns the next request."""
         pending = self.turn.popleft()
         self.body_bytes -= len(pending.request.body)
         return pending
 
     def wait(self, pending: Pending) -> bool:
-        """Lets one wait until its sender is known; returns whether that is still to be asked for."""
+        """Queues a request until its sender is authenticated; returns whether that has to be started."""
         waiting = self._senders.get(pending.credentials)
         new = waiting is None
         if waiting is None:
@@ -76,18 +76,18 @@ class Requests:
         return new
 
     def answered(self, credentials: Credentials) -> Sequence[Pending]:
-        """Those of a sender who is not asked for any more."""
+        """Removes and returns the requests of an authenticated sender."""
         waiting = self._senders.pop(credentials, [])
         self.body_bytes -= _body_bytes(waiting)
         return waiting
 
     def put_back(self, waiting: Sequence[Pending]) -> None:
-        """It is their turn, before all others'."""
+        """Puts requests back to the front of the queue."""
         self.turn.extendleft(reversed(waiting))
         self.body_bytes += _body_bytes(waiting)
 
     def drop_bodies(self) -> Sequence[Pending]:
-        """Those that have bodies, and wait here no more."""
+        """Removes and returns the requests that have bodies."""
         dropped: list[Pending] = []
         for waiting in (self.turn, *self._senders.values()):
             dropped += [one for one in waiting if one.request.body]

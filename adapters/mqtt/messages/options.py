@@ -64,12 +64,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = 64
     server_reference: Annotated[
         str,
-        Meta(
-            max_length=1_024, description="where clients of 5.0 are told to go when this gateway goes down: host:port"
-        ),
+        Meta(max_length=1_024, description="server that clients of 5.0 are referred to at shutdown: host:port"),
     ] = ""
     server_moved: Annotated[
-        bool, Meta(description="whether clients are let in no more, and told of `server_reference` for good (0x9D)")
+        bool, Meta(description="whether new clients are refused with 0x9D (Server moved) and `server_reference`")
     ] = False
     response_topic_prefix: Annotated[
         str,

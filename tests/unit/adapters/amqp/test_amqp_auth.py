@@ -67,7 +67,7 @@ def test_a_connection_ends_when_its_token_does():
     assert peer.frames() == []
     peer.tick(1)
     closed = peer.one(commands.Connection.Close)
-    assert (closed.reply_code, closed.reply_text) == (320, "what it was let in by has expired")
+    assert (closed.reply_code, closed.reply_text) == (320, "the credentials have expired")
     peer.tick(0)
     assert peer.frames() == []
     peer.send(commands.Connection.CloseOk())

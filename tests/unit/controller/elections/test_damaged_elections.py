@@ -146,6 +146,18 @@ def test_no_loss_is_accepted_while_one_in_sync_has_its_end_or_serves():
         rig.elections.decide(0, 2, rig.now, 0, unclean=True)
 
 
+def test_no_loss_is_accepted_in_favour_of_a_replica_that_sends_no_heartbeats():
+    rig = all_cut_short()
+    rig.down(2)
+    rig.run(DEAD_AFTER_MS + TICK_MS)
+    with pytest.raises(NotElectable, match="replica 2 sends no heartbeats, so it cannot be elected"):
+        rig.elections.decide(0, 2, rig.now, 0, unclean=True)
+    rig.down(1, 3)
+    rig.run(DEAD_AFTER_MS + TICK_MS)
+    with pytest.raises(NotElectable, match="no voter sends heartbeats, so no replica can be elected"):
+        rig.elections.decide(0, None, rig.now, 0, unclean=True)
+
+
 def test_a_clean_election_says_nothing_of_a_loss():
     rig = ElectionsRig(in_sync=3)
     rig.down(1)

@@ -97,7 +97,7 @@ async def test_what_is_being_looked_at_is_nobodys():
     leases = LeaseQueue()
     assert leases.look_at(2, 9) == [(0, 2)]
     assert leases.claim(1, 7) is Claim.LOST
-    leases.look_away([(0, 2)])
+    leases.give_up_take([(0, 2)])
     assert leases.claim(1, 7) is Claim.TAKEN
     assert leases.claim(1, 7) is Claim.PENDING
     leases.settle([(1, 2)])

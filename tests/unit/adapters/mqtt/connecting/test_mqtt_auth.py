@@ -300,7 +300,7 @@ def test_an_overload_is_said_to_be_one():
     assert ended(driver.send(auth(b"x", REAUTHENTICATE)), Code.SERVER_BUSY)
 
 
-# ---- what a client was let in by expires
+# ---- credentials expire
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
@@ -312,7 +312,7 @@ def test_a_connection_ends_when_its_token_does(version):
     assert driver.tick(59_999) == []
     packets = driver.tick(1)
     assert [packet.code for packet in packets] == ([Code.NOT_AUTHORIZED] if version == 5 else [])
-    assert driver.closed == "what it was let in by has expired"
+    assert driver.closed == "the credentials have expired"
 
 
 def test_keep_alive_and_expiry_whichever_is_first():
