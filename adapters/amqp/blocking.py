@@ -37,7 +37,7 @@ class Blocking:
         if not self._publishes:
             self._publishes = True
             if self._pressure:
-                self._tell(self._pressure)
+                self._notify(self._pressure)
 
     def pressed(self, why: str, *, open_: bool) -> None:
         """The gateway is low on something; "": not any more."""
@@ -45,14 +45,14 @@ class Blocking:
         if not open_:
             return
         if why and self._publishes:
-            self._tell(why)
+            self._notify(why)
         elif not why:
             self._untell()
 
     def refused(self, refusal: Refusal, now_ms: int) -> None:
         """Something that was published has been refused, and may succeed later."""
         if self.understood:
-            self._tell(refusal.detail)
+            self._notify(refusal.detail)
             self._keepalive.blocked_until_ms = now_ms + max(BLOCKED_MS, refusal.retry_after_ms)
 
     def tick(self, now_ms: int) -> None:
@@ -62,7 +62,7 @@ class Blocking:
             self._keepalive.blocked_until_ms = None
             self._untell()
 
-    def _tell(self, why: str) -> None:
+    def _notify(self, why: str) -> None:
         if self.understood and not self._told:
             self._told = True
             text = why.encode("utf-8", "replace")[:SHORT_BYTES_MAX].decode("utf-8", "ignore")

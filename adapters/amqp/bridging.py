@@ -20,7 +20,7 @@ from adapters.amqp.property_fields import edited, read_fields
 from adapters.amqp.wire import Table
 from gateway.domain.bridge_path import PATH, extended_path, forwarded_path
 from gateway.domain.errors import Cause, ProtocolError, Refusal
-from gateway.port.bridge import Forwarded, Place
+from gateway.port.bridge import Destination, Forwarded
 from gateway.port.queues import COPY_KEYS
 from store.api.message import Message
 
@@ -36,7 +36,7 @@ class AmqpBridgeCodec:
         self._bridge = bridge
         self._gateway = gateway
 
-    def read(self, properties: bytes, body: bytes, place: Place, *, upstream: str, now_ms: int) -> Message | None:
+    def read(self, properties: bytes, body: bytes, place: Destination, *, upstream: str, now_ms: int) -> Message | None:
         """See `BrokerCodec`."""
         try:
             ids = _path_of(read_fields(properties))

@@ -8,7 +8,7 @@ from gateway.port.adapter import Authenticate, Call, Outcome, Peer, Token
 PARKED_DATAGRAMS_MAX = 256  # waiting to hear whether peers are let in; what is dropped then, peers send again
 
 
-class Admission:
+class AnonymousAdmission:
     """The answer for one socket, and the datagrams that wait for it."""
 
     def __init__(self) -> None:

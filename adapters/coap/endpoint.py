@@ -11,11 +11,11 @@ requests that were refused before anything was done: to look at them again does 
 from collections import deque
 from collections.abc import Sequence
 
-from adapters.coap.admission import Admission
+from adapters.coap.admission import AnonymousAdmission
 from adapters.coap.answers import Answer, busy, refused
 from adapters.coap.blocks import BlockTransfers
 from adapters.coap.echo import EchoVerifier
-from adapters.coap.exchanges import DROPPED_PER_TICK_MAX, Conversation, Exchange, Exchanges
+from adapters.coap.exchanges import DROPPED_PER_TICK_MAX, Exchange, Exchanges, PeerExchanges
 from adapters.coap.heads import HEADS
 from adapters.coap.lookups import Lookups, Settlement
 from adapters.coap.mapping import PROTOCOL
@@ -88,7 +88,7 @@ class CoapEndpoint:
         self._lookups = Lookups()
         self.plans = Plans(settings, self.transfers.uploads, self._echo, reliable=reliable)
         self._next_token = 0
-        self.admission = Admission()
+        self.admission = AnonymousAdmission()
         self._publishing: dict[Token, list[Exchange]] = {}
         self._conditional: dict[Token, str] = {}  # those of `_publishing` behind which requests for an address wait
         self._publishing_count = 0  # requests in _publishing
@@ -180,7 +180,7 @@ class CoapEndpoint:
                 self._sender.fail(exchange, error, now_ms)
                 continue
             if conversation is None:
-                conversation = by_peer[peer] = Conversation(peer)
+                conversation = by_peer[peer] = PeerExchanges(peer)
             exchange.peer = conversation.peer
             conversation.by_mid[mid] = exchange
             if (data[1] != POST or lookups.waiting or plan.condition) and lookups.must_wait(

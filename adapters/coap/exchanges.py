@@ -36,7 +36,7 @@ class Exchange(msgspec.Struct, gc=False):
         return self.tag[0] << 8 | self.tag[1]
 
 
-class Conversation:
+class PeerExchanges:
     """The exchanges remembered of one peer."""
 
     __slots__ = ("by_mid", "peer")
@@ -54,7 +54,7 @@ class Exchanges:
         self.total_max = total_max
         self.peer_max = peer_max
         self.peers_max = peers_max
-        self.by_peer: dict[Peer, Conversation] = {}
+        self.by_peer: dict[Peer, PeerExchanges] = {}
         self._wakes: deque[tuple[int, Sequence[Exchange]]] = deque()  # by arrival
         self._count = 0  # == sum(len(exchanges) for _, exchanges in _wakes)
 
@@ -91,7 +91,7 @@ class Exchanges:
         """Recognises an exchange from now on. It is forgotten by `forget`, or by its age once it was `remember`ed."""
         conversation = self.by_peer.get(exchange.peer)
         if conversation is None:
-            conversation = self.by_peer[exchange.peer] = Conversation(exchange.peer)
+            conversation = self.by_peer[exchange.peer] = PeerExchanges(exchange.peer)
         else:
             exchange.peer = conversation.peer  # one tuple for all of them
         conversation.by_mid[exchange.mid] = exchange

@@ -168,7 +168,7 @@ class HttpConnection:
             self._take(transport.tick(now_ms=now_ms))
             self._advance()
         if not self.busy and now_ms - self.active_ms >= self._options.idle_timeout_s * 1000:
-            self._say_goodbye()
+            self._begin_shutdown()
         return self._end_turn()
 
     def deadline_ms(self) -> int | None:
@@ -196,7 +196,7 @@ class HttpConnection:
         A client that is dismissed hears no more than that: it will be told when it asks again.
         """
         self._begin_turn(now_ms)
-        self._say_goodbye()
+        self._begin_shutdown()
         return self._end_turn()
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
@@ -423,14 +423,14 @@ class HttpConnection:
         if response is not None:  # else others of the same request have no answer yet
             self.transport.respond(exchange, finished(request, response, self._options), now_ms=self._now_ms)
 
-    def _say_goodbye(self) -> None:
+    def _begin_shutdown(self) -> None:
         """Takes no more requests; ends what would never end."""
         if self.transport is None:
             if not self._closed:
                 self._closed = True
                 self._effects.append(Close())
             return
-        self.transport.say_goodbye()
+        self.transport.begin_shutdown()
         self._end_streams([stream.exchange for stream in self._streams or ()])
         self._end_streams(self._keys or ())
 

@@ -8,7 +8,7 @@ from adapters.mqtt.messages.options import Options
 from adapters.mqtt.upstream import MqttUpstream
 from adapters.mqtt.websocket.connection import LISTENER, WebSocket
 from gateway.port.adapter import Adapter, ConnectionInfo, DatagramAdapter, Listener, Random
-from gateway.port.bridge import Scheme, Terms, Upstream
+from gateway.port.bridge import Scheme, Upstream, UpstreamSettings
 
 __all__ = ["FACTORY", "Connection", "Options"]
 
@@ -41,7 +41,7 @@ class _Factory:
         """MQTT has no datagrams. Raises `NotImplementedError`."""
         raise NotImplementedError("MQTT runs over streams only")
 
-    def upstream(self, terms: Terms, options: Any) -> Upstream:
+    def upstream(self, terms: UpstreamSettings, options: Any) -> Upstream:
         """A broker that messages are read from (`gateway.port.bridge.BridgeFactory`)."""
         return MqttUpstream(terms, sparkplug=options.sparkplug)
 

@@ -10,12 +10,12 @@ from adapters.mqtt.codec.packet_type import PacketType
 from adapters.mqtt.codec.packets import Auth, Connack, Connect, Disconnect
 from adapters.mqtt.codec.reason import CONNACK_CODES, DISCONNECTING, SENT_AGAIN, ReasonCode
 from adapters.mqtt.connecting import handshake
-from adapters.mqtt.connecting.authentication import Authentication, Turn, disproven
+from adapters.mqtt.connecting.authentication import Authentication, AuthTurn, disproven
 from adapters.mqtt.connecting.connection_context import ConnectionContext
-from adapters.mqtt.connecting.handshake import Terms
+from adapters.mqtt.connecting.handshake import ConnectTerms
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.receiving.keep_alive import KeepAlive
-from adapters.mqtt.session.session import Session
+from adapters.mqtt.session.session import MqttSession
 from adapters.mqtt.session.session_state import NO_EXCHANGES, NO_STATE, load
 from adapters.mqtt.session.singles import singles
 from gateway.domain.errors import Cause, ProtocolError, Refusal
@@ -94,8 +94,8 @@ class Connection:
         self._options = options
         self._random = random
         self.context = ConnectionContext(options)
-        self.session = Session(self.context, self._control, self._not_saved)
-        self._terms: Terms | None = None  # set by the CONNECT
+        self.session = MqttSession(self.context, self._control, self._not_saved)
+        self._terms: ConnectTerms | None = None  # set by the CONNECT
         self._anonymous = True  # it offered no name and password
         self._authentication: Authentication | None = None  # set by a CONNECT with a method
         self._final = b""  # the method's last word, for the CONNACK
@@ -177,7 +177,7 @@ class Connection:
 
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:
         """The client has connected again, here or elsewhere (MQTT-3.1.4-3)."""
-        self._hear_the_rest(now_ms)
+        self._parse_last(now_ms)
         code = ReasonCode.SESSION_TAKEN_OVER if self.phase is Phase.CONNECTED else ReasonCode.SERVER_BUSY  # in CONNACK
         self._fail(code, "the session was taken over")
         self.session.last_words()  # from then on the session is no longer ours to save
@@ -190,7 +190,7 @@ class Connection:
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
         """The connection is gone. What is owed to a later connection is done now."""
-        self._hear_the_rest(now_ms)
+        self._parse_last(now_ms)
         if self.phase is not Phase.CLOSED:
             self._end()
         self.session.end()
@@ -224,7 +224,7 @@ class Connection:
         self.held.clear()
         self._parse(data, now_ms)
 
-    def _hear_the_rest(self, now_ms: int) -> None:
+    def _parse_last(self, now_ms: int) -> None:
         """Parses what had to wait for its turn, which does not come any more: the good-bye may be in it."""
         for _ in range(LAST_TURNS_COUNT):
             if self.phase is Phase.CONNECTED and self.session.intake.tired:
@@ -237,7 +237,7 @@ class Connection:
             self._disconnected(packet)
             return False
         if isinstance(packet, Auth):
-            self._heard(packet)
+            self._reauthenticate(packet)
         else:
             self.session.handle(packet)
         return True
@@ -370,19 +370,19 @@ class Connection:
         packet = decode(frame.first, data[frame.start : frame.end], self.context.version)
         if isinstance(packet, Auth):
             assert self._authentication is not None
-            self._ask_who(self._authentication.hear(packet))
+            self._ask_who(self._authentication.receive(packet))
         elif isinstance(packet, Disconnect):
             self._close("")
         else:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "only AUTH and DISCONNECT may come before CONNACK")
         return frame.end
 
-    def _heard(self, packet: Auth) -> None:
+    def _reauthenticate(self, packet: Auth) -> None:
         """An AUTH of a connected client, which goes on as who it was meanwhile (4.12.1). Raises `ProtocolError`."""
         if self._authentication is None:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH without an authentication method in CONNECT")
-        begins = self._authentication.turn is Turn.NOBODY
-        self.context.call(self._authentication.hear(packet), self._proven)
+        begins = self._authentication.turn is AuthTurn.NOBODY
+        self.context.call(self._authentication.receive(packet), self._proven)
         if begins:
             by_ms = self.keep_alive.heard_ms + self._options.connect_timeout_s * 1_000
             self._ends_ms = by_ms if self._expires_ms is None else min(by_ms, self._expires_ms)

@@ -28,7 +28,7 @@ from adapters.mqtt.codec.packets import (
 from adapters.mqtt.codec.primitives import decode_text
 from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties
 from adapters.mqtt.codec.reason import CODES_OF_RETURN, PUBACK_CODES, ReasonCode
-from adapters.mqtt.messages.messages import Template, bridged, told
+from adapters.mqtt.messages.messages import Template, bridged, with_sparkplug
 from adapters.mqtt.messages.sparkplug import Sparkplug, sparkplug_of
 from adapters.mqtt.receiving.acknowledgements import PUBACK, PUBCOMP, PUBREC, acknowledgement
 from adapters.mqtt.receiving.cache import Cache, topic_cache
@@ -37,7 +37,7 @@ from adapters.mqtt.receiving.publish_reader import MESSAGE_COST_BYTES, PublishRe
 from adapters.mqtt.receiving.templates import Templates
 from gateway.domain.bridge_path import extended, introduced, introduction
 from gateway.domain.errors import Cause, ProtocolError, Refusal
-from gateway.port.bridge import LOOPED, Place, Terms
+from gateway.port.bridge import LOOPED, Destination, UpstreamSettings
 from store.api.message import Message
 
 ENVELOPE_BYTES_MAX = 128 << 10  # what a PUBLISH may take besides its payload
@@ -57,14 +57,14 @@ class _Ack(NamedTuple):
 class _Known(NamedTuple):
     """The place and the Sparkplug meaning of a topic name."""
 
-    place: Place | None
+    place: Destination | None
     sparkplug: Sparkplug | None
 
 
 class MqttUpstream:
     """See `gateway.port.bridge.Upstream`."""
 
-    def __init__(self, terms: Terms, *, sparkplug: bool) -> None:
+    def __init__(self, terms: UpstreamSettings, *, sparkplug: bool) -> None:
         self._terms = terms
         self._sparkplug = sparkplug
         self._version = VERSIONS[terms.version]
@@ -291,7 +291,7 @@ class MqttUpstream:
             self._refuse(qos, identifier, refusal.cause)
             return
         if said is not None:
-            message = told(message, said)
+            message = with_sparkplug(message, said)
         if qos:
             self._acks.append(_Ack(qos, identifier, len(self._messages)))
         self._messages.append(message)
@@ -300,7 +300,7 @@ class MqttUpstream:
     def _topic(self, name: bytes) -> _Known:
         """Returns what a topic name says, and remembers it. Raises `ProtocolError`."""
         topic = check_topic_name(decode_text(name))
-        known = _Known(self._terms.placing(topic), sparkplug_of(topic) if self._sparkplug else None)
+        known = _Known(self._terms.destination_of(topic), sparkplug_of(topic) if self._sparkplug else None)
         self._topics.keep(name, known)
         return known
 

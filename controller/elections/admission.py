@@ -7,7 +7,7 @@ from controller.api.commands import AlterSyncSet, RegisterReplica
 from controller.elections.registry import Registry
 
 
-class Admission:
+class ReplicaAdmission:
     """Over `groups`, which is the live metadata, and `registry`."""
 
     def __init__(self, groups: Mapping[int, Group], registry: Registry) -> None:

@@ -23,7 +23,7 @@ import msgspec
 
 from controller.api.client import Group, NotElectable, StaleEpoch, UnknownGroup, UnknownReplica
 from controller.api.commands import ElectMaster, LogEnd
-from controller.elections.losses import candidates, why_nobody
+from controller.elections.losses import candidates, not_electable
 from controller.elections.registry import Heartbeat, Registry
 from controller.metadata.groups import majority
 
@@ -124,7 +124,7 @@ class Elections:
                 self._avoided[group] = ((there.master,), now_ms + WANTED_MS)
         command = self._successor(there, now_ms, time_ms, only=candidate, among=among)
         if command is None:
-            raise NotElectable(why_nobody(there, self._heard(there, there.sync_set, now_ms)))
+            raise NotElectable(not_electable(there, self._heard(there, there.sync_set, now_ms)))
         if command.candidate is not None and candidate not in {None, command.candidate}:
             raise NotElectable(f"replica {command.candidate} of group {group} has the longest log, not {candidate}")
         return self._proposing(command, now_ms)
@@ -147,7 +147,7 @@ class Elections:
                 self._first(group, now_ms, time_ms) if not group.sync_set else self._successor(group, now_ms, time_ms)
             )
         if not self._registry.alive(group.number, group.master, now_ms):
-            return self._successor(group, now_ms, time_ms) or self._deposed(group, now_ms, time_ms)
+            return self._successor(group, now_ms, time_ms) or self._without_master(group, now_ms, time_ms)
         heartbeat = self._heartbeat_of(group, group.master, now_ms)
         if heartbeat is None:
             return None
@@ -295,7 +295,7 @@ class Elections:
             return None
         return self._command(group, self._best(group, heard, now_ms), time_ms, unclean=True)
 
-    def _deposed(self, group: Group, now_ms: int, time_ms: int) -> ElectMaster | None:
+    def _without_master(self, group: Group, now_ms: int, time_ms: int) -> ElectMaster | None:
         """A dead master without successor is none, unless it is this controller that hears nobody."""
         assert group.master is not None
         if now_ms < self._registry.dies_ms(group.number, group.master) + DEPOSE_AFTER_MS:

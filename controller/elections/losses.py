@@ -44,7 +44,7 @@ def candidates(
     return found
 
 
-def why_nobody(group: Group, heard: Mapping[int, Heartbeat]) -> str:
+def not_electable(group: Group, heard: Mapping[int, Heartbeat]) -> str:
     """Returns the reason why no replica of a group can be elected; `heard` are those of its set that are alive."""
     short = [id_ for id_, heartbeat in sorted(heard.items()) if heartbeat.cut_short]
     if not short:

@@ -6,25 +6,27 @@ from typing import Any
 
 from controller.api.client import ControllerError, WrongCluster
 from controller.wire.asking import ask
-from controller.wire.wire import IDENTIFY, Acquaintance, Introduction, encode
+from controller.wire.wire import IDENTIFY, Identification, Introduction, encode
 
 ANSWER_S = 1.0  # for one controller to answer
 
 
 async def ask_all(
     addresses: Mapping[int, str], introduction: Introduction, *, credentials: Any
-) -> dict[int, Acquaintance | ControllerError]:
+) -> dict[int, Identification | ControllerError]:
     """Returns the answer of each of these controllers, by id. Raises nothing: an error is an answer too."""
     found = await asyncio.gather(*(_ask(id_, at, introduction, credentials) for id_, at in addresses.items()))
     return dict(zip(addresses, found, strict=True))
 
 
-async def _ask(id_: int, address: str, introduction: Introduction, credentials: Any) -> Acquaintance | ControllerError:
+async def _ask(
+    id_: int, address: str, introduction: Introduction, credentials: Any
+) -> Identification | ControllerError:
     asked = encode(introduction)
-    found = await ask(address, IDENTIFY, asked, Acquaintance, credentials=credentials, timeout_s=ANSWER_S)
+    found = await ask(address, IDENTIFY, asked, Identification, credentials=credentials, timeout_s=ANSWER_S)
     if isinstance(found, ControllerError):
         return found
-    assert isinstance(found, Acquaintance)
+    assert isinstance(found, Identification)
     if found.id != id_:
         return WrongCluster(f"at {address} is controller {found.id}, and not {id_} (cluster.controllers)")
     return found

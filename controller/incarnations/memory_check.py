@@ -36,7 +36,7 @@ from controller.metadata.state import MetadataState
 from controller.raft import ChangeRefused, Membership, RaftError, Status
 from controller.raft import Member as RaftMember
 from controller.raft.lmdb_storage import new_incarnation
-from controller.wire.wire import Acquaintance, Introduction
+from controller.wire.wire import Identification, Introduction
 
 logger = logging.getLogger(__name__)
 
@@ -153,14 +153,14 @@ class MemoryCheck:
         if lacks or (digest and known not in {b"", digest}):
             raise MetadataForgotten(words.FORGOTTEN.format(index=index))
 
-    def identify(self, asker: Introduction) -> Acquaintance:
+    def identify(self, asker: Introduction) -> Identification:
         """Says who this is, and what is known of who asks."""
         status = self._driver.status
         self._notice(status, asker.id, asker.incarnation, asker.address)
         named = status.membership.get(asker.id)
         witness = self._driver.witness(asker.id)
         same = witness is not None and witness.incarnation == asker.incarnation
-        return Acquaintance(
+        return Identification(
             id=status.id,
             incarnation=status.incarnation,
             cluster=self._home.cluster,
@@ -202,24 +202,24 @@ class MemoryCheck:
                 elif self._driver.status.leader is None:
                     await self._look_for_recovery()
                 else:
-                    self._say("")
+                    self._log_reason("")
             except RaftError as error:
                 logger.info("this controller does not trust its directory yet: %s", error)
             await asyncio.sleep(pause_s)
 
-    def _say(self, reason: str) -> None:
+    def _log_reason(self, reason: str) -> None:
         self.reason = reason
         if reason and reason != self._logged_reason:
             level = logging.WARNING if self._exists else logging.INFO
             logger.log(level, "this controller does not vote: %s", reason)
         self._logged_reason = reason or self._logged_reason
 
-    async def _ask(self, addresses: Mapping[int, str]) -> dict[int, Acquaintance | ControllerError]:
+    async def _ask(self, addresses: Mapping[int, str]) -> dict[int, Identification | ControllerError]:
         home, status = self._home, self._driver.status
         introduction = Introduction(home.id, home.address, home.cluster, status.incarnation)
         found = await ask_all(addresses, introduction, credentials=self._credentials)
         for one in found.values():
-            if isinstance(one, Acquaintance):
+            if isinstance(one, Identification):
                 self._notice(self._driver.status, one.id, one.incarnation, addresses[one.id])
         return found
 
@@ -228,29 +228,29 @@ class MemoryCheck:
     async def _form(self) -> None:
         """Begins a new cluster, if this controller is to, and all others are as empty as this one."""
         if not self._first:
-            self._say(words.WAITING)
+            self._log_reason(words.WAITING)
             return
         others = {id_: at for id_, at in self._first.items() if id_ != self._home.id}
         found = await self._ask(others)
-        there = [one for one in found.values() if isinstance(one, Acquaintance)]
+        there = [one for one in found.values() if isinstance(one, Identification)]
         known = next((one for one in there if not one.fresh), None)
-        missing = [id_ for id_, one in found.items() if not isinstance(one, Acquaintance)]
+        missing = [id_ for id_, one in found.items() if not isinstance(one, Identification)]
         if known is not None and known.named == self._driver.status.incarnation:
-            self._say(words.FORMING.format(id=known.id))  # it has, with us
+            self._log_reason(words.FORMING.format(id=known.id))  # it has, with us
         elif known is not None:
             self._exists = True
-            self._say(words.EMPTY.format(cluster=known.cluster or "(it has no id yet)"))
+            self._log_reason(words.EMPTY.format(cluster=known.cluster or "(it has no id yet)"))
         elif self._exists:
             return  # one that knew of a cluster is down now
         elif missing:
-            self._say(words.MISSING.format(missing=", ".join(f"{id_} at {others[id_]}" for id_ in missing)))
+            self._log_reason(words.MISSING.format(missing=", ".join(f"{id_} at {others[id_]}" for id_ in missing)))
         elif self._home.id != min(self._first):
-            self._say(words.FORMING.format(id=min(self._first)))
+            self._log_reason(words.FORMING.format(id=min(self._first)))
         elif self._driver.status.fresh:  # nobody has spoken meanwhile
             self._driver.form(self._founders(there))
-            self._say("")
+            self._log_reason("")
 
-    def _founders(self, others: list[Acquaintance]) -> Membership:
+    def _founders(self, others: list[Identification]) -> Membership:
         incarnations = {one.id: one.incarnation for one in others} | {self._home.id: self._driver.status.incarnation}
         return Membership.of(
             *(RaftMember(id=id_, address=at, incarnation=incarnations[id_]) for id_, at in self._first.items())
@@ -262,10 +262,10 @@ class MemoryCheck:
         """Asks the others whether they know of anything that this controller has forgotten."""
         others = self._voters()
         found = await self._ask(others)
-        there = [one for one in found.values() if isinstance(one, Acquaintance)]
+        there = [one for one in found.values() if isinstance(one, Identification)]
         lacks = next((text for one in there if (text := self._lacks(one))), None)
         if self._is_outdated(there):
-            self._say(words.RECOVERED)
+            self._log_reason(words.RECOVERED)
         elif lacks is not None:
             await self.went_back(lacks)
         elif self._doubt is MemoryDoubt.STARTED:
@@ -279,9 +279,9 @@ class MemoryCheck:
             self._driver.prove(proven=True, term=term, floor=floor)
             self._floor, self._doubt = floor[1], MemoryDoubt.WAITS
             logger.warning("the directory is a copy; no other controller has a newer state: it is trusted again")
-            self._say("")
+            self._log_reason("")
         else:
-            self._say(words.COPIED)
+            self._log_reason(words.COPIED)
 
     async def _look_for_recovery(self) -> None:
         """Asks the others whether the cluster goes on without this controller; then it does not vote any more.
@@ -289,14 +289,14 @@ class MemoryCheck:
         Whoever could have said so at the start was perhaps down, or too busy to answer in time.
         """
         found = await self._ask(self._voters())
-        if self._is_outdated([one for one in found.values() if isinstance(one, Acquaintance)]):
+        if self._is_outdated([one for one in found.values() if isinstance(one, Identification)]):
             self._doubt = MemoryDoubt.STARTED
             self._driver.prove(proven=False)
-            self._say(words.RECOVERED)
+            self._log_reason(words.RECOVERED)
         else:
-            self._say("")
+            self._log_reason("")
 
-    def _is_outdated(self, others: Sequence[Acquaintance]) -> bool:
+    def _is_outdated(self, others: Sequence[Identification]) -> bool:
         """Returns whether another controller knows of a recovery that what is applied here does not."""
         generation = self._home.state.generation
         return self._home.applied > 0 and any(one.generation > generation for one in others)
@@ -306,7 +306,7 @@ class MemoryCheck:
         found = {id_: self._members.address_of(id_) for id_ in status.membership.voters if id_ != status.id}
         return {id_: at for id_, at in found.items() if at}
 
-    def _lacks(self, one: Acquaintance) -> str:
+    def _lacks(self, one: Identification) -> str:
         """Returns what another controller knows this one to have had, and it has not; empty: nothing."""
         status = self._driver.status
         if (one.witness_term, one.witness_index) > (status.term, status.last_index):
@@ -335,7 +335,7 @@ class MemoryCheck:
             self._renewing = False
         if self._introducing is not None:
             self._introducing.cancel()  # as who it was before
-        self._say("")
+        self._log_reason("")
 
     # ---- being known
 

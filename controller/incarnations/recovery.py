@@ -34,7 +34,7 @@ class DirectoryContent(msgspec.Struct, frozen=True, kw_only=True):
     controllers: tuple[int, ...]
 
 
-class Survivor:
+class StoppedController:
     """The directory of a controller that is stopped.
 
     Raises `StorageFailed`: it is not stopped, `ControllerError`: there is none, `ControllerDamaged`, OSError.

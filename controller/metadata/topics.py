@@ -188,8 +188,8 @@ class TopicTable:
         if gone not in there.closed:
             raise QueueClosed(f"{gone} is open: close it, and drain it")
         kept = [pair for pair in zip(there.queues, there.groups, strict=True) if pair[0] != gone]
-        heir = there.moved.get(gone)
-        moved = {old: new if new != gone else heir for old, new in there.moved.items() if old != gone}
+        successor = there.moved.get(gone)
+        moved = {old: new if new != gone else successor for old, new in there.moved.items() if old != gone}
         after = msgspec.structs.replace(
             there,
             queues=tuple(number for number, _ in kept),

@@ -21,7 +21,7 @@ from controller.api.commands import (
 from controller.api.requests import AddMember, AskService, Barrier, Elect, RemoveMember, Transfer
 from controller.complaints.messages import Report
 from controller.disk.driver import Driver
-from controller.elections.admission import Admission
+from controller.elections.admission import ReplicaAdmission
 from controller.elections.elections import WANTED_MS, Elections
 from controller.elections.registry import Registry
 from controller.elections.serving import Serving
@@ -86,7 +86,7 @@ class Leadership:
         self._assumed: int | None = None  # the term in which this node leads, and may not know all of it yet
         self._state = metadata.state
         self._elections = Elections(self._state.groups, registry)
-        self._admission = Admission(self._state.groups, registry)
+        self._admission = ReplicaAdmission(self._state.groups, registry)
         self._serving = Serving(registry)
 
     @property
@@ -100,7 +100,7 @@ class Leadership:
         if self._state is not self._metadata.state:
             self._state = self._metadata.state
             self._elections = Elections(self._state.groups, self._registry)
-            self._admission = Admission(self._state.groups, self._registry)
+            self._admission = ReplicaAdmission(self._state.groups, self._registry)
         status = self.driver.status
         leads = status.term if status.role is Role.LEADER else None
         if leads == self._assumed:
@@ -160,7 +160,7 @@ class Leadership:
             case Report():
                 self._registry.complaints.take(request, self._clock_ms())
             case AskService():
-                return await self._say_whether_served(request.group)
+                return await self._report_service(request.group)
             case ElectMaster():
                 raise BadRequest("elections are decided by the controllers' leader: send Elect instead")
             case Command():
@@ -169,7 +169,7 @@ class Leadership:
                 raise BadRequest(f"an unknown request: {type(request).__name__}")
         return None
 
-    async def _say_whether_served(self, group: int) -> Service:
+    async def _report_service(self, group: int) -> Service:
         """Returns whether a group is served. Raises `NotLeading` if this node leads no more when that is to be sent.
 
         The next leader may have said otherwise by then.

@@ -178,13 +178,13 @@ class ControllerNode(StateClient):
     async def resign(self) -> None:
         """Lets another controller lead, if this one does and another one is there, before it is closed."""
         status = self.driver.status
-        heirs = [id_ for id_ in self.membership.voters if id_ in status.progress and status.progress[id_].active]
-        if self.leading is None or not heirs:
+        successors = [id_ for id_ in self.membership.voters if id_ in status.progress and status.progress[id_].active]
+        if self.leading is None or not successors:
             return
-        heir = max(heirs, key=lambda id_: status.progress[id_].match)
+        successor = max(successors, key=lambda id_: status.progress[id_].match)
         deadline_s = self._loop.time() + RESIGN_S
         with suppress(RaftError):
-            self.driver.transfer(heir)
+            self.driver.transfer(successor)
             while self.leading is not None and self._loop.time() < deadline_s:
                 await self._changes.next(RESIGN_S)
 

@@ -35,11 +35,11 @@ from controller.wire.wire import (
     STATUS,
     Answers,
     BadRequest,
-    BeatHello,
+    CommandGreeting,
     CommandHello,
     Fed,
     FollowRequest,
-    Greeting,
+    HeartbeatHello,
     Hello,
     Introduction,
     NotLeading,
@@ -284,7 +284,7 @@ class ControllerService:
             before.cancel()  # what of it was not read yet never is: it may have been asked again since
         self._commanders[client] = task
         try:
-            await _write(context, encode(Greeting(term)))
+            await _write(context, encode(CommandGreeting(term)))
             await _Commands(node, context, term, loop).serve()
         finally:
             if self._commanders.get(client) is task:
@@ -293,7 +293,7 @@ class ControllerService:
     # ---- store nodes
 
     async def _heartbeat(self, context: Any, loop: asyncio.AbstractEventLoop) -> None:
-        groups = (await self._greeted(context, BeatHello)).groups
+        groups = (await self._greeted(context, HeartbeatHello)).groups
         stream = object()
         mine: dict[tuple[int, int], None] = {}
         try:

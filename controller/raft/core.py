@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from controller.raft import follower
 from controller.raft.errors import BadMessage, NotLeader
-from controller.raft.identity import Witnesses, is_heard, signed
+from controller.raft.identity import WitnessTable, is_accepted, signed
 from controller.raft.leader import Leader
 from controller.raft.membership import Change, Membership
 from controller.raft.messages import (
@@ -26,9 +26,9 @@ from controller.raft.messages import (
     Append,
     AppendReply,
     EntryId,
-    Heartbeat,
     HeartbeatReply,
     InstallSnapshot,
+    LeaderHeartbeat,
     Message,
     ReadReply,
     ReadRequest,
@@ -44,7 +44,7 @@ from controller.raft.ready import Compaction, ReadState, Ready, Role, Status, Wi
 from controller.raft.settings import Settings
 from controller.raft.storage import Storage, first_snapshot
 
-_FROM_LEADER = (Append, Heartbeat, InstallSnapshot)
+_FROM_LEADER = (Append, LeaderHeartbeat, InstallSnapshot)
 _Handlers: TypeAlias = Mapping[type, Callable[["Raft", Any], None]]
 
 
@@ -67,7 +67,7 @@ class Raft:
         self._votes: dict[int, bool] = {}  # for us as a candidate, real or pre
         self.elapsed = 0  # ticks since the leader was heard of, a vote was given, or a candidacy began
         self.election_timeout = 0  # ticks; after so many, an election
-        self._witnesses = Witnesses()
+        self._witnesses = WitnessTable()
         self._out: Ready | None = None  # handed out
         self._compaction: tuple[Snapshot, int] | None = None  # with how many entries to keep
         self.become_follower(self.node.term, NOBODY)
@@ -92,7 +92,7 @@ class Raft:
         if message.to != node.id or message.sender == node.id:
             raise BadMessage(f"a message of node {message.sender} to node {message.to}")
         check(message)
-        if not is_heard(node, message):
+        if not is_accepted(node, message):
             return
         self._witnesses.heard(message)
         if message.term > node.term:
@@ -332,7 +332,7 @@ class Raft:
         node = self.node
         return node.may_lead() and node.log.pending is None and node.term < NUMBER_MAX
 
-    def _hears_leader(self) -> bool:
+    def _has_live_leader(self) -> bool:
         return self.node.leader != NOBODY and self.elapsed < self.node.settings.election_ticks
 
     def _ask_for_votes(self, term: int, *, forced: bool = False) -> None:
@@ -368,7 +368,7 @@ class Raft:
     def _enter_term(self, message: Message) -> bool:
         """Deals with a later term (paper, 5.1). Returns whether the message is to be dealt with then."""
         if isinstance(message, Vote):
-            if not message.forced and self._hears_leader():
+            if not message.forced and self._has_live_leader():
                 return False  # whoever has been removed or cut off does not disturb (thesis, 4.2.3)
             if message.pre:
                 return True  # it asks about a term that may never come
@@ -409,7 +409,7 @@ class Raft:
         if message.pre == pre and (not message.granted or message.term == self.node.term + pre):
             self._count(message.sender, granted=message.granted)
 
-    def _on_leader(self, message: Append | Heartbeat | InstallSnapshot) -> None:
+    def _on_leader(self, message: Append | LeaderHeartbeat | InstallSnapshot) -> None:
         """The leader of this term has spoken."""
         node = self.node
         if self.role is Role.LEADER or node.leader not in {NOBODY, message.sender}:
@@ -420,7 +420,7 @@ class Raft:
         self.elapsed = 0
         if isinstance(message, Append):
             follower.on_append(node, message)
-        elif isinstance(message, Heartbeat):
+        elif isinstance(message, LeaderHeartbeat):
             follower.on_heartbeat(node, message)
         else:
             follower.on_install_snapshot(node, message)
@@ -451,7 +451,7 @@ class Raft:
     _EVERYBODY: ClassVar[_Handlers] = {
         Vote: _on_vote,
         Append: _on_leader,
-        Heartbeat: _on_leader,
+        LeaderHeartbeat: _on_leader,
         InstallSnapshot: _on_leader,
     }
     _CANDIDATES: ClassVar[_Handlers] = {**_EVERYBODY, VoteReply: _on_vote_reply}

@@ -5,9 +5,9 @@ from controller.raft.messages import (
     NOBODY,
     Append,
     AppendReply,
-    Heartbeat,
     HeartbeatReply,
     InstallSnapshot,
+    LeaderHeartbeat,
     ReadReply,
     Vote,
     VoteReply,
@@ -42,7 +42,7 @@ def on_append(node: Node, message: Append) -> None:
     )
 
 
-def on_heartbeat(node: Node, message: Heartbeat) -> None:
+def on_heartbeat(node: Node, message: LeaderHeartbeat) -> None:
     """Commits what we are known to have, and answers. Raises `BadMessage`, `WentBack`.
 
     A leader names no more than this very node has acknowledged to it in this term. Within a term a log loses nothing of

@@ -12,7 +12,7 @@ WITNESSES_MAX = 1_024  # nodes of which it is remembered how far they were
 _COUNTED = (VoteReply, AppendReply, HeartbeatReply, ReadRequest)  # only by members
 
 
-def is_heard(node: Node, message: Message) -> bool:
+def is_accepted(node: Node, message: Message) -> bool:
     """Returns whether a message is for this very node and, where that counts, by the one that the membership names.
 
     Replies count for majorities, so replies by another incarnation than the member's are ignored. Leaders and
@@ -41,7 +41,7 @@ def signed(node: Node, messages: Sequence[Message]) -> tuple[Message, ...]:
     )
 
 
-class Witnesses:
+class WitnessTable:
     """The progress of other nodes when they last spoke: an older copy of a node's directory knows less."""
 
     def __init__(self) -> None:

@@ -16,10 +16,10 @@ from controller.raft.messages import (
     Entry,
     EntryId,
     EntryKind,
-    Heartbeat,
     HeartbeatReply,
     Index,
     InstallSnapshot,
+    LeaderHeartbeat,
     Message,
     ReadReply,
     ReadRequest,
@@ -350,7 +350,7 @@ class Leader:
         for id, progress in self.peers.items():
             commit = min(progress.match, node.log.committed)
             node.early.append(
-                Heartbeat(
+                LeaderHeartbeat(
                     sender=node.id,
                     to=id,
                     addressee=progress.incarnation,

@@ -113,7 +113,7 @@ class AppendReply(_Message, frozen=True, array_like=True, kw_only=True, gc=False
     hint_term: Term = 0
 
 
-class Heartbeat(_Message, frozen=True, array_like=True, kw_only=True, gc=False, tag=5):
+class LeaderHeartbeat(_Message, frozen=True, array_like=True, kw_only=True, gc=False, tag=5):
     """The leader's heartbeat. `read` numbers the newest read that the answer confirms (thesis, 6.4)."""
 
     commit: Index  # never more than the follower is known to have
@@ -154,7 +154,7 @@ Message: TypeAlias = (
     | VoteReply
     | Append
     | AppendReply
-    | Heartbeat
+    | LeaderHeartbeat
     | HeartbeatReply
     | InstallSnapshot
     | TimeoutNow

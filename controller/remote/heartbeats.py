@@ -9,7 +9,7 @@ from typing import Any
 from controller.api.client import ControllerError, Group, WrongCluster
 from controller.elections.registry import HEARTBEAT_MS, Heartbeat
 from controller.wire.commander import CONNECT_S
-from controller.wire.wire import ERRORS, HEARTBEAT, BeatHello, Pushed, decode, encode, open_channel, path
+from controller.wire.wire import ERRORS, HEARTBEAT, HeartbeatHello, Pushed, decode, encode, open_channel, path
 from store.base.streams import Backoff, Stream, keep_connected, opened, until_one_ends
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Heartbeats:
 
     def hello(self) -> bytes:
         """The first message to a controller."""
-        return encode(BeatHello(self._groups, self._cluster()))
+        return encode(HeartbeatHello(self._groups, self._cluster()))
 
     def message(self) -> bytes:
         """Returns the message to send now."""

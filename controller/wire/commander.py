@@ -34,8 +34,8 @@ from controller.wire.wire import (
     Answers,
     BadAnswer,
     BadRequest,
+    CommandGreeting,
     CommandHello,
-    Greeting,
     NotLeading,
     NumberedAnswer,
     NumberedRequest,
@@ -204,7 +204,7 @@ class Commander:
                 stream = Stream(channel.stream_stream(path(COMMAND))(), ERRORS, target)
                 async with stream.within(CONNECT_S):
                     await stream.write(encode(CommandHello(self._client, self._cluster(), *self._applied())))
-                    greeting: Greeting = decode(await stream.read(), Greeting)
+                    greeting: CommandGreeting = decode(await stream.read(), CommandGreeting)
                 self._hint = target  # after a break, here first: it may be the network
                 self._greeted = greeting.term
                 self._leave.clear()

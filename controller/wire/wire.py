@@ -3,9 +3,9 @@
     Peer       controller -> controller   a `Hello`, then lists of Raft messages; nothing comes back
     Install    controller -> controller   a `Hello`, then a Raft message too large for the others, in parts
     Follow     anybody -> controller      a `FollowRequest`; back come `Fed`: a snapshot in parts, commands in order
-    Command    anybody -> controller      a `CommandHello`, then lists of `Asked`; back come a `Greeting` and `Answers`
-    Heartbeat  store node -> controllers  a `BeatHello`, then lists of `Heartbeat`; back come lists of `Pushed`
-    Identify   controller -> controller   unary: an `Introduction`, answered by an `Acquaintance`
+    Command    anybody -> controller      a `CommandHello`, lists of `Asked`; back come `CommandGreeting` and `Answers`
+    Heartbeat  store node -> controllers  a `HeartbeatHello`, then lists of `Heartbeat`; back come lists of `Pushed`
+    Identify   controller -> controller   unary: an `Introduction`, answered by an `Identification`
     Status, Routes                        unary
 
 Whoever begins a stream says of which cluster it is, as soon as it knows that; another cluster's controller refuses it.
@@ -98,7 +98,7 @@ class Introduction(_Wire, frozen=True, array_like=True):
     incarnation: Text
 
 
-class Acquaintance(_Wire, frozen=True, array_like=True):
+class Identification(_Wire, frozen=True, array_like=True):
     """The controller that answers, how far its log is, and what it knows of the asker.
 
     `fresh`: it has never had to do with a cluster. `named` is the incarnation by which it knows the asker. The witness
@@ -167,7 +167,7 @@ class CommandHello(_Wire, frozen=True, array_like=True):
     digest: Digest = b""
 
 
-class Greeting(_Wire, frozen=True, array_like=True):
+class CommandGreeting(_Wire, frozen=True, array_like=True):
     """Commands are taken, as long as this controller leads in `term`."""
 
     term: Number
@@ -198,7 +198,7 @@ class Answers(_Wire, frozen=True, array_like=True):
 # ---- store nodes
 
 
-class BeatHello(_Wire, frozen=True, array_like=True):
+class HeartbeatHello(_Wire, frozen=True, array_like=True):
     """The groups whose changes a store node wants to hear of."""
 
     groups: Annotated[tuple[Number, ...], Meta(max_length=1_024)]

@@ -32,10 +32,10 @@ def eager_start(work: Coroutine[Any, Any, T]) -> EagerStart[T]:
         awaited = work.send(None)
     except StopIteration as end:
         return EagerStart(end.value, None)
-    return EagerStart(None, _Rest(work, awaited))
+    return EagerStart(None, _Remainder(work, awaited))
 
 
-class _Rest(Coroutine[Any, Any, T], Generator[Any, Any, T]):
+class _Remainder(Coroutine[Any, Any, T], Generator[Any, Any, T]):
     """The rest of a begun coroutine: waits for what it awaits first, then for all that follows."""
 
     __slots__ = ("_awaited", "_begun", "_work")

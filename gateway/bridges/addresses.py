@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gateway.domain.errors import Refusal
 from gateway.domain.filters import MANY, ONE, check_filter, is_filter
-from gateway.port.bridge import Place
+from gateway.port.bridge import Destination
 
 SHARE = "$share/"
 
@@ -33,21 +33,21 @@ class Subscription(NamedTuple):
         return self.pattern.split("/", 2)[2] if self.pattern.startswith(SHARE) else self.pattern
 
 
-class Places:
+class DestinationMap:
     """The addresses that the messages of one bridge go to."""
 
     def __init__(self, bridge: str, subscriptions: Sequence[Subscription]) -> None:
         self._bridge = bridge
         self._subscriptions = [(one.matched.split("/"), one) for one in subscriptions]
 
-    def __call__(self, topic: str) -> Place | None:
+    def __call__(self, topic: str) -> Destination | None:
         """The place of a topic's messages; None when no filter matches it."""
         levels = topic.split("/")
         for pattern, one in self._subscriptions:
             found = captured(pattern, levels)
             if found is not None:
                 values = {"topic": topic, "bridge": self._bridge, **numbered(found)}
-                return Place(filled(one.to, values), filled(one.device, values))
+                return Destination(filled(one.to, values), filled(one.device, values))
         return None
 
     @staticmethod

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.bridges.addresses import Places
+from gateway.bridges.addresses import DestinationMap
 from gateway.bridges.bridge import Bridge
 from gateway.bridges.figures import Figures
 from gateway.bridges.settings import BridgeConfig
@@ -30,7 +30,7 @@ from gateway.domain.session_user import SessionUser
 from gateway.ops.status import BridgeStatus
 from gateway.ownership.owners import Owned, Owners, OwnershipLost, Taken
 from gateway.port.adapter import AdapterFactory
-from gateway.port.bridge import BridgeFactory, BrokerFactory, Scheme, Terms, UpstreamFilter
+from gateway.port.bridge import BridgeFactory, BrokerFactory, Scheme, UpstreamFilter, UpstreamSettings
 from gateway.port.marks import Fence
 from gateway.publishing.fences import fence_of, raise_fences
 from store.api.client import StoreClient
@@ -141,7 +141,7 @@ class Bridges:
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
         """See `Listener`."""
         if (keeper := self._keeper(name)) is not None:
-            await keeper.let_go()
+            await keeper.on_release_requested()
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
         """See `Listener`. It is free from now on: the first who looks runs it."""
@@ -152,7 +152,7 @@ class Bridges:
     async def on_fenced(self) -> None:
         """See `Listener`."""
         for keeper in self.runners.values():
-            keeper.depose()
+            keeper.on_fenced()
 
     def _keeper(self, name: str) -> "_BridgeRunner | None":
         return self.runners.get(name.removeprefix(PREFIX))
@@ -227,14 +227,14 @@ class _BridgeRunner:
             )
             return fence_of(self._name, owned)
 
-    def depose(self) -> None:
-        """It is not ours any more."""
+    def on_fenced(self) -> None:
+        """Stops the run: another process owns the bridge."""
         self._owned = None
         if self.running is not None:
             self.running.cancel()
 
-    async def let_go(self) -> None:
-        """Another process asks for it."""
+    async def on_release_requested(self) -> None:
+        """Ends the run, as another process asks for the bridge."""
         if self.running is not None:
             self.running.cancel()
             await asyncio.wait([self.running])
@@ -388,9 +388,9 @@ def _amqp_bridge(
     )
 
 
-def _terms(name: str, config: BridgeConfig, message_bytes_max: int, gateway_id: str) -> Terms:
+def _terms(name: str, config: BridgeConfig, message_bytes_max: int, gateway_id: str) -> UpstreamSettings:
     subscriptions = config.subscriptions()
-    return Terms(
+    return UpstreamSettings(
         bridge=name,
         client_id=config.client_id or f"headgate-{name}",
         username=config.username,
@@ -404,7 +404,7 @@ def _terms(name: str, config: BridgeConfig, message_bytes_max: int, gateway_id: 
         pending_bytes_max=config.pending_bytes_max,
         message_bytes_max=message_bytes_max,
         wanted=[UpstreamFilter(one.pattern, one.qos) for one in subscriptions],
-        placing=Places(name, subscriptions),
+        destination_of=DestinationMap(name, subscriptions),
         gateway=gateway_id,
     )
 

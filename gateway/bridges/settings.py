@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.base.config_reader import Secret
-from gateway.bridges.addresses import Places, Subscription
+from gateway.bridges.addresses import DestinationMap, Subscription
 from gateway.bridges.amqp.settings import AmqpTopology, topology_mistakes
 
 KiB, MiB = 1024, 1024 * 1024
@@ -169,7 +169,7 @@ def _subscription_mistakes(path: str, name: str, bridge: BridgeConfig) -> Iterat
         what = f"are {len(bridge.subscribe)}; write one to {SUBSCRIPTIONS_COUNT_MAX} [[{path}.subscribe]]"
         yield f"{path}.subscribe", what
     for i, one in enumerate(bridge.subscriptions()):
-        for key, mistake in Places.mistakes(name, one):
+        for key, mistake in DestinationMap.mistakes(name, one):
             yield f"{path}.subscribe[{i}].{key}", mistake
     filters = [one.filter for one in bridge.subscribe]
     for twice in dict.fromkeys(one for one in filters if filters.count(one) > 1):

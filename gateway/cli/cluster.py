@@ -341,11 +341,11 @@ def move_queue(
 ) -> None:
     """Write to a new queue, in another group, in a queue's place; the old one can be read until it is dropped."""
     found = ask(config, controllers, lambda controller: controller.do(MoveQueue(number=queue, group=group)))
-    heir = found.moved.get(queue)
-    if heir is None:
+    successor = found.moved.get(queue)
+    if successor is None:
         typer.echo(f"{found.name}: queue {queue} lies in group {group} already")
     else:
-        typer.echo(f"{found.name}: queue {queue} is closed, {heir} in group {group} takes its place")
+        typer.echo(f"{found.name}: queue {queue} is closed, {successor} in group {group} takes its place")
 
 
 @topics.command("close")

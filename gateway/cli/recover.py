@@ -3,7 +3,7 @@
 import typer
 
 from controller.api.client import ControllerError
-from controller.incarnations.recovery import DirectoryContent, Survivor
+from controller.incarnations.recovery import DirectoryContent, StoppedController
 from gateway.config.cluster_settings import NodeAddress
 from gateway.config.config import Config
 from gateway.config.nodes import place
@@ -18,7 +18,7 @@ def recover(config: Config, address: str | None, *, confirmed: bool) -> None:
     mine = place(config, join=False)
     where = mine.address if address is None else _checked(address)
     try:
-        survivor = Survivor(mine.directory, config.controller.id)
+        survivor = StoppedController(mine.directory, config.controller.id)
     except (ControllerError, OSError) as error:
         raise ServerFailed(f"{mine.directory}: {error}") from error
     try:

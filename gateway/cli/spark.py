@@ -276,11 +276,11 @@ def _maintained(what: str, output: str, storage_option: list[str] | None, **sett
     try:
         from spark import errors  # noqa: PLC0415 - an extra, and slow to load
         from spark.job import maintenance  # noqa: PLC0415
-        from spark.tables.files import Place  # noqa: PLC0415
+        from spark.tables.files import Location  # noqa: PLC0415
     except ImportError as error:
         raise SparkFailed(f"Spark is not installed ({error.name}); pip install 'headgate[spark]'") from error
     try:
-        place = Place.of(output, dict(pair(text) for text in storage_option or ()))
+        place = Location.of(output, dict(pair(text) for text in storage_option or ()))
         return getattr(maintenance, what)(place, **settings)
     except errors.SparkError as error:
         raise SparkFailed(str(error)) from error

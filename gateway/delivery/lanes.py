@@ -21,7 +21,7 @@ class Receiver(Protocol):
         """Returns how many deliveries it took; fewer than offered means: not now."""
 
 
-class _Nobody:
+class _ClosedReceiver:
     """A receiver that is gone."""
 
     __slots__ = ()
@@ -30,7 +30,7 @@ class _Nobody:
         return 0
 
 
-NOBODY: Final = _Nobody()
+NOBODY: Final = _ClosedReceiver()
 
 
 class Tail:

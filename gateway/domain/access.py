@@ -125,11 +125,11 @@ class Access:
         return answer(address) if len(address) <= REMEMBERED_CHARS_MAX else answer.__wrapped__(address)
 
     def _remember(self, action: Action) -> _Answer:
-        remembered = lru_cache(REMEMBERED_COUNT_MAX)(partial(_allowed, self._saying(action)))
+        remembered = lru_cache(REMEMBERED_COUNT_MAX)(partial(_allowed, self._rules_of(action)))
         self._answers[action] = remembered
         return remembered
 
-    def _saying(self, action: Action) -> ActionRules:
+    def _rules_of(self, action: Action) -> ActionRules:
         return self._sayings[ACTIONS.index(action)]
 
     def reaches(self, action: Action, pattern: str) -> bool:
@@ -137,20 +137,20 @@ class Access:
 
         Several denies that only together leave none of them are not recognised: the answer is then True.
         """
-        saying, wanted = self._saying(action), levels_of(pattern)
+        saying, wanted = self._rules_of(action), levels_of(pattern)
         found = [wanted] if saying.otherwise else [meet(clause.levels, wanted) for clause in saying.allows]
         return any(one is not None and not any(covers(deny.levels, one) for deny in saying.denies) for one in found)
 
     def reaches_all(self, action: Action, pattern: str) -> bool:
         """Returns whether every address that a filter matches is certainly allowed; `#` may stand anywhere."""
-        saying, wanted = self._saying(action), levels_of(pattern)
+        saying, wanted = self._rules_of(action), levels_of(pattern)
         if any(touches(deny.levels, wanted) for deny in saying.denies):
             return False
         return saying.otherwise or any(covers(clause.levels, wanted) for clause in saying.allows)
 
     def explain(self, action: Action, address: str) -> Decision:
         """Returns the decision about an address, and the rule it comes from."""
-        return decide(self._saying(action), address)
+        return decide(self._rules_of(action), address)
 
 
 _ALL_DENIED = ActionRules(ActionClauses((Clause(EVERYTHING, "its user is gone"),)), ActionClauses(), otherwise=False)

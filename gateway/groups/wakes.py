@@ -80,12 +80,12 @@ class GroupWakes:
     def _changed(self, change: Change) -> None:
         group, _, rest = change.key[len(STATE) + 1 :].partition("/")
         waited = self._waited.get(group)
-        if waited is not None and _tells(waited.members, rest, change):
+        if waited is not None and _concerns_others(waited.members, rest, change):
             for event in waited.events:
                 event.set()
 
 
-def _tells(members: set[str], key: str, change: Change) -> bool:
+def _concerns_others(members: set[str], key: str, change: Change) -> bool:
     """Returns whether a change concerns others than its author. A member that only renews itself concerns nobody."""
     kind, _, member = key.partition("/")
     if kind == "m":

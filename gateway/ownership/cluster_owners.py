@@ -37,7 +37,7 @@ from gateway.ownership.owner_keys import (
     release_request_key,
 )
 from gateway.ownership.owners import NOTHING_SEEN, Listener, Operations, Owned, OwnershipLost, Revisions, Spawn, Taken
-from gateway.ownership.presence import ALIVE, HEIRS, Presence
+from gateway.ownership.presence import ALIVE, SUCCESSORS, Presence
 from gateway.ownership.stored_entries import stored_entries
 from gateway.port.adapter import Random
 from store.api.client import StoreClient
@@ -48,7 +48,7 @@ from store.base.errors import AppendOutcomeUnknown, RevisionConflict, StoreError
 WATCHED = ("proxies/", "proxies0")  # "0" is the character behind "/"
 TAKEOVER_S = 3.0  # that a living owner has to let go of a name
 RELEASE_REQUEST_TTL_MS = 60_000  # of what was asked for and never answered
-INHERITED_AT_ONCE = 64
+TAKEN_OVER_COUNT = 64
 RETRY_S = 1.0
 UNHEARD_RETRY_S = 0.25  # to be heard of
 SHORTENED = 300  # characters of a name whose key may not hold all of it
@@ -109,7 +109,7 @@ class ClusterOwners:
         spawn(self._watch())
         spawn(self._beats())
         spawn(self.outage_lease.run())
-        spawn(self._inheriting())
+        spawn(self._watch_deaths())
 
     async def close(self) -> None:
         """See `Owners`."""
@@ -160,7 +160,7 @@ class ClusterOwners:
                     raise Taken(name)
                 expected = entry.revision
                 gone = not await self.presence.is_there(owner)
-                if gone and await self.outage_lease.may_inherit(owner):
+                if gone and await self.outage_lease.may_take_over(owner):
                     break
                 check_user(name, record.user, user)
                 if not wait:
@@ -308,7 +308,7 @@ class ClusterOwners:
                 log.info("this proxy's presence key is renewed again", proxy=presence.id)
             self._unheard = False
         except RevisionConflict:
-            self._depose("its presence key has expired")
+            self._lose_ownership("its presence key has expired")
         except (StoreError, TimeoutError) as error:
             (log.debug if self._unheard else log.warning)(
                 "this proxy's presence key could not be renewed", error=repr(error)
@@ -318,9 +318,9 @@ class ClusterOwners:
 
     def _look_at_clock(self) -> None:
         if self.presence.present and self.presence.remaining_s <= 0:
-            self._depose("its presence key was not renewed in time")
+            self._lose_ownership("its presence key was not renewed in time")
 
-    def _depose(self, why: str) -> None:
+    def _lose_ownership(self, why: str) -> None:
         log.warning("this proxy has lost the ownership of all sessions and queues", proxy=self.presence.id, why=why)
         self.presence.present = False
         self.asked.clear()
@@ -329,9 +329,9 @@ class ClusterOwners:
         for listener in self._listeners.values():
             self._spawn(listener.on_fenced())
 
-    # ---- what the dead leave behind
+    # ---- names of proxies that have ended
 
-    async def _inheriting(self) -> None:
+    async def _watch_deaths(self) -> None:
         while True:
             await self._deaths.wait()
             self._deaths.clear()
@@ -358,42 +358,44 @@ class ClusterOwners:
                 there[record.proxy] = await self.presence.is_there(record.proxy)
             if not there[record.proxy]:
                 left.setdefault(record.proxy, []).append((record.name, entry.revision))
-        return all([await self._inherit(proxy, names) for proxy, names in left.items()])
+        return all([await self._take_over(proxy, names) for proxy, names in left.items()])
 
-    async def _inherit(self, proxy: str, names: Sequence[tuple[str, int]]) -> bool:
+    async def _take_over(self, proxy: str, names: Sequence[tuple[str, int]]) -> bool:
         """Takes over what a proxy has left, unless another one does; whether nothing is left of it for us to do."""
-        if not await self.outage_lease.may_inherit(proxy):
+        if not await self.outage_lease.may_take_over(proxy):
             return False
-        if not await self._become_heir(proxy):
+        if not await self._become_successor(proxy):
             return True
-        if not await self.outage_lease.may_inherit(proxy):
+        if not await self.outage_lease.may_take_over(proxy):
             return False
         log.info("taking over the sessions and queues of a proxy that has ended", proxy=proxy, names=len(names))
         done = True
-        for n in range(0, len(names), INHERITED_AT_ONCE):
-            some = names[n : n + INHERITED_AT_ONCE]
-            done = all(await asyncio.gather(*(self._inherit_one(name, revision) for name, revision in some))) and done
+        for n in range(0, len(names), TAKEN_OVER_COUNT):
+            some = names[n : n + TAKEN_OVER_COUNT]
+            done = (
+                all(await asyncio.gather(*(self._take_over_name(name, revision) for name, revision in some))) and done
+            )
         if done:
-            await self.presence.inherited(proxy)
+            await self.presence.taken_over(proxy)
             self.outage_lease.forget(proxy)
         return done
 
-    async def _become_heir(self, proxy: str) -> bool:
-        key = kv_key(HEIRS, proxy)
+    async def _become_successor(self, proxy: str) -> bool:
+        key = kv_key(SUCCESSORS, proxy)
         entry = await self.store.keys.get(key)
         if entry is not None:
-            heir = entry.value.decode()
-            if heir == self.presence.id:
+            successor = entry.value.decode()
+            if successor == self.presence.id:
                 return True
-            if await self.presence.is_there(heir):
+            if await self.presence.is_there(successor):
                 return False
         try:
-            await self.presence.inherit(proxy, expected_revision=0 if entry is None else entry.revision)
+            await self.presence.take_over(proxy, expected_revision=0 if entry is None else entry.revision)
         except RevisionConflict:
             return False
         return True
 
-    async def _inherit_one(self, name: str, revision: int) -> bool:
+    async def _take_over_name(self, name: str, revision: int) -> bool:
         listener = self._listener(name)
         take = partial(self._seize, name, revision)
         try:

@@ -3,7 +3,7 @@
 A proxy cannot know whether others reach what it does not. So it asks the controllers' leader: while the leader says
 that the home group is not served (`AskService`), the proxy goes on for `OUTAGE_LEASE_MS` after each time
 that it asked. A proxy that is to do what another one has left asks first whether nobody can hold such a lease. Both are
-bounded: nobody goes on for more than `outage_s`, and an heir that no controller answers waits for as long.
+bounded: nobody goes on for more than `outage_s`, and a successor that no controller answers waits for as long.
 """
 
 import asyncio
@@ -63,10 +63,10 @@ class OutageLease:
         self._going_on = True
         presence.go_on(asked_s + OUTAGE_LEASE_MS / 1_000, at_most_s=self._outage_s)
 
-    async def may_inherit(self, proxy: str) -> bool:
-        """Returns whether a proxy whose key is gone has certainly ended what it was doing, if it has an heir already.
+    async def may_take_over(self, proxy: str) -> bool:
+        """Returns whether a proxy whose key is gone has certainly stopped, if it has a successor already.
 
-        Before it has an heir this is a courtesy: after an outage it has time to come back.
+        Before it has a successor this is a courtesy: after an outage it has time to come back.
         """
         if self._service is None:
             return True

@@ -3,9 +3,9 @@
 A proxy that could not refresh its key in time considers itself gone before the others do: it counts its time to live
 from when it asked, the store from when the request arrived.
 
-Keys expire by the clock of the store, also while it can hear no proxy. So a proxy that finds its own key gone puts it
-back, unless another proxy has become its heir: both are decided by the two keys together, and one of them wins. A proxy
-that was itself not heard of for a while becomes no heir: the others were not heard of either, and come back like it.
+Keys expire by the clock of the store, also while no proxy can reach it. So a proxy that finds its own key gone puts it
+back, unless another proxy has become its successor: a transaction over both keys decides. A proxy that could not renew
+its own key for a while becomes no successor: the others could not renew theirs either, and come back like it.
 """
 
 import time
@@ -18,7 +18,7 @@ from store.api.keys import EXISTS, Put
 from store.base import logs
 from store.base.errors import RevisionConflict, StoreError
 
-ALIVE, HEIRS = "proxies/alive", "proxies/heirs"
+ALIVE, SUCCESSORS = "proxies/alive", "proxies/heirs"
 BEATS = 3  # in one time to live
 
 log = logs.get(__name__)
@@ -57,7 +57,7 @@ class Presence:
         self._heard_since_s = self._clock()
 
     async def beat(self) -> None:
-        """Renews the presence key. Raises `StoreError`, `RevisionConflict` when another proxy is our heir."""
+        """Renews the presence key. Raises `StoreError`, `RevisionConflict` when another proxy is the successor."""
         asked_s = self._clock()
         since_s, self._heard_since_s = self._heard_since_s, None
         key = kv_key(ALIVE, self.id)
@@ -66,7 +66,9 @@ class Presence:
         except RevisionConflict:
             if not self.present:
                 raise
-            await self._store.keys.transact({key: 0, kv_key(HEIRS, self.id): 0}, [Put(key, b"", ttl_ms=self._ttl_ms)])
+            await self._store.keys.transact(
+                {key: 0, kv_key(SUCCESSORS, self.id): 0}, [Put(key, b"", ttl_ms=self._ttl_ms)]
+            )
             log.warning("the key of this proxy had expired and is restored", proxy=self.id)
             since_s = None
         heard_s = self._clock()
@@ -74,16 +76,16 @@ class Presence:
         self._heard_since_s = heard_s if since_s is None or late else since_s
         self.heard_until_s = self.until_s = asked_s + self._ttl_s
 
-    async def inherit(self, proxy: str, *, expected_revision: int) -> None:
-        """Becomes the heir of a proxy that is gone, for good. Raises `RevisionConflict` when it is there or has one."""
-        heir = kv_key(HEIRS, proxy)
+    async def take_over(self, proxy: str, *, expected_revision: int) -> None:
+        """Becomes the successor of a proxy that is gone. Raises `RevisionConflict` if it is there or has one."""
+        successor = kv_key(SUCCESSORS, proxy)
         await self._store.keys.transact(
-            {heir: expected_revision, kv_key(ALIVE, proxy): 0}, [Put(heir, self.id.encode())]
+            {successor: expected_revision, kv_key(ALIVE, proxy): 0}, [Put(successor, self.id.encode())]
         )
 
-    async def inherited(self, proxy: str) -> None:
-        """All that a proxy has left is done. It may not come back as long as it could take itself for alive."""
-        await self._store.keys.put(kv_key(HEIRS, proxy), self.id.encode(), ttl_ms=2 * self._ttl_ms)
+    async def taken_over(self, proxy: str) -> None:
+        """Notes that all of a proxy's names are taken over. It cannot return while it may believe to be present."""
+        await self._store.keys.put(kv_key(SUCCESSORS, proxy), self.id.encode(), ttl_ms=2 * self._ttl_ms)
 
     @property
     def heard(self) -> bool:

@@ -35,17 +35,17 @@ class UpstreamFilter(NamedTuple):
     qos: int
 
 
-class Place(NamedTuple):
+class Destination(NamedTuple):
     """The address that a message of an upstream topic goes to, and the device that it speaks for."""
 
     address: str
     device: str
 
 
-Placing: TypeAlias = Callable[[str], Place | None]  # None: nothing that is asked for has this topic
+DestinationOf: TypeAlias = Callable[[str], Destination | None]  # None: nothing that is asked for has this topic
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a connection to an upstream."""
 
     bridge: str  # the bridge's name, which its messages carry
@@ -61,7 +61,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     pending_bytes_max: int  # of messages that are not durable; beyond, nothing is read
     message_bytes_max: int  # a larger one is passed over, and refused
     wanted: Sequence[UpstreamFilter]
-    placing: Placing
+    destination_of: DestinationOf
     gateway: str = ""  # the id that this gateway, or its cluster, is known by to others; "": to nobody
 
 
@@ -127,14 +127,14 @@ class BridgeFactory(Protocol):
     def schemes(self) -> Mapping[str, Scheme]:
         """Returns the schemes of its URLs."""
 
-    def upstream(self, terms: Terms, options: Any) -> Upstream:
+    def upstream(self, terms: UpstreamSettings, options: Any) -> Upstream:
         """Returns an upstream that is not connected yet; `options` are the adapter's own, read and checked."""
 
 
 class BrokerCodec(Protocol):
     """The mapping between a broker's messages and ours, for one bridge."""
 
-    def read(self, properties: bytes, body: bytes, place: Place, *, upstream: str, now_ms: int) -> Message | None:
+    def read(self, properties: bytes, body: bytes, place: Destination, *, upstream: str, now_ms: int) -> Message | None:
         """Returns a message that was read; None: it has been here before.
 
         `upstream` is the id of the gateway that it was read from, "" for another broker. Raises `Refusal` for

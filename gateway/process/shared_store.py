@@ -83,7 +83,7 @@ async def shared_store(config: Config) -> AsyncIterator[SharedStore]:
         rpc = await StoreService.start(store, node, address, node=service)
         stack.push_async_callback(rpc.stop, 1.0)
         replica = await _registered(node, config, address)
-        await stack.enter_async_context(_Pulse(node, store, replica).beating())
+        await stack.enter_async_context(_ReplicaHeartbeats(node, store, replica).beating())
         front = await ControllerService.start(node, _address(sockets, CONTROLLER_SOCKET))
         stack.push_async_callback(front.stop)
         yield SharedStore(store, node, sockets)
@@ -133,7 +133,7 @@ async def _registered(node: ControllerNode, config: Config, address: str) -> Rep
     return about(identity.id, identity.check)
 
 
-class _Pulse:
+class _ReplicaHeartbeats:
     """Says to the controller in this process that the replica lives, and that it is the master when it is."""
 
     def __init__(self, node: ControllerNode, store: LocalStore, replica: Replica) -> None:

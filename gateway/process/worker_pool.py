@@ -145,7 +145,7 @@ class WorkerPool:
         """Asks all what they have counted."""
         await asyncio.gather(*(worker.count() for worker in self.workers if worker.child is not None))
 
-    def tell(self, config: Config) -> None:
+    def send_config(self, config: Config) -> None:
         """Tells all workers another configuration; those that are started again have it from the start.
 
         Raises `WorkerMessageError`, and then all workers keep the one before.

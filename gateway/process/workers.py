@@ -202,7 +202,7 @@ async def _follow(pool: WorkerPool, news: AsyncIterator[Config], config: Config,
     try:
         async for new in news:
             try:
-                pool.tell(_for_workers(msgspec.structs.replace(config, auth=new.auth, access=new.access), base))
+                pool.send_config(_for_workers(msgspec.structs.replace(config, auth=new.auth, access=new.access), base))
             except WorkerMessageError as error:
                 log.error("the new configuration is invalid; the previous one stays in force", mistakes=[str(error)])
     except Exception:  # our own bug: the workers go on as they were told before

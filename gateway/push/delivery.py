@@ -58,7 +58,7 @@ def status_key(id_: str) -> str:
     return f"{STATUS}/{id_}"
 
 
-class Delivery:
+class PushDelivery:
     """The deliveries of one subscription (`gateway.delivery.lanes.Receiver`)."""
 
     def __init__(self, record: SubscriptionRecord, tools: Tools, permissions: Permissions) -> None:
@@ -169,14 +169,16 @@ class Delivery:
         try:
             answer = await self._client.request("OPTIONS", self._spec.sink, headers, b"", timeout_s=CONSENT_TIMEOUT_S)
         except (SinkUnreachable, SinkRefused) as error:
-            self._say(f"the sink was not asked for its consent: {error}")
+            self._set_error(f"the sink was not asked for its consent: {error}")
             return False
         allowed = answer.header(b"webhook-allowed-origin")
         if allowed not in {"*", self._tools.origin}:
-            self._say(f"the sink has not consented: its WebHook-Allowed-Origin is not {self._tools.origin!r} or *")
+            self._set_error(
+                f"the sink has not consented: its WebHook-Allowed-Origin is not {self._tools.origin!r} or *"
+            )
             return False
         self._allow_rate(answer)
-        self._say("")
+        self._set_error("")
         return True
 
     def _allow_rate(self, answer: "SinkAnswer") -> None:
@@ -248,24 +250,24 @@ class Delivery:
         elif (failure := await self._sent(one)) is None:
             outbox.delivered(one)
             self._count(delivered=1)
-            self._say("")
+            self._set_error("")
         else:
             self._count(failed=1)
-            self._say(failure.error)
+            self._set_error(failure.error)
             if outbox.failed(one, failure, now_ms()):
-                await self._bury(one)
+                await self._dead_letter(one)
         if one.settled:
             self._moved = True
             self._tools.budget.release(self, one.size)
         self.room()
         self._wake.set()
 
-    async def _bury(self, one: Attempt) -> None:
+    async def _dead_letter(self, one: Attempt) -> None:
         if await self._dead_letters.store(one):
-            self._outbox.buried(one)
+            self._outbox.dead_lettered(one)
             self._count(dead=1)
         else:
-            self._outbox.not_buried(one, self._tools.now_ms())
+            self._outbox.dead_letter_failed(one, self._tools.now_ms())
 
     async def _sent(self, one: Attempt) -> Failure | None:
         """Sends an event; None once the sink has taken it."""
@@ -363,7 +365,7 @@ class Delivery:
         self.status = msgspec.structs.replace(self.status, **new)
         self._tools.totals.count(**counts)
 
-    def _say(self, error: str) -> None:
+    def _set_error(self, error: str) -> None:
         self.status = msgspec.structs.replace(self.status, error=error)
 
 

@@ -17,7 +17,7 @@ from gateway.domain.errors import Refusal
 from gateway.domain.session_user import SessionUser
 from gateway.ownership.owners import Owned, Owners, OwnershipLost, Taken
 from gateway.ownership.stored_entries import stored_entries
-from gateway.push.delivery import Delivery, SinkGone, status_key
+from gateway.push.delivery import PushDelivery, SinkGone, status_key
 from gateway.push.spec import SUBSCRIPTIONS, SubscriptionRecord
 from gateway.push.tools import Tools
 from gateway.sessions.record import offsets_of
@@ -75,7 +75,7 @@ class PushManager:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
-    def deliveries(self) -> list[Delivery]:
+    def deliveries(self) -> list[PushDelivery]:
         """Returns the subscriptions that this process runs."""
         return [runner.delivery for runner in self._runners.values() if runner.delivery is not None]
 
@@ -140,7 +140,7 @@ class PushManager:
         """See `Listener`."""
         runner = self._runners.get(name.removeprefix(PREFIX))
         if runner is not None:
-            runner.let_go()
+            runner.on_release_requested()
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
         """See `Listener`. It is free from now on; of one that is deleted nothing is to stay."""
@@ -155,7 +155,7 @@ class PushManager:
     async def on_fenced(self) -> None:
         """See `Listener`."""
         for runner in self._runners.values():
-            runner.depose()
+            runner.on_fenced()
 
 
 class _Runner:
@@ -173,7 +173,7 @@ class _Runner:
         permissions_of: Callable[[Identity], Permissions],
     ) -> None:
         self.look = asyncio.Event()
-        self.delivery: Delivery | None = None
+        self.delivery: PushDelivery | None = None
         self._tools = tools
         self._owners = owners
         self._permissions_of = permissions_of
@@ -203,13 +203,13 @@ class _Runner:
         if running is not None:
             running.cancel()
 
-    def let_go(self) -> None:
-        """Another process asks for it."""
+    def on_release_requested(self) -> None:
+        """Ends the run and releases the subscription, as another process asks for it."""
         self._wanted = True
         self.restart()
 
-    def depose(self) -> None:
-        """It is not ours any more."""
+    def on_fenced(self) -> None:
+        """Stops the run: another process owns the subscription."""
         self._owned = None
         self.restart()
 
@@ -246,7 +246,7 @@ class _Runner:
 
     async def _run(self, owned: Owned) -> None:
         """Runs the subscription as its record is now."""
-        delivery = self.delivery = Delivery(self._record, self._tools, self._permissions_of(self._record.identity))
+        delivery = self.delivery = PushDelivery(self._record, self._tools, self._permissions_of(self._record.identity))
         running = self._running = asyncio.ensure_future(delivery.run(owned))
         try:
             await asyncio.wait([running])
@@ -266,7 +266,7 @@ class _Runner:
             say("a subscription has failed and is begun again", subscription=self._name, exc_info=failure)
             await asyncio.sleep(AGAIN_S)
 
-    async def _written(self, delivery: Delivery) -> None:
+    async def _written(self, delivery: PushDelivery) -> None:
         """Commits how far a delivery has come."""
         cursor = delivery.last_cursor
         if self._owned is None or cursor is None:

@@ -164,7 +164,7 @@ class Outbox:
         self._settle(one)
 
     def failed(self, one: Attempt, failure: Failure, now_ms: int) -> bool:
-        """Notes a failed attempt; returns whether the event is dead: `buried` is to follow."""
+        """Notes a failed attempt; returns whether the event is dead: `dead_lettered` is to follow."""
         self.in_flight -= 1
         one.error = failure.error
         if failure.retry_after_ms is not None:
@@ -183,11 +183,11 @@ class Outbox:
         self._wait(one, now_ms + one.pause_ms())
         return False
 
-    def buried(self, one: Attempt) -> None:
+    def dead_lettered(self, one: Attempt) -> None:
         """Notes that the dead letter of an event is durable."""
         self._settle(one)
 
-    def not_buried(self, one: Attempt, now_ms: int) -> None:
+    def dead_letter_failed(self, one: Attempt, now_ms: int) -> None:
         """Notes that the dead letter of an event was not stored: the event is attempted again after a pause."""
         self._wait(one, now_ms + one.pause_ms())
 

@@ -79,7 +79,7 @@ class DeadLetters:
             if lost := [offset for offset in offsets if offset not in known]:  # damaged, or gone with old records
                 await self._store.leases.settle(queue.number, owner, lost)
 
-    async def bury(self, queue: Queue, owner: int, letters: Sequence[Letter], reason: str) -> None:
+    async def dead_letter(self, queue: Queue, owner: int, letters: Sequence[Letter], reason: str) -> None:
         """Moves messages that an owner holds, or settles them. Raises `StoreError`: they are lent again."""
         offsets = [letter.offset for letter in letters]
         if queue.rules.dead_letter_exchange is None:

@@ -61,7 +61,7 @@ class ExchangeRegistry(Topology):
     async def _declare_exchange(self, request: DeclareExchange) -> None:
         if not local_name(request.name):
             raise Refusal(Cause.FORBIDDEN, "the default exchange cannot be declared")
-        await self._meet(request.name, exchange=True)
+        await self._learn_of(request.name, exchange=True)
         existing = self._exchanges.get(request.name)
         if request.passive:
             if existing is None:
@@ -92,7 +92,7 @@ class ExchangeRegistry(Topology):
             raise Refusal(Cause.QUOTA, f"there are {EXCHANGES_COUNT_MAX} exchanges already")
         self._revisions[wanted.name] = await self._definitions.put(wanted, 0, lasting=wanted.durable)
         self._set_exchange(wanted)
-        self._tell_exchanges()
+        self._notify_exchanges()
 
     async def delete_exchange(self, _conn: Connection, request: DeleteExchange) -> None:
         """See `DeleteExchange`. Raises `Refusal`."""
@@ -102,7 +102,7 @@ class ExchangeRegistry(Topology):
         name = local_name(request.name)
         if not name or name.startswith(RESERVED):
             raise Refusal(Cause.FORBIDDEN, f"exchange {said(request.name)} cannot be deleted")
-        await self._meet(request.name, exchange=True)
+        await self._learn_of(request.name, exchange=True)
         exchange = self._exchanges.get(request.name)
         if exchange is None:
             return
@@ -154,7 +154,7 @@ class ExchangeRegistry(Topology):
     async def _bind_exchange(self, request: BindExchange) -> None:
         _refuse_default(request)
         for name in (request.source, request.destination):
-            await self._meet(name, exchange=True)
+            await self._learn_of(name, exchange=True)
         source, target = self._known_exchange(request.source), self._known_exchange(request.destination)
         binding = Binding(exchange=source.name, routing_key=request.routing_key, arguments=dict(request.arguments))
         check_binding(source, binding)
@@ -171,7 +171,7 @@ class ExchangeRegistry(Topology):
 
     async def _unbind_exchange(self, request: UnbindExchange) -> None:
         _refuse_default(request)
-        await self._meet(request.destination, exchange=True)
+        await self._learn_of(request.destination, exchange=True)
         target = self._exchanges.get(request.destination)
         if target is None:
             return

@@ -120,7 +120,7 @@ class Keeper:
 
     async def _expire_messages(self, queue: Queue) -> int | None:
         """Removes what has expired or is too much. A queue whose consumers take what comes is theirs to look at."""
-        if queue.pump.hungry:
+        if queue.pump.has_ready_consumer:
             return None
         due_ms = await queue.pump.head.trim(OWNER)
         if due_ms is None and not self._owners.alone:  # who finds nothing to lease is told of what comes
@@ -140,11 +140,11 @@ class Keeper:
         await self._drop(queue.definition.name, lambda: self._uses.expired(queue, expires_ms))
         return None
 
-    async def bury(self, number: int, owner: int, letters: Sequence[Letter], reason: str) -> None:
+    async def dead_letter(self, number: int, owner: int, letters: Sequence[Letter], reason: str) -> None:
         """Moves what an owner holds and nobody is to get. Raises `StoreError`."""
         queue = self._queues.get(number)
         if queue is not None:
-            await self._letters.bury(queue, owner, letters, reason)
+            await self._letters.dead_letter(queue, owner, letters, reason)
 
     async def reject(self, queue: Queue, owner: int, offsets: Sequence[QueueOffset]) -> None:
         """Moves what an owner has rejected. Raises `StoreError`."""

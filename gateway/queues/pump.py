@@ -14,7 +14,7 @@ from gateway.domain.access import OPEN, Access, Permissions
 from gateway.domain.vhosts import queue_address
 from gateway.port.adapter import ConsumerCancelled, ConsumerId, Leased
 from gateway.queues.leaving.head import BATCH_COUNT_MAX, QueueHead
-from gateway.queues.leaving.reading import Bury
+from gateway.queues.leaving.reading import DeadLettering
 from gateway.queues.leaving.rules import QueueRules
 from gateway.queues.leaving.sizes import LanedSizes
 from store.api.client import StoreClient
@@ -148,7 +148,7 @@ class Consumer:
 class Pump:
     """Delivers one queue. Its task lives while there are consumers; `failed` is told if it dies of a bug of ours.
 
-    `bury` takes what is not to be delivered, and `taken` is told that the head of the queue is another one.
+    `dead_letter` takes what is not to be delivered, and `taken` is told that the head of the queue is another one.
 
     `elsewhere` says how many consumers the queue has at other proxies that are to have their fair share. What waits is
     divided by all of them; where there is less than one message for each, who has had its turn waits a moment.
@@ -161,7 +161,7 @@ class Pump:
         *,
         rules: Callable[[], QueueRules],
         now_ms: Callable[[], int],
-        bury: Bury,
+        dead_letter: DeadLettering,
         taken: Callable[[], None],
         failed: Callable[[BaseException], None],
         elsewhere: Callable[[], int] = lambda: 0,
@@ -172,9 +172,11 @@ class Pump:
         self._elsewhere = elsewhere
         self._ahead = 0  # messages our consumers have got since they last let others be first, while there were few
         self._plenty = False  # since it woke there was a message for everybody
-        self.head = QueueHead(store, number, rules=rules, now_ms=now_ms, bury=bury, woken=self.wake, sizes=sizes)
+        self.head = QueueHead(
+            store, number, rules=rules, now_ms=now_ms, dead_letter=dead_letter, woken=self.wake, sizes=sizes
+        )
         self._now_ms = now_ms
-        self._hungry_since_ms: int | None = None  # since then a consumer has room, and nothing waits
+        self._idle_since_ms: int | None = None  # since then a consumer has room, and nothing waits
         self._taken = taken
         self._failed = failed
         self._wake = asyncio.Event()
@@ -205,7 +207,7 @@ class Pump:
         self._wake.set()
 
     @property
-    def hungry(self) -> bool:
+    def has_ready_consumer(self) -> bool:
         """Returns whether a consumer takes what comes: it meets what has expired itself."""
         return bool(self._ready())
 
@@ -271,7 +273,7 @@ class Pump:
             share = max(1, -(-waiting // among), min(among // 16, SHARE_COUNT_MIN))
             self._plenty = self._plenty or waiting >= among
         if not ready:
-            self._hungry_since_ms = None
+            self._idle_since_ms = None
         found = False
         for consumer in ready:
             if consumer.gone or consumer.idle:
@@ -279,8 +281,8 @@ class Pump:
             if not await self._serve(consumer, share):
                 break
             found = True
-        if ready and not found and self._hungry_since_ms is None:
-            self._hungry_since_ms = self._now_ms()
+        if ready and not found and self._idle_since_ms is None:
+            self._idle_since_ms = self._now_ms()
         return found
 
     async def _serve(self, consumer: Consumer, share: int) -> bool:
@@ -292,7 +294,7 @@ class Pump:
         if consumer.gone or conn.gone or not consumer.allowed:
             store.leases.requeue(self._number, conn.id, [lease.offset for lease in leases], delivered=False)
             return True
-        found = self.head.read(leases, self._hungry_since_ms)
+        found = self.head.read(leases, self._idle_since_ms)
         taken, offsets = 0, [lease.offset for lease in found.live]
         if found.messages:
             counts = [lease.deliveries for lease in found.live]

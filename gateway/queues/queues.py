@@ -384,7 +384,7 @@ class NamedQueues:
             QueueNumber(definition.number),
             rules=lambda: self.keeper.rules(definition.number),
             now_ms=self._now_ms,
-            bury=lambda owner, letters, reason: self.keeper.bury(definition.number, owner, letters, reason),
+            dead_letter=partial(self.keeper.dead_letter, definition.number),
             taken=lambda: self.keeper.changed(definition.number),
             failed=lambda error: self._pump_failed(definition.name, error),
             elsewhere=partial(self._shares.elsewhere, definition.name) if definition.pattern else lambda: 0,

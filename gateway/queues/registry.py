@@ -73,7 +73,7 @@ class QueueRegistry(ExchangeRegistry):
         """Others remove the queues that belong to connections of this process."""
         async with self._changing:
             for name in [name for names in self._owned.values() for name in names]:
-                await self._vanish(name, exchange=False)
+                await self._removed_elsewhere(name, exchange=False)
 
     # ---- queues
 
@@ -85,7 +85,7 @@ class QueueRegistry(ExchangeRegistry):
         if request.name in self._doomed:
             await self._drop(self.queues[request.name])
         if local_name(request.name):
-            await self._meet(request.name)
+            await self._learn_of(request.name)
         queue = self.queues.get(request.name)
         if queue is not None:
             check_access(conn, queue)
@@ -108,7 +108,7 @@ class QueueRegistry(ExchangeRegistry):
         kept = False
         try:
             if local_name(request.name):
-                await self._meet(name)
+                await self._learn_of(name)
                 if name in self.queues:
                     raise Changed(name)
             queue = await self._create(conn, request, name)
@@ -154,7 +154,7 @@ class QueueRegistry(ExchangeRegistry):
         return await self._change(lambda: self._delete_queue(conn, request))
 
     async def _delete_queue(self, conn: Connection, request: DeleteQueue) -> int:
-        await self._meet(request.name)
+        await self._learn_of(request.name)
         queue = self.queues.get(request.name)
         if queue is None or request.name in self._doomed:
             return 0
@@ -240,8 +240,8 @@ class QueueRegistry(ExchangeRegistry):
         await self._change(lambda: self._bind(conn, request))
 
     async def _bind(self, conn: Connection, request: BindQueue) -> None:
-        await self._meet(request.exchange, exchange=True)
-        await self._meet(request.queue)
+        await self._learn_of(request.exchange, exchange=True)
+        await self._learn_of(request.queue)
         queue = self.find(request.queue, conn)
         exchange = self._known_exchange(request.exchange)
         if not local_name(exchange.name):
@@ -260,7 +260,7 @@ class QueueRegistry(ExchangeRegistry):
         await self._change(lambda: self._unbind(conn, request))
 
     async def _unbind(self, conn: Connection, request: UnbindQueue) -> None:
-        await self._meet(request.queue)
+        await self._learn_of(request.queue)
         queue = self.queues.get(request.queue)
         if queue is None or request.queue in self._doomed:
             return

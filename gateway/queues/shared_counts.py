@@ -44,7 +44,7 @@ class SharedCounts:
         self._store = store
         self._owners = owners
         self._here: dict[str, int] = {}
-        self._unsaid: dict[str, None] = {}
+        self._unpublished: dict[str, None] = {}
         self._records: dict[str, CountRecord] = {}  # of all proxies, by key
         self._elsewhere: dict[str, int] = {}
 
@@ -56,36 +56,36 @@ class SharedCounts:
             self._here[queue] = count
         else:
             self._here.pop(queue, None)
-        self._unsaid[queue] = None
+        self._unpublished[queue] = None
 
     def elsewhere(self, queue: str) -> int:
         """Returns how many members are connected elsewhere."""
         return self._elsewhere.get(queue, 0)
 
     async def follow(self) -> None:
-        """Says and hears, for ever."""
+        """Publishes the own counts and follows those of other proxies, for ever."""
         if not self._owners.alone:
-            await asyncio.gather(self._hearing(), self._saying())
+            await asyncio.gather(self._following(), self._publishing())
 
-    # ---- saying
+    # ---- own counts
 
-    async def _saying(self) -> None:
+    async def _publishing(self) -> None:
         loop = asyncio.get_running_loop()
         again_s = loop.time() + AGAIN_S
         while True:
             await asyncio.sleep(SAY_S)
             if loop.time() >= again_s:
                 again_s = loop.time() + AGAIN_S
-                self._unsaid.update(dict.fromkeys(self._here))
+                self._unpublished.update(dict.fromkeys(self._here))
             try:
-                await self.say()
+                await self.publish()
             except StoreError as error:
                 log.debug("the count of shared subscription members could not be stored yet", error=str(error))
                 await asyncio.sleep(RETRY_S)
 
-    async def say(self) -> None:
-        """Says what has changed. Raises `StoreError`."""
-        for queue in list(self._unsaid):
+    async def publish(self) -> None:
+        """Publishes the counts that have changed. Raises `StoreError`."""
+        for queue in list(self._unpublished):
             count = self._here.get(queue, 0)
             key = f"{COUNTS}/{hash64(queue):016x}/{self._owners.id}"
             if count:
@@ -94,20 +94,20 @@ class SharedCounts:
             else:
                 await self._store.keys.delete(key)
             if self._here.get(queue, 0) == count:
-                self._unsaid.pop(queue, None)
+                self._unpublished.pop(queue, None)
 
-    # ---- hearing
+    # ---- counts of other proxies
 
-    async def _hearing(self) -> None:
+    async def _following(self) -> None:
         while True:
             try:
-                await self.hear()
+                await self.follow_counts()
             except StoreError as error:
                 log.debug("the counts of shared subscription members at other proxies cannot be read", error=str(error))
             await asyncio.sleep(RETRY_S)
 
-    async def hear(self) -> None:
-        """Hears what others say until that breaks. Raises `StoreError`."""
+    async def follow_counts(self) -> None:
+        """Follows the counts of other proxies until the stream breaks. Raises `StoreError`."""
         changes = self._store.keys.watch(*WATCHED)
         try:
             self._records = {entry.key: _decode(entry.value) async for entry in stored_entries(self._store, COUNTS)}

@@ -31,14 +31,14 @@ class SharedRegistry(QueueRegistry):
         name = shared.queue
         if name in self._doomed:
             await self._drop(self.queues[name])
-        await self._meet(name)
+        await self._learn_of(name)
         if name in self.queues:
             return self.queues[name]
         if self.shared_count >= groups_max:
             raise Refusal(Cause.QUOTA, f"there are {groups_max} shared subscriptions already")
         owned = await self._claim(name)
         try:
-            await self._meet(name)  # another proxy may have made it until we had its name
+            await self._learn_of(name)  # another proxy may have made it until we had its name
             if name in self.queues:
                 return self.queues[name]
             named = await self._garbage.fresh(name)
@@ -55,7 +55,7 @@ class SharedRegistry(QueueRegistry):
         return await self._change(lambda: self._unshare(name, unless))
 
     async def _unshare(self, name: str, unless: Unless) -> bool:
-        await self._meet(name)
+        await self._learn_of(name)
         queue = self.queues.get(name)
         if queue is None:
             return True

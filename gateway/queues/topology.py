@@ -132,11 +132,11 @@ class Topology:
                     bound += [found.definition] if found.definition.bindings else []
             for definition in bound:  # once all sources are known
                 self._set_exchange(definition)
-            self._tell_exchanges()
+            self._notify_exchanges()
             if self._definitions.shared:
                 known = [(name, True) for name in self._revisions] + [(name, False) for name in self.queues]
                 for name, exchange in [one for one in known if one not in there]:
-                    await self._vanish(name, exchange=exchange)
+                    await self._removed_elsewhere(name, exchange=exchange)
 
     # ---- what other proxies do
 
@@ -157,7 +157,7 @@ class Topology:
         known = self._revisions.get(name, 0) if exchange else 0 if queue is None else queue.revision
         if definition is None:
             if revision > known and (known or queue is not None):
-                await self._vanish(name, exchange=exchange)
+                await self._removed_elsewhere(name, exchange=exchange)
                 self._went(name, revision, exchange=exchange)
             return
         if revision <= max(known, self._gone.get((name, exchange), 0)):
@@ -166,12 +166,12 @@ class Topology:
         if isinstance(definition, Exchange):
             self._revisions[name] = revision
             self._set_exchange(definition)
-            self._tell_exchanges()
+            self._notify_exchanges()
         else:
             kept = tuple(b for b in definition.bindings if b.exchange in self._exchanges)
             definition = msgspec.structs.replace(definition, bindings=kept)
             if queue is not None and queue.definition.number != definition.number:
-                await self._vanish(name, exchange=False)
+                await self._removed_elsewhere(name, exchange=False)
                 queue = None
             if queue is None:
                 self._add(definition, ELSEWHERE if definition.proxy else None, revision)
@@ -179,8 +179,8 @@ class Topology:
                 queue.revision = revision
                 self._rebind(queue, definition)
 
-    async def _vanish(self, name: str, *, exchange: bool) -> None:
-        """Something was removed elsewhere."""
+    async def _removed_elsewhere(self, name: str, *, exchange: bool) -> None:
+        """Removes what another proxy has deleted."""
         if exchange:
             self._revisions.pop(name, None)
             self._forget_exchange(name)
@@ -196,7 +196,7 @@ class Topology:
         if len(self._gone) > GONE_COUNT_MAX:
             del self._gone[next(iter(self._gone))]
 
-    async def _meet(self, name: str, *, exchange: bool = False) -> None:
+    async def _learn_of(self, name: str, *, exchange: bool = False) -> None:
         """Learns of something that another proxy may have made a moment ago."""
         if self._definitions.shared and name not in (self._exchanges if exchange else self.queues):
             found = await self._definitions.find(name, exchange=exchange)
@@ -219,7 +219,7 @@ class Topology:
         if found is not None:
             await self._learn(found)
         elif not exchange or name not in predeclared(vhost_of(name)):
-            await self._vanish(name, exchange=exchange)
+            await self._removed_elsewhere(name, exchange=exchange)
 
     async def _claim(self, name: str) -> Owned:
         """Owns the name of a queue, which another proxy may own as long as it makes or removes it. Raises `Refusal`."""
@@ -237,7 +237,7 @@ class Topology:
         """The same as `find`, of a queue that was perhaps declared elsewhere a moment ago. Raises `StoreError` too."""
         if name not in self.queues and self._definitions.shared:
             async with self._changing:
-                await self._meet(name)
+                await self._learn_of(name)
         return self.find(name, conn)
 
     async def consumers_of(self, queue: Queue) -> int:
@@ -283,11 +283,11 @@ class Topology:
         if vhost not in self.vhosts:
             self.vhosts[vhost] = None
             self._exchanges |= predeclared(vhost)
-            self._tell_exchanges()
+            self._notify_exchanges()
 
     # ---- what is known
 
-    def _tell_exchanges(self) -> None:
+    def _notify_exchanges(self) -> None:
         every = self._exchanges.values()
         self._router.set_exchanges(
             [exchange_root(one.name) for one in every],
@@ -327,7 +327,7 @@ class Topology:
         self._bound.pop(name, None)
         self._linked.pop(name, None)
         self._choices.pop(name, None)
-        self._tell_exchanges()
+        self._notify_exchanges()
 
     def _is_bound(self, name: str) -> bool:
         """Returns whether anything is bound to an exchange."""

@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             return
         if self.has_session and self._hub.pauses.holds(self, data):
             if self._pause is None:
-                self._pause = self.hub.later(HELD_S, self.rested)
+                self._pause = self.hub.later(HELD_S, self.resume_reading)
             self.flush()
             return
         self._receive(data)
@@ -138,7 +138,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         if self.pace is not None:
             self.pace.read(len(data), now_ms=now_ms())
         try:
-            self._tell_of_alone()  # what is read now may be answered at once, and comes behind it
+            self._complete_alone()  # what is read now may be answered at once, and comes behind it
             effects = self.adapter.receive(data, now_ms=now_ms())
             if self.early_bytes or not effects:
                 self._count_early(0 if effects else len(data))
@@ -147,10 +147,12 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             log.exception("an adapter failed", protocol=self.protocol, endpoint=self.id)
             self.close("internal error")
         if began_s and thread_time() - began_s >= LONG_READ_S and self._pause is None and not self.gone:
-            self._pause = self.hub.later(0, self.rested)  # else the loop reads on, 32 times, before it looks at others
+            self._pause = self.hub.later(
+                0, self.resume_reading
+            )  # else the loop reads on, 32 times, before it looks at others
         self.flush()
 
-    def _tell_of_alone(self) -> None:
+    def _complete_alone(self) -> None:
         """Tells the adapter of the single message under way, whose outcome it then answers."""
         if isinstance(self.alone, Single):
             self.alone = self.publish_of(self.alone)
@@ -278,10 +280,10 @@ class Connection(asyncio.Protocol, StreamEndpoint):
     def _in_pace(self, pace: Pace) -> bool:
         """Returns whether the peer keeps to its rate; if not, schedules another look for when the excess is over."""
         if wait_ms := pace.wait_ms(now_ms=now_ms()):
-            self._pause = self.hub.later(wait_ms / 1_000, self.rested)
+            self._pause = self.hub.later(wait_ms / 1_000, self.resume_reading)
         return self._pause is None
 
-    def rested(self) -> None:
+    def resume_reading(self) -> None:
         """Reads again, as its pause is over."""
         self._pause = None
         self.flush()
@@ -306,7 +308,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             transport.close()
             return
         self.transport = None
-        transport.set_protocol(_Lingering(self._hub, timer))
+        transport.set_protocol(_ClosingPeer(self._hub, timer))
         transport.write_eof()
         if not self.reading:
             transport.resume_reading()
@@ -327,14 +329,14 @@ class Connection(asyncio.Protocol, StreamEndpoint):
     def shut_down(self) -> None:
         """Tells the client that the gateway shuts down, and ends."""
         if not self.gone:
-            self.guard(self._tell_of_alone)
+            self.guard(self._complete_alone)
             self.guard(lambda: self.act(self.adapter.shutdown(now_ms=now_ms())))
             self.flush()
 
     def dismiss(self) -> None:
         """Whoever this is would not be let in any more."""
         if not self.gone:
-            self.guard(self._tell_of_alone)
+            self.guard(self._complete_alone)
             self.guard(lambda: self.act(self.adapter.shutdown(now_ms=now_ms(), dismissed=True)))
             self.flush()
 
@@ -353,7 +355,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         """An operator ends it."""
         adapter = self.adapter
         if not self.gone and isinstance(adapter, OperatedAdapter):
-            self.guard(self._tell_of_alone)
+            self.guard(self._complete_alone)
             self.guard(lambda: self.act(adapter.force_close(reason, now_ms=now_ms())))
             self.flush()
 
@@ -367,12 +369,12 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             self.guard(lambda: self.act(self.adapter.receive(b"", now_ms=now_ms())))
         deadline, now = self.adapter.deadline_ms(), now_ms()
         if deadline is not None and deadline <= now:
-            self.guard(self._tell_of_alone)
+            self.guard(self._complete_alone)
             self.guard(lambda: self.act(self.adapter.tick(now_ms=now)))
         self.flush()
 
 
-class _Lingering(asyncio.Protocol):
+class _ClosingPeer(asyncio.Protocol):
     """A connection that has said everything, until its peer has read that and goes, or takes too long.
 
     Closed while the peer still sends, a socket is reset, and the peer never sees what it had not read.

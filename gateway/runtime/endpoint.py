@@ -259,9 +259,9 @@ class Endpoint:
                 _HANDLERS[type(effect)](self, effect)
         while self.answers and not self.gone:
             token, outcome = self.answers.pop(0)
-            self.guard(partial(self._tell, token, outcome))
+            self.guard(partial(self._complete, token, outcome))
 
-    def _tell(self, token: Token, outcome: Outcome) -> None:
+    def _complete(self, token: Token, outcome: Outcome) -> None:
         self.act(self.adapter.completed(token, outcome, now_ms=now_ms()))
 
     def _subscribe(self, effect: Subscribe) -> None:
@@ -270,7 +270,7 @@ class Endpoint:
             self.subscriber, effect.sub, effect.pattern, effect.start, where=effect.where, permissions=permissions
         )
         if effect.token is not None:
-            self.guard(partial(self._tell, effect.token, Outcome(value=begun)))
+            self.guard(partial(self._complete, effect.token, Outcome(value=begun)))
 
     def _unsubscribe(self, effect: Unsubscribe) -> None:
         self.hub.fanout.unsubscribe(self.subscriber, effect.sub)
@@ -307,7 +307,7 @@ class Endpoint:
     def completed(self, token: Token, outcome: Outcome) -> None:
         """Tells the adapter how an effect ended."""
         if not self.gone:
-            self.guard(partial(self._tell, token, outcome))
+            self.guard(partial(self._complete, token, outcome))
             self.flush()
 
     def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:

@@ -46,10 +46,10 @@ from gateway.queues.queues import NamedQueues
 from gateway.queues.shared_subscriptions import SWEEP_SHARED_INTERVAL_MS, SharedSubscriptions
 from gateway.runtime.access_requests import check_consume
 from gateway.runtime.endpoint import Endpoint
-from gateway.runtime.pressing import tell_of_pressure, watch_pressure
+from gateway.runtime.pressing import notify_of_pressure, watch_pressure
 from gateway.runtime.requests import answer, outcome
 from gateway.runtime.sys_topics import SAMPLE_INTERVAL_MS, SysTopics
-from gateway.runtime.turn import StreamEndpoint, StreamHub, Turn
+from gateway.runtime.turn import ReadBatch, StreamEndpoint, StreamHub
 from gateway.security.access_control import AccessControl
 from gateway.security.auth import Authenticator
 from gateway.security.limits import ConnectionLimiter
@@ -153,7 +153,7 @@ class ProcessHub(StreamHub):
         policies = Policies(config.queues, creates_topics=config.topics.auto_create)
         self.queues = NamedQueues(store, controller, self.router, policies=policies, owners=self.owners)
         self.keys = KeyValues(store, config.kv)
-        self.turn = Turn(self)
+        self.turn = ReadBatch(self)
         self.ingest = Ingest(
             store,
             self.router,
@@ -241,7 +241,7 @@ class ProcessHub(StreamHub):
         connection.flow.open += 1
         connection.flow.accepted += 1
         if self.pressure.reason:
-            tell_of_pressure(connection, self.pressure.reason)
+            notify_of_pressure(connection, self.pressure.reason)
 
     def left(self, connection: StreamEndpoint) -> None:
         """A connection has ended."""
@@ -400,9 +400,9 @@ class ProcessHub(StreamHub):
                     asked=said.queues,
                 )
         # What a crash has left unsaid, too: the controller is asked, and the store told what it does not know.
-        await self._say_configs(self.controller.topics())
+        await self._log_configs(self.controller.topics())
 
-    async def _say_configs(self, topics: Iterable[Topic]) -> None:
+    async def _log_configs(self, topics: Iterable[Topic]) -> None:
         """Tells the store what is said of topics, as far as it does not know."""
         configs = [one for topic in topics for one in topic_settings.queue_configs(topic)]
         known = self.store.queues.config
@@ -425,7 +425,7 @@ class ProcessHub(StreamHub):
         """A topic may have got queues, as when one was moved to another group: they are configured as the others."""
         if self._topics_changed:
             self._topics_changed = False
-            await self._say_configs([topic for topic in self.controller.topics() if topic.config])
+            await self._log_configs([topic for topic in self.controller.topics() if topic.config])
 
     async def _configured(self, said: TopicSettings) -> Topic:
         topic = self.controller.topic(said.name)

@@ -10,7 +10,7 @@ from store.base.clock import now_ms
 TELL_COUNT = 500  # connections that are told in one turn of the event loop
 
 
-def tell_of_pressure(connection: StreamEndpoint, why: str) -> None:
+def notify_of_pressure(connection: StreamEndpoint, why: str) -> None:
     """Tells one connection what there is little of; "": there is enough again."""
     adapter = connection.adapter
     if not connection.gone and isinstance(adapter, PressedAdapter):
@@ -26,6 +26,6 @@ async def watch_pressure(hub: StreamHub) -> None:
             continue
         reason = hub.pressure.reason
         for nth, connection in enumerate(list(hub.connections.values())):
-            tell_of_pressure(connection, reason)
+            notify_of_pressure(connection, reason)
             if nth % TELL_COUNT == TELL_COUNT - 1:
                 await asyncio.sleep(0)

@@ -80,7 +80,7 @@ class StreamHub(Hub):
     lingering: int  # connections that are closing: see `gateway.runtime.connection`
     pauses: PauseGuard
     pressure: Pressure
-    turn: "Turn"
+    turn: "ReadBatch"
     write_buffer_bytes_max: int
 
     @abstractmethod
@@ -96,7 +96,7 @@ class StreamHub(Hub):
         """Returns how many requests of an endpoint have no answer yet."""
 
 
-class Turn:
+class ReadBatch:
     """Takes the short way with the reads of a turn, and leaves the others to their connections."""
 
     def __init__(self, hub: StreamHub) -> None:

@@ -158,7 +158,11 @@ class Authenticator:
             return self._by_token(request)
         if await self._is_right(name, password, asker):
             return self._principal(Claim(name))
-        if name == GUEST and self._is_guest(password) and _admits(self._config.guest, loopback=asker.loopback):
+        if (
+            name == GUEST
+            and self._has_guest_password(password)
+            and _admits(self._config.guest, loopback=asker.loopback)
+        ):
             return Principal(name=GUEST, guest=True)
         raise _refused()
 
@@ -175,11 +179,11 @@ class Authenticator:
         if hashed is not None:
             right = await self.passwords.verify(hashed, password, network=network, effort=effort)
             return right and self._hash_of(name) == hashed
-        if not (name == GUEST and self._is_guest(password)):
+        if not (name == GUEST and self._has_guest_password(password)):
             await self.passwords.pretend(password, network=network, effort=effort)
         return False
 
-    def _is_guest(self, password: bytes) -> bool:
+    def _has_guest_password(self, password: bytes) -> bool:
         """Returns whether this is the password that every guest has, and no user has the guests' name."""
         nobody = GUEST not in self._config.users and self._user(GUEST) is None
         return nobody and hmac.compare_digest(GUEST.encode(), password)

@@ -273,7 +273,7 @@ class Sessions:
             if keep:
                 raise
             return
-        self.unclosed.pop(key, None)  # it is not there when this process was deposed meanwhile
+        self.unclosed.pop(key, None)  # it is not there when this process was fenced meanwhile
 
     async def _last_word(self, held: LiveSession, *, keep: bool) -> None:
         key, owned, ends = held.key, held.owned, held.expiry_s == 0

@@ -66,13 +66,13 @@ class GatewayApi:
         frame = int(position.partition(".")[0], 16)
         headers = {"last-event-id": f"{max(0, frame - 1):x}.0"}
         try:
-            return self._heard(f"/subscribe?filter={quote(address, safe='')}", headers, position, who)
+            return self._read_events(f"/subscribe?filter={quote(address, safe='')}", headers, position, who)
         except httpx.TimeoutException:
             return None  # nothing came: it is gone
         except (httpx.HTTPError, UnicodeError) as error:
             raise Refused(f"The gateway at {self.url} does not answer: {error or type(error).__name__}.") from error
 
-    def _heard(
+    def _read_events(
         self, path: str, headers: Mapping[str, str], position: str, who: Credentials | None
     ) -> Mapping[str, Any] | None:
         """Reads server-sent events up to the one with an id."""

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from spark.errors import SparkError
 from spark.findings.events import Event, events_of_rows
-from spark.tables.files import Place
+from spark.tables.files import Location
 from spark.tables.schemas import FINDINGS, SPECS
 from spark.telemetry.windows import INSTANT
 
@@ -49,7 +49,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""  # of the first that was refused
 
 
-def publish_file(place: Place, path: str, publishing: Publishing) -> Outcome:
+def publish_file(place: Location, path: str, publishing: Publishing) -> Outcome:
     """Publishes the rows of one data file of `anomalies`. Raises `SparkError` when the gateway takes none."""
     with place.open(f"{FINDINGS}/{path}") as file:
         rows = pq.read_table(file, schema=SPECS[FINDINGS].columns, partitioning=None)

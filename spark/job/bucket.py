@@ -104,7 +104,7 @@ def work(plan: Plan, bucket: int, records: pa.Table | None) -> BucketReport:
         traffic=traffic,
         corrected=corrected,
         forgotten=(room.devices + kept.devices, room.series + kept.series),
-        restless=any(table.num_rows for table in windows.values()) or liveness.any_heard(devices),
+        restless=any(table.num_rows for table in windows.values()) or liveness.any_may_fall_silent(devices),
     )
 
 

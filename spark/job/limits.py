@@ -44,7 +44,7 @@ def drop_stale(plan: Plan, state: BucketState) -> Kept:
         series += int(old.sum())
     if state.aliases.num_rows > plan.capacity.metrics:
         state = state._replace(aliases=trimmed_aliases(state.aliases, plan.capacity))
-    return Kept(_pruned(state, at_once=bool(devices or series)), devices, series)
+    return Kept(_pruned(state, all_spare=bool(devices or series)), devices, series)
 
 
 def _without(state: BucketState, names: pa.Array | pa.ChunkedArray) -> Kept:
@@ -57,10 +57,10 @@ def _without(state: BucketState, names: pa.Array | pa.ChunkedArray) -> Kept:
     return Kept(state._replace(**found), state.devices.num_rows - found["devices"].num_rows, series)
 
 
-def _pruned(state: BucketState, *, at_once: bool) -> BucketState:
+def _pruned(state: BucketState, *, all_spare: bool) -> BucketState:
     kept = {}
     for table, held in state.marks.items():
-        spare = 0 if at_once else state.latest.num_rows + MARKS_SPARE
+        spare = 0 if all_spare else state.latest.num_rows + MARKS_SPARE
         if held.num_rows > state.latest.num_rows + spare:
             kept[table] = marks.prune(held, has_series(held, state.latest))
     return state._replace(marks={**state.marks, **kept}) if kept else state

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from spark.errors import OutputBusy
 from spark.job.bucket import work
 from spark.tables.commits import Commits
-from spark.tables.files import Place, now_ms
+from spark.tables.files import Location, now_ms
 from spark.tables.schemas import SPECS
 
 
@@ -27,7 +27,7 @@ class Description(NamedTuple):
     columns: tuple[str, ...]
 
 
-def compact(place: Place, *, history_h: int = 6) -> int:
+def compact(place: Location, *, history_h: int = 6) -> int:
     """Merges the small files of every table; returns how many fewer there are. Raises `SparkError`."""
     before = sum(table.files for table in describe(place))
     commits = _opened(place, history_h)
@@ -41,7 +41,7 @@ def compact(place: Place, *, history_h: int = 6) -> int:
     return before - sum(table.files for table in describe(place))
 
 
-def vacuum(place: Place, *, history_h: int = 6) -> int:
+def vacuum(place: Location, *, history_h: int = 6) -> int:
     """Deletes what was replaced longer ago than so many hours, and what no commit names; returns how many files."""
     commits = _opened(place, history_h)
     try:
@@ -50,7 +50,7 @@ def vacuum(place: Place, *, history_h: int = 6) -> int:
         commits.close()
 
 
-def expire(place: Place, *, days: int, history_h: int = 6) -> int:
+def expire(place: Location, *, days: int, history_h: int = 6) -> int:
     """Takes the rows of days longer ago out of the tables that have days; returns how many files gave way.
 
     `vacuum` deletes the files once no reader may need them. Raises `SparkError`.
@@ -63,7 +63,7 @@ def expire(place: Place, *, days: int, history_h: int = 6) -> int:
         commits.close()
 
 
-def describe(place: Place) -> list[Description]:
+def describe(place: Location) -> list[Description]:
     """Every table of an output, a job running or not."""
     found = []
     options = dict(place.options)
@@ -78,7 +78,7 @@ def describe(place: Place) -> list[Description]:
     return found
 
 
-def _opened(place: Place, history_h: int) -> Commits:
+def _opened(place: Location, history_h: int) -> Commits:
     commits = Commits.maintaining(place, history_h)
     if not commits.whole:
         commits.close()

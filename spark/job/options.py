@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from spark.errors import BadOption
-from spark.tables.files import Place
+from spark.tables.files import Location
 
 MIN_TICK_S = 0.1
 BUCKETS_MAX = 1_000  # each is a task, and some files, of every batch
@@ -60,9 +60,9 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise BadOption("checkpoint", f"must be named where the tables are at a URL ({self.output})")
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Location:
         """Returns where the tables are."""
-        return Place.of(self.output, self.storage_options)
+        return Location.of(self.output, self.storage_options)
 
     @property
     def checkpoint_dir(self) -> Path:

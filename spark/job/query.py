@@ -39,7 +39,7 @@ from spark.job.idle import IdleTime, LogEnd
 from spark.job.options import TelemetryOptions
 from spark.job.session import build_session, find_java_home
 from spark.tables.commits import Commits, Settings
-from spark.tables.files import Place, now_ms
+from spark.tables.files import Location, now_ms
 from spark.tables.reports import BucketReport, Plan
 
 _LOG = logging.getLogger(__name__)
@@ -297,7 +297,7 @@ def _warn_of(outcome: Outcome) -> None:
 class _PublishTask:
     """The publishing of the file that has the task's number; pickled to the executors."""
 
-    def __init__(self, place: Place, paths: list[str], publishing: Publishing) -> None:
+    def __init__(self, place: Location, paths: list[str], publishing: Publishing) -> None:
         self._place, self._paths, self._publishing = place, paths, publishing
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from spark.errors import BadOption, SparkError
 from spark.job.session import build_session
 from spark.source.options import SourceOptions
-from spark.tables.files import Place
+from spark.tables.files import Location
 from spark.tables.manifest import Manifest
 from spark.tables.schemas import SPECS
 
@@ -53,9 +53,9 @@ def add_log(session: SparkSession, options: Mapping[str, str]) -> None:
     session.read.format("headgate").options(**options).load().createOrReplaceTempView(LOG)
 
 
-def local_place(tables: str | Path) -> Place:
+def local_place(tables: str | Path) -> Location:
     """The directory of the tables. Raises `BadOption` for an object store, which Spark alone cannot read."""
-    place = Place.of(tables)
+    place = Location.of(tables)
     if place.local is None:
         raise BadOption(
             "tables", f"cannot be {tables}: views are made of tables on this machine; deltalake reads others"
@@ -63,9 +63,9 @@ def local_place(tables: str | Path) -> Place:
     return place
 
 
-def refresh(session: SparkSession, place: Place | str | Path) -> list[str]:
+def refresh(session: SparkSession, place: Location | str | Path) -> list[str]:
     """Makes the views of the tables anew, as of the job's last pass, and returns their names. Raises `SparkError`."""
-    place = place if isinstance(place, Place) else local_place(place)
+    place = place if isinstance(place, Location) else local_place(place)
     manifest = Manifest.load(place)
     found = []
     for name, version in sorted((manifest.versions if manifest is not None else {}).items()):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from spark.errors import BadOption
-from spark.source.options import EARLIEST, LATEST, At, Place
+from spark.source.options import EARLIEST, LATEST, At, Location
 from store.api.queues import Bounds
 
 
@@ -42,7 +42,7 @@ def chosen_queues(topics: Mapping[str, Iterable[int]], wanted: Iterable[str], *,
 
 
 def place(
-    where: Place, bounds: Mapping[int, Bounds], *, default: str, at_time: Callable[[int, int], int] | None = None
+    where: Location, bounds: Mapping[int, Bounds], *, default: str, at_time: Callable[[int, int], int] | None = None
 ) -> dict[int, int]:
     """An offset for each queue of `bounds`; `default` is for those that `where` does not name.
 

@@ -22,7 +22,7 @@ class At(NamedTuple):
     time_ms: int
 
 
-Place: TypeAlias = Literal["earliest", "latest"] | At | Mapping[int, int]  # where to begin or end, in every queue
+Location: TypeAlias = Literal["earliest", "latest"] | At | Mapping[int, int]  # where to begin or end, in every queue
 Format: TypeAlias = Literal["raw", "json", "cloudevents", "senml"]
 
 _OFFSETS = msgspec.json.Decoder(dict[str, int])
@@ -40,9 +40,9 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     type: tuple[str, ...] = ()  # one, or a JSON array of several
     columns: tuple[str, ...] = ()  # names, comma-separated; none: all but the derived ones
     format: Format = "raw"  # how `body` is decoded into the column `data`
-    startingOffsets: Place = EARLIEST  # noqa: N815  # the names Spark's other sources have
+    startingOffsets: Location = EARLIEST  # noqa: N815  # the names Spark's other sources have
     startingTimestamp: int | None = None  # noqa: N815  # ms since 1970 or ISO 8601, by the time it was stored
-    endingOffsets: Place = LATEST  # noqa: N815  # batch only
+    endingOffsets: Location = LATEST  # noqa: N815  # batch only
     endingTimestamp: int | None = None  # noqa: N815  # batch only; records stored before it
     maxRecordsPerTrigger: int | None = None  # noqa: N815  # records in one micro-batch
     maxBytesPerTrigger: int | None = None  # noqa: N815  # of records in one micro-batch, about
@@ -79,7 +79,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(self.target.split(","))
 
 
-def parse_place(text: str) -> Place:
+def parse_place(text: str) -> Location:
     """`earliest`, `latest`, a time, or JSON of queue numbers to offsets: `{"16": 120, "17": 0}`. Raises ValueError."""
     word = text.strip()
     if word == EARLIEST:

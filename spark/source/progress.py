@@ -56,26 +56,26 @@ class GroupProgress:
         )
         return cls(client, options.group, options.topic[0])
 
-    def reached(self, offsets: Mapping[int, int], *, at_once: bool = False) -> None:
+    def reached(self, offsets: Mapping[int, int], *, flush: bool = False) -> None:
         """Tells that everything before these offsets is done. Raises `BadOption` for a group that is others'.
 
-        Not more often than at intervals, unless it is to be told `at_once`; offsets that are known are not told again.
+        Not more often than at intervals, unless it is to be told `flush`; offsets that are known are not told again.
         """
         if offsets == self._known:
             return
         self._next = dict(offsets)
         now_s = self._clock_s()
-        if at_once or self._told_s is None or now_s - self._told_s >= self._interval_s:
+        if flush or self._told_s is None or now_s - self._told_s >= self._interval_s:
             self._told_s = now_s
-            self._tell()
+            self._report()
 
     def close(self) -> None:
         """Tells what is left, and closes the connection."""
         if self._next is not None:
-            self._tell()
+            self._report()
         self._client.close()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         try:
             if not self._ready:
                 self._prepare()

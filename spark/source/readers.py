@@ -36,7 +36,7 @@ from pyspark.sql.types import StructType
 from spark.errors import BadOption, DataLoss
 from spark.source import offsets
 from spark.source.columns import Columns
-from spark.source.options import EARLIEST, LATEST, At, Place, SourceOptions
+from spark.source.options import EARLIEST, LATEST, At, Location, SourceOptions
 from spark.source.pushdown import Pushed
 from spark.source.record_sizes import RecordSizes
 from spark.source.selection import DEVICE, Selection
@@ -118,7 +118,9 @@ class _Reader:
             if (topics is None or topic in topics) and (queues is None or queue in queues)
         }
 
-    def _placed(self, where: Place, time_ms: int | None, bounds: Mapping[int, Bounds], default: str) -> dict[int, int]:
+    def _placed(
+        self, where: Location, time_ms: int | None, bounds: Mapping[int, Bounds], default: str
+    ) -> dict[int, int]:
         place = where if time_ms is None else At(time_ms)
         return offsets.place(place, bounds, default=default, at_time=self._store.offset_at_time)
 
@@ -256,7 +258,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 if not first <= begin.get(queue, 0) <= next_:
                     raise DataLoss(queue, begin.get(queue, 0), first, next_)
         self._newest = {queue: int(b.next) for queue, b in bounds.items()}
-        self._tell(begin, all_read=all(begin.get(queue, 0) >= at for queue, at in self._newest.items()))
+        self._report(begin, all_read=all(begin.get(queue, 0) >= at for queue, at in self._newest.items()))
         count = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         size = None if isinstance(limit, ReadAllAvailable) else self._options.maxBytesPerTrigger
         self._sizes.turn()
@@ -279,7 +281,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         assert isinstance(partition, QueueRange)
         return self._read(partition)
 
-    def _tell(self, begin: Mapping[int, int], *, all_read: bool) -> None:
+    def _report(self, begin: Mapping[int, int], *, all_read: bool) -> None:
         """Tells the group of the query that everything before `begin` is done.
 
         Spark asks for a micro-batch's end when the one before it is done; its `commit` comes one batch later.
@@ -291,7 +293,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             from spark.source.progress import GroupProgress  # noqa: PLC0415  # httpx: 0.15 s of every worker
 
             self._progress = GroupProgress.of(options)
-        self._progress.reached(begin, at_once=all_read)
+        self._progress.reached(begin, flush=all_read)
 
     def stop(self) -> None:
         """Closes the driver's connections."""

@@ -29,7 +29,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from spark.errors import DiskFull, OutputBusy, OutputMismatch, SparkError
 from spark.tables.counters import counts_after, progress_after, traffic_after
-from spark.tables.files import Place, now_ms
+from spark.tables.files import Location, now_ms
 from spark.tables.live_files import MERGE_FILES, LiveFiles
 from spark.tables.manifest import TICKS_MAX, Manifest, sequence
 from spark.tables.opening import evolve, open_table
@@ -61,7 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 class Commits:
     """The tables of one output, open for writing by one job."""
 
-    def __init__(self, place: Place, settings: Settings, manifest: Manifest, lock: int | None) -> None:
+    def __init__(self, place: Location, settings: Settings, manifest: Manifest, lock: int | None) -> None:
         self.place, self.manifest, self._settings, self._lock = place, manifest, settings, lock
         self._tables = {name: open_table(place, name, settings.history_h) for name in SPECS}
         self._evolve()
@@ -71,7 +71,7 @@ class Commits:
         self._vacuumed_ms = now_ms()
 
     @classmethod
-    def maintaining(cls, place: Place, history_h: int) -> "Commits":
+    def maintaining(cls, place: Location, history_h: int) -> "Commits":
         """Opens an output for maintenance. Raises `OutputBusy` while a job runs, `OutputMismatch` without an output."""
         if Manifest.load(place) is None:
             raise OutputMismatch(f"{place.url} holds no tables of a telemetry job")
@@ -93,7 +93,7 @@ class Commits:
         return self.manifest.pending_tick is None and all(n is None or n <= self.manifest.pass_ for n in done)
 
     @classmethod
-    def open(cls, place: Place, checkpoint: Path, settings: Settings) -> "Commits":
+    def open(cls, place: Location, checkpoint: Path, settings: Settings) -> "Commits":
         """Opens an output that belongs to this checkpoint, both begun when neither is there.
 
         Raises `OutputMismatch` when they do not belong together, `OutputBusy` when another process has it open.
@@ -313,7 +313,7 @@ def _add(file: NewFile, stamp: int) -> AddAction:
     return AddAction(file.path, file.size, partition, stamp, True, file.stats)
 
 
-def _locked(place: Place) -> int | None:
+def _locked(place: Location) -> int | None:
     """The descriptor that holds the output's lock: the system lets go of it when the process dies."""
     if place.local is None:
         return None  # a second job is found by its commits
@@ -326,14 +326,14 @@ def _locked(place: Place) -> int | None:
     return lock
 
 
-def _joined(place: Place, checkpoint: Path, settings: Settings) -> Manifest:
+def _joined(place: Location, checkpoint: Path, settings: Settings) -> Manifest:
     """The output's manifest, which must be of the checkpoint's job; both begun when neither is there."""
     job_file = checkpoint / JOB_FILE
     job = job_file.read_text(encoding="ascii").strip() if job_file.exists() else None
     manifest = Manifest.load(place)
     if job is None and manifest is None:
         job = uuid.uuid4().hex
-        Place.of(checkpoint).write(JOB_FILE, job.encode())
+        Location.of(checkpoint).write(JOB_FILE, job.encode())
     if manifest is None:
         if any((checkpoint / "commits").glob("[0-9]*")):
             raise OutputMismatch(f"{checkpoint} has committed batches, but {place.url} holds none of them")
@@ -345,7 +345,7 @@ def _joined(place: Place, checkpoint: Path, settings: Settings) -> Manifest:
     return manifest
 
 
-def _tidy_states(place: Place, manifest: Manifest) -> None:
+def _tidy_states(place: Location, manifest: Manifest) -> None:
     """Removes the states of attempts that came to nothing."""
     kept = {path.rpartition("/")[2] for path in manifest.states.values()}
     for name in place.files(STATE):

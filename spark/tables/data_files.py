@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from spark.tables.files import Place
+from spark.tables.files import Location
 from spark.tables.reports import NewFile, Plan
 from spark.tables.schemas import DAY, SPECS
 from spark.telemetry.groups import codes, column
@@ -141,7 +141,7 @@ def _matches(rows: pa.Table, wanted: pa.Table, time: str) -> npt.NDArray[np.bool
     return np.isin(both_keys[: rows.num_rows], both_keys[rows.num_rows :])
 
 
-def _write(place: Place, table: str, path: str, day: str | None, rows: pa.Table) -> NewFile:
+def _write(place: Location, table: str, path: str, day: str | None, rows: pa.Table) -> NewFile:
     with place.writing(f"{table}/{path}") as file:
         pq.write_table(rows, file, compression="zstd", row_group_size=_ROW_GROUP_ROWS)
         size = file.tell()

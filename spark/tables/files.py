@@ -23,14 +23,14 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SCHEMES = ("s3", "s3a")
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """A directory by path or URL, with the object store's settings (`AWS_ENDPOINT_URL` and the like). Picklable."""
 
     url: str
     options: Mapping[str, str] = {}
 
     @classmethod
-    def of(cls, where: str | Path, options: Mapping[str, str] | None = None) -> "Place":
+    def of(cls, where: str | Path, options: Mapping[str, str] | None = None) -> "Location":
         """The place of a path or an `s3://` URL. Raises `BadOption` for any other URL."""
         text = str(where)
         scheme, _, rest = text.partition("://")

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from spark.errors import OutputMismatch, SparkError
-from spark.tables.files import Place
+from spark.tables.files import Location
 
 MANIFEST: Final = "manifest.json"
 TICKS_MAX: Final = 1_000_000  # passes between two micro-batches
@@ -63,7 +63,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     traffic: list[TrafficRow] = msgspec.field(default_factory=list)  # of minutes that are not settled
 
     @classmethod
-    def load(cls, place: Place) -> "Manifest | None":
+    def load(cls, place: Location) -> "Manifest | None":
         """The manifest there; None when nothing was committed. Raises `SparkError` for junk."""
         if (data := place.read(MANIFEST)) is None:
             return None
@@ -79,7 +79,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         except msgspec.MsgspecError as error:
             raise SparkError(f"{place.child(MANIFEST)} is no manifest: {error}") from error
 
-    def save(self, place: Place) -> None:
+    def save(self, place: Location) -> None:
         """Replaces the manifest by this one."""
         place.write(MANIFEST, msgspec.json.encode(self))
 

@@ -7,13 +7,13 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
 from spark.errors import OutputMismatch, SparkError
-from spark.tables.files import Place
+from spark.tables.files import Location
 from spark.tables.schemas import SPECS
 
 _CONFIGURATION = {"delta.checkpointInterval": "50", "delta.enableExpiredLogCleanup": "true"}
 
 
-def open_table(place: Place, name: str, history_h: int) -> Any:
+def open_table(place: Location, name: str, history_h: int) -> Any:
     """The Delta table of a name, begun when it is not there. Raises `SparkError`."""
     url, options = place.child(name), dict(place.options)
     spec = SPECS[name]
@@ -36,7 +36,7 @@ def open_table(place: Place, name: str, history_h: int) -> Any:
         raise SparkError(f"the table {url} cannot be opened: {error}") from error
 
 
-def evolve(place: Place, name: str, table: Any) -> bool:
+def evolve(place: Location, name: str, table: Any) -> bool:
     """Adds the columns that a table of an older version lacks; rows before have nulls there. Returns whether it did.
 
     Raises `OutputMismatch` for a column of another type.

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from spark.errors import SparkError
-from spark.tables.files import Place
+from spark.tables.files import Location
 from spark.tables.manifest import Manifest, Progress
 from spark.tables.schemas import DAY, SPECS
 from spark.telemetry.windows import INSTANT, WINDOW_MS
@@ -26,7 +26,7 @@ class Tables:
     """The output of a telemetry job, which may be running. Empty answers until its first commit."""
 
     def __init__(self, where: str | Path, options: Mapping[str, str] | None = None) -> None:
-        self.place = Place.of(where, options)
+        self.place = Location.of(where, options)
 
     def progress(self) -> Progress:
         """Returns the progress of the job."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from spark.tables.files import Place
+from spark.tables.files import Location
 from spark.tables.manifest import TrafficRow
 from spark.telemetry.forgetting import Capacity
 
@@ -12,7 +12,7 @@ from spark.telemetry.forgetting import Capacity
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The driver's word to every bucket: which pass this is, and what it continues."""
 
-    place: Place
+    place: Location
     pass_: int
     attempt: str  # a part of file names: of two attempts at a pass no file of one is ever changed by the other
     settled_ms: int  # the watermark

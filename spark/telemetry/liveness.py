@@ -84,7 +84,7 @@ def observe(devices: pa.Table, records: pa.Table, flags: Flags) -> tuple[pa.Tabl
     return _table(arrays), events
 
 
-def any_heard(devices: pa.Table) -> bool:
+def any_may_fall_silent(devices: pa.Table) -> bool:
     """Returns whether some device may fall silent as time goes on."""
     return bool(pc.any(pc.is_in(devices["state"], pa.array([ALIVE, FLAPPING]))).as_py())
 

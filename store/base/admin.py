@@ -31,7 +31,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from store.base import logs
 from store.base.browsers import BROWSERS, knows_host, same_origin
-from store.base.listening.places import Places, origin_of
+from store.base.listening.places import ConnectionSlots, origin_of
 from store.base.process_errors import listening_on
 
 HEAD_BYTES_MAX = 8 * 1024  # a request head that is longer gets 431
@@ -128,7 +128,7 @@ class AdminServer:
         self._operations = NO_OPERATIONS
         self._server: asyncio.Server | None = None
         self.tasks: set[asyncio.Task[Any]] = set()  # one a connection
-        self._places = Places()  # <= CONNECTIONS_MAX
+        self._places = ConnectionSlots()  # <= CONNECTIONS_MAX
         self._pages: dict[str, Callable[[str], _Answer | Awaitable[_Answer]]] = {
             "/healthz": self._healthz,
             "/readyz": self._readyz,

@@ -19,8 +19,8 @@ T = TypeVar("T")
 class ClusterLeases(LeaseCalls):
     """`LeaseCalls` of all groups."""
 
-    def __init__(self, groups: StoreGroups) -> None:
-        self._groups = groups
+    def __init__(self, stores: StoreGroups) -> None:
+        self._stores = stores
 
     async def forward(
         self,
@@ -33,20 +33,20 @@ class ClusterLeases(LeaseCalls):
         group: str = "",
     ) -> None:
         """See `LeaseCalls.forward`. Raises ValueError for rows of queues in another group: a frame is in one log."""
-        here = self._groups.group(queue)
-        if any(self._groups.group(QueueNumber(row[0])) != here for row in ROW.iter_unpack(rows)):
+        here = self._stores.store_group(queue)
+        if any(self._stores.store_group(QueueNumber(row[0])) != here for row in ROW.iter_unpack(rows)):
             raise ValueError(f"messages of queue {queue} are forwarded within their store group, {here}")
-        await self._groups.log(here).leases.forward(queue, owner, offsets, rows, payload, group=group)
+        await self._stores.log(here).leases.forward(queue, owner, offsets, rows, payload, group=group)
 
     async def commit(
         self, owner: int, settled: Sequence[tuple[QueueNumber, Sequence[QueueOffset]]], rows: bytes, payload: bytes
     ) -> None:
         """See `LeaseCalls.commit`. Raises ValueError unless all queues lie in one group."""
         queues = [*(queue for queue, _ in settled), *(QueueNumber(row[0]) for row in ROW.iter_unpack(rows))]
-        groups = {self._groups.group(queue) for queue in queues if queue >= FIRST_QUEUE}
+        groups = {self._stores.store_group(queue) for queue in queues if queue >= FIRST_QUEUE}
         if len(groups) != 1:
             raise ValueError(f"a commit is of one store group, not of {sorted(groups)}")
-        await self._groups.log(groups.pop()).leases.commit(owner, settled, rows, payload)
+        await self._stores.log(groups.pop()).leases.commit(owner, settled, rows, payload)
 
     def requeue(
         self,
@@ -59,13 +59,13 @@ class ClusterLeases(LeaseCalls):
         group: str = "",
     ) -> None:
         """See `LeaseCalls.requeue`."""
-        log = self._groups.logs.get(self._groups.group(queue))
+        log = self._stores.logs.get(self._stores.store_group(queue))
         if log is not None:  # otherwise the leases are gone with the group
             log.leases.requeue(queue, owner, offsets, delivered=delivered, delay_ms=delay_ms, group=group)
 
     def release(self, owner: int) -> Sequence[QueueNumber]:
         """See `LeaseCalls.release`: in all groups."""
-        return [queue for log in self._groups.logs.values() for queue in log.leases.release(owner)]
+        return [queue for log in self._stores.logs.values() for queue in log.leases.release(owner)]
 
     async def settle_handles(self, handles: Sequence[str]) -> Sequence[StoreError | None]:
         """See `LeaseCalls.settle_handles`."""
@@ -92,8 +92,8 @@ class ClusterLeases(LeaseCalls):
         for n, handle in enumerate(handles):
             queue = queue_of(handle)
             if queue is not None:
-                by_group.setdefault(self._groups.group(queue), []).append(n)
-        groups = [(self._groups.log(group), numbers) for group, numbers in by_group.items()]
+                by_group.setdefault(self._stores.store_group(queue), []).append(n)
+        groups = [(self._stores.log(group), numbers) for group, numbers in by_group.items()]
         asked = [ask(log, [handles[n] for n in numbers]) for log, numbers in groups]
         for (_, numbers), found in zip(groups, await asyncio.gather(*asked), strict=True):
             for n, answer in zip(numbers, found, strict=True):
@@ -103,6 +103,6 @@ class ClusterLeases(LeaseCalls):
     async def set_policy(self, queue: QueueNumber, policy: LeasePolicy, *, group: str = "") -> None:
         """See `LeaseCalls.set_policy`. Raises ValueError when dead letters would go to another group."""
         target = policy.target
-        if target is not None and self._groups.group(target) != self._groups.group(queue):
+        if target is not None and self._stores.store_group(target) != self._stores.store_group(queue):
             raise ValueError(f"dead letters of queue {queue} go to a queue of the same store group, not to {target}")
-        await self._groups.of(queue).leases.set_policy(queue, policy, group=group)
+        await self._stores.of(queue).leases.set_policy(queue, policy, group=group)

@@ -13,12 +13,12 @@ from store.format.frame import ROW, Frame, LogOffset, Position, QueueNumber, Unp
 class ClusterLog(LogCalls):
     """`LogCalls` of all groups."""
 
-    def __init__(self, groups: StoreGroups) -> None:
-        self._groups = groups
+    def __init__(self, stores: StoreGroups) -> None:
+        self._stores = stores
 
     def append(self, frame: UnplacedFrame, done: OnAppended) -> None:
         """Appends to the log of the first row's queue, where all of the frame's have to lie."""
-        groups = self._groups
+        groups = self._stores
         try:
             store = groups.of(QueueNumber(ROW.unpack_from(frame.rows)[0])) if frame.rows else groups.home
         except StoreError as error:
@@ -29,33 +29,33 @@ class ClusterLog(LogCalls):
     @property
     def pending_bytes(self) -> int:
         """See `LogCalls.pending_bytes`: of all groups."""
-        return sum([store.log.pending_bytes for store in self._groups.logs.values()])
+        return sum([store.log.pending_bytes for store in self._stores.logs.values()])
 
     @property
     def confirmed(self) -> LogOffset:
         """See `LogCalls.confirmed`: of the home group's log."""
-        return self._groups.home.log.confirmed
+        return self._stores.home.log.confirmed
 
     def tail(self, listener: TailListener) -> Callable[[], None]:
         """See `LogCalls.tail`: of all logs, each in its order."""
-        return self._groups.listen(lambda store: store.log.tail(listener))
+        return self._stores.listen(lambda store: store.log.tail(listener))
 
     async def scan(
         self, start: Position, queues: Sequence[QueueNumber] | None, *, max_bytes: int
     ) -> tuple[Sequence[Frame], LogOffset]:
         """See `LogCalls.scan`: of the log that `start` is in, for those of the queues that lie in it."""
         group = group_of(start.frame)
-        mine = None if queues is None else [queue for queue in queues if self._groups.group(queue) == group]
-        return await self._groups.log(group).log.scan(start, mine, max_bytes=max_bytes)
+        mine = None if queues is None else [queue for queue in queues if self._stores.store_group(queue) == group]
+        return await self._stores.log(group).log.scan(start, mine, max_bytes=max_bytes)
 
     async def read(self, position: Position) -> bytes | None:
         """See `LogCalls.read`. In the log of a group that is gone there is nothing."""
-        store = self._groups.logs.get(group_of(position.frame))
+        store = self._stores.logs.get(group_of(position.frame))
         return None if store is None else await store.log.read(position)
 
     async def last(self, address_hash: int) -> Position | None:
         """See `LogCalls.last`: of several groups' the one that was stored last by their clocks."""
-        found = [at for at in await self._groups.all(lambda store: store.log.last(address_hash)) if at is not None]
+        found = [at for at in await self._stores.all(lambda store: store.log.last(address_hash)) if at is not None]
         if len(found) < 2:
             return found[0] if found else None
         times = await asyncio.gather(*map(self._stored_at_ms, found))
@@ -76,7 +76,7 @@ class ClusterLog(LogCalls):
         limit: int = 100,
     ) -> Sequence[Position]:
         """See `LogCalls.find`: newest first within each group, group by group."""
-        stores = [store for n, store in self._groups.logs.items() if below is None or n <= group_of(below.frame)]
+        stores = [store for n, store in self._stores.logs.items() if below is None or n <= group_of(below.frame)]
         found = await asyncio.gather(
             *(
                 store.log.find(kind, hash_, from_ms=from_ms, until_ms=until_ms, below=below, limit=limit)
@@ -87,8 +87,8 @@ class ClusterLog(LogCalls):
 
     async def addresses(self, prefix: str = "", *, after: str = "", limit: int = 1000) -> Sequence[str]:
         """See `LogCalls.addresses`."""
-        return await self._groups.home.log.addresses(prefix, after=after, limit=limit)
+        return await self._stores.home.log.addresses(prefix, after=after, limit=limit)
 
     async def note_addresses(self, addresses: Sequence[str]) -> None:
         """See `LogCalls.note_addresses`."""
-        await self._groups.home.log.note_addresses(addresses)
+        await self._stores.home.log.note_addresses(addresses)

@@ -13,28 +13,28 @@ from store.format.queue_config import QueueConfig
 class ClusterQueues(QueueCalls):
     """`QueueCalls` of all groups."""
 
-    def __init__(self, groups: StoreGroups) -> None:
-        self._groups = groups
+    def __init__(self, stores: StoreGroups) -> None:
+        self._stores = stores
 
     async def configure(self, configs: Sequence[QueueConfig]) -> None:
         """See `QueueCalls.configure`."""
         by_group: dict[int, list[QueueConfig]] = {}
         for config in configs:
-            by_group.setdefault(self._groups.group(QueueNumber(config.queue)), []).append(config)
-        log = self._groups.log
+            by_group.setdefault(self._stores.store_group(QueueNumber(config.queue)), []).append(config)
+        log = self._stores.log
         await asyncio.gather(*(log(group).queues.configure(some) for group, some in by_group.items()))
 
     def config(self, queue: QueueNumber) -> QueueConfig | None:
         """See `QueueCalls.config`."""
-        return self._groups.of(queue).queues.config(queue)
+        return self._stores.of(queue).queues.config(queue)
 
     def watch(self, listener: QueuesListener) -> Callable[[], None]:
         """See `QueueCalls.watch`."""
-        return self._groups.listen(lambda store: store.queues.watch(listener))
+        return self._stores.listen(lambda store: store.queues.watch(listener))
 
     async def delete(self, queue: QueueNumber) -> None:
         """See `QueueCalls.delete`. One that nobody knows any more is deleted wherever it may have been."""
-        if self._groups.is_known(queue):
-            await self._groups.of(queue).queues.delete(queue)
+        if self._stores.is_known(queue):
+            await self._stores.of(queue).queues.delete(queue)
         else:
-            await self._groups.all(lambda store: store.queues.delete(queue))
+            await self._stores.all(lambda store: store.queues.delete(queue))

@@ -102,7 +102,7 @@ class StoreGroups:
         """Returns whether it is known in which group a queue lies, or lay before it was forgotten."""
         return queue in self._routes or self.controller.group_of_queue(queue) is not None
 
-    def group(self, queue: QueueNumber) -> int:
+    def store_group(self, queue: QueueNumber) -> int:
         """Returns the group of a queue, also of a forgotten one; the home group refuses one that nobody knows."""
         group = self._routes.get(queue)
         if group is None:
@@ -116,7 +116,7 @@ class StoreGroups:
 
     def of(self, queue: QueueNumber) -> StoreClient:
         """Returns the client of the group that a queue lies in. Raises `StoreUnreachable`."""
-        return self.log(self.group(queue))
+        return self.log(self.store_group(queue))
 
     async def all(self, ask: Callable[[StoreClient], Awaitable[T]]) -> list[T]:
         """Asks all groups, which all have to answer."""
@@ -139,7 +139,7 @@ class StoreGroups:
 
 
 def routed(subject: str) -> Callable[[type[T]], type[T]]:
-    """Gives a class of `_groups` the methods of its protocol that it lacks: each asks the group of its first argument.
+    """Gives a class of `_stores` the methods of its protocol that it lacks: each asks the group of its first argument.
 
     That is a queue. `subject` says where the method is at the client of a group.
     """
@@ -161,6 +161,6 @@ def _routed(subject: str, name: str) -> Any:
     ask = attrgetter(f"{subject}.{name}")
 
     async def call(self: Any, queue: QueueNumber, *arguments: Any, **options: Any) -> Any:
-        return await ask(self._groups.of(queue))(queue, *arguments, **options)
+        return await ask(self._stores.of(queue))(queue, *arguments, **options)
 
     return call

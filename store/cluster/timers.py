@@ -13,29 +13,29 @@ from store.format.timer_key import TimerKey
 class ClusterTimers(TimerCalls):
     """`TimerCalls` of all groups."""
 
-    def __init__(self, groups: StoreGroups) -> None:
-        self._groups = groups
+    def __init__(self, stores: StoreGroups) -> None:
+        self._stores = stores
 
     def admit(self, due_ms: int, size_bytes: int) -> None:
         """See `TimerCalls.admit`: of the home group; where the timer will lie, its own log says."""
-        self._groups.home.timers.admit(due_ms, size_bytes)
+        self._stores.home.timers.admit(due_ms, size_bytes)
 
     @property
     def held(self) -> TimersHeld:
         """See `TimerCalls.held`: of all groups."""
-        held = [store.timers.held for store in self._groups.logs.values()]
+        held = [store.timers.held for store in self._stores.logs.values()]
         return TimersHeld(sum([one.timers for one in held]), sum([one.size_bytes for one in held]))
 
     async def cancel(self, timer: str) -> bool:
         """See `TimerCalls.cancel`."""
-        store = self._groups.logs.get(group_of(_timer_key(timer).frame))
+        store = self._stores.logs.get(group_of(_timer_key(timer).frame))
         return False if store is None else await store.timers.cancel(timer)
 
     async def entries(self, *, after: str = "", limit: int = 1000) -> Sequence[TimerEntry]:
         """See `TimerCalls.entries`."""
         if after:
             _timer_key(after)
-        found = await self._groups.all(lambda store: store.timers.entries(after=after, limit=limit))
+        found = await self._stores.all(lambda store: store.timers.entries(after=after, limit=limit))
         return list(islice(sorted(chain.from_iterable(found), key=lambda one: _timer_key(one.id)), max(limit, 0)))
 
 

@@ -16,7 +16,7 @@ LOCK, VIEWS = "LOCK", Path("views") / "data.mdb"
 Identity = tuple[int, int] | None  # device and inode; None: there is no such file
 
 
-class Presence:
+class DirectoryWatch:
     """The names of an open data directory, as they were when it was opened. Any one thread may look."""
 
     def __init__(self, files: Files, data_dir: Path, newest: Callable[[], Path]) -> None:

@@ -19,7 +19,7 @@ from store.api.log import OnAppended
 from store.base.errors import NotMaster, ReplicaIncomplete, StoreError, StoreFailed, StoreFull, ViewsDamaged
 from store.disk.files import Files, OsFiles
 from store.disk.housekeeper import Chore, Housekeeper
-from store.disk.presence import PRESENCE_LOOK_S, Presence
+from store.disk.presence import PRESENCE_LOOK_S, DirectoryWatch
 from store.disk.space import DISK_RESERVE_BYTES, LOOK_S, Space, no_room_is_full
 from store.engine.commit import FLUSH_INTERVAL_MS, Committed, Committer, Late
 from store.engine.compaction import RowWatch
@@ -94,9 +94,9 @@ class Engine:
     ) -> None:
         """Opens and recovers a data directory; takes as long as the views are behind.
 
-        What a master with other replicas has behind `confirmed` (None: nothing) is for the owner to `inherit`. A
-        replica's log is cut at `truncate_to`, and what it has lost behind that need not come again; it gives up what it
-        has lost from `give_up_from` on. Raises
+        The owner calls `take_unconfirmed` for what a master of several replicas has behind `confirmed` (None: nothing).
+        A replica's log is cut at `truncate_to`, and what it has lost behind that need not come again; it gives up what
+        it has lost from `give_up_from` on. Raises
         `DataDirLocked`, `WrongGroup`, `NotRebuildable`, `ReplicaIncomplete`, `TruncationRefused`, `StoreFull`, OSError.
         """
         assert (truncate_to is None and give_up_from is None) or role == "replica"
@@ -121,7 +121,7 @@ class Engine:
             )
             self.log, self.views, self.seals = directory.log, directory.views, directory.seals
             self.builder = RunBuilder(self._stored_end, lambda: self.views.dispatched)
-            self._inherited = self._recover(directory, confirmed, truncate_to, give_up_from, on_recovering)
+            self._unconfirmed = self._recover(directory, confirmed, truncate_to, give_up_from, on_recovering)
             self._views_at = self.views.dispatched  # when it was opened
             self.scrub = Scrub(
                 self.log,
@@ -135,9 +135,9 @@ class Engine:
             producers = ProducerTable()
             with self.views.reading() as txn:
                 self.views.producers.restore(txn, producers)
-            inherited = [placed for run in self._inherited for placed in run.placed]
+            unconfirmed = [placed for run in self._unconfirmed for placed in run.placed]
             guards = GuardTable(ViewQueries(self._held, self._key_space, lambda: self.views.dispatched))
-            for at in inherited:
+            for at in unconfirmed:
                 guards.follow(at.frame, at.start)
                 if at.frame.producer_id:
                     producers.follow(at.frame.producer_id, at.frame.sequence, at.start)
@@ -171,7 +171,7 @@ class Engine:
                 self.space,
                 now_ms=now_ms,
                 epoch=epoch,
-                stored_at_ms=max([self.views.stored_at_ms, *(at.stored_at_ms for at in inherited[-1:])]),
+                stored_at_ms=max([self.views.stored_at_ms, *(at.stored_at_ms for at in unconfirmed[-1:])]),
                 flush_interval_ms=flush_interval_ms,
                 report=on_committed,
                 before_group=self._wait_for_views,
@@ -205,7 +205,7 @@ class Engine:
             gone=lambda: self._keeper.stopped or self._error is not None,
             lost=lost,
         )
-        self.presence = Presence(files, data_dir, lambda: self.log.segments[-1].path)
+        self.presence = DirectoryWatch(files, data_dir, lambda: self.log.segments[-1].path)
         self.sealer = Sealer(self.log, self.seals)
         self._keeper = Housekeeper(
             [
@@ -218,12 +218,12 @@ class Engine:
                 Chore(retention_interval_s, self.trimmer.run if role == "master" else self.trimmer.delete),
             ]
         )
-        self._tell_of_damage(on_damaged, on_repaired)
+        self._report_damage(on_damaged, on_repaired)
         self._writer.start()
         self._dispatcher.start()
         self._keeper.start()
 
-    def _tell_of_damage(self, on_damaged: Callable[[], None], on_repaired: Callable[[], None]) -> None:
+    def _report_damage(self, on_damaged: Callable[[], None], on_repaired: Callable[[], None]) -> None:
         self.log.damages.on_damage = self.views.health.on_damage = on_damaged
         self.log.damages.on_repair = partial(self._repaired, on_repaired)
         if self.log.damages.count or self.views.health.is_damaged:
@@ -248,10 +248,10 @@ class Engine:
             raise ReplicaIncomplete(f"the log ends at {self.log.end}, before the views at {directory.whole_at}")
         return recover(self.log, self.views, self.builder, confirmed=confirmed, on_progress=on_progress)
 
-    def inherit(self) -> Sequence[Run]:
-        """The runs in a new master's log that nobody has confirmed yet; they come before all that is reported. Once."""
-        inherited, self._inherited = self._inherited, ()
-        return inherited
+    def take_unconfirmed(self) -> Sequence[Run]:
+        """Removes and returns the unconfirmed runs of a new master's log, which come before all that is reported."""
+        unconfirmed, self._unconfirmed = self._unconfirmed, ()
+        return unconfirmed
 
     @property
     def error(self) -> StoreError | None:

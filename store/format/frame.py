@@ -125,12 +125,12 @@ class UnplacedFrame(msgspec.Struct, frozen=True, kw_only=True, gc=False, eq=Fals
     plain: bytes | None = None  # the payload before compression, if at hand
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, UnplacedFrame) and self._told == other._told
+        return isinstance(other, UnplacedFrame) and self._fields == other._fields
 
     __hash__ = None  # type: ignore[assignment]
 
     @property
-    def _told(self) -> tuple[object, ...]:
+    def _fields(self) -> tuple[object, ...]:
         return self.rows, self.payload, self.row_count, self.body_crc32c, self.producer_id, self.sequence, self.flags
 
     @classmethod

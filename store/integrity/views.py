@@ -92,12 +92,12 @@ class ViewsHealth:
     @property
     def condemned(self) -> str:
         """Returns why the views are to be made anew before anybody reads them; empty: they are not."""
-        if self.is_deadly:
+        if self.may_crash:
             return f"{self.deaths} processes in a row have died while they opened or verified the views"
         return f"the views are damaged: {self._left}" if self._left else ""
 
     @property
-    def is_deadly(self) -> bool:
+    def may_crash(self) -> bool:
         """Returns whether the views are not to be opened at all, as too many processes have died of them."""
         return self.deaths >= DEATHS_MAX
 

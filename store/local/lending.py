@@ -367,25 +367,25 @@ class Lending:
         if leases is not None:
             ranges = leases.set_apart(owner, offsets)
             if ranges:
-                await self._bury(leases, ranges, reason)
+                await self._dead_letter(leases, ranges, reason)
 
     def give_up(self, leases: LeaseQueue) -> None:
         """See to what has come back too often."""
         ranges = leases.take_given_up()
         if ranges:
-            task = asyncio.get_running_loop().create_task(self._bury_later(leases, ranges), name="dead letters")
+            task = asyncio.get_running_loop().create_task(self._dead_letter_later(leases, ranges), name="dead letters")
             self._work.add(task)
             task.add_done_callback(self._work.discard)
 
-    async def _bury_later(self, leases: LeaseQueue, ranges: Sequence[Range]) -> None:
+    async def _dead_letter_later(self, leases: LeaseQueue, ranges: Sequence[Range]) -> None:
         try:
-            await self._bury(leases, ranges, "delivery_limit")
+            await self._dead_letter(leases, ranges, "delivery_limit")
         except StoreError as error:  # they are lendable again, and given up when they come back the next time
             logger.warning("dead letters could not be moved", extra={"queue": leases.queue, "why": str(error)})
         except Exception:
             logger.exception("dead letters could not be moved", extra={"queue": leases.queue})
 
-    async def _bury(self, leases: LeaseQueue, ranges: Sequence[Range], reason: str) -> None:
+    async def _dead_letter(self, leases: LeaseQueue, ranges: Sequence[Range], reason: str) -> None:
         """Moves what is nobody's to where dead letters go, or settles it where there is no such place."""
         target = leases.policy.target
         left = list(_offsets(ranges))

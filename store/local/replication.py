@@ -36,7 +36,7 @@ class LocalReplication:
         self._received = log.end
         if gated:
             self.gate = Gate(log.confirmed, self._let_through)
-            for run in self._core.engine.inherit():
+            for run in self._core.engine.take_unconfirmed():
                 self.gate.add(Committed([], 0, run))
 
     def reported(self, committed: Committed) -> None:

@@ -139,7 +139,7 @@ class MasterRole:
         logger.info("handing store group %d over to replica %d", self.context.group, target)
         self._pump_soon()
         while core.ended is None:
-            if self._over.done() or core.heir is None:
+            if self._over.done() or core.successor is None:
                 raise CannotSwitchOver(f"replica {target} did not get everything in time")
             await asyncio.sleep(TICK_S / 5)
         deadline_ms = self.context.now_ms() + ELECTED_MS
@@ -407,13 +407,13 @@ class MasterRole:
             logger.info("no controller answers the change of the SyncStateSet: %s", error)  # it is asked again
         except StaleEpoch as error:
             logger.info("the controllers have a newer SyncStateSet or epoch: %s", error)  # who tell every node
-            core.controller_heard(now_ms=context.now_ms())
+            core.controller_contacted(now_ms=context.now_ms())
         except ControllerError as error:
             logger.info("the controllers refuse the change of the SyncStateSet: %s", error)
-            core.controller_heard(now_ms=context.now_ms())
+            core.controller_contacted(now_ms=context.now_ms())
             core.set_refused(asked.sync_epoch)
         else:
-            core.controller_heard(now_ms=context.now_ms())
+            core.controller_contacted(now_ms=context.now_ms())
             context.heard(group)
         finally:
             self._asking = None

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 REGISTER_S = 0.5  # between attempts to register
 COMPLAIN_S = 10.0  # between two lines in the log that say why that does not succeed
 LEAVE_S = 3.0  # that a master takes to hand over before it stops
-ASIDE_S = 2.0  # before a replica that is elsewhere too asks for its place again
+WITHDRAWN_S = 2.0  # before a replica that is elsewhere too asks for its place again
 REOPEN_S = 1.0  # before a replica goes on for which the disk has no room
 
 
@@ -76,7 +76,7 @@ class StoreNode:
         self.role: ReplicaRole | MasterRole | None = None  # None: between two of them
         self.disk = Disk(settings.data_dir, settings.group, settings.options)
         self.failed: asyncio.Future[StoreError] = asyncio.get_running_loop().create_future()
-        self.aside = ""  # why it takes no part for now: another node is this replica
+        self.withdrawn = ""  # why it takes no part for now: another node claims this replica
         self.controller = controller
         self._credentials = credentials
         self.service = NodeService(settings.group)
@@ -87,7 +87,7 @@ class StoreNode:
         self.context: ReplicaContext | None = None
         self.beats: Beats | None = None
         self.task: asyncio.Task[None] | None = None
-        self._standing_aside: asyncio.Task[None] | None = None
+        self._withdrawal: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], Any] = lambda: None
         self._ends = 0, 0, 0  # log epoch, log end, confirmed: as they were last while the store was open
 
@@ -197,9 +197,9 @@ class StoreNode:
     async def close(self) -> None:
         """Ends it: a master hands over first, if anybody can take over."""
         self._unwatch()
-        if self._standing_aside is not None:
-            self._standing_aside.cancel()
-            await asyncio.gather(self._standing_aside, return_exceptions=True)
+        if self._withdrawal is not None:
+            self._withdrawal.cancel()
+            await asyncio.gather(self._withdrawal, return_exceptions=True)
         if isinstance(self.role, MasterRole) and self.role.serving:
             with suppress(CannotSwitchOver, TimeoutError):
                 async with asyncio.timeout(LEAVE_S):
@@ -314,17 +314,17 @@ class StoreNode:
         finally:
             self.role = None
 
-    # ---- another who is this replica
+    # ---- another node that claims this replica
 
     def _look_for_another(self, group: Group) -> None:
-        """See whether somebody with a copy of this directory has registered from another address since we did."""
-        busy = self.failed.done() or (self._standing_aside is not None and not self._standing_aside.done())
+        """Withdraws if a node with a copy of this directory has registered from another address since we did."""
+        busy = self.failed.done() or (self._withdrawal is not None and not self._withdrawal.done())
         if not busy and self.context is not None and self._other(group) is not None:
-            task = self._standing_aside = asyncio.create_task(self._stand_aside(self.context), name="standing aside")
+            task = self._withdrawal = asyncio.create_task(self._withdraw(self.context), name="withdrawal")
             task.add_done_callback(self._look_again)
 
     def _look_again(self, done: "asyncio.Task[None]") -> None:
-        """Looks at the group again after standing aside: what was heard meanwhile counts too."""
+        """Looks at the group again after a withdrawal: changes in the meantime count too."""
         found = self.controller.group(self.settings.group)
         if not done.cancelled() and found is not None:
             self._look_for_another(found)
@@ -334,7 +334,7 @@ class StoreNode:
         known = group.replica(self.identity.id) if group is not None else None
         return known if known is not None and known.address != self.address else None
 
-    async def _stand_aside(self, context: ReplicaContext) -> None:
+    async def _withdraw(self, context: ReplicaContext) -> None:
         """Takes no part until the other replica is gone, if it is there and that is no old news."""
         number = self.settings.group
         while True:
@@ -345,18 +345,18 @@ class StoreNode:
         other = self._other(self.controller.group(number))
         if other is None:
             return
-        self.aside = (
+        self.withdrawn = (
             f"replica {context.replica} of store group {number} was registered at {other.address}, and is here at "
             f"{self.address} too: one of both has a copy of the other's data directory"
         )
-        logger.error("this node takes no part in its store group: %s", self.aside)
+        logger.error("this node takes no part in its store group: %s", self.withdrawn)
         try:
             if self.task is not None:
                 self.task.cancel()
                 await asyncio.gather(self.task, return_exceptions=True)
             self.role = None
             await self.disk.close()
-            await asyncio.sleep(ASIDE_S)  # meanwhile the other one is heard of
+            await asyncio.sleep(WITHDRAWN_S)  # meanwhile the other one is heard of
             await self._register()
         except (StoreError, OSError) as error:
             self._fail(error if isinstance(error, StoreError) else StoreFailed(str(error)))
@@ -364,7 +364,7 @@ class StoreNode:
         assert self.identity is not None
         assert self.group is not None
         logger.warning("replica %d of store group %d is alone again and takes part", self.identity.id, number)
-        context.identity, context.since, self.aside = self.identity, self.group.master_epoch, ""
+        context.identity, context.since, self.withdrawn = self.identity, self.group.master_epoch, ""
         self.task = self._living(context)
 
     def _damage_changed(self) -> None:
@@ -409,9 +409,9 @@ class StoreNode:
             self._ends = epochs.cut(flushed).newest, flushed, role.core.confirmed
 
     def _heartbeats(self) -> list[Heartbeat]:
-        """Returns the heartbeats that tell the controllers of this replica; none while it stands aside."""
+        """Returns the heartbeats of this replica for the controllers; none while it is withdrawn."""
         assert self.identity is not None
-        if self.aside:
+        if self.withdrawn:
             return []  # the other one speaks
         self._remember()
         log_epoch, log_end, confirmed = self._ends

@@ -340,7 +340,7 @@ class ReplicaRole:
         while self._effects:
             effect = self._effects[0]
             if isinstance(effect, Send):
-                self._say(effect.message)
+                self._send(effect.message)
             elif isinstance(effect, Write):
                 try:
                     store.replication.receive(effect.frames)
@@ -351,7 +351,7 @@ class ReplicaRole:
             self._effects.popleft()
         return True
 
-    def _say(self, message: FromReplica) -> None:
+    def _send(self, message: FromReplica) -> None:
         if self._stream is not None and message.session == self._stream.session:
             me, disk = self.context.identity, self.context.disk
             self._stream.put(sign(message, me, disk.log) if isinstance(message, Hello) else message)
@@ -392,7 +392,7 @@ class ReplicaRole:
         context = self.context
         match effect:
             case Send(message):
-                self._say(message)
+                self._send(message)
             case SaveEpochs(epochs, promised):
                 await context.disk.save(epochs, promised)
                 context.speak()

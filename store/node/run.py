@@ -185,7 +185,7 @@ class _Process:
             reasons.append(f"the store has failed: {node.failed.result()}")
         elif node.identity is not None and self.controller is not None and self.controller.group(group) is None:
             reasons.append(f"store group {group} was removed from the cluster: stop this store")
-        elif reason := node.aside or _role_reason(node):
+        elif reason := node.withdrawn or _role_reason(node):
             reasons.append(reason)
         if node is not None and node.disk.full and not node.failed.done():
             reasons.append("the disk is full: nothing is written until it has room (store.disk_reserve_bytes)")

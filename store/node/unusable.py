@@ -92,7 +92,7 @@ def held_by(files: Files, data_dir: Path, group: int) -> LogOffset:
     What its floor, its views and the sound frames of its newest file tell, whichever is more. Raises OSError.
     """
     origin, held = origin_of(group), read_floor(files, data_dir / FLOOR_FILE)
-    if not ViewsHealth(data_dir).is_deadly and (marks := read_marks(data_dir / "views")) is not None:
+    if not ViewsHealth(data_dir).may_crash and (marks := read_marks(data_dir / "views")) is not None:
         held = max(held, marks.dispatched)
     directory = data_dir / "log"
     if directory.is_dir() and any(segment_start(name) is not None for name in files.names(directory)):

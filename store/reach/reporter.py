@@ -53,17 +53,17 @@ class Reporter:
 
     async def run(self) -> None:
         """Looks and tells. Never returns."""
-        telling = asyncio.create_task(self._tell(), name="reports to the controllers")
+        reporting = asyncio.create_task(self._report_all(), name="reports to the controllers")
         try:
             while True:
                 self._look()
-                if telling.done():
-                    telling.result()
+                if reporting.done():
+                    reporting.result()
                 await asyncio.sleep(LOOK_S)
         finally:
-            telling.cancel()
+            reporting.cancel()
             closing = (reach.close() for reach in self._reaches.values())
-            await asyncio.gather(telling, *closing, return_exceptions=True)
+            await asyncio.gather(reporting, *closing, return_exceptions=True)
 
     def complaints(self) -> list[Complaint]:
         """The complaints of this moment, those about the longest silence first."""
@@ -95,7 +95,7 @@ class Reporter:
     def _probe_of(self, number: int) -> Callable[[str], Awaitable[bool]]:
         return lambda address: answers(address, number, cluster=self._controller.cluster, credentials=self._credentials)
 
-    async def _tell(self) -> None:
+    async def _report_all(self) -> None:
         while True:
             self._sooner.clear()
             report = Report(proxy=self._name, complaints=tuple(self.complaints()))

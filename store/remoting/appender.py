@@ -234,7 +234,7 @@ class Appender:
         Its caller is told that the outcome is unknown; the frame goes on, as what its producer sends later is behind
         it. What was refused is sent again when all that was sent is answered, so that waits for it too.
         """
-        self._tell_sent()
+        self._expire_sent()
         limit = self._now_s() - self._budget_s
         held, self._held = self._held, []
         for pending in held:
@@ -245,19 +245,19 @@ class Appender:
         if held and not self._held:
             self._wake()
 
-    def _tell_sent(self) -> None:
+    def _expire_sent(self) -> None:
         """Ends the waiting for what was first sent longer ago than `budget_s`."""
         limit = self._now_s() - self._budget_s
         late = []
         for pending in self.sent.values():
             if pending.sent_s > limit:
                 break  # the later ones were first sent later, but for what is sent again, which is in front
-            if pending.done is not _told:
+            if pending.done is not _ignored:
                 late.append(pending)
         for pending in late:
             unknown = AppendOutcomeUnknown(f"written, and not confirmed by enough replicas within {self._budget_s:g} s")
-            done, pending.done = pending.done, _told
-            self._tell(done, unknown)
+            done, pending.done = pending.done, _ignored
+            self._call_back(done, unknown)
 
     def refuse(self, why: StoreError) -> None:
         """Takes nothing any more."""
@@ -289,14 +289,14 @@ class Appender:
         self.pending_bytes -= pending.size
         if isinstance(outcome, StoreError) and pending.perhaps and not isinstance(outcome, AppendOutcomeUnknown):
             outcome = AppendOutcomeUnknown(f"perhaps stored before the connection broke; then: {outcome}")
-        self._tell(pending.done, outcome)
+        self._call_back(pending.done, outcome)
 
-    def _tell(self, done: OnAppended, outcome: Appended | StoreError) -> None:
+    def _call_back(self, done: OnAppended, outcome: Appended | StoreError) -> None:
         try:
             done(outcome)
         except Exception:
             logger.exception("an append's callback has failed")
 
 
-def _told(_outcome: Appended | StoreError) -> None:
+def _ignored(_outcome: Appended | StoreError) -> None:
     """Takes the outcome of a frame whose caller does not wait any more."""

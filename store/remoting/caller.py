@@ -138,7 +138,7 @@ class Caller:
         self._wake()
         return pending
 
-    def tell(self, method: str, arguments: Arguments) -> None:
+    def notify(self, method: str, arguments: Arguments) -> None:
         """Calls a method that is not answered; nothing happens when its session is over."""
         if self._closed is None and self._down_since is None:
             self._waiting.append(_Pending(0, method, _encoded(arguments), SESSION, nothing, self._loop.create_future()))
@@ -147,7 +147,7 @@ class Caller:
     def _abandon(self, pending: _Pending) -> None:
         if self.sent.get(pending.number) is pending:
             if pending.mode not in {ONCE, HELD}:  # what changes something is done all the same
-                self.tell("cancel", Cancel((pending.number,)))
+                self.notify("cancel", Cancel((pending.number,)))
         elif pending in self._waiting:
             self._waiting.remove(pending)
 

@@ -21,7 +21,7 @@ from store.remoting.appender import PENDING_BYTES_MAX
 from store.remoting.connection import BUDGET_S, Connection, Resolve
 from store.remoting.core import Remote
 from store.remoting.groups import RemoteGroups
-from store.remoting.held import Held
+from store.remoting.held import HeldLeases
 from store.remoting.keys import RemoteKeys
 from store.remoting.leases import RemoteLeases
 from store.remoting.log import RemoteLog
@@ -57,7 +57,7 @@ class RemoteStore:
         cluster: Callable[[], str] = str,
     ) -> None:
         """Begins to connect; the event loop has to be running."""
-        held = Held()
+        held = HeldLeases()
         self.connection = Connection(
             group,
             resolve,

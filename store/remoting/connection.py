@@ -15,7 +15,7 @@ from store.remoting.appender import Appender
 from store.remoting.caller import Caller, nothing
 from store.remoting.node_streams import NodeStreams
 from store.rpc import arguments, calls
-from store.rpc.calls import Greeting
+from store.rpc.calls import SessionGreeting
 from store.rpc.frames import FramesKept, decode_acks, parse_tailed
 from store.rpc.table import SESSION
 
@@ -82,7 +82,7 @@ class Connection:
         self.sessions = 0  # how many there were: what belongs to one ends with it
         self.confirmed = origin_of(group)
         self.timers = TimersHeld(0, 0)
-        self.admission: calls.Admission | None = None  # None: never connected
+        self.admission: calls.TimerAdmission | None = None  # None: never connected
         self.target: str | None = None  # of the connection, or of the newest attempt
         self.up = asyncio.Event()  # connected
         self._streams: NodeStreams | None = None  # while it stands
@@ -175,7 +175,7 @@ class Connection:
         """A queue is deleted."""
         self._lent_from.pop(queue, None)
 
-    def _awaken(self, queues: Sequence[QueueNumber]) -> None:
+    def _notify_queues(self, queues: Sequence[QueueNumber]) -> None:
         for listener in list(self._queue_listeners.values()) if queues else ():
             try:
                 listener(queues)
@@ -263,7 +263,7 @@ class Connection:
                 raise self._left from None  # the reason why the connection was given up, whatever broke then
             raise
 
-    def _greet(self, greeting: Greeting) -> None:
+    def _greet(self, greeting: SessionGreeting) -> None:
         """A session begins."""
         if self.sessions and greeting.confirmed < self.confirmed:
             if not self._reading:  # a replica may be a little behind another one
@@ -287,14 +287,14 @@ class Connection:
         self.appender.connected()
         self.caller.connected()
         if self.sessions > 1:
-            self._awaken(list(self._lent_from))  # what nobody could tell meanwhile
+            self._notify_queues(list(self._lent_from))  # what nobody could tell meanwhile
 
     def _lose(self) -> None:
         """The session is over."""
         self.up.clear()
         self.appender.lost()
         self.caller.lost()
-        self._awaken(self._session_lost())
+        self._notify_queues(self._session_lost())
 
     def _give_up(self, why: StoreError) -> None:
         if self._left is None:
@@ -310,7 +310,7 @@ class Connection:
             leave = self.caller.answered(message.answers)
             if message.news is not None:
                 self.timers = message.news.timers or self.timers
-                self._awaken([QueueNumber(queue) for queue in message.news.queues])
+                self._notify_queues([QueueNumber(queue) for queue in message.news.queues])
                 if message.news.leave is not None:
                     gone = f"{streams.target} is about to be the master of store group {self._group} no more"
                     leave = leave or NotMaster(gone, message.news.leave or None)

@@ -9,7 +9,7 @@ import msgspec
 from store.base.errors import StoreClosed, StoreUnreachable
 from store.format.frame import LogOffset
 from store.remoting.connection import Connection
-from store.remoting.held import Held
+from store.remoting.held import HeldLeases
 from store.rpc.arguments import Arguments
 from store.rpc.table import CALLS
 
@@ -24,7 +24,7 @@ def decoder(kind: Any) -> Callable[[Any], Any]:
 class Remote:
     """The state that the subjects of a store over the network share. Belongs to the thread of the event loop."""
 
-    def __init__(self, group: int, connection: Connection, held: Held, *, budget_s: float) -> None:
+    def __init__(self, group: int, connection: Connection, held: HeldLeases, *, budget_s: float) -> None:
         self.loop = asyncio.get_running_loop()
         self.group = group
         self.budget_s = budget_s
@@ -44,9 +44,9 @@ class Remote:
         """See `Caller.call`; how it is retried is in the table of calls."""
         return self.connection.caller.call(method, arguments, decode, CALLS[method].mode, orphaned=orphaned)
 
-    def tell(self, method: str, arguments: Arguments) -> None:
-        """See `Caller.tell`."""
-        self.connection.caller.tell(method, arguments)
+    def notify(self, method: str, arguments: Arguments) -> None:
+        """See `Caller.notify`."""
+        self.connection.caller.notify(method, arguments)
 
     def check_open(self) -> None:
         """Raises `StoreClosed`."""

@@ -19,7 +19,7 @@ class _Holding:
     timed: bool = False  # some end by themselves
 
 
-class Held:
+class HeldLeases:
     """Leases by owner, and takes under way. As large as what is held."""
 
     def __init__(self) -> None:

@@ -84,7 +84,7 @@ class RemoteKeys(KeyCalls):
 
     def release(self, revision: int) -> None:
         """See `KeyCalls.release`."""
-        self._remote.tell("kv_release", arguments.KvRelease(revision))
+        self._remote.notify("kv_release", arguments.KvRelease(revision))
 
     def watch(
         self, start: str = "", end: str | None = None, *, namespace: str = "", from_revision: int | None = None
@@ -116,7 +116,7 @@ class RemoteKeys(KeyCalls):
             except SessionLost:
                 continue  # on another connection, from where it was
             finally:
-                self._remote.tell("kv_unwatch", arguments.KvWatched(watching.number))
+                self._remote.notify("kv_unwatch", arguments.KvWatched(watching.number))
 
 
 def _guards(expected_revision: int | None) -> bool:

@@ -125,7 +125,7 @@ class RemoteLeases(LeaseCalls):
         """See `LeaseCalls.requeue`. What was lost with a connection was given back by that."""
         ranges, _ = self._remote.held.drop(owner, queue, group, offsets)
         if ranges:
-            self._remote.tell("requeue", arguments.Requeue(queue, owner, tuple(ranges), delivered, delay_ms, group))
+            self._remote.notify("requeue", arguments.Requeue(queue, owner, tuple(ranges), delivered, delay_ms, group))
 
     async def extend(
         self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, invisible_ms: int, group: str = ""
@@ -141,7 +141,7 @@ class RemoteLeases(LeaseCalls):
     def release(self, owner: int) -> Sequence[QueueNumber]:
         """See `LeaseCalls.release`."""
         if self._remote.held.has_taken(owner):
-            self._remote.tell("release", arguments.Release(owner))
+            self._remote.notify("release", arguments.Release(owner))
         return self._remote.held.release(owner)
 
 

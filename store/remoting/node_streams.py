@@ -11,7 +11,7 @@ from store.base.errors import RemoteFailure, StoreError
 from store.base.streams import Stream
 from store.format.frame import LogOffset
 from store.rpc import arguments, calls
-from store.rpc.calls import VALUE, Greeting
+from store.rpc.calls import VALUE, SessionGreeting
 from store.rpc.paths import APPEND, CALLS, TAIL, TailRequest, path
 from store.rpc.wire import ERRORS, BadAnswer, encode, revive
 
@@ -24,7 +24,7 @@ class NodeStreams:
     def __init__(self, target: str, channel: Any) -> None:
         self.target = target
         self.heard_s = asyncio.get_running_loop().time()  # when something came last
-        self.greeting: Greeting
+        self.greeting: SessionGreeting
         self._channel = channel
         self.session = self._stream(channel.stream_stream(path(CALLS))())
         self._appends: Stream | None = None
@@ -65,7 +65,7 @@ class NodeStreams:
         self.heard_s = asyncio.get_running_loop().time()
 
 
-def _greeting(message: bytes) -> Greeting:
+def _greeting(message: bytes) -> SessionGreeting:
     answers = calls.decode_answers(message).answers
     if len(answers) != 1 or answers[0].number != _HELLO:
         raise BadAnswer("a session got no greeting")
@@ -73,6 +73,6 @@ def _greeting(message: bytes) -> Greeting:
         error = revive(answers[0].body)
         raise error if isinstance(error, StoreError) else RemoteFailure(f"not greeted: {error}")
     try:
-        return msgspec.msgpack.decode(answers[0].body, type=Greeting)
+        return msgspec.msgpack.decode(answers[0].body, type=SessionGreeting)
     except msgspec.MsgspecError as error:
         raise BadAnswer(f"greeting: {error}") from error

@@ -88,7 +88,7 @@ class RemoteReader:
         """Closes the connection; fetches under way end with an error."""
         self._channel.close()
 
-    def _after(self, error: Any, patience: "_Patience") -> None:
+    def _after(self, error: Any, patience: "_RetryLimit") -> None:
         """Waits before a repetition, and turns to the next target. Raises what is final."""
         patience.wait_after(error)
         if len(self._targets) > 1:
@@ -128,7 +128,7 @@ class RemoteReader:
         """
         if end is None:
             end = self.bounds([queue])[queue].next
-        patience = _Patience(self.target, self._retry_s)
+        patience = _RetryLimit(self.target, self._retry_s)
         while start < end:
             call = self._stream(wire.encode(wire.FetchRequest(queue, start, end, self._chunk_bytes)))
             try:
@@ -156,7 +156,7 @@ class RemoteReader:
 
     def _call(self, method: str, request: bytes, kind: Callable[..., AnswerT]) -> AnswerT:
         """One unary call, repeated while that makes sense."""
-        patience = _Patience(self.target, self._retry_s)
+        patience = _RetryLimit(self.target, self._retry_s)
         while True:
             try:
                 answer = self._unary[method](request, timeout=CALL_S)
@@ -170,7 +170,7 @@ class RemoteReader:
             return value
 
 
-class _Patience:
+class _RetryLimit:
     """The limits of a reader's retries: the back-off doubles, and the time since the last success is bounded."""
 
     def __init__(self, target: str, retry_s: float) -> None:

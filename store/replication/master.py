@@ -9,7 +9,7 @@ Whoever was master of an epoch before a restart is not any more: it asks the con
             trimmed                 retention has deleted its front
             damaged                 its own log has damage, or none any more
             tick                    the time, every 50 ms or so
-            set_altered, set_refused, controller_heard, configure, fenced
+            set_altered, set_refused, controller_contacted, configure, fenced
                                     from the controller
             ask_round, hand_over    from whoever wants it
     out     confirmed               readers see, and views follow, up to here
@@ -105,7 +105,7 @@ class Master:
         self._round = 0
         self._round_told = False
         self._damaged = False  # its own log
-        self.heir: int | None = None  # to whom it is about to hand over
+        self.successor: int | None = None  # to whom it is about to hand over
         self._target_ms = NEVER_MS
         self._out: list[tuple[int, FromMaster]] = []
         self.peers: dict[int, Peer] = {}
@@ -144,8 +144,8 @@ class Master:
         """Returns why an append is not taken now; None: it is. Nothing that is refused is stored."""
         if self.ended is not None:
             return NotMaster(f"store group {self.group} is at epoch {self.ended}, this is the master of {self.epoch}")
-        if self.heir is not None:
-            return SwitchingOver(self.heir)
+        if self.successor is not None:
+            return SwitchingOver(self.successor)
         for members in self._set.both():
             live = sum(self._behind_ms(member) <= self._pace.stall_ms for member in members)
             need = max(needed(len(members), self._acknowledge, self._min_in_sync), self.least)
@@ -202,7 +202,7 @@ class Master:
                 peer.stream = None
 
     def damaged(self, damaged: bool) -> None:
-        """This replica's log has damage for which it would stand aside, or has none any more."""
+        """Notes whether this replica's log has damage that excludes it from the set."""
         self._damaged = damaged
 
     # ---- the replicas
@@ -282,11 +282,11 @@ class Master:
         if self.ended is None:
             for peer in self.peers.values():
                 if peer.stream is not None and peer.stream.ready:
-                    self._tell(peer, peer.stream)
+                    self._send_confirmed(peer, peer.stream)
         out, self._out = self._out, []
         return out
 
-    def _tell(self, peer: Peer, stream: Stream) -> None:
+    def _send_confirmed(self, peer: Peer, stream: Stream) -> None:
         """Tells a replica what is confirmed: with data where there are some; alone when it is quiet, or time is up."""
         idle = stream.sent == self.end == peer.acked and self._now_ms - stream.sent_ms >= self._pace.quiet_ms
         due = self._now_ms - stream.told_ms >= self._pace.heartbeat_ms
@@ -361,8 +361,8 @@ class Master:
         for peer in self.peers.values():
             if peer.stream is not None and self._now_ms - peer.stream.heard_ms > self._pace.silent_ms:
                 peer.stream = None
-        if self.heir is not None and self._now_ms - self._target_ms > self._pace.drain_ms:
-            self.heir = None
+        if self.successor is not None and self._now_ms - self._target_ms > self._pace.drain_ms:
+            self.successor = None
         self._consider()
         self._advance()
 
@@ -373,7 +373,7 @@ class Master:
             return None
         return AlterSet(self.group, self.replica, self.epoch, self._set.epoch, members)
 
-    def controller_heard(self, *, now_ms: int) -> None:
+    def controller_contacted(self, *, now_ms: int) -> None:
         """The controller has answered something, with a majority behind it."""
         self._now_ms = max(now_ms, self._now_ms)
         self._set.heard(now_ms=self._now_ms)
@@ -399,7 +399,7 @@ class Master:
         """There is a newer epoch, or one is being elected: nothing more is confirmed, sent or taken."""
         if epoch > self.epoch:
             self.ended = max(epoch, self.ended or 0)
-            self.heir = None
+            self.successor = None
 
     # ---- switching over
 
@@ -414,13 +414,13 @@ class Master:
             raise CannotSwitchOver(f"replica {target} is not in sync")
         if peer.damaged:
             raise CannotSwitchOver(f"the log of replica {target} is damaged, and not repaired yet")
-        if self.ended is not None or self.heir not in {None, target}:
+        if self.ended is not None or self.successor not in {None, target}:
             raise CannotSwitchOver("this master is handing over already")
-        self.heir, self._target_ms = target, self._now_ms
+        self.successor, self._target_ms = target, self._now_ms
 
     def call_off(self) -> None:
         """Hands over to nobody: appends are taken again. An election that was asked for may happen all the same."""
-        self.heir = None
+        self.successor = None
 
     @property
     def handover(self) -> int | None:
@@ -428,7 +428,7 @@ class Master:
 
         It is ready when everything is acknowledged and the replica has all of it.
         """
-        target = self.heir
+        target = self.successor
         if target is None or self._set.pending is not None or target not in self._set.members:
             return None
         peer = self.peers[target]

@@ -109,7 +109,7 @@ class Confirmed(msgspec.Struct, frozen=True, array_like=True, tag=4, kw_only=Tru
 class Ack(msgspec.Struct, frozen=True, array_like=True, tag=5, kw_only=True):
     """The offset up to which the replica has the log on disk, and the newest `round` that it was asked.
 
-    `damaged`: its log has damage in front of `flushed` that is not repaired yet, so it stands aside.
+    `damaged`: its log has damage in front of `flushed` that is not repaired yet, so it leaves the set.
     """
 
     session: Number

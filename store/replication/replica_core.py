@@ -248,7 +248,7 @@ class ReplicaCore:
             self._ack()
 
     def damaged(self, damaged: bool) -> None:
-        """The log has damage for which this replica stands aside, or has none any more; the master is told at once."""
+        """Notes whether the log has damage that excludes this replica from the set, and tells the master at once."""
         if damaged != self._damaged:
             self._damaged = damaged
             self._ack()

@@ -53,8 +53,8 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     body: Raw
 
 
-class News(msgspec.Struct, frozen=True, array_like=True):
-    """News that the client did not ask for: queues with something to lend, and what timers hold.
+class Notice(msgspec.Struct, frozen=True, array_like=True):
+    """A notice without a request: queues with messages to lend, and what timers hold.
 
     The queues are those of `QueueCalls.watch`. With `leave` the node is about to serve nothing any more: the
     client makes no more calls and, once it has all answers, goes to the master at that address if it is known.
@@ -70,7 +70,7 @@ class Answers(msgspec.Struct, frozen=True, array_like=True):
 
     confirmed: Offset
     answers: list[Answer]
-    news: News | None = None
+    news: Notice | None = None
 
 
 _decode_calls: Callable[[bytes], list[Call]] = msgspec.msgpack.Decoder(
@@ -98,7 +98,7 @@ def decode_answers(message: bytes) -> Answers:
 # ---- values that have a shape of their own here
 
 
-class Admission(NamedTuple):
+class TimerAdmission(NamedTuple):
     """The limits by which `TimerCalls.admit` decides: of all that is pending, of time ahead, of one timer."""
 
     timers: int
@@ -107,11 +107,11 @@ class Admission(NamedTuple):
     timer_bytes: int
 
 
-class Greeting(msgspec.Struct, frozen=True, array_like=True):
+class SessionGreeting(msgspec.Struct, frozen=True, array_like=True):
     """The answer to `Hello`."""
 
     group: int
     confirmed: Offset
     master: bool
     timers: TimersHeld
-    admission: Admission
+    admission: TimerAdmission

@@ -16,7 +16,7 @@ from store.rpc.budget import Share
 from store.rpc.calls import encode
 from store.rpc.table import CALLS, Kind, Row, Shape
 from store.serving.method import VALUE_BYTES, Method, Run
-from store.serving.session import Session
+from store.serving.session import ServingSession
 
 OFFSETS_COUNT_MAX = 1 << 20  # named by one call
 
@@ -43,7 +43,7 @@ def _plain(row: Row) -> Run:
     shape, reads = Shape(row), row.reads
     ask, unpack = shape.ask, shape.unpack
 
-    async def run(session: Session, asked: Any, _number: int, share: Share) -> bytes:
+    async def run(session: ServingSession, asked: Any, _number: int, share: Share) -> bytes:
         if reads:
             await share.acquire(VALUE_BYTES)
         given, named = unpack(asked)
@@ -57,7 +57,7 @@ def _owned(row: Row) -> Run:
     shape = Shape(row)
     ask, unpack = shape.ask, shape.unpack
 
-    async def run(session: Session, asked: Any, _number: int, _share: Share) -> bytes:
+    async def run(session: ServingSession, asked: Any, _number: int, _share: Share) -> bytes:
         (queue, owner, offsets, *given), named = unpack(asked)
         return encode(await ask(session.store)(queue, session.owner(owner), _offsets(offsets), *given, **named))
 
@@ -69,27 +69,27 @@ def _handled(row: Row) -> Run:
     shape = Shape(row)
     ask, unpack = shape.ask, shape.unpack
 
-    async def run(session: Session, asked: Any, _number: int, _share: Share) -> bytes:
+    async def run(session: ServingSession, asked: Any, _number: int, _share: Share) -> bytes:
         given, named = unpack(asked)
         return _errors(await ask(session.store)(*given, **named))
 
     return run
 
 
-async def _ping(_session: Session, _asked: arguments.Ping, _number: int, _share: Share) -> bytes:
+async def _ping(_session: ServingSession, _asked: arguments.Ping, _number: int, _share: Share) -> bytes:
     return encode(None)
 
 
-async def _read(session: Session, asked: arguments.Read, _number: int, share: Share) -> bytes:
+async def _read(session: ServingSession, asked: arguments.Read, _number: int, share: Share) -> bytes:
     await share.acquire(VALUE_BYTES)
     return encode(await session.store.log.read(Position(LogOffset(asked.frame), asked.row)))
 
 
-async def _queue_configs(session: Session, asked: arguments.QueueConfigs, _number: int, _share: Share) -> bytes:
+async def _queue_configs(session: ServingSession, asked: arguments.QueueConfigs, _number: int, _share: Share) -> bytes:
     return encode([session.store.queues.config(QueueNumber(queue)) for queue in asked.queues])
 
 
-async def _requeue(session: Session, asked: arguments.Requeue, _number: int, _share: Share) -> bytes:
+async def _requeue(session: ServingSession, asked: arguments.Requeue, _number: int, _share: Share) -> bytes:
     """Gives back messages, which other sessions may wait for."""
     queue, owner = QueueNumber(asked.queue), session.owner(asked.owner)
     session.store.leases.requeue(
@@ -104,7 +104,7 @@ async def _requeue(session: Session, asked: arguments.Requeue, _number: int, _sh
     return encode(None)
 
 
-async def _commit(session: Session, asked: arguments.Commit, _number: int, _share: Share) -> bytes:
+async def _commit(session: ServingSession, asked: arguments.Commit, _number: int, _share: Share) -> bytes:
     settled = [(QueueNumber(queue), _offsets(ranges)) for queue, ranges in asked.settled]
     await session.store.leases.commit(session.owner(asked.owner), settled, asked.rows, asked.payload)
     return encode(None)

@@ -27,13 +27,13 @@ from store.base.streams import Silence, until_one_ends
 from store.format.frame import Frame, LogOffset, Position
 from store.rpc import wire
 from store.rpc.budget import Budget
-from store.rpc.calls import Admission
+from store.rpc.calls import TimerAdmission
 from store.rpc.frames import encode_tailed
 from store.rpc.paths import APPEND, CALLS, TAIL, TailRequest
 from store.serving.intake import PENDING_BYTES, Intake
 from store.serving.methods import METHODS
 from store.serving.queue_waiters import QueueWaiters
-from store.serving.session import Session, Terms
+from store.serving.session import ServingSession, ServingTerms
 from store.timers.timers import TIMER_BYTES_MAX, TimerLimits
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ GRACE_S = 0.5  # that appends under way may take when the node stands down
 FIRST_OWNER = 1 << 48  # owners of leases that sessions name; those of the node's own process are smaller
 
 
-class _Pulse:
+class _GrowthSignal:
     """Wakes all streams when the log has grown."""
 
     def __init__(self) -> None:
@@ -72,14 +72,14 @@ class _Pulse:
 class _Term:
     """One role of a node, from `serve` to `stand_down`."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: ServingTerms) -> None:
         self.terms = terms
-        self.pulse = _Pulse()
+        self.pulse = _GrowthSignal()
         self.waiters = QueueWaiters()
         self.over: asyncio.Future[NotMaster] = asyncio.get_running_loop().create_future()
         self.refusal: NotMaster | None = None  # set first: nothing more is begun
         self.intakes: set[Intake] = set()
-        self.sessions: set[Session] = set()
+        self.sessions: set[ServingSession] = set()
         self.unlisten = terms.store.log.tail(self._grown)
 
     def _grown(self, frames: Sequence[Frame]) -> None:
@@ -131,9 +131,9 @@ class NodeService:
         """
         assert self._term is None, "a role ends before the next one begins"
         limits = timers or TimerLimits()
-        admission = Admission(limits.timers, limits.size_bytes, limits.horizon_ms, TIMER_BYTES_MAX)
+        admission = TimerAdmission(limits.timers, limits.size_bytes, limits.horizon_ms, TIMER_BYTES_MAX)
         self._hint = hint
-        self._term = _Term(Terms(store, master, hint, admission, self.cluster))
+        self._term = _Term(ServingTerms(store, master, hint, admission, self.cluster))
 
     async def stand_down(self, hint: str | None = None, *, grace_s: float = GRACE_S) -> None:
         """Serves nothing any more; `hint` is the address of the new master. Returns when all sessions are over.
@@ -199,7 +199,7 @@ class NodeService:
 
     async def _calls(self, _requests: object, context: Any) -> None:
         async with self._stream(CALLS, context) as term:
-            session = Session(term.terms, self._owners, METHODS, term.waiters)
+            session = ServingSession(term.terms, self._owners, METHODS, term.waiters)
             silence, grown = Silence(SILENCE_S), asyncio.Event()
             term.sessions.add(session)
             try:
@@ -207,7 +207,7 @@ class NodeService:
                     await _while_serving(
                         term.over,
                         _read(context, session.received, silence),
-                        _say(context, session),
+                        _send_messages(context, session),
                         _send_confirmed(session, grown),
                         _check_silence(silence),
                     )
@@ -262,7 +262,7 @@ async def _read(context: Any, received: Callable[[bytes], None], silence: Silenc
             first = False
 
 
-async def _say(context: Any, session: Session) -> None:
+async def _send_messages(context: Any, session: ServingSession) -> None:
     while True:
         await session.news.wait()
         while (taken := session.take_message()) is not None:
@@ -274,7 +274,7 @@ async def _say(context: Any, session: Session) -> None:
         session.news.clear()  # behind the last: until then it is busy
 
 
-async def _send_confirmed(session: Session, grown: asyncio.Event) -> None:
+async def _send_confirmed(session: ServingSession, grown: asyncio.Event) -> None:
     """Sends the confirmed offset at intervals: every answer carries it too, so it is not worth a message per commit."""
     while True:
         await grown.wait()

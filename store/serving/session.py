@@ -22,7 +22,7 @@ from store.format.frame import LogOffset, Position, QueueNumber, QueueOffset
 from store.format.queue_config import QueueConfig
 from store.rpc import arguments, calls, wire
 from store.rpc.budget import Budget, Share
-from store.rpc.calls import ERROR, VALUE, Admission, Answer, Answers, Greeting, News, encode
+from store.rpc.calls import ERROR, VALUE, Answer, Answers, Notice, SessionGreeting, TimerAdmission, encode
 from store.rpc.frames import FramesSent
 from store.serving.method import VALUE_BYTES, Method
 from store.serving.queue_waiters import QueueWaiters
@@ -39,13 +39,13 @@ MESSAGE_BYTES = 1 << 20  # a message of answers is sent when it has so many
 _VOID = encode(None)
 
 
-class Terms(NamedTuple):
+class ServingTerms(NamedTuple):
     """The terms of a node's service: its store, whether it is the group's master, its timer limits, and its cluster."""
 
     store: StoreClient
     master: bool
     hint: str | None  # who is the master, if another is and it is known
-    admission: Admission
+    admission: TimerAdmission
     cluster: str = ""
 
 
@@ -69,12 +69,12 @@ class _Watch:
         await self.changes.aclose()
 
 
-class Session:
+class ServingSession:
     """One client's calls on a store. Belongs to the thread of the event loop."""
 
     def __init__(
         self,
-        terms: Terms,
+        terms: ServingTerms,
         owners: Iterator[int],
         methods: Mapping[str, Method],
         waiters: QueueWaiters | None = None,
@@ -203,7 +203,7 @@ class Session:
         sent, self._outgoing = self._outgoing[:taken], self._outgoing[taken:]
         news = None
         if self._awakened or not said:
-            news = News(tuple(self._awakened), held, self._leave)
+            news = Notice(tuple(self._awakened), held, self._leave)
             self._awakened, self._leave = {}, None
         self._confirmed_sent, self._timers_sent = confirmed, held
         shares = [share for _, share in sent if share is not None]
@@ -246,7 +246,7 @@ class Session:
             raise self._not_master()
         self._greeted = True
         held = self._timers_sent = store.timers.held if terms.master else TimersHeld(0, 0)
-        return encode(Greeting(store.group, store.log.confirmed, terms.master, held, terms.admission))
+        return encode(SessionGreeting(store.group, store.log.confirmed, terms.master, held, terms.admission))
 
     async def cancel(self, asked: arguments.Cancel) -> bytes:
         """Lets go of some calls."""

@@ -135,9 +135,9 @@ class Views:
         why, health = self.health.condemned, self.health
         if self._rebuildable:
             logger.error("the views are set aside, and made anew from the log: %s", why)
-            set_aside(self.path, readable=not health.is_deadly)
+            set_aside(self.path, readable=not health.may_crash)
             health.renewed()
-        elif health.is_deadly:
+        elif health.may_crash:
             raise NotRebuildable(
                 f"{self.path} is not opened any more: {why}; the log does not have all of what it is made from. "
                 f"Put a copy in its place, or remove {self.path.with_name('views.watch')} to try again"

@@ -124,7 +124,7 @@ class Table:
             before = self._walked_new
             self._walked_new = (before[0] + count, before[1] + total)
 
-    def hurt(self, key: bytes, held: bytes, found_by: str = "read") -> ViewsDamaged:
+    def note_damage(self, key: bytes, held: bytes, found_by: str = "read") -> ViewsDamaged:
         """An entry is not what was written: what to raise. Where that may be its key, nothing of the table is served.
 
         Another key than the one that was written is not found by whoever looks for that.
@@ -180,7 +180,7 @@ class _Cursor:
             return b""
         table = self._table
         if len(held) < CRC_BYTES or extend(table.salt, key + held) != RESIDUE:
-            raise table.hurt(key, held)
+            raise table.note_damage(key, held)
         data: bytes = held[:-CRC_BYTES]
         return data
 
@@ -190,7 +190,7 @@ class _Cursor:
         for key, held in self._cursor:
             data = unseal(table.salt, key, held)
             if data is None:
-                raise table.hurt(key, held)
+                raise table.note_damage(key, held)
             yield key, data
 
     def each_key(self) -> Iterator[bytes]:
@@ -279,7 +279,7 @@ class ReadTxn:
         if held is None:
             return None
         if len(held) < CRC_BYTES or extend(db.salt, key + held) != RESIDUE:
-            raise db.hurt(key, held)
+            raise db.note_damage(key, held)
         data: bytes = held[:-CRC_BYTES]
         return data
 
@@ -316,7 +316,7 @@ class WriteTxn(ReadTxn):
             return None
         data = unseal(db.salt, key, held)
         if data is None:
-            raise db.hurt(key, held)
+            raise db.note_damage(key, held)
         return data
 
     def cursor(self, *, db: Table) -> _WriteCursor:
@@ -354,7 +354,7 @@ class WriteTxn(ReadTxn):
             return None
         data = unseal(db.salt, key, held)
         if data is None:
-            raise db.hurt(key, held)
+            raise db.note_damage(key, held)
         db.changed(key, -1, -crc_of(held))
         return data
 

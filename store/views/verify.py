@@ -72,7 +72,7 @@ class Walk:
         try:
             for key, held in txn.held(table, at):
                 if extend(salt, key + held) != RESIDUE:
-                    table.hurt(key, held, "verification")
+                    table.note_damage(key, held, "verification")
                 count, total, at = count + 1, total + crc_of(held), key + b"\0"
                 if not count % _LOOK and over():
                     table.walked_count, table.walked_total, table.walked_to = count, total, at

@@ -7,7 +7,7 @@ import pytest
 
 from controller.api.client import ControllerError, GroupConfig, Replica
 from controller.api.commands import AddGroup, AlterSyncSet, RegisterReplica
-from controller.elections.admission import Admission
+from controller.elections.admission import ReplicaAdmission
 from controller.elections.elections import Elections
 from controller.elections.registry import Heartbeat, Registry
 from controller.metadata.groups import majority
@@ -127,7 +127,7 @@ class Cluster:
         if self.asked:
             command = self.asked.pop(self.chance.randrange(len(self.asked)))
             try:
-                Admission(self.state.groups, self.registry).check_alteration(command, self.now)
+                ReplicaAdmission(self.state.groups, self.registry).check_alteration(command, self.now)
                 self.state.apply(command)
             except ControllerError:
                 pass

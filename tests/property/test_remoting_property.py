@@ -16,7 +16,7 @@ from store.base import errors
 from store.base.errors import CorruptFrame, StoreError
 from store.format.frame import FRAME_ZSTD, ROW, Frame, LogOffset, QueueNumber, QueueOffset, UnplacedFrame
 from store.rpc import arguments, calls, frames, wire
-from store.rpc.calls import Admission, Answer, Answers, Greeting, News
+from store.rpc.calls import Answer, Answers, Notice, SessionGreeting, TimerAdmission
 from store.rpc.table import CALLS
 
 u32 = st.integers(0, (1 << 32) - 1)
@@ -82,7 +82,7 @@ def test_calls_come_back(many):
 @given(
     u63,
     st.lists(st.tuples(u63, st.integers(0, 1), st.none() | i64 | texts), max_size=8),
-    st.none() | st.builds(News, st.lists(u32).map(tuple), st.none() | st.builds(TimersHeld, u63, u63)),
+    st.none() | st.builds(Notice, st.lists(u32).map(tuple), st.none() | st.builds(TimersHeld, u63, u63)),
 )
 def test_answers_come_back(confirmed, bodies, news):
     answers = [Answer(number, kind, msgspec.Raw(calls.encode(body))) for number, kind, body in bodies]
@@ -97,8 +97,8 @@ def test_operations_come_back(operations):
 
 
 def test_a_greeting_comes_back():
-    greeting = Greeting(3, 5, True, TimersHeld(1, 2), Admission(1, 2, 3, 4))
-    assert msgspec.msgpack.decode(calls.encode(greeting), type=Greeting) == greeting
+    greeting = SessionGreeting(3, 5, True, TimersHeld(1, 2), TimerAdmission(1, 2, 3, 4))
+    assert msgspec.msgpack.decode(calls.encode(greeting), type=SessionGreeting) == greeting
 
 
 # ---- errors
@@ -254,7 +254,7 @@ def decoders():
             calls.decode_calls,
             calls.encode([(1, "kv_get", arguments.KvGet("a", "b")), (2, "x", arguments.Nothing())]),
         ),
-        "answers": (calls.decode_answers, calls.encode(Answers(5, [answer], News((1, 2), TimersHeld(1, 2))))),
+        "answers": (calls.decode_answers, calls.encode(Answers(5, [answer], Notice((1, 2), TimersHeld(1, 2))))),
         "appends": (frames.parse_appends, frames.packed_message(3, appends)),
         "acks": (
             frames.decode_acks,

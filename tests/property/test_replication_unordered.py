@@ -44,7 +44,7 @@ class Mess:
     def tick(self, ms):
         leading = self.leading
         leading.now += ms
-        leading.master.controller_heard(now_ms=leading.now)
+        leading.master.controller_contacted(now_ms=leading.now)
         leading.master.tick(now_ms=leading.now)
         for replica in self.replicas:
             replica.core.tick(now_ms=leading.now)

@@ -61,7 +61,7 @@ class Client:
         self.name = name
         self.durable = durable
         self.state = self.exchanges = b""
-        self.link: Link | None = None
+        self.link: ClientLink | None = None
         self.member = False
         self.got: Counter[bytes] = Counter()
         self.acknowledged: set[bytes] = set()  # of QoS 1: never again
@@ -91,7 +91,7 @@ class Client:
         if self.link is None:
             if not self.durable:
                 self.known.clear()
-            self.link = Link(self)
+            self.link = ClientLink(self)
             await self.link.open()
 
     async def subscribe(self, qos: int) -> None:
@@ -141,14 +141,14 @@ class Sessions:
     def __init__(self) -> None:
         self.there: set[str] = set()
 
-    def key_of(self, conn: "Link") -> str:
+    def key_of(self, conn: "ClientLink") -> str:
         return conn.session
 
     def holds(self, key: str) -> bool:
         return key in self.there
 
 
-class Link:
+class ClientLink:
     """One connection, and the shell around its adapter."""
 
     def __init__(self, client: Client) -> None:
@@ -285,7 +285,7 @@ class World:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    def wake(self, link: Link) -> None:
+    def wake(self, link: ClientLink) -> None:
         self.spawn(link.work())
 
     async def rest(self) -> None:

@@ -24,7 +24,7 @@ NAMESPACES = ("", "n", "no")
 KEYS = ("", "a", "a/1", "a/2", "b", "é")
 
 
-class Held:
+class StoredValue:
     """The model's entry under a key."""
 
     def __init__(self, value, revision, created, version, expires_at_ms):
@@ -76,7 +76,7 @@ class Machine:
     def put(self, namespace, key, value, revision, expires_at_ms):
         before = self.live(namespace, key)
         created, version = (before.created, before.version + 1) if before else (revision, 1)
-        self.spaces[namespace][key] = Held(value, revision, created, version, expires_at_ms)
+        self.spaces[namespace][key] = StoredValue(value, revision, created, version, expires_at_ms)
         self.history.append((namespace, "put", key, value, revision, expires_at_ms))
 
     def remove(self, namespace, key, kind, revision=None):
@@ -88,7 +88,7 @@ class Machine:
         space = dict(self.spaces[namespace])
         for key, value in operations:
             if value is not None:
-                space[key] = Held(value, 0, 0, 0, None)
+                space[key] = StoredValue(value, 0, 0, 0, None)
             elif self.live(namespace, key):
                 del space[key]
         before, after = self.size(self.spaces[namespace]), self.size(space)

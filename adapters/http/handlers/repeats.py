@@ -95,7 +95,7 @@ class _Template:
     `pieces` are the bytes before each of them, and which it is; the last are those behind all.
     """
 
-    __slots__ = ("_body_bytes_max", "_head_bytes_max", "_model", "_pieces", "_said", "_status", "_tail", "_who")
+    __slots__ = ("_body_bytes_max", "_head_bytes_max", "_headers", "_model", "_pieces", "_status", "_tail", "_who")
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class _Template:
         self._model = model
         self._who = who
         self._status = b"HTTP/1.1 %d %b\r\ndate: " % (response.status, reason_phrase(response.status).encode())
-        self._said = b"".join([b"\r\n%b: %b" % header for header in response.headers]) + b"\r\ncontent-length: "
+        self._headers = b"".join([b"\r\n%b: %b" % header for header in response.headers]) + b"\r\ncontent-length: "
         self._body_bytes_max = options.max_body_bytes
         self._head_bytes_max = options.max_header_bytes
 
@@ -179,7 +179,7 @@ class _Template:
     def answer(self, single: Single, place: Position, now_ms: int) -> bytes:
         """Returns the response to such a request whose message is stored at a place."""
         body = self.body(single.acknowledgement, place)
-        return b"%b%b%b%d\r\n\r\n%b" % (self._status, date_header(now_ms // 1000), self._said, len(body), body)
+        return b"%b%b%b%d\r\n\r\n%b" % (self._status, date_header(now_ms // 1000), self._headers, len(body), body)
 
     @staticmethod
     def body(id_: bytes, place: Position) -> bytes:

@@ -23,5 +23,5 @@ class SocketStreams(EventStreams):
             found = frames[index] = text_frame(to_structured(batch.message(index)))
         return found
 
-    def say_lost(self, lost: LostRange, now_ms: int) -> None:
+    def send_lost_range(self, lost: LostRange, now_ms: int) -> None:
         """Says nothing: the binding has no word for it."""

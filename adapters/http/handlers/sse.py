@@ -112,7 +112,7 @@ class EventStreams:
         """Sends what there is room for; returns how many deliveries that were, counted from the first."""
         batch = deliveries.batch
         if isinstance(batch, LostRange):
-            self.say_lost(batch, now_ms)
+            self.send_lost_range(batch, now_ms)
         by_sub, position, group = self._by_sub, batch.position, group_of(batch.frame)
         chunks: dict[EventStream, list[bytes]] = {}
         rooms: dict[EventStream, int] = {}
@@ -151,7 +151,7 @@ class EventStreams:
         event = _event(batch, index)
         return event if not elsewhere else _with_id(event, elsewhere)
 
-    def say_lost(self, lost: LostRange, now_ms: int) -> None:
+    def send_lost_range(self, lost: LostRange, now_ms: int) -> None:
         """Sends an event without an id: what the stream has had is what it had before."""
         start, end, group = Position(lost.frame, 0), Position(lost.end, 0), group_of(lost.frame)
         for stream in self._streams.values():

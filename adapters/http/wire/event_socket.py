@@ -125,7 +125,7 @@ class EventSocket:
         self._now_ms = now_ms
         if exchange == _STREAM:
             if not self._open and not self._ended:
-                self._say(response)
+                self._respond(response)
             return
         self._unanswered -= 1
         if response.status >= 400:
@@ -163,7 +163,7 @@ class EventSocket:
         if self.arriving_bytes:
             self._fail(_TRY_AGAIN, "too much arrives at this time")
 
-    def say_goodbye(self) -> None:
+    def begin_shutdown(self) -> None:
         """Takes no more events."""
         self._fail(_GOING_AWAY, "the gateway is going down")
 
@@ -218,7 +218,7 @@ class EventSocket:
         request = Request(method="POST", target=b"/events", headers=[*self._headers, _EVENT], body=body)
         self._events.append(Arrived(Exchange(self._exchanges), request))
 
-    def _say(self, response: Response) -> None:
+    def _respond(self, response: Response) -> None:
         """Answers in HTTP: there is no WebSocket."""
         lines = [b"HTTP/1.1 %d %b\r\n" % (response.status, reason_phrase(response.status).encode())]
         lines += [b"%b: %b\r\n" % header for header in response.headers]

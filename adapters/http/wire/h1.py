@@ -214,7 +214,7 @@ class Http1:
         if self._body_bytes:
             self._refuse(_Refused(problem(503, CROWDED, (b"retry-after", b"1")), linger=True))
 
-    def say_goodbye(self) -> None:
+    def begin_shutdown(self) -> None:
         """Reads no more; the last response says so."""
         self._ended = True
         self._clear()

@@ -174,7 +174,7 @@ class Http2:
             if stream.body_bytes and not (stream.arrived or stream.refused):
                 self._refuse_body(exchange, 503, CROWDED)
 
-    def say_goodbye(self) -> None:
+    def begin_shutdown(self) -> None:
         """GOAWAY: streams that are open may end, no others begin."""
         if self._leaving or self._failed:
             return

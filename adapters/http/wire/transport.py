@@ -85,7 +85,7 @@ class Transport(Protocol):
     def refuse_arriving(self) -> None:
         """Answers requests that are not all there with 503, and holds nothing of them any more."""
 
-    def say_goodbye(self) -> None:
+    def begin_shutdown(self) -> None:
         """No more requests; what is under way may end."""
 
     def tick(self, *, now_ms: int) -> Sequence[Event]:

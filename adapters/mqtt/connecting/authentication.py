@@ -18,7 +18,7 @@ DATA_BYTES_MAX = 4_096  # of one packet: no mechanism needs as much
 ROUNDS_COUNT_MAX = 8  # challenges of one exchange
 
 
-class Turn(Enum):
+class AuthTurn(Enum):
     """The side whose turn it is."""
 
     NOBODY = "no exchange is under way"
@@ -27,9 +27,9 @@ class Turn(Enum):
 
 
 # The one turn in which a client may send an AUTH with a code (3.15.2.1): 0x18 answers, 0x19 begins anew.
-_TURNS: dict[int, Turn] = {
-    ReasonCode.CONTINUE_AUTHENTICATION: Turn.CLIENT,
-    ReasonCode.REAUTHENTICATE: Turn.NOBODY,
+_TURNS: dict[int, AuthTurn] = {
+    ReasonCode.CONTINUE_AUTHENTICATION: AuthTurn.CLIENT,
+    ReasonCode.REAUTHENTICATE: AuthTurn.NOBODY,
 }
 
 
@@ -40,7 +40,7 @@ class Authentication:
 
     def __init__(self, method: str, context: ConnectionContext, *, username: str) -> None:
         self.method = method
-        self.turn = Turn.NOBODY
+        self.turn = AuthTurn.NOBODY
         self._context = context
         self._username = username
         self._challenge: Challenge | None = None  # that the client answers next
@@ -52,7 +52,7 @@ class Authentication:
         self._challenge = None
         return self._ask(data)
 
-    def hear(self, packet: Auth) -> Authenticate:
+    def receive(self, packet: Auth) -> Authenticate:
         """An AUTH of the client's: the question for the gateway.
 
         Raises `ProtocolError`: 0x82 for one of another method or out of turn (MQTT-4.12.0-3, 4.12.0-5, 4.12.1-1), 0x87
@@ -64,27 +64,27 @@ class Authentication:
         if _TURNS.get(packet.code) is not self.turn:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"AUTH with 0x{packet.code:02X} while {self.turn.value}")
         data = packet.properties.authentication_data
-        return self.begin(data) if self.turn is Turn.NOBODY else self._ask(data)
+        return self.begin(data) if self.turn is AuthTurn.NOBODY else self._ask(data)
 
     def challenge(self, challenge: Challenge) -> None:
         """Says what the gateway wants to hear. Raises `ProtocolError` (0x87) when it wants to too often."""
         self._rounds += 1
         if self._rounds > ROUNDS_COUNT_MAX:
             raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "the authentication exchange has too many steps")
-        self.turn = Turn.CLIENT
+        self.turn = AuthTurn.CLIENT
         self._challenge = challenge
-        self._say(ReasonCode.CONTINUE_AUTHENTICATION, challenge.data)
+        self._send(ReasonCode.CONTINUE_AUTHENTICATION, challenge.data)
 
     def proven(self, principal: Principal) -> None:
         """A connected client has proven again who it is: say so (3.15.2.1). Raises `ProtocolError` (0x87)."""
         if principal.device != self._context.device:
             raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "a re-authentication cannot change the user of a connection")
         self.end()
-        self._say(ReasonCode.SUCCESS, principal.final)
+        self._send(ReasonCode.SUCCESS, principal.final)
 
     def end(self) -> None:
         """Ends the exchange in progress."""
-        self.turn = Turn.NOBODY
+        self.turn = AuthTurn.NOBODY
         self._challenge = None
 
     def check_patience(self, held: bytes | bytearray) -> None:
@@ -95,7 +95,7 @@ class Authentication:
     def _ask(self, data: bytes | None) -> Authenticate:
         if data is not None and len(data) > DATA_BYTES_MAX:
             raise ProtocolError(ReasonCode.NOT_AUTHORIZED, f"at most {DATA_BYTES_MAX} bytes of authentication data")
-        self.turn = Turn.GATEWAY
+        self.turn = AuthTurn.GATEWAY
         return Authenticate(
             mechanism=self.method,
             username=self._username,
@@ -104,7 +104,7 @@ class Authentication:
             exchange=None if self._challenge is None else self._challenge.exchange,
         )
 
-    def _say(self, code: ReasonCode, data: bytes) -> None:
+    def _send(self, code: ReasonCode, data: bytes) -> None:
         said = Properties(authentication_method=self.method, authentication_data=data or None)
         if not self._context.send(Auth(code=code, properties=said)):
             raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, "the client takes no packet as large as an AUTH")

@@ -10,7 +10,7 @@ from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.codec.reason import RETURN_CODES, ReasonCode
 from adapters.mqtt.connecting.connection_context import ConnectionContext
 from adapters.mqtt.messages.limits import check_will
-from adapters.mqtt.messages.messages import Template, told, told_apart
+from adapters.mqtt.messages.messages import Template, own_client_id, with_sparkplug
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.messages.sparkplug import sparkplug_of
 from gateway.domain.bridge_path import introduced, introduction
@@ -38,7 +38,7 @@ def whole(data: bytes, options: Options) -> tuple[Frame | None, int]:
     return (frame if frame.end <= len(data) else None), frame.end
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class ConnectTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The terms that client and gateway have agreed on."""
 
     version: int
@@ -58,15 +58,15 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     gateway: str = ""  # our id, for a bridge of another gateway; "": the client is none
 
 
-def will_of(terms: Terms, context: ConnectionContext) -> port.Will | None:
+def will_of(terms: ConnectTerms, context: ConnectionContext) -> port.Will | None:
     """The will, if there is one (3.1.2.5). It may wait for its client to come back (3.1.3.2.2)."""
     will = terms.will
     if will is None:
         return None
-    client_id = told_apart(terms.client_id, context.device)
+    client_id = own_client_id(terms.client_id, context.device)
     message = _message_of(will, device=context.device, client_id=client_id, now_ms=0)
     if context.options.sparkplug and (said := sparkplug_of(will.topic)) is not None:
-        message = told(message, said, client_id=terms.client_id if context.anonymous else None)
+        message = with_sparkplug(message, said, client_id=terms.client_id if context.anonymous else None)
     return port.Will(
         message=replace(message, expires_at_ms=None),
         delay_ms=(will.properties.will_delay_s or 0) * 1_000,
@@ -99,7 +99,7 @@ def granted_expiry(asked_s: int | None, options: Options) -> int | None:
     return asked_s if most is None else min(asked_s, most)
 
 
-def agree(connect: Connect, options: Options, random: Random, gateway: str = "") -> Terms:
+def agree(connect: Connect, options: Options, random: Random, gateway: str = "") -> ConnectTerms:
     """The terms of a connection; `gateway` is our id.
 
     Raises `ProtocolError` (0x85, 0x8C, 0x90, 0x95, 0x97, 0x99, 0x9D) when there can be none.
@@ -128,7 +128,7 @@ def agree(connect: Connect, options: Options, random: Random, gateway: str = "")
     keep_alive_s, longest_s = connect.keep_alive_s, options.keep_alive_max_s
     keep_alive_ours = connect.version == 5 and bool(longest_s) and not 0 < keep_alive_s <= longest_s
     client_id = connect.client_id or f"auto-{random.getrandbits(_ASSIGNED_BITS):032x}"
-    return Terms(
+    return ConnectTerms(
         version=connect.version,
         client_id=client_id,
         assigned=assigned,
@@ -157,7 +157,7 @@ def _response_information(client_id: str, options: Options) -> str | None:
     return prefix.replace(_CLIENT_ID, client_id)
 
 
-def authentication(connect: Connect, terms: Terms) -> Authenticate:
+def authentication(connect: Connect, terms: ConnectTerms) -> Authenticate:
     """The question who this is. A client of 5.0 may send a password without a user name (3.1.2.9)."""
     if connect.username is None and connect.password is None:
         return Authenticate(mechanism="anonymous", client_id=terms.client_id)
@@ -169,7 +169,7 @@ def authentication(connect: Connect, terms: Terms) -> Authenticate:
     )
 
 
-def welcome(terms: Terms, options: Options, *, session_present: bool, final: bytes = b"") -> Connack:
+def welcome(terms: ConnectTerms, options: Options, *, session_present: bool, final: bytes = b"") -> Connack:
     """The CONNACK of a connection that is let in, with what it has to know and cannot guess.
 
     `final` is the last word of its authentication method, which is named as often as it is spoken (MQTT-4.12.0-5).

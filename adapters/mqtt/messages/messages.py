@@ -76,7 +76,7 @@ class Template(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, properties: Properties, client_id: str | None = None) -> "Template":
-        """The template of a PUBLISH's or a will's properties; `client_id` is what `told_apart` says."""
+        """The template of a PUBLISH's or a will's properties; `client_id` is what `own_client_id` says."""
         native: dict[str, Any] = {} if client_id is None else {_CLIENT_ID: client_id}
         fields: dict[str, str] = {}
         event = is_event(properties)
@@ -155,7 +155,7 @@ class Template(msgspec.Struct, frozen=True):
 NO_TEMPLATE = Template.of(NO_PROPERTIES)
 
 
-def told_apart(client_id: str, device: str) -> str | None:
+def own_client_id(client_id: str, device: str) -> str | None:
     """The client identifier that messages must carry to be known as this client's; None when their device says it."""
     return None if client_id == device else client_id
 
@@ -166,7 +166,7 @@ def bridged(template: Template, bridge: str) -> Template:
     return msgspec.structs.replace(template, native={PROTOCOL: {**native, _CLIENT_ID: "", _BRIDGE: bridge}})
 
 
-def told(message: Message, said: Sparkplug, *, client_id: str | None = None) -> Message:
+def with_sparkplug(message: Message, said: Sparkplug, *, client_id: str | None = None) -> Message:
     """A message with what its topic says of it and its publisher does not; no client of MQTT is shown that.
 
     `client_id` is that of a client without an identity: its messages speak for the topic's device.
@@ -191,7 +191,7 @@ def publisher_of(message: Message) -> str | None:
     return message.device if client_id is None else client_id
 
 
-def says_more(native: dict[str, Any]) -> bool:
+def has_visible(native: dict[str, Any]) -> bool:
     """Returns whether `native` has anything that a PUBLISH to a client of 5.0 shows."""
     return len(native) != 1 or not native.get(PROTOCOL, native).keys() <= _HIDDEN
 

@@ -8,7 +8,7 @@ from adapters.mqtt.session.aliases import Aliased, Aliases
 from adapters.mqtt.session.encoded import Encoded, Passing, size_bytes
 from adapters.mqtt.session.inflight import Inflight
 from adapters.mqtt.session.keeper import Keeper
-from adapters.mqtt.session.session_state import Place, positions
+from adapters.mqtt.session.session_state import PositionTuple, positions
 from adapters.mqtt.session.subscriptions import Plan, Subscriptions
 from gateway.domain.batch import Batch
 from gateway.port.adapter import Deliveries, Settled, SubscriptionId
@@ -25,7 +25,7 @@ def is_own(message: Message, context: ConnectionContext) -> bool:
     return publisher_of(message) == context.client_id
 
 
-class Delivery:
+class SessionDelivery:
     """Turns deliveries into output and reports their progress."""
 
     __slots__ = (
@@ -47,7 +47,7 @@ class Delivery:
         self._subscriptions = subscriptions
         self._inflight = inflight
         self.aliases: Aliases | None = None  # for a client that takes some
-        self._reported: tuple[Place, ...] = ()  # the oldest unacknowledged deliveries that the gateway knows of
+        self._reported: tuple[PositionTuple, ...] = ()  # the oldest unacknowledged deliveries that the gateway knows of
         self._starved = False  # took less than was offered
         self._settle_at_ms: int | None = None
 
@@ -149,7 +149,7 @@ class Delivery:
             return Passing(batch.messages, plan, self._context.dialect, now_ms)
         return encoded if self.aliases is None or self._inflight.resume is not None else self.aliases.over(encoded)
 
-    def _known(self, place: Place, message: Message, plan: Plan, now_ms: int) -> bool | None:
+    def _known(self, place: PositionTuple, message: Message, plan: Plan, now_ms: int) -> bool | None:
         """Deals with a place that an earlier connection of the session knew; False: it is a new one. None: no room."""
         inflight = self._inflight
         assert inflight.resume is not None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from adapters.mqtt.codec.primitives import encode_varint, read_varint
-from adapters.mqtt.messages.messages import PROTOCOL, Dialect, publish_pieces, says_more
+from adapters.mqtt.messages.messages import PROTOCOL, Dialect, has_visible, publish_pieces
 from adapters.mqtt.session.subscriptions import Plan
 from gateway.domain.batch import Batch
 from store.api.message import Message
@@ -134,7 +134,7 @@ class Encoded:
         for index, m in enumerate(self._messages):
             address, body, qos = m.address, m.body, m.qos
             if (
-                (m.native is not None and (says_more(m.native) if v5 else "cloudevents" in m.native))
+                (m.native is not None and (has_visible(m.native) if v5 else "cloudevents" in m.native))
                 or m.expires_at_ms is not None
                 or (retains and m.retain)
                 or not address.isascii()

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from adapters.mqtt.codec.reason import ReasonCode
-from adapters.mqtt.session.session_state import Exchanges, Place, SavedDelivery
+from adapters.mqtt.session.session_state import Exchanges, PositionTuple, SavedDelivery
 from gateway.domain.errors import ProtocolError
 from store.format.frame import GROUP_SHIFT, QueueOffset
 
 PACKET_ID_MAX = 65_535
 
 
-def group_of(place: Place) -> int:
+def group_of(place: PositionTuple) -> int:
     """The store group whose log a place is in: places of different logs have no order."""
     return place[0] >> GROUP_SHIFT
 
@@ -54,11 +54,11 @@ class Resume:
     def __init__(self, state: Exchanges) -> None:
         self._settled = {group_of(place): place for place in state.settled_places()}
         self._done = frozenset(state.done)
-        self._sent: dict[Place, SavedDelivery] = {
+        self._sent: dict[PositionTuple, SavedDelivery] = {
             one.place: one for one in state.sent if one.place is not None and not one.released
         }
         self.reserved = {one.packet_id: None for one in self._sent.values()}  # not free for new deliveries
-        self._last: dict[int, Place] = {}  # by log, what nothing is remembered behind
+        self._last: dict[int, PositionTuple] = {}  # by log, what nothing is remembered behind
         for place in (*self._settled.values(), *self._done, *self._sent):
             self._last[group_of(place)] = max(place, self._last.get(group_of(place), place))
 
@@ -72,7 +72,7 @@ class Resume:
         """Returns whether nothing is remembered any more."""
         return not self._last
 
-    def recall(self, place: Place) -> Recall | None:
+    def recall(self, place: PositionTuple) -> Recall | None:
         """Returns the record of a place; None when the place is new."""
         if place < self._settled.get(group_of(place), place) or place in self._done:
             return Recall(done=True)
@@ -82,7 +82,7 @@ class Resume:
         del self.reserved[found.packet_id]
         return Recall(packet_id=found.packet_id, qos=found.qos)
 
-    def overtaken(self, place: Place) -> list[SavedDelivery]:
+    def overtaken(self, place: PositionTuple) -> list[SavedDelivery]:
         """Forgets and returns the deliveries before `place`: its log did not bring them again, and will not."""
         group = group_of(place)
         gone = [one for at, one in self._sent.items() if at < place and group_of(at) == group]
@@ -96,7 +96,7 @@ class Resume:
         """The deliveries that the logs have not brought again yet."""
         return self._sent.values()
 
-    def over(self, place: Place) -> bool:
+    def over(self, place: PositionTuple) -> bool:
         """Forgets a log whose last remembered place is reached; returns whether nothing is remembered of any log."""
         last = self._last.get(group_of(place))
         if last is not None and place >= last:
@@ -131,19 +131,19 @@ class Inflight:
     def __init__(self) -> None:
         self.limit = PACKET_ID_MAX  # of `sent`, `released` and `done`, but for what an earlier connection has left
         self.durable = False  # whether `done` is kept, for a later connection
-        self.sent: dict[int, Place | None] = {}  # awaiting PUBACK or PUBREC, in the order sent
+        self.sent: dict[int, PositionTuple | None] = {}  # awaiting PUBACK or PUBREC, in the order sent
         self.exact: dict[int, None] = {}  # those of `sent` that are QoS 2
         self.released: dict[int, None] = {}  # awaiting PUBCOMP
-        self.done: dict[Place, None] = {}  # QoS 2 with a PUBREC, not before `settled`
+        self.done: dict[PositionTuple, None] = {}  # QoS 2 with a PUBREC, not before `settled`
         self.lent: dict[int, Lent] = {}  # those of `sent` that a shared subscription lends
         self.acknowledged: list[Lent] = []  # those that are to be settled
         self._kept: dict[int, Kept] = {}  # those of `sent` that the log will not bring again, in a durable session
         self.kept_bytes = 0  # of those
         self.unsaved = False  # one of those was acknowledged that has been saved as sent
         self.again: dict[int, SavedDelivery] = {}  # retained messages that an earlier connection has sent in vain
-        self.taken: dict[int, Place] = {}  # by log, behind the last delivery taken
+        self.taken: dict[int, PositionTuple] = {}  # by log, behind the last delivery taken
         self._first: dict[
-            int, tuple[int, Place] | None
+            int, tuple[int, PositionTuple] | None
         ] = {}  # by log, the oldest of `sent` when it was last looked for
         self.resume: Resume | None = None
         self.moved = False  # something was acknowledged or taken since the last report
@@ -260,7 +260,7 @@ class Inflight:
             del self.released[packet_id]
             self.freed = True
 
-    def took(self, place: Place) -> None:
+    def took(self, place: PositionTuple) -> None:
         """Deliveries of one log have been taken; `place` is behind the last of them."""
         group = group_of(place)
         self.taken[group] = place
@@ -268,12 +268,12 @@ class Inflight:
         if self._first.get(group) is None:
             self._first.pop(group, None)
 
-    def oldest(self) -> tuple[Place, ...]:
+    def oldest(self) -> tuple[PositionTuple, ...]:
         """The first place in each log whose delivery is not acknowledged, where there is one."""
         found = [self._oldest(group) for group in self.taken]
         return tuple([place for place in found if place is not None])
 
-    def _oldest(self, group: int) -> Place | None:
+    def _oldest(self, group: int) -> PositionTuple | None:
         """Looked for again only when it is acknowledged: with two logs it need not be near the front."""
         sent = self.sent
         if group in self._first:
@@ -287,7 +287,7 @@ class Inflight:
         self._first[group] = None
         return None
 
-    def settled(self) -> tuple[Place, ...]:
+    def settled(self) -> tuple[PositionTuple, ...]:
         """Returns the place before which all is delivered for good, in each log from which something was taken."""
         settled = dict(self.taken)
         settled.update((group_of(place), place) for place in self.oldest())

@@ -17,7 +17,7 @@ from adapters.mqtt.codec.reason import DISCONNECTING, PUBACK_CODES, ReasonCode
 from adapters.mqtt.connecting.connection_context import ConnectionContext
 from adapters.mqtt.messages.delayed import PREFIX, delayed
 from adapters.mqtt.messages.limits import check_message, fits
-from adapters.mqtt.messages.messages import NO_TEMPLATE, PROTOCOL, Template, told_apart
+from adapters.mqtt.messages.messages import NO_TEMPLATE, PROTOCOL, Template, own_client_id
 from adapters.mqtt.receiving.acknowledgements import PUBACK, PUBREC, acknowledgement
 from adapters.mqtt.receiving.cache import Cache, topic_cache
 from adapters.mqtt.receiving.publish_reader import MESSAGE_COST_BYTES, NO_ID, PublishReader
@@ -100,7 +100,7 @@ class Intake:
 
     def begin(self) -> None:
         """It is known whose messages these are."""
-        self._client_id = told_apart(self.context.client_id, self.context.device)
+        self._client_id = own_client_id(self.context.client_id, self.context.device)
         plain = NO_TEMPLATE if self._client_id is None else Template.of(NO_PROPERTIES, self._client_id)
         self._templates, self.native = Templates(plain), plain.native
 
@@ -295,7 +295,7 @@ class Intake:
             code = ReasonCode.PAYLOAD_FORMAT_INVALID if unfit else PUBACK_CODES[refusal.cause]
             self.refused = (qos, identifier, code)
             return None, identifier
-        message = self._sparkplug.told(message)
+        message = self._sparkplug.with_sparkplug(message)
         if delay_s:
             message = replace(message, deliver_at_ms=now_ms + delay_s * 1_000)
         if qos == 2:

@@ -59,7 +59,7 @@ class _Feed:
         return not self.messages and (self.after is None or self.left <= 0)
 
 
-class _Wish(NamedTuple):
+class _RetainedRequest(NamedTuple):
     """A subscription that wants retained messages. Wishes are fulfilled one after the other, in ticket order."""
 
     sub: SubscriptionId
@@ -125,7 +125,9 @@ class RetainedFeed:
     def restore(self, state: Exchanges) -> None:
         """Goes on where an earlier connection of the session has stopped."""
         self._fed = state.fed
-        wishes = [_Wish(one.sub, one.ticket) for one in self._subscriptions if one.qos and one.ticket > state.fed]
+        wishes = [
+            _RetainedRequest(one.sub, one.ticket) for one in self._subscriptions if one.qos and one.ticket > state.fed
+        ]
         for wish in sorted(wishes, key=lambda wish: wish.ticket):
             self._wanted[wish.sub] = wish.ticket
         saved = state.feed
@@ -156,7 +158,7 @@ class RetainedFeed:
 
     @property
     def active(self) -> bool:
-        """Returns whether a wish is not fulfilled: then `heard` wants to know what is delivered."""
+        """Returns whether retained messages are still wanted: then `sent_live` is told of deliveries."""
         return self._feed is not None or bool(self._wanted)
 
     @property
@@ -164,8 +166,8 @@ class RetainedFeed:
         """Returns whether live messages have to wait."""
         return self._newer_bytes >= NEWER_BYTES_MAX
 
-    def heard(self, deliveries: Deliveries, taken: int) -> None:
-        """Live messages have been sent: what they replace is not to come behind them (MQTT-4.6.0-6)."""
+    def sent_live(self, deliveries: Deliveries, taken: int) -> None:
+        """Notes live messages that were sent: retained ones that they replace are skipped (MQTT-4.6.0-6)."""
         messages, feed, newer = deliveries.batch.messages, self._feed, self._newer
         for pick, subs in zip(deliveries.picks[:taken], deliveries.subs, strict=False):
             message = messages[pick]

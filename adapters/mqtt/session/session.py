@@ -22,9 +22,9 @@ from adapters.mqtt.codec.packets import (
 )
 from adapters.mqtt.codec.reason import SUBACK_CODES, SUBACK_FAILURE, ReasonCode
 from adapters.mqtt.connecting.connection_context import ConnectionContext
-from adapters.mqtt.connecting.handshake import Terms
+from adapters.mqtt.connecting.handshake import ConnectTerms
 from adapters.mqtt.session.aliases import Aliases
-from adapters.mqtt.session.delivery import Delivery
+from adapters.mqtt.session.delivery import SessionDelivery
 from adapters.mqtt.session.exact import Exact
 from adapters.mqtt.session.inflight import Inflight
 from adapters.mqtt.session.intake import Control, Intake
@@ -45,7 +45,7 @@ from store.format.frame import group_of
 FILTERS_COUNT_MAX = 4_096  # of one packet, unless a session may have more subscriptions: what is asked at once is long
 
 
-class Session:
+class MqttSession:
     """Subscriptions, deliveries, QoS 2 exchanges, and how they are saved."""
 
     __slots__ = (
@@ -71,13 +71,13 @@ class Session:
         )
         self.exact = Exact(context, self.keeper)
         self.intake = Intake(context, self.exact, self.inflight, control)
-        self.delivery = Delivery(context, self.keeper, self.subscriptions, self.inflight)
+        self.delivery = SessionDelivery(context, self.keeper, self.subscriptions, self.inflight)
         self.retained = RetainedFeed(context, self.keeper, self.subscriptions, self.inflight)
         self.shared: SharedFeed | None = None  # these two from the first subscription on that wants them
         self.sys: SysFeed | None = None
         self._leaving: tuple[port.SubscriptionId, ...] = ()  # subscriptions that have ended for the client
 
-    def begin(self, opened: port.OpenedSession, terms: Terms) -> None:
+    def begin(self, opened: port.OpenedSession, terms: ConnectTerms) -> None:
         """The session is open."""
         self.context.durable = self.inflight.durable = terms.expiry_s != 0
         self.inflight.limit = terms.inflight_max
@@ -109,7 +109,7 @@ class Session:
             if self.retained.holds:
                 return self.delivery.decline()
             taken = self.delivery.deliver(deliveries, now_ms)
-            self.retained.heard(deliveries, taken)
+            self.retained.sent_live(deliveries, taken)
             return taken
         return 0 if self.shared is None else self.shared.deliver(deliveries, now_ms)
 
@@ -374,12 +374,12 @@ class Session:
         self.exact.saved()
 
 
-_HANDLERS: dict[type[Packet], Callable[[Session, Any], None]] = {
-    Puback: Session.on_puback,
-    Pubrec: Session.on_pubrec,
-    Pubrel: Session.on_pubrel,
-    Pubcomp: Session.on_pubcomp,
-    Subscribe: Session.on_subscribe,
-    Unsubscribe: Session.on_unsubscribe,
-    Pingreq: Session.on_pingreq,
+_HANDLERS: dict[type[Packet], Callable[[MqttSession, Any], None]] = {
+    Puback: MqttSession.on_puback,
+    Pubrec: MqttSession.on_pubrec,
+    Pubrel: MqttSession.on_pubrel,
+    Pubcomp: MqttSession.on_pubcomp,
+    Subscribe: MqttSession.on_subscribe,
+    Unsubscribe: MqttSession.on_unsubscribe,
+    Pingreq: MqttSession.on_pingreq,
 }

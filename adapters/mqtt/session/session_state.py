@@ -12,7 +12,7 @@ import msgspec
 from gateway.domain.cursor import Cursor
 from store.format.frame import LogOffset, Position
 
-Place: TypeAlias = tuple[LogOffset, int]  # a position as a plain tuple: cheaper to make, compares the same
+PositionTuple: TypeAlias = tuple[LogOffset, int]  # a position as a plain tuple: cheaper to make, compares the same
 
 
 class SavedSubscription(msgspec.Struct, frozen=True, array_like=True):
@@ -27,7 +27,7 @@ class SavedSubscription(msgspec.Struct, frozen=True, array_like=True):
     retain_as_published: bool = False
     identifier: int | None = None
     ticket: int = 0
-    since: tuple[Place, ...] = ()
+    since: tuple[PositionTuple, ...] = ()
 
 
 class SessionState(msgspec.Struct, frozen=True, array_like=True):
@@ -47,7 +47,7 @@ class SavedDelivery(msgspec.Struct, frozen=True, array_like=True):
     packet_id: int
     qos: int
     released: bool = False
-    place: Place | None = None
+    place: PositionTuple | None = None
     record: bytes | None = None
     identifiers: tuple[int, ...] = ()
     retain: bool = True
@@ -73,16 +73,16 @@ class Exchanges(msgspec.Struct, frozen=True, array_like=True):
     received: tuple[int, ...] = ()  # QoS 2 from the client: stored, and not yet released by its PUBREL
     sent: tuple[SavedDelivery, ...] = ()  # in the order they were sent
     next_packet_id: int = 1
-    settled: Place | None = None
-    done: tuple[Place, ...] = ()
+    settled: PositionTuple | None = None
+    done: tuple[PositionTuple, ...] = ()
     fed: int = 0  # wishes up to this ticket have been fulfilled
     feed: SavedFeed | None = None  # the one that is being fulfilled
-    settled_elsewhere: tuple[Place, ...] = ()  # as `settled`, in the logs of other groups
+    settled_elsewhere: tuple[PositionTuple, ...] = ()  # as `settled`, in the logs of other groups
     claimed: tuple[tuple[int, int], ...] = ()  # of `sent`, or once sent: queue and offset that may be lent once more
     storing: tuple[tuple[int, int], ...] = ()  # as `received`, but not stored yet: the identifier, and which use it is
     uses: int = 0  # QoS 2 messages there have been from the client
 
-    def settled_places(self) -> tuple[Place, ...]:
+    def settled_places(self) -> tuple[PositionTuple, ...]:
         """Returns the settled place in each log."""
         return self.settled_elsewhere if self.settled is None else (self.settled, *self.settled_elsewhere)
 
@@ -113,6 +113,6 @@ def load(raw: bytes, nothing: P) -> P | None:
         return None
 
 
-def positions(places: Iterable[Place]) -> Cursor:
+def positions(places: Iterable[PositionTuple]) -> Cursor:
     """The port's form of places, one for each log."""
     return tuple([Position(*place) for place in sorted(places)])

@@ -7,7 +7,7 @@ from adapters.mqtt.messages.messages import PROTOCOL
 from adapters.mqtt.receiving.acknowledgements import PUBACK
 from adapters.mqtt.receiving.keep_alive import KeepAlive
 from adapters.mqtt.receiving.publish_reader import NO_ID
-from adapters.mqtt.session.session import Session
+from adapters.mqtt.session.session import MqttSession
 from gateway.port.single import Single
 from store.api.message import Message
 
@@ -19,7 +19,7 @@ class Client(Protocol):
 
     phase: Any
     held: bytearray  # input that is not parsed yet
-    session: Session
+    session: MqttSession
     keep_alive: KeepAlive
 
 

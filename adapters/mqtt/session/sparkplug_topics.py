@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from adapters.mqtt.connecting.connection_context import ConnectionContext
-from adapters.mqtt.messages.messages import Template, told
+from adapters.mqtt.messages.messages import Template, with_sparkplug
 from adapters.mqtt.messages.sparkplug import sparkplug_of
 from adapters.mqtt.receiving.cache import Cache, topic_cache
 from adapters.mqtt.receiving.publish_reader import NO_ID
@@ -19,18 +19,20 @@ class SparkplugTopics:
         self._context = context
         self._topics: Cache[Message] = topic_cache()  # an empty message with what the topic says
 
-    def told(self, message: Message) -> Message:
+    def with_sparkplug(self, message: Message) -> Message:
         """A message with what its topic says of it."""
         context = self._context
         said = sparkplug_of(message.address) if context.options.sparkplug else None
         return (
-            message if said is None else told(message, said, client_id=context.client_id if context.anonymous else None)
+            message
+            if said is None
+            else with_sparkplug(message, said, client_id=context.client_id if context.anonymous else None)
         )
 
     def learn(self, name: bytes, template: Template, address: str) -> bool:
         """Remembers what a topic name says, if it does; `template` is that of a PUBLISH without properties."""
         plain = template.message(address, b"", qos=0, retain=False, device=self._context.device, now_ms=0)
-        message = self.told(plain)
+        message = self.with_sparkplug(plain)
         if message is plain:
             return False
         self._topics.keep(name, message)

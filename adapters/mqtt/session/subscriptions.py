@@ -6,7 +6,7 @@ from typing import NamedTuple
 from adapters.mqtt.codec.packets import SubscriptionRequest
 from adapters.mqtt.codec.reason import ReasonCode
 from adapters.mqtt.messages.options import Options
-from adapters.mqtt.session.session_state import Place, SavedSubscription
+from adapters.mqtt.session.session_state import PositionTuple, SavedSubscription
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.domain.filters import check_filter
 from gateway.port.adapter import SubscriptionId
@@ -26,7 +26,7 @@ class Subscription(NamedTuple):
     retain_as_published: bool = False
     identifier: int | None = None
     ticket: int = 0  # of its newest wish for retained messages; 0: it has had none
-    since: tuple[Place, ...] = ()  # where it began in each log, as far as that was asked
+    since: tuple[PositionTuple, ...] = ()  # where it began in each log, as far as that was asked
     shared: SharedName | None = None  # what it shares with others (4.8.2)
 
 
@@ -116,7 +116,7 @@ class Subscriptions:
         self._keep(self._by_id[sub]._replace(ticket=self._ticket))
         return self._ticket
 
-    def begun(self, subs: Iterable[SubscriptionId], since: tuple[Place, ...]) -> None:
+    def begun(self, subs: Iterable[SubscriptionId], since: tuple[PositionTuple, ...]) -> None:
         """It is known where subscriptions began, of which some may have ended meanwhile."""
         for sub in subs:
             if sub in self._by_id:
@@ -189,6 +189,6 @@ class Subscriptions:
         self._own.clear()
 
 
-def _fields(saved: SavedSubscription) -> tuple[str, int, bool, bool, int | None, int, tuple[Place, ...]]:
+def _fields(saved: SavedSubscription) -> tuple[str, int, bool, bool, int | None, int, tuple[PositionTuple, ...]]:
     one = saved
     return one.pattern, one.qos, one.no_local, one.retain_as_published, one.identifier, one.ticket, one.since

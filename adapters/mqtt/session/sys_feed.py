@@ -29,10 +29,10 @@ class SysFeed:
         "_awaiting",
         "_context",
         "_due_ms",
+        "_last_values",
         "_lost_count",
         "_lost_held",
         "_lost_takes",
-        "_said",
         "_subscriptions",
         "_trie",
         "_written_at",
@@ -43,7 +43,9 @@ class SysFeed:
         self._subscriptions = subscriptions
         self._trie: FilterTrie[SubscriptionId] = FilterTrie()
         self._due_ms: int | None = None  # when values are asked for next; None: nobody wants any
-        self._said: dict[str, bytes] | None = None  # the last values; None: whoever subscribes now is told all anyway
+        self._last_values: dict[str, bytes] | None = (
+            None  # the last values; None: whoever subscribes now is told all anyway
+        )
         self._awaiting = False
         self._written_at = -1  # `context.takes` when values were sent last
         self._lost_takes = -1  # `context.takes` when a lost range was told last
@@ -60,7 +62,7 @@ class SysFeed:
         """It has ended."""
         self._trie.discard(subscription.pattern, subscription.sub)
         if not len(self._trie):
-            self._due_ms = self._said = None
+            self._due_ms = self._last_values = None
 
     def deadline_ms(self) -> int | None:
         """Returns when `pump` is due; 0: at once."""
@@ -71,7 +73,7 @@ class SysFeed:
         if self._lost_held and self._lost_takes != self._context.takes:
             held, self._lost_held = self._lost_held, {}
             for start, end in held.values():
-                self._tell(start, end, now_ms)
+                self._send_lost(start, end, now_ms)
         if self._due_ms is None or now_ms < self._due_ms or self._awaiting:
             return
         self._due_ms = now_ms + self._context.options.sys_interval_s * 1_000
@@ -83,12 +85,12 @@ class SysFeed:
         """Tells of a range of the log that the session was led past. Of too many at once, a log's become one."""
         group = group_of(lost.frame)
         if self._lost_count < LOST_COUNT_MAX or self._lost_takes != self._context.takes:
-            self._tell(lost.frame, lost.end, now_ms)
+            self._send_lost(lost.frame, lost.end, now_ms)
         else:
             start, _ = self._lost_held.get(group, (lost.frame, lost.end))
             self._lost_held[group] = start, lost.end
 
-    def _tell(self, start: LogOffset, end: LogOffset, now_ms: int) -> None:
+    def _send_lost(self, start: LogOffset, end: LogOffset, now_ms: int) -> None:
         context = self._context
         subs = tuple(sorted(self._trie.match(_LOST)))
         if not subs:
@@ -113,8 +115,8 @@ class SysFeed:
         if outcome.error is not None or self._due_ms is None:
             return
         page: RetainedPage = outcome.value
-        said, context = self._said, self._context
-        self._said = {message.address: message.body for message in page.messages}
+        said, context = self._last_values, self._context
+        self._last_values = {message.address: message.body for message in page.messages}
         if said is None:
             return
         for message in page.messages:

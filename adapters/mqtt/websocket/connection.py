@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from adapters.mqtt.connection import Connection, Phase
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.websocket.frames import CloseCode, Fault, Frames, Opcode, close_frame, data_frames, frame
-from adapters.mqtt.websocket.upgrade import Upgrade, Visitors
+from adapters.mqtt.websocket.upgrade import AllowedPages, Upgrade
 from gateway.port.adapter import Authenticate, Call, Close, ConnectionInfo, Deliverable, Effect, Outcome, Token
 
 LISTENER = "mqtt-ws"
@@ -38,7 +38,7 @@ class WebSocket:
         self._connection = connection
         self._frames = Frames()
         self._stage = Stage.UPGRADING
-        visitors = Visitors(origins=options.websocket_origins, hosts=options.websocket_hosts, local=info.loopback)
+        visitors = AllowedPages(origins=options.websocket_origins, hosts=options.websocket_hosts, local=info.loopback)
         self._upgrade: Upgrade | None = Upgrade(visitors)  # None: it is done
         self._address = ""  # of who is behind a proxy of ours
         self._out: list[bytes] = []  # to be written before what the connection has to say
@@ -68,7 +68,7 @@ class WebSocket:
         payload = frames.receive(data)
         effects: Sequence[Effect] = ()
         if (payload or not data) and self._stage is Stage.OPEN:
-            effects = self._heard(self._connection.receive(payload, now_ms=now_ms), now_ms)
+            effects = self._with_close(self._connection.receive(payload, now_ms=now_ms), now_ms)
         if frames.ping is not None and self._stage is Stage.OPEN:
             self._out.append(frame(Opcode.PONG, frames.ping))
         frames.ping = None
@@ -78,7 +78,7 @@ class WebSocket:
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
         """The gateway has done, or refused, what an effect asked."""
-        return self._heard(self._connection.completed(token, outcome, now_ms=now_ms), now_ms)
+        return self._with_close(self._connection.completed(token, outcome, now_ms=now_ms), now_ms)
 
     def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
         """Messages for this client."""
@@ -87,7 +87,7 @@ class WebSocket:
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
         """A deadline has come."""
         if self._stage is not Stage.CLOSING:
-            return self._heard(self._connection.tick(now_ms=now_ms), now_ms)
+            return self._with_close(self._connection.tick(now_ms=now_ms), now_ms)
         return (self._end(),) if self._by_ms is not None and now_ms >= self._by_ms else ()
 
     def deadline_ms(self) -> int | None:
@@ -98,13 +98,13 @@ class WebSocket:
 
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:
         """The client has connected again, and waits there for this connection to end."""
-        return self._at_once(self._heard(self._connection.superseded(now_ms=now_ms), now_ms))
+        return self._at_once(self._with_close(self._connection.superseded(now_ms=now_ms), now_ms))
 
     def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
         """The gateway is going down, or this client is to go."""
         effects = self._connection.shutdown(now_ms=now_ms, dismissed=dismissed)
         code = CloseCode.POLICY_VIOLATION if dismissed else CloseCode.GOING_AWAY
-        return self._at_once(self._heard(effects, now_ms, code=code, status=503))
+        return self._at_once(self._with_close(effects, now_ms, code=code, status=503))
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
         """The connection is gone."""
@@ -131,7 +131,7 @@ class WebSocket:
 
     # ---- the way out
 
-    def _heard(
+    def _with_close(
         self, effects: Sequence[Effect], now_ms: int, *, code: CloseCode | None = None, status: int = 408
     ) -> Sequence[Effect]:
         """Returns the connection's effects; when it has closed, ends the WebSocket (or refuses its upgrade) first."""
@@ -145,7 +145,7 @@ class WebSocket:
             self._answer(self._upgrade)
             return effects
         self._close = close
-        self._say_all()
+        self._queue_output()
         self._out.append(close_frame(code or _code(close.reason), close.reason))
         self._stage = Stage.CLOSING
         self._by_ms = now_ms + CLOSING_MS
@@ -154,7 +154,7 @@ class WebSocket:
     def _closed_by_client(self, code: int | None, fault: Fault | None) -> Close:
         """The client has sent a close frame, or something that is none of its frames."""
         if self._stage is Stage.OPEN:
-            self._say_all()
+            self._queue_output()
             if fault is not None:
                 self._out.append(close_frame(fault.code, fault.detail))
                 self._close = Close(reason=fault.detail)
@@ -162,7 +162,7 @@ class WebSocket:
                 self._out.append(close_frame(code))
         return self._end()
 
-    def _say_all(self) -> None:
+    def _queue_output(self) -> None:
         """Queues the connection's remaining output, which comes before any close frame."""
         if said := self._connection.take_output():
             self._out.append(data_frames(said))

@@ -26,7 +26,7 @@ _DETAIL_CHARS_MAX: Final = 128  # of what `websockets` says of a request: it quo
 _UPGRADE: Final = (("Connection", "close, Upgrade"), ("Upgrade", "websocket"), ("Sec-WebSocket-Version", VERSION))
 
 
-class Visitors(msgspec.Struct, frozen=True, kw_only=True):
+class AllowedPages(msgspec.Struct, frozen=True, kw_only=True):
     """The pages that may connect, by origin and host.
 
     `local`: this connection is from this machine, and may be let in without a name.
@@ -50,7 +50,7 @@ class _Refused(Exception):
 class Upgrade:
     """The request, as its bytes come. `output` is its answer once `accepted` is not None."""
 
-    def __init__(self, visitors: Visitors) -> None:
+    def __init__(self, visitors: AllowedPages) -> None:
         self.accepted: bool | None = None  # None: the request is not all there
         self.output = b""
         self.reason = ""  # why it was refused
@@ -125,7 +125,7 @@ class Upgrade:
         self._complete = True
 
 
-def answer(method: str, target: bytes, version: str, headers: Headers, visitors: Visitors) -> list[tuple[str, str]]:
+def answer(method: str, target: bytes, version: str, headers: Headers, visitors: AllowedPages) -> list[tuple[str, str]]:
     """The headers that accept a request (4.2.2). Raises `_Refused`."""
     if target.partition(b"?")[0] != PATH:
         raise _Refused(404, f"MQTT is at {PATH.decode()}")
@@ -152,7 +152,7 @@ def answer(method: str, target: bytes, version: str, headers: Headers, visitors:
     ]
 
 
-def _check_page(headers: Headers, visitors: Visitors) -> None:
+def _check_page(headers: Headers, visitors: AllowedPages) -> None:
     """Raises `_Refused` (403) where a page of a browser must not connect (10.2).
 
     Tools that are no browsers say nothing of an origin, or name the gateway itself. Who calls this machine from itself

@@ -6,11 +6,11 @@ from typing import NamedTuple
 from gateway.bridges.addresses import captured, filled, numbered
 from gateway.bridges.amqp.settings import LEVELS_NAMED_MAX, SHORT_BYTES_MAX, AmqpConsume, AmqpForward
 from gateway.domain.address import escape_level, from_routing_key, to_routing_key
-from gateway.port.bridge import Place
+from gateway.port.bridge import Destination
 from gateway.port.queues import routing_of
 
 
-def place_of(bridge: str, one: AmqpConsume, exchange: str, routing_key: str) -> Place:
+def place_of(bridge: str, one: AmqpConsume, exchange: str, routing_key: str) -> Destination:
     """Returns the address that a message of a queue goes to, and the device that it speaks for."""
     topic = from_routing_key(routing_key)
     values = {
@@ -21,7 +21,7 @@ def place_of(bridge: str, one: AmqpConsume, exchange: str, routing_key: str) -> 
         **dict.fromkeys(map(str, range(1, LEVELS_NAMED_MAX + 1))),
         **numbered(topic.split("/")[:LEVELS_NAMED_MAX]),
     }
-    return Place(filled(one.to, values), filled(one.device, values))
+    return Destination(filled(one.to, values), filled(one.device, values))
 
 
 class Route(NamedTuple):

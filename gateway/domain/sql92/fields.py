@@ -21,7 +21,7 @@ class Kind(Enum):
     ANY = "a property"
 
 
-def _said(name: str) -> Eval:
+def _text_field(name: str) -> Eval:
     """A field where an empty text means that nothing was said."""
     get = operator.attrgetter(name)
     return lambda message: get(message) or None
@@ -31,11 +31,11 @@ FIELDS: dict[str, tuple[Kind, Eval]] = {
     "address": (Kind.TEXT, operator.attrgetter("address")),
     "type": (Kind.TEXT, operator.attrgetter("type")),
     "key": (Kind.TEXT, operator.attrgetter("key")),
-    "id": (Kind.TEXT, _said("id")),
+    "id": (Kind.TEXT, _text_field("id")),
     "content_type": (Kind.TEXT, operator.attrgetter("content_type")),
     "content_encoding": (Kind.TEXT, operator.attrgetter("content_encoding")),
-    "protocol": (Kind.TEXT, _said("protocol")),
-    "device": (Kind.TEXT, _said("device")),
+    "protocol": (Kind.TEXT, _text_field("protocol")),
+    "device": (Kind.TEXT, _text_field("device")),
     "principal": (Kind.TEXT, operator.attrgetter("principal")),
     "reply_to": (Kind.TEXT, operator.attrgetter("reply_to")),
     "traceparent": (Kind.TEXT, operator.attrgetter("traceparent")),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from gateway.queues.leaving.deaths import Reason
-from gateway.queues.leaving.reading import Bury, Found, Letter, read
+from gateway.queues.leaving.reading import DeadLettering, Found, Letter, read
 from gateway.queues.leaving.rules import DROP_HEAD, QueueRules
 from gateway.queues.leaving.sizes import LanedSizes, QueueSizes
 from store.api.client import StoreClient
@@ -18,8 +18,8 @@ PEEK_BYTES = 1 << 20  # of messages looked at, at once, for whether they have ex
 class QueueHead:
     """Removes from the head of one queue what is not to be delivered any more.
 
-    `rules` says what that is; `bury` takes what is removed. Those behind a message that has not expired stay until they
-    are at the head, as in RabbitMQ: with a time to live of the queue's own there are none.
+    `rules` decides; `dead_letter` takes what is removed. Messages behind one that has not expired stay until they are
+    at the head, as in RabbitMQ: with a time to live of the queue's own there are none.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class QueueHead:
         *,
         rules: Callable[[], QueueRules],
         now_ms: Callable[[], int],
-        bury: Bury,
+        dead_letter: DeadLettering,
         woken: Callable[[], None],
         sizes: QueueSizes | LanedSizes | None = None,
     ) -> None:
@@ -37,7 +37,7 @@ class QueueHead:
         self._number = number
         self._rules = rules
         self._now_ms = now_ms
-        self._bury = bury
+        self._dead_letter = dead_letter
         self._woken = woken  # told that something was given back
         self._sizes = sizes or QueueSizes(store, number)
 
@@ -74,7 +74,7 @@ class QueueHead:
             await self.discard(owner, found)
             letters = [Letter(lease.offset, one) for lease, one in zip(found.live, found.messages, strict=True)]
             if letters:
-                await self._bury(owner, letters, Reason.MAXLEN)
+                await self._dead_letter(owner, letters, Reason.MAXLEN)
             dropped = True
         return dropped
 
@@ -126,15 +126,15 @@ class QueueHead:
         await self.discard(owner, found)
         return bool(leases) and not found.live
 
-    def read(self, leases: Sequence[Lease], hungry_since_ms: int | None = None) -> Found:
+    def read(self, leases: Sequence[Lease], idle_since_ms: int | None = None) -> Found:
         """Returns what leases stand for, as of now."""
-        return read(leases, now_ms=self._now_ms(), rules=self._rules(), hungry_since_ms=hungry_since_ms)
+        return read(leases, now_ms=self._now_ms(), rules=self._rules(), idle_since_ms=idle_since_ms)
 
     async def discard(self, owner: int, found: Found) -> None:
         """Removes what is not to be delivered of what an owner has leased. Raises `StoreError`."""
         if found.expired:
-            await self._bury(owner, found.expired, Reason.EXPIRED)
+            await self._dead_letter(owner, found.expired, Reason.EXPIRED)
         if found.exhausted:
-            await self._bury(owner, found.exhausted, Reason.DELIVERY_LIMIT)
+            await self._dead_letter(owner, found.exhausted, Reason.DELIVERY_LIMIT)
         if found.broken:
             await self._store.leases.settle(self._number, owner, found.broken)

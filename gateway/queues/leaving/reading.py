@@ -25,7 +25,7 @@ class Letter(NamedTuple):
 
 
 # Moves what an owner holds to where dead letters go, or settles it, for a reason; raises `StoreError`.
-Bury: TypeAlias = Callable[[int, Sequence[Letter], str], Awaitable[None]]
+DeadLettering: TypeAlias = Callable[[int, Sequence[Letter], str], Awaitable[None]]
 
 
 class Found(NamedTuple):
@@ -38,10 +38,10 @@ class Found(NamedTuple):
     broken: list[QueueOffset]  # no messages: a fault of ours that must not stop the queue
 
 
-def read(leases: Sequence[Lease], *, now_ms: int, rules: QueueRules, hungry_since_ms: int | None = None) -> Found:
+def read(leases: Sequence[Lease], *, now_ms: int, rules: QueueRules, idle_since_ms: int | None = None) -> Found:
     """Returns what leases stand for.
 
-    What was stored while a consumer was waiting, since `hungry_since_ms`, has not waited in the queue. It does not
+    What was stored while a consumer was waiting, since `idle_since_ms`, has not waited in the queue. It does not
     expire by the queue's time to live, nor by one that AMQP says: 0 means "at once or never" there.
     """
     found = Found([], [], [], [], [])
@@ -50,7 +50,7 @@ def read(leases: Sequence[Lease], *, now_ms: int, rules: QueueRules, hungry_sinc
         of_frame = list(group)
         frame = of_frame[0].frame
         stored_at_ms = frame.header.stored_at_ms
-        at_once = hungry_since_ms is not None and stored_at_ms >= hungry_since_ms
+        was_waiting = idle_since_ms is not None and stored_at_ms >= idle_since_ms
         outlived = ttl_ms is not None and stored_at_ms + ttl_ms <= now_ms
         for lease, (start, end, row) in zip(of_frame, _places(frame, [lease.row for lease in of_frame]), strict=True):
             try:
@@ -66,7 +66,7 @@ def read(leases: Sequence[Lease], *, now_ms: int, rules: QueueRules, hungry_sinc
             if not message.id:
                 message = msgspec.structs.replace(message, id=str(Position(frame.start, row)))
             if outlived or message.expired(now_ms):
-                excused = at_once and not lease.deliveries and (outlived or _is_amqp(message))
+                excused = was_waiting and not lease.deliveries and (outlived or _is_amqp(message))
                 if not excused:
                     found.expired.append(Letter(lease.offset, message))
                     continue

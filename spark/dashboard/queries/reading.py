@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from spark.errors import SparkError
-from spark.tables.files import Place
+from spark.tables.files import Location
 from spark.tables.manifest import Manifest, Progress
 from spark.tables.schemas import SPECS
 
@@ -126,7 +126,7 @@ class TelemetryTables:
     """The output of a telemetry job, which may be running. Shared by all threads."""
 
     def __init__(self, where: str | Path, options: Mapping[str, str] | None = None) -> None:
-        self.place = Place.of(where, options)
+        self.place = Location.of(where, options)
         self._lock = threading.Lock()
         self._open: dict[str, tuple[int, Any]] = {}  # table -> its version, and the files of that version
 

@@ -9,13 +9,13 @@ from typing import Any
 LINGER_S = 5.0  # for what is to be sent to one side, when the other has ended
 
 
-class _Half(asyncio.Protocol):
+class _Side(asyncio.Protocol):
     """One side: what comes goes to the other, which may be made later than bytes come."""
 
     def __init__(self, ended: asyncio.Event, came: Callable[[int], object]) -> None:
         """`ended` is set when this side has; `came` is called with the size of each piece that comes from it."""
         self.transport: Any = None
-        self.other: _Half
+        self.other: _Side
         self.lost = asyncio.Event()
         self._ended = ended
         self._came = came
@@ -76,7 +76,7 @@ async def pass_on(
     """
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    there, here = _Half(ended, _ignore), _Half(ended, came)
+    there, here = _Side(ended, _ignore), _Side(ended, came)
     here.other, there.other = there, here
     there.write(first)
     came(len(first))

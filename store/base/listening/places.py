@@ -14,7 +14,7 @@ _MAPPED = bytes(10) + b"\xff\xff"
 _IPV6_NETWORK_BYTES = 8  # one host chooses the rest itself
 
 
-class Places:
+class ConnectionSlots:
     """Connections of one kind, each a task; whichever has to make way is cancelled."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ import grpc.aio
 
 from store.base.listening.admission import waiting_under
 from store.base.listening.passing import pass_on
-from store.base.listening.places import Places, of_files, origin_of
+from store.base.listening.places import ConnectionSlots, of_files, origin_of
 from store.base.listening.sockets import UNIX, keep_alive, listen
 from store.base.listening.strangers import STRANGERS, StrangersBudget
 
@@ -55,8 +55,8 @@ class Server:
         self._listeners: list[socket.socket] = []
         self._credentials: Any = None
         self.serving: set[asyncio.Task[None]] = set()  # one a connection, whatever its kind
-        self.unopened = Places()  # <= UNOPENED_MAX
-        self.passed_on = Places()  # <= PASSED_ON_MAX, or what was asked for
+        self.unopened = ConnectionSlots()  # <= UNOPENED_MAX
+        self.passed_on = ConnectionSlots()  # <= PASSED_ON_MAX, or what was asked for
         self._passed_on_max = passed_on_max
         self._passed_count = 0  # since the start: names of connections
         self.strangers = strangers

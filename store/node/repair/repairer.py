@@ -40,7 +40,7 @@ class DamageStatus(NamedTuple):
 class Repairer:
     """The repairs of one node, from its registration until it is closed; see `replica_context.Repairing`.
 
-    `changed` is called when it stands aside and did not before, or does not any more, and when there is other damage.
+    `changed` is called when `needs_repair` changes, and when other damage is found.
     """
 
     def __init__(self, disk: Disk, changed: Callable[[], None]) -> None:
@@ -96,7 +96,7 @@ class Repairer:
         self._core.look(inside, self._peers(context), now_ms=context.now_ms())
         self.cut_short = any(one.end > end for one in self.damages)  # what is behind the end comes from the master
         self.needs_repair = self.cut_short or self._core.repairable or self.views_damaged
-        self._say_lost()
+        self._log_lost()
         told: tuple[object, ...] = ()
         if self.damages or self.views_damaged:
             told = (self.needs_repair, self.cut_short, self.damages, self.lost_bytes, self._asking)
@@ -156,7 +156,7 @@ class Repairer:
             return f"{said}, repairing from replica {self.repairing_from}"
         return f"{said}, waiting for a replica to repair from" if self._core.repairable else said
 
-    def _say_lost(self) -> None:
+    def _log_lost(self) -> None:
         """Says loudly what no replica has."""
         lost = frozenset(self._core.lost) if self.damages else frozenset()
         for one in sorted(lost - self._lost):

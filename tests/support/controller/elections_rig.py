@@ -2,7 +2,7 @@
 
 from controller.api.client import GroupConfig, Replica
 from controller.api.commands import AddGroup, AlterSyncSet, RegisterReplica
-from controller.elections.admission import Admission
+from controller.elections.admission import ReplicaAdmission
 from controller.elections.elections import Elections
 from controller.elections.registry import TICK_MS, Heartbeat, Registry
 from controller.metadata.state import MetadataState
@@ -15,7 +15,7 @@ class ElectionsRig:
         self.state = MetadataState()
         self.registry = Registry(0)
         self.elections = Elections(self.state.groups, self.registry)
-        self.admission = Admission(self.state.groups, self.registry)
+        self.admission = ReplicaAdmission(self.state.groups, self.registry)
         self.now = 0
         self.said = {}  # replica -> what it says beyond the epoch and the role it takes from the metadata
         self.deaf = set()  # alive, and knows nothing of new epochs

@@ -7,18 +7,18 @@ from adapters.mqtt.codec import decode, encode, peel
 from adapters.mqtt.codec.packets import Connack, Packet, Publish, Pubrel, Suback
 from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties
 from adapters.mqtt.upstream import MqttUpstream
-from gateway.bridges.addresses import Places, Subscription
+from gateway.bridges.addresses import DestinationMap, Subscription
 from gateway.domain.errors import Refusal
-from gateway.port.bridge import Terms, UpstreamFilter
+from gateway.port.bridge import UpstreamFilter, UpstreamSettings
 from store.api.message import Message
 
 VERSIONS = {"5.0": 5, "3.1.1": 4}
 
 
-def terms(*subscriptions: Subscription, **changes: Any) -> Terms:
+def terms(*subscriptions: Subscription, **changes: Any) -> UpstreamSettings:
     """Terms with the usual defaults."""
     subscriptions = subscriptions or (Subscription("a/#", 2, "plant/{1}", "{bridge}"),)
-    return Terms(
+    return UpstreamSettings(
         **{
             "bridge": "up",
             "client_id": "headgate-up",
@@ -33,7 +33,7 @@ def terms(*subscriptions: Subscription, **changes: Any) -> Terms:
             "pending_bytes_max": 1 << 20,
             "message_bytes_max": 1 << 10,
             "wanted": [UpstreamFilter(one.pattern, one.qos) for one in subscriptions],
-            "placing": Places("up", subscriptions),
+            "destination_of": DestinationMap("up", subscriptions),
             **changes,
         }
     )

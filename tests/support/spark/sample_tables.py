@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
-from spark.tables.files import Place
+from spark.tables.files import Location
 from spark.tables.manifest import Manifest, Progress
 from spark.tables.schemas import SPECS, WINDOW_TABLES, presented
 from spark.telemetry.windows import INSTANT, LATEST, SAMPLES, STATES, latest_of, partials_of
@@ -78,7 +78,7 @@ def make_tables(where: Path, now_ms: int, *, devices: int = 12, minutes: int = 2
         batch=41, records=1_227, stored_at_ms=now_ms - 2_000, committed_at_ms=now_ms - 800, corrected=3, batch_ms=400
     )
     manifest = Manifest(job="sample", buckets=1, pass_=1, progress=progress, counts=counts, versions=versions)
-    manifest.save(Place.of(where))
+    manifest.save(Location.of(where))
     return manifest
 
 

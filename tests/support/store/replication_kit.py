@@ -117,7 +117,7 @@ class Leading:
             now_ms=self.now,
             **kinds,
         )
-        self.master.controller_heard(now_ms=self.now)
+        self.master.controller_contacted(now_ms=self.now)
 
     def connect(self, *numbers: int) -> "Leading":
         for number in numbers:
@@ -164,7 +164,7 @@ class Leading:
     def pass_time(self, ms: int, *, step_ms: int = 50, talk: bool = True) -> "Leading":
         for _ in range(0, ms, step_ms):
             self.now += step_ms
-            self.master.controller_heard(now_ms=self.now)
+            self.master.controller_contacted(now_ms=self.now)
             self.master.tick(now_ms=self.now)
             if talk:
                 self.settle()

@@ -16,7 +16,7 @@ from spark.errors import OutputBusy, OutputMismatch, SparkError  # noqa: E402
 from spark.job import maintenance  # noqa: E402
 from spark.tables import commits as commits_module  # noqa: E402
 from spark.tables.commits import Commits, Settings  # noqa: E402
-from spark.tables.files import Place  # noqa: E402
+from spark.tables.files import Location  # noqa: E402
 from spark.tables.manifest import MANIFEST, Manifest, Progress  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown, total, worked  # noqa: E402
@@ -40,7 +40,7 @@ def some(count: int, seed: int, *, first: int = 0, minutes: int = 6) -> list[Rec
 
 @pytest.fixture
 def places(tmp_path):
-    return Place.of(tmp_path / "out"), tmp_path / "checkpoint"
+    return Location.of(tmp_path / "out"), tmp_path / "checkpoint"
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def opened(places):
     commits.close()
 
 
-def plain(place: Place, name: str) -> "pa.Table":
+def plain(place: Location, name: str) -> "pa.Table":
     """A table as a reader sees it that knows Delta Lake and nothing of us."""
     return deltalake.DeltaTable(place.child(name)).to_pyarrow_table()
 
@@ -171,7 +171,7 @@ def test_small_files_are_merged_and_old_ones_deleted(places, monkeypatch):
     assert len(names) == {table.name: table for table in maintenance.describe(places[0])}["windows_1m"].files
     assert maintenance.vacuum(places[0]) == 0
     with pytest.raises(OutputMismatch, match="holds no tables"):
-        maintenance.vacuum(Place.of(places[1]))
+        maintenance.vacuum(Location.of(places[1]))
 
 
 def test_a_running_job_merges_many_small_files(places, monkeypatch):
@@ -243,9 +243,9 @@ def crashing(monkeypatch, survive: int):
 
         return call
 
-    monkeypatch.setattr(Place, "writing", step(Place.writing))
+    monkeypatch.setattr(Location, "writing", step(Location.writing))
     monkeypatch.setattr(Commits, "_commit_table", step(Commits._commit_table))
-    monkeypatch.setattr(Place, "remove", step(Place.remove))
+    monkeypatch.setattr(Location, "remove", step(Location.remove))
 
 
 @pytest.mark.parametrize("survive", range(0, 36, 3))
@@ -294,7 +294,7 @@ def test_a_done_batch_is_passed_over_and_a_gap_refused(opened):
 
 def test_output_and_checkpoint_belong_together(places, tmp_path):
     def opens(out, checkpoint):
-        Commits.open(Place.of(out), checkpoint, SETTINGS).close()
+        Commits.open(Location.of(out), checkpoint, SETTINGS).close()
 
     opens(places[0].url, places[1])
     opens(places[0].url, places[1])
@@ -347,7 +347,7 @@ def test_nothing_that_grows_with_devices_reaches_the_driver(places):
     """A report's size is that of its files' names and counters."""
     sizes = []
     for fleet in (10, 1_000):
-        commits = Commits.open(Place.of(f"{places[0].url}{fleet}"), places[1] / str(fleet), SETTINGS)
+        commits = Commits.open(Location.of(f"{places[0].url}{fleet}"), places[1] / str(fleet), SETTINGS)
         plan = commits.begin(0)
         reports = worked(plan, 2, [Record(f"d{n:04d}", T0 + n, n, {"a": 1.0}) for n in range(fleet)])
         sizes.append(max(len(report.encode()) for report in reports))

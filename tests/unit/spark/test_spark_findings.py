@@ -20,7 +20,7 @@ from spark.findings import publishing as publishing_module  # noqa: E402
 from spark.findings.events import events_of_rows, level  # noqa: E402
 from spark.findings.publishing import Outcome, Publishing, publish_file  # noqa: E402
 from spark.tables.commits import Commits, Settings  # noqa: E402
-from spark.tables.files import Place  # noqa: E402
+from spark.tables.files import Location  # noqa: E402
 from spark.tables.manifest import Manifest  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from spark.telemetry.events import EVENTS  # noqa: E402
@@ -75,7 +75,7 @@ def test_an_event_is_one_for_the_cloudevents_sdk():
     assert found.get_time() == datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def write_findings(place: Place, table: "pa.Table") -> str:
+def write_findings(place: Location, table: "pa.Table") -> str:
     import pyarrow.parquet as pq
 
     with place.writing("anomalies/one.parquet") as file:
@@ -98,7 +98,7 @@ def heard_by(gateway, pattern: str):
 
 @pytest.mark.slow
 def test_mqtt_hears_each_finding_once_however_often_it_is_published(shared_gateway, tmp_path):
-    place = Place.of(tmp_path)
+    place = Location.of(tmp_path)
     some = [
         {"device": f"once{n % 5}", "time": datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=n)} for n in range(40)
     ]
@@ -126,8 +126,8 @@ def test_mqtt_hears_each_finding_once_however_often_it_is_published(shared_gatew
 
 @pytest.mark.slow
 def test_a_finding_is_a_cloudevent_for_http_readers(shared_gateway, tmp_path):
-    path = write_findings(Place.of(tmp_path), rows({"device": "reader"}))
-    publish_file(Place.of(tmp_path), path, Publishing(url=shared_gateway.url, retry_s=20, since_ms=0))
+    path = write_findings(Location.of(tmp_path), rows({"device": "reader"}))
+    publish_file(Location.of(tmp_path), path, Publishing(url=shared_gateway.url, retry_s=20, since_ms=0))
     answer = httpx.get(
         f"{shared_gateway.url}/topics/analytics/anomaly/reader",
         headers={"accept": "application/cloudevents+json"},
@@ -171,7 +171,7 @@ def refusing(monkeypatch):
 
 
 def test_refusals_are_tried_again_counted_or_fatal(refusing, tmp_path):
-    place = Place.of(tmp_path)
+    place = Location.of(tmp_path)
     path = write_findings(place, rows({}))
     assert publish_file(place, path, refusing(503, 429, 200)) == Outcome(published=1)
     assert publish_file(place, path, refusing(422)) == Outcome(published=1)  # another job's finding
@@ -188,7 +188,7 @@ def test_refusals_are_tried_again_counted_or_fatal(refusing, tmp_path):
 
 def test_old_findings_and_too_many_stay_in_the_table(refusing, tmp_path, monkeypatch):
     monkeypatch.setattr(publishing_module, "FINDINGS_MAX", 2)
-    place = Place.of(tmp_path)
+    place = Location.of(tmp_path)
     path = write_findings(
         place, rows({"score": 1.0}, {"score": 3.0}, {"score": 2.0}, {"time": datetime(2020, 1, 1, tzinfo=UTC)})
     )
@@ -199,7 +199,7 @@ def test_old_findings_and_too_many_stay_in_the_table(refusing, tmp_path, monkeyp
 
 
 def test_findings_are_owed_until_they_are_noted_whatever_happens(tmp_path):
-    place, checkpoint = Place.of(tmp_path / "out"), tmp_path / "checkpoint"
+    place, checkpoint = Location.of(tmp_path / "out"), tmp_path / "checkpoint"
     commits = Commits.open(place, checkpoint, SETTINGS)
     do_batch(commits, 0, strange())
     (owed,) = commits.manifest.owed
@@ -218,7 +218,7 @@ def test_findings_are_owed_until_they_are_noted_whatever_happens(tmp_path):
 
 def test_a_job_that_publishes_nothing_owes_nothing(tmp_path):
     plain = Settings(watermark_ms=30_000, late_ms=3_600_000, buckets=1)
-    commits = Commits.open(Place.of(tmp_path / "out"), tmp_path / "checkpoint", plain)
+    commits = Commits.open(Location.of(tmp_path / "out"), tmp_path / "checkpoint", plain)
     do_batch(commits, 0, strange())
     assert commits.manifest.owed == []
     commits.close()
@@ -226,7 +226,7 @@ def test_a_job_that_publishes_nothing_owes_nothing(tmp_path):
 
 def test_its_own_findings_are_counted_in_the_traffic_alone(tmp_path):
     """A job that reads all topics would else find anomalies in its anomalies, for ever."""
-    place = Place.of(tmp_path / "out")
+    place = Location.of(tmp_path / "out")
     commits = Commits.open(place, tmp_path / "checkpoint", SETTINGS)
     mine = Record("analytics", T0, 0, {"score": 3.0}, address="analytics/anomaly/d")
     do_batch(commits, 0, [mine, Record("e", T0, 1, {"a": 1.0}), Record("e", T0, 2, address="analytics/other")])

@@ -10,7 +10,7 @@ pytest.importorskip("deltalake")
 from spark.errors import SparkError  # noqa: E402
 from spark.job.idle import IdleTime, LogEnd, position_of  # noqa: E402
 from spark.tables.commits import Commits, Settings  # noqa: E402
-from spark.tables.files import Place  # noqa: E402
+from spark.tables.files import Location  # noqa: E402
 from spark.tables.manifest import TICKS_MAX, Manifest, sequence  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from store.api.message import Message  # noqa: E402
@@ -23,7 +23,7 @@ SETTINGS = Settings(watermark_ms=30_000, late_ms=3_600_000, buckets=2)
 
 @pytest.fixture
 def opened(tmp_path):
-    commits = Commits.open(Place.of(tmp_path / "out"), tmp_path / "checkpoint", SETTINGS)
+    commits = Commits.open(Location.of(tmp_path / "out"), tmp_path / "checkpoint", SETTINGS)
     yield commits
     commits.close()
 

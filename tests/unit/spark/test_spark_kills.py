@@ -11,7 +11,7 @@ import pyarrow.parquet as pq  # noqa: E402
 
 from spark.findings.events import events_of_rows  # noqa: E402
 from spark.tables.commits import Commits, Settings  # noqa: E402
-from spark.tables.files import Place  # noqa: E402
+from spark.tables.files import Location  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from spark.tables.schemas import SPECS  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown, total  # noqa: E402
@@ -70,14 +70,14 @@ def crashing(patch, survive: int) -> None:
 
         return call
 
-    patch.setattr(Place, "writing", step(Place.writing))
+    patch.setattr(Location, "writing", step(Location.writing))
     patch.setattr(Commits, "_write", step(Commits._write))
-    patch.setattr(Place, "remove", step(Place.remove))
+    patch.setattr(Location, "remove", step(Location.remove))
 
 
 def survived(tmp_path, monkeypatch, seed: int, batches: int, crashes: int) -> int:
     """Runs a history with crashes and compares; returns how many came to pass."""
-    place, checkpoint, gateway = Place.of(tmp_path / f"out{seed}"), tmp_path / f"checkpoint{seed}", Gateway()
+    place, checkpoint, gateway = Location.of(tmp_path / f"out{seed}"), tmp_path / f"checkpoint{seed}", Gateway()
     chance, cuts, happened = random.Random(seed + 1), history(seed, batches), 0
     for batch, cut in enumerate(cuts):
         for attempt in range(crashes // batches + 2):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st  # noqa: E402
 from spark.errors import BadOption  # noqa: E402
 from spark.job.options import TelemetryOptions  # noqa: E402
 from spark.tables.commits import Commits, Settings  # noqa: E402
-from spark.tables.files import Place  # noqa: E402
+from spark.tables.files import Location  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from spark.tables.state import load_state  # noqa: E402
 from spark.telemetry import forgetting, marks  # noqa: E402
@@ -36,7 +36,7 @@ def opening(tmp_path):
     made = []
 
     def opens(**changes) -> Commits:
-        made.append(Commits.open(Place.of(tmp_path / "out"), tmp_path / "checkpoint", settings(**changes)))
+        made.append(Commits.open(Location.of(tmp_path / "out"), tmp_path / "checkpoint", settings(**changes)))
         return made[-1]
 
     yield opens

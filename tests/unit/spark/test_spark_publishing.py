@@ -229,7 +229,7 @@ def test_a_group_is_made_and_told_of_offsets_at_intervals():
     progress.close()
     assert reset(gateway) == {"16": 8}
     count = len(gateway.seen)
-    progress.reached({16: 8}, at_once=True)
+    progress.reached({16: 8}, flush=True)
     assert len(gateway.seen) == count
 
 

@@ -14,7 +14,7 @@ pa = pytest.importorskip("pyarrow")
 pytest.importorskip("deltalake")
 
 from spark.tables.commits import Commits, Settings  # noqa: E402
-from spark.tables.files import Place  # noqa: E402
+from spark.tables.files import Location  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown  # noqa: E402
 
@@ -43,7 +43,7 @@ def water_flow() -> list[Record]:
 @pytest.mark.slow
 def test_the_losses_of_a_real_pipeline_are_found_and_little_else(tmp_path):
     records = water_flow()
-    commits = Commits.open(Place.of(tmp_path / "out"), tmp_path / "checkpoint", SETTINGS)
+    commits = Commits.open(Location.of(tmp_path / "out"), tmp_path / "checkpoint", SETTINGS)
     for batch, at in enumerate(range(0, len(records), 200)):
         do_batch(commits, batch, records[at : at + 200])
     do_tick(commits, records[-1].time_ms + 60 * MINUTE_MS)

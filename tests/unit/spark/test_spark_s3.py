@@ -15,7 +15,7 @@ pytest.importorskip("moto.server")
 from spark.errors import OutputBusy, OutputMismatch, SparkError  # noqa: E402
 from spark.job import maintenance  # noqa: E402
 from spark.tables.commits import Commits, Settings  # noqa: E402
-from spark.tables.files import Place  # noqa: E402
+from spark.tables.files import Location  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown  # noqa: E402
 
@@ -60,12 +60,12 @@ def records(count: int, first: int = 0) -> list[Record]:
     return [Record(f"d{n % 3}", T0 + n * 20_000, n, {"a": float(n)}) for n in range(first, first + count)]
 
 
-def plain(place: Place, name: str) -> "pa.Table":
+def plain(place: Location, name: str) -> "pa.Table":
     return deltalake.DeltaTable(place.child(name), storage_options=dict(place.options)).to_pyarrow_table()
 
 
 def test_a_job_goes_on_in_a_bucket_after_it_was_stopped(store, tmp_path):
-    place, checkpoint = Place.of("s3://fleet/one", store), tmp_path / "checkpoint"
+    place, checkpoint = Location.of("s3://fleet/one", store), tmp_path / "checkpoint"
     for batch in range(2):
         commits = Commits.open(place, checkpoint, SETTINGS)
         do_batch(commits, batch, records(30, 30 * batch))
@@ -86,7 +86,7 @@ def test_a_job_goes_on_in_a_bucket_after_it_was_stopped(store, tmp_path):
 
 def test_a_second_job_in_the_bucket_is_found_by_its_commit(store, tmp_path):
     """An object store has no lock; what the second one tries to commit is there already."""
-    place = Place.of("s3://fleet/two", store)
+    place = Location.of("s3://fleet/two", store)
     first, second = (Commits.open(place, tmp_path / "checkpoint", SETTINGS) for _ in range(2))
     do_batch(first, 0, records(10))
     with pytest.raises(OutputBusy, match="another job is writing to s3://fleet/two"):
@@ -100,7 +100,7 @@ def test_a_second_job_in_the_bucket_is_found_by_its_commit(store, tmp_path):
 @pytest.mark.parametrize("wrong", [{"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "s3://nobody/one"])
 def test_a_store_that_does_not_answer_is_a_sentence(store, tmp_path, wrong, monkeypatch):
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    place = Place.of("s3://fleet/three", store | wrong) if isinstance(wrong, dict) else Place.of(wrong, store)
+    place = Location.of("s3://fleet/three", store | wrong) if isinstance(wrong, dict) else Location.of(wrong, store)
     with pytest.raises(SparkError, match="cannot be") as refused:
         Commits.open(place, tmp_path / "checkpoint", SETTINGS)
     assert "\n" not in str(refused.value)

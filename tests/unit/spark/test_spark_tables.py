@@ -17,7 +17,7 @@ from spark.errors import OutputMismatch, SparkError  # noqa: E402
 from spark.job import maintenance  # noqa: E402
 from spark.tables import opening  # noqa: E402
 from spark.tables.commits import Commits, Settings  # noqa: E402
-from spark.tables.files import Place  # noqa: E402
+from spark.tables.files import Location  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from spark.tables.schemas import SPECS  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown  # noqa: E402
@@ -29,10 +29,10 @@ SETTINGS = Settings(watermark_ms=30_000, late_ms=3_600_000, buckets=2, samples=T
 
 @pytest.fixture
 def places(tmp_path):
-    return Place.of(tmp_path / "out"), tmp_path / "checkpoint"
+    return Location.of(tmp_path / "out"), tmp_path / "checkpoint"
 
 
-def plain(place: Place, name: str) -> "pa.Table":
+def plain(place: Location, name: str) -> "pa.Table":
     return deltalake.DeltaTable(place.child(name)).to_pyarrow_table()
 
 
@@ -120,7 +120,7 @@ def small_disk(tmp_path):
 
 def test_a_full_disk_is_a_sentence_and_loses_nothing(small_disk, tmp_path):
     """Wherever in a commit it is full: the room that is left grows by a page or two at each attempt."""
-    place, checkpoint = Place.of(small_disk / "out"), tmp_path / "checkpoint"
+    place, checkpoint = Location.of(small_disk / "out"), tmp_path / "checkpoint"
     commits = Commits.open(place, checkpoint, SETTINGS)
     records = [Record(f"d{n}", T0 + n, n, {"a": float(n), "b": 1.0}) for n in range(40)]
     do_batch(commits, 0, records[:20])

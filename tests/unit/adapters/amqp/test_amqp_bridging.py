@@ -9,11 +9,11 @@ from adapters.amqp.property_fields import edited, read_fields
 from adapters.amqp.wire import write_table
 from gateway.domain.bridge_path import PATH
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.bridge import Place
+from gateway.port.bridge import Destination
 from store.api.message import Message
 
 NOW_MS = 1_700_000_000_000
-PLACE = Place("shop/x", "till")
+PLACE = Destination("shop/x", "till")
 HERE, THERE = "aa01", "bb02"
 
 

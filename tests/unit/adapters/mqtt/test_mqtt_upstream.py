@@ -19,7 +19,7 @@ from adapters.mqtt.codec.packets import (
 )
 from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.codec.reason import ReasonCode
-from adapters.mqtt.messages.messages import publisher_of, says_more
+from adapters.mqtt.messages.messages import has_visible, publisher_of
 from gateway.bridges.addresses import Subscription
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from tests.support.mqtt.upstream_broker import Broker
@@ -200,7 +200,7 @@ def test_it_pings_and_notices_silence(broker):
     assert broker.heard() == [Pingreq()]
     broker.say(Pingresp())
     broker.now_ms += 45_000
-    with pytest.raises(ProtocolError, match="nothing was heard"):
+    with pytest.raises(ProtocolError, match="no packet within the keep alive"):
         broker.bridge.tick(broker.now_ms, reading=True)
 
 
@@ -341,7 +341,7 @@ def test_messages_say_which_bridge_brought_them(broker):
     assert message.native["mqtt"]["bridge"] == "up"
     assert (message.protocol, message.device) == ("mqtt", "up")
     assert publisher_of(message) == ""  # no client of ours
-    assert not says_more(message.native)
+    assert not has_visible(message.native)
 
 
 def test_a_text_that_is_none_is_passed_over():

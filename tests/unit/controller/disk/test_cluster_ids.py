@@ -182,7 +182,7 @@ async def two(tmp_path):
         (wire.INSTALL, wire.Hello(2, "x:1", "other")),
         (wire.FOLLOW, wire.FollowRequest(1, "other")),
         (wire.COMMAND, wire.CommandHello("c", "other")),
-        (wire.HEARTBEAT, wire.BeatHello((0,), "other")),
+        (wire.HEARTBEAT, wire.HeartbeatHello((0,), "other")),
     ],
 )
 async def test_whoever_is_of_another_cluster_is_refused_by_name(two, method, hello):

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from controller.api.client import ControllerError, GroupConfig, Member, MetadataForgotten, Replica
 from controller.api.commands import AddGroup, CreateTopic, Limits, RaiseQueues, RegisterReplica
 from controller.incarnations import words
-from controller.incarnations.recovery import RECOVERED_INDEXES, Survivor
+from controller.incarnations.recovery import RECOVERED_INDEXES, StoppedController
 from controller.metadata.growth import check_growth
 from controller.metadata.state import QUEUE_NUMBER_MAX, RECOVERED_EPOCHS, RECOVERED_QUEUES, MetadataState
 from controller.raft import StorageFailed
@@ -21,7 +21,7 @@ ONE_QUEUE = Limits(default_queues=1)
 
 
 def survivor_of(controllers, id_):
-    return Survivor(controllers.directory / str(id_), id_)
+    return StoppedController(controllers.directory / str(id_), id_)
 
 
 async def test_one_goes_on_alone_and_gives_nothing_again(tmp_path):
@@ -82,7 +82,7 @@ async def test_one_that_heard_nobody_at_its_start_says_later_that_the_cluster_wa
 
 def test_what_is_no_controllers_directory_is_refused(tmp_path):
     with pytest.raises(ControllerError, match="no controller's directory"):
-        Survivor(tmp_path, 1)
+        StoppedController(tmp_path, 1)
 
 
 async def test_nothing_is_changed_before_it_is_confirmed(tmp_path):
@@ -101,7 +101,7 @@ async def test_nothing_is_changed_before_it_is_confirmed(tmp_path):
 
 
 def survivor_generation(directory):
-    survivor = Survivor(directory, 1)
+    survivor = StoppedController(directory, 1)
     try:
         return survivor._state.generation
     finally:

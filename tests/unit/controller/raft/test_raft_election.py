@@ -3,7 +3,7 @@
 import pytest
 
 from controller.raft import BadMessage, Role
-from controller.raft.messages import Append, Heartbeat, TimeoutNow, Vote, VoteReply
+from controller.raft.messages import Append, LeaderHeartbeat, TimeoutNow, Vote, VoteReply
 from tests.support.controller.raft_rig import ELECTION_TICKS, Net, storage_with
 
 
@@ -91,7 +91,7 @@ def test_a_candidate_follows_whoever_leads_its_term():
     net = Net(3)
     net[1].raft.become_candidate()
     net[1].work()
-    net[1].raft.step(Heartbeat(sender=2, to=1, term=net[1].term, commit=0))
+    net[1].raft.step(LeaderHeartbeat(sender=2, to=1, term=net[1].term, commit=0))
     assert (net[1].role, net[1].status.leader) == (Role.FOLLOWER, 2)
 
 

@@ -15,7 +15,7 @@ from controller.raft import (
     first_snapshot,
 )
 from controller.raft.file_mark import mark_of
-from controller.raft.messages import AppendReply, Heartbeat, VoteReply
+from controller.raft.messages import AppendReply, LeaderHeartbeat, VoteReply
 from tests.support.controller.raft_rig import Net
 
 ADD, NAME, PROMOTE, REMOVE = ChangeKind.ADD_LEARNER, ChangeKind.NAME, ChangeKind.PROMOTE, ChangeKind.REMOVE
@@ -109,10 +109,10 @@ def test_a_heartbeat_says_what_was_acknowledged_and_is_not_there(net):
     follower = net[2]
     said = {"sender": 1, "to": 2, "term": follower.term, "incarnation": "1a", "commit": 99}
     with pytest.raises(WentBack, match="had entry 99"):
-        follower.raft.step(Heartbeat(**said, addressee="2a"))
+        follower.raft.step(LeaderHeartbeat(**said, addressee="2a"))
     follower.raft.node.legacy = True
     with pytest.raises(BadMessage):
-        follower.raft.step(Heartbeat(**said))
+        follower.raft.step(LeaderHeartbeat(**said))
 
 
 def test_others_remember_how_far_a_node_was(net):

@@ -5,7 +5,7 @@ import pytest
 
 from controller.raft import BadMessage, Entry, EntryKind, MemoryStorage, Settings, Snapshot, decode, encode
 from controller.raft.errors import Compacted
-from controller.raft.messages import NUMBER_MAX, Append, Heartbeat, InstallSnapshot, ReadRequest, Vote
+from controller.raft.messages import NUMBER_MAX, Append, InstallSnapshot, LeaderHeartbeat, ReadRequest, Vote
 from controller.raft.progress import Progress, ProgressState
 from controller.raft.quorum import Tally, majority_index, tally
 from controller.raft.storage import bounded
@@ -118,8 +118,8 @@ def test_messages_are_what_they_were():
         msgspec.msgpack.encode([99, 1, 2, 3]),
         msgspec.msgpack.encode([5, 1, 2, 3, "", "", "4", 0]),
         msgspec.msgpack.encode([5, 1, 2, 3, "a" * 65, "", 4, 0]),
-        encode(Heartbeat(sender=0, to=1, term=1, commit=1)),
-        encode(Heartbeat(sender=1, to=2, term=NUMBER_MAX + 1, commit=1)),
+        encode(LeaderHeartbeat(sender=0, to=1, term=1, commit=1)),
+        encode(LeaderHeartbeat(sender=1, to=2, term=NUMBER_MAX + 1, commit=1)),
         encode(Vote(sender=1, to=2, term=1, last_index=-1, last_term=1)),
         encode(ReadRequest(sender=1, to=2, term=1, context=b"x" * 1025)),
         encode(InstallSnapshot(sender=1, to=2, term=1, snapshot=Snapshot(index=-5))),

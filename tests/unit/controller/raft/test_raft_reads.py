@@ -3,7 +3,7 @@
 import pytest
 
 from controller.raft import NotLeader, ProposalDropped, Role
-from controller.raft.messages import Append, Heartbeat, HeartbeatReply, ReadReply, ReadRequest
+from controller.raft.messages import Append, HeartbeatReply, LeaderHeartbeat, ReadReply, ReadRequest
 from controller.raft.reads import Read, Reads
 from tests.support.controller.raft_rig import ELECTION_TICKS, Net
 
@@ -94,7 +94,7 @@ def test_many_reads_cost_one_round():
         net[1].raft.read_index(b"%d" % n)
     net.settle()
     assert len(net[1].reads) == 1000
-    assert len([message for message in net.seen if isinstance(message, Heartbeat)]) == 2
+    assert len([message for message in net.seen if isinstance(message, LeaderHeartbeat)]) == 2
 
 
 def test_waiting_reads_are_limited():

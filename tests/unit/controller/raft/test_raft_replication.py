@@ -3,7 +3,7 @@
 import pytest
 
 from controller.raft import BadMessage, Entry, EntryKind, ProposalTooLarge, Role
-from controller.raft.messages import Append, AppendReply, Heartbeat, HeartbeatReply
+from controller.raft.messages import Append, AppendReply, HeartbeatReply, LeaderHeartbeat
 from controller.raft.progress import ProgressState
 from tests.support.controller.raft_rig import ELECTION_TICKS, Net, storage_with
 
@@ -146,7 +146,7 @@ def test_what_is_committed_is_never_replaced_and_no_more_than_it_is_acknowledged
     net[1].raft.step(append(4, 3, 2, 4, 4))  # before the commit index: answered with it
     assert [reply.index for reply in net[1].work()] == [4]
     with pytest.raises(BadMessage):
-        net[1].raft.step(Heartbeat(sender=2, to=1, term=4, commit=99))
+        net[1].raft.step(LeaderHeartbeat(sender=2, to=1, term=4, commit=99))
     assert logs(net[1]) == [1, 2, 2, 2]
 
 
@@ -251,7 +251,7 @@ def test_one_that_lacks_what_it_acknowledged_is_asked_once_a_heartbeat():
         net.propose(b"x")
     net.nodes[2] = net.make(2, storage_with())  # an empty disk under an old name
     net.seen.clear()
-    net.lost = lambda message: message.to == 2 and isinstance(message, Heartbeat)  # which it could only refuse
+    net.lost = lambda message: message.to == 2 and isinstance(message, LeaderHeartbeat)  # which it could only refuse
     net[1].raft.unreachable(2)
     net.tick(5, 1)
     assert len([message for message in net.seen if message.to == 2 and isinstance(message, Append)]) < 10

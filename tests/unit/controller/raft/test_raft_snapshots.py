@@ -3,7 +3,7 @@
 import pytest
 
 from controller.raft import Change, ChangeKind, Entry, EntryKind, Member, Membership, Role, Snapshot
-from controller.raft.messages import Append, AppendReply, Heartbeat, InstallSnapshot
+from controller.raft.messages import Append, AppendReply, InstallSnapshot, LeaderHeartbeat
 from tests.support.controller.raft_rig import ELECTION_TICKS, Net, storage_with
 
 
@@ -174,7 +174,7 @@ def test_snapshots_that_contradict_themselves_are_refused(message):
 def test_heartbeats_go_on_while_a_snapshot_is_installed():
     net = Net(3)
     net[1].raft.step(snapshot_message(9, 5))
-    net[1].raft.step(Heartbeat(sender=2, to=1, term=9, commit=9))
+    net[1].raft.step(LeaderHeartbeat(sender=2, to=1, term=9, commit=9))
     assert net[1].status.commit == 9
 
 

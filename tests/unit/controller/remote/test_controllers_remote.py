@@ -230,7 +230,7 @@ async def test_a_new_stream_of_commands_ends_the_clients_older_one(one):
         for _ in range(2):
             streams.append(channel.stream_stream(path(wire.COMMAND))())
             await streams[-1].write(wire.encode(wire.CommandHello("somebody")))
-            assert wire.decode(await streams[-1].read(), wire.Greeting).term == one.nodes[1].leading
+            assert wire.decode(await streams[-1].read(), wire.CommandGreeting).term == one.nodes[1].leading
         assert await end_of(streams[0]) is not grpc.StatusCode.OK
         command = CreateTopic(name="a", queues=1, topics_max=9, queues_max=9, time_ms=1)
         await streams[1].write(wire.encode([wire.NumberedRequest(1, encode_command(command))]))
@@ -382,7 +382,7 @@ async def test_a_node_that_speaks_again_by_another_connection_is_not_thought_to_
     ):
         streams = [channel.stream_stream(path(wire.HEARTBEAT))() for channel in (first, second)]
         for stream in streams:
-            await stream.write(wire.encode(wire.BeatHello((0,))))
+            await stream.write(wire.encode(wire.HeartbeatHello((0,))))
             await stream.write(wire.encode([saying(1)]))
             await stream.read()
             await until(lambda: node.registry.last(0, 1) is not None)
@@ -524,7 +524,7 @@ async def test_bytes_in_the_middle_of_a_stream_are_refused(one):
     hellos = {
         wire.PEER: wire.Hello(2, "x:1"),
         wire.COMMAND: wire.CommandHello("c"),
-        wire.HEARTBEAT: wire.BeatHello((0,)),
+        wire.HEARTBEAT: wire.HeartbeatHello((0,)),
         wire.INSTALL: wire.Hello(2, "x:1"),
     }
     for method, hello in hellos.items():
@@ -534,7 +534,7 @@ async def test_bytes_in_the_middle_of_a_stream_are_refused(one):
                 await stream.write(wire.encode(hello))
                 await stream.write(body)
                 if method == wire.COMMAND and body == wire.encode([[1, b"\xc1"]]):
-                    assert wire.decode(await stream.read(), wire.Greeting)
+                    assert wire.decode(await stream.read(), wire.CommandGreeting)
                     answered = wire.decode(await stream.read(), wire.Answers).answers[0]
                     assert isinstance(wire.revive(answered.error), wire.BadRequest)
                     continue

@@ -112,7 +112,7 @@ async def test_another_goes_on_when_it_is_killed(cluster):
 async def test_who_owns_nothing_any_more_runs_nothing_and_takes_it_again_when_it_is_back(cluster):
     one = await cluster.node()
     await until(lambda: one.here)
-    one.proxy.owners._depose("the test says so")
+    one.proxy.owners._lose_ownership("the test says so")
     await until(lambda: not one.here)
     await cluster.pass_time(8, one)
     await until(lambda: one.here)

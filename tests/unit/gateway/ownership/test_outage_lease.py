@@ -250,12 +250,12 @@ async def test_who_was_seen_to_be_gone_and_came_back_is_waited_for_anew(two):
     cluster, _one, other = two
     cluster.home.silent = True
     outage_lease = other.owners.outage_lease
-    assert not await outage_lease.may_inherit("x")
+    assert not await outage_lease.may_take_over("x")
     cluster.clock.ms += int(OUTAGE_S) * 1_000
-    assert await outage_lease.may_inherit("x")
+    assert await outage_lease.may_take_over("x")
     await cluster.store.keys.put("proxies/alive/x", b"")
     await until(lambda: "x" not in outage_lease._gone_s)
-    assert not await outage_lease.may_inherit("x")
+    assert not await outage_lease.may_take_over("x")
 
 
 async def test_what_a_session_writes_waits_as_long_as_it_is_ours(two, monkeypatch):

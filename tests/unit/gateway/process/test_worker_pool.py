@@ -142,7 +142,7 @@ async def test_one_that_does_not_end_is_killed(pool):
 async def test_all_are_told_of_another_configuration_and_those_that_come_later_begin_with_it(pool):
     await pool.start()
     users = {"auth": {"users": {"ada": {"password_hash": hash_password(b"x")}}}}
-    pool.tell(load(environ={}, overrides=users))
+    pool.send_config(load(environ={}, overrides=users))
     assert [await worker.ask("/told") for worker in pool.workers] == [b"ada", b"ada"]
     first = pool.workers[0]
     os.kill(first.child.pid, signal.SIGKILL)
@@ -155,7 +155,7 @@ async def test_a_configuration_that_is_too_large_is_not_told_and_the_one_before_
     users = {"auth": {"users": {"ada": {"password_hash": hash_password(b"x")}}}}
     monkeypatch.setattr(worker_messages, "MESSAGE_BYTES_MAX", 1_000)
     with pytest.raises(worker_messages.WorkerMessageError, match="workers take 1000"):
-        pool.tell(load(environ={}, overrides=users))
+        pool.send_config(load(environ={}, overrides=users))
     monkeypatch.undo()
     assert [await worker.ask("/who") for worker in pool.workers] == [b"", b""]
 

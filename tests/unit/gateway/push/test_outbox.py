@@ -76,10 +76,10 @@ def test_dead_events_are_held_until_their_letter_is_durable():
     assert not box.failed(one, DOWN, 0)
     assert box.failed(other, BAD, 0)
     assert box.oldest() == (Position(LogOffset(0), 0),)
-    box.buried(other)
+    box.dead_lettered(other)
     (one,) = box.start(1_000)
     assert box.failed(one, DOWN, 1_000)
-    box.not_buried(one, 1_000)
+    box.dead_letter_failed(one, 1_000)
     (one,) = box.start(60_000)
     box.delivered(one)
     assert (box.oldest(), box.held_count, box.held_bytes) == ((), 0, 0)
@@ -197,7 +197,7 @@ def test_whatever_happens_order_holds_and_nothing_is_passed(chance: random.Rando
             if chance.random() < 0.5:
                 box.delivered(one)
             elif box.failed(one, chance.choice([DOWN, BAD]), now):
-                box.buried(one)
+                box.dead_lettered(one)
             if one.settled:
                 settled.add(number)
                 done.setdefault(one.key, []).append(number)

@@ -230,10 +230,10 @@ async def test_another_group_has_its_dead_letter_before_the_source_is_settled(ri
     letter = Letter(0, Message("$amqp//q", b"1"))
     if fails:
         with pytest.raises(StoreOverloaded):
-            await letters.bury(one, 1, [letter], "expired")
+            await letters.dead_letter(one, 1, [letter], "expired")
         assert store.calls == [("append", [dead.number]), ("requeue", [0])]
     else:
-        await letters.bury(one, 1, [letter], "expired")
+        await letters.dead_letter(one, 1, [letter], "expired")
         (append, forward) = store.calls
         assert append == ("append", [dead.number])
         assert (forward[0], set(forward[1]) <= set(topic)) == ("forward", True)

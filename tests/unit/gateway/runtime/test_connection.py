@@ -11,7 +11,7 @@ from gateway.port.adapter import DONE, Close, ConsumerId, Deliveries, Publish, T
 from gateway.publishing.timer_secrets import TimerSecrets
 from gateway.runtime.connection import LINGERING_MAX, LONG_READ_S, Connection
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, ListenerContext
-from gateway.runtime.turn import Turn
+from gateway.runtime.turn import ReadBatch
 from gateway.security.limits import TOLD_COUNT_MAX, ConnectionLimiter
 from gateway.security.limits_settings import LimitsConfig
 from store.api.message import Message
@@ -47,7 +47,7 @@ class Hub:
         self.calls = 0
         self.ingest = self.fanout = self.queues = self.access = self
         self.pauses = SimpleNamespace(slept=False)
-        self.turn = Turn(self)
+        self.turn = ReadBatch(self)
 
     def stranger(self, _protocol):
         return Principal(name="")
@@ -371,9 +371,9 @@ def test_a_read_that_takes_long_is_followed_by_a_turn_of_the_others(hub, monkeyp
     assert not connection.shown.reading
     connection.published(Token(1), DONE, 1)  # whatever else happens
     assert not connection.shown.reading
-    (turn,) = [timer for timer in hub.timers if timer.work == connection.rested]
+    (turn,) = [timer for timer in hub.timers if timer.work == connection.resume_reading]
     connection.data_received(b"x")  # what had been read already
-    assert [timer for timer in hub.timers if timer.work == connection.rested] == [turn]
+    assert [timer for timer in hub.timers if timer.work == connection.resume_reading] == [turn]
     turn.work()
     assert connection.shown.reading
     connection.data_received(b"x")
@@ -396,7 +396,7 @@ def test_a_connection_that_sends_too_much_is_not_read_for_a_while(hub, clock):
     assert connection.shown.reading
     connection.data_received(b"x" * 300)
     assert not connection.shown.reading
-    (pause,) = [timer for timer in hub.timers if timer.work == connection.rested]
+    (pause,) = [timer for timer in hub.timers if timer.work == connection.resume_reading]
     connection.published(Token(1), DONE, 800)  # whatever else happens
     assert len(hub.timers) == 1
     clock.ms += 299

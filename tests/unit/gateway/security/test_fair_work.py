@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 WAIT_S = 60.0
 
 
-class Held:
+class HeldWork:
     """One thread, kept busy until `go`; what is done then is `order`."""
 
     def __init__(self, waiting_max=100):
@@ -35,7 +35,7 @@ class Held:
 
 
 async def test_networks_are_served_in_turn():
-    held = Held()
+    held = HeldWork()
     await held.ask("a", 4)
     await held.ask("b", 2)
     await held.ask("c", 1)
@@ -44,7 +44,7 @@ async def test_networks_are_served_in_turn():
 
 
 async def test_beyond_the_limit_the_longest_line_loses_what_came_last():
-    held = Held(waiting_max=6)  # one of them is being done
+    held = HeldWork(waiting_max=6)  # one of them is being done
     await held.ask("a", 8)
     await held.ask("b", 3)
     results = await held.go()
@@ -57,7 +57,7 @@ async def test_beyond_the_limit_the_longest_line_loses_what_came_last():
 
 
 async def test_a_failure_is_told_to_who_asked_and_ends_nothing_else():
-    held = Held()
+    held = HeldWork()
 
     def fail():
         raise ValueError("no")
@@ -69,7 +69,7 @@ async def test_a_failure_is_told_to_who_asked_and_ends_nothing_else():
 
 
 async def test_nothing_is_done_for_who_has_gone():
-    held = Held()
+    held = HeldWork()
     await held.ask("a", 2)
     held.asked[1].cancel()
     await asyncio.sleep(0)

@@ -217,16 +217,18 @@ async def test_a_proxy_whose_key_has_expired_comes_back_before_anybody_inherits(
     await one.close(held)
 
 
-async def test_either_a_proxy_is_back_or_it_has_an_heir(two):
+async def test_either_a_proxy_is_back_or_it_has_a_successor(two):
     cluster, one, other = two
     mine, its = one.owners.presence, other.owners.presence
     with pytest.raises(RevisionConflict):
-        await its.inherit(mine.id, expected_revision=0)  # it is there
+        await its.take_over(mine.id, expected_revision=0)  # it is there
     await cluster.store.keys.delete(f"proxies/alive/{mine.id}")
-    back, heir = await asyncio.gather(mine.beat(), its.inherit(mine.id, expected_revision=0), return_exceptions=True)
-    assert sorted(isinstance(one, RevisionConflict) for one in (back, heir)) == [False, True]
+    back, successor = await asyncio.gather(
+        mine.beat(), its.take_over(mine.id, expected_revision=0), return_exceptions=True
+    )
+    assert sorted(isinstance(one, RevisionConflict) for one in (back, successor)) == [False, True]
     await cluster.store.keys.delete(f"proxies/alive/{mine.id}")
-    await its.inherited(mine.id)
+    await its.taken_over(mine.id)
     with pytest.raises(RevisionConflict):  # also when all is done that it has left
         await mine.beat()
 
@@ -293,23 +295,23 @@ async def test_an_heir_that_dies_in_the_middle_has_an_heir(cluster, stored):
     dead = await cluster.proxy()
     await dead.open(will=will())
     await dead.open("delayed", will=will(30_000, b"later"))
-    heir = await cluster.proxy()
+    successor = await cluster.proxy()
     dying = asyncio.Event()
     deaf = SimpleNamespace(published=lambda *_: None)
 
     def last_act(effect):
         if stored:
-            heir.on_publish = None
-            heir.publish(deaf, effect, 0)
-            heir.on_publish = last_act
+            successor.on_publish = None
+            successor.publish(deaf, effect, 0)
+            successor.on_publish = last_act
         dying.set()
         return True
 
-    heir.on_publish = last_act
+    successor.on_publish = last_act
     await dead.die()
-    await cluster.pass_time(TTL_S + 1, heir)
+    await cluster.pass_time(TTL_S + 1, successor)
     await dying.wait()
-    await heir.die()
+    await successor.die()
     last = await cluster.proxy()
     await cluster.pass_time(TTL_S + 1, last)
     await until(lambda: none_of(cluster.keys("owners")))

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from controller.elections.admission import Admission
+from controller.elections.admission import ReplicaAdmission
 from store.node import node as node_module
 from store.node.master_role import MasterRole
 from tests.support.controller.controllers import Controllers, until
@@ -38,7 +38,7 @@ async def copy_of(group, name):
 
 def masters(group):
     """Returns the replicas that say they are the master, and of which epoch."""
-    roles = [node.role for node in group.nodes.values() if not node.aside]
+    roles = [node.role for node in group.nodes.values() if not node.withdrawn]
     return [role.core.epoch for role in roles if isinstance(role, MasterRole) and role.serving]
 
 
@@ -77,27 +77,27 @@ async def test_a_copy_waits_while_its_original_is_there(group, caplog):
 
 async def test_who_was_registered_before_stands_aside_and_comes_back(group, monkeypatch):
     """As where the controllers' leader has not heard of the original when the copy registers."""
-    monkeypatch.setattr(node_module, "ASIDE_S", 0.5)
+    monkeypatch.setattr(node_module, "WITHDRAWN_S", 0.5)
     await append(group.store(), frame((16, b"a")))
     master = await group.master()
     await copy_of(group, master)
     await group.hand_over(master)
     node = group.nodes[master]
     with monkeypatch.context() as blind:
-        blind.setattr(Admission, "check_registration", lambda *_: None)
+        blind.setattr(ReplicaAdmission, "check_registration", lambda *_: None)
         await group.start("copy")
     copy = group.nodes["copy"]
     assert copy.identity == node.identity
     seen = []
-    await until(lambda: seen.append(masters(group)) or (node.aside and masters(group)), PATIENCE_S)
+    await until(lambda: seen.append(masters(group)) or (node.withdrawn and masters(group)), PATIENCE_S)
     assert all(len(epochs) == len(set(epochs)) for epochs in seen)  # an epoch has one master, all the time
-    assert node.address in node.aside
-    assert copy.address in node.aside
+    assert node.address in node.withdrawn
+    assert copy.address in node.withdrawn
     assert node._heartbeats() == []
     assert node.role is None
     await append(group.store(), frame((16, b"b")))
     await group.kill("copy")
-    await until(lambda: not node.aside, PATIENCE_S)
+    await until(lambda: not node.withdrawn, PATIENCE_S)
     await group.in_sync()
     await append(group.store(), frame((16, b"c")))
     await group.settled()
@@ -111,7 +111,7 @@ async def test_a_copy_from_before_an_election_is_no_master_of_it(group, monkeypa
     await group.hand_over(other)
     await copy_of(group, name)
     epoch = await group.hand_over(name)
-    monkeypatch.setattr(Admission, "check_registration", lambda *_: None)
+    monkeypatch.setattr(ReplicaAdmission, "check_registration", lambda *_: None)
     monkeypatch.setattr(group.nodes[name], "_look_for_another", lambda _: None)
     await group.start("copy")
     copy, led = group.nodes["copy"], set()

@@ -68,8 +68,8 @@ def scrub(group, name):
 
 async def repaired(group, name, count=1):
     def whole():
-        store, aside = group.nodes[name].disk.store, group.nodes[name].repairer.needs_repair
-        return store is not None and store.damages_repaired >= count and not store.is_damaged and not aside
+        store, withdrawn = group.nodes[name].disk.store, group.nodes[name].repairer.needs_repair
+        return store is not None and store.damages_repaired >= count and not store.is_damaged and not withdrawn
 
     await until(whole, PATIENCE_S)
 

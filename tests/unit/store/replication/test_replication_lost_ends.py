@@ -108,12 +108,12 @@ def test_a_log_that_has_grown_since_is_cut_to_where_it_is_the_masters(held):
     first = FrameLog().fill(1, 3)
     Leading(2, first, [(1, 0)], followers=[follower]).connect(2).append(4).settle()
     assert follower.log.end == 1_400
-    heir = FrameLog()
+    successor = FrameLog()
     for one in first.frames[:5]:
-        heir.append(one)
-    leading = Leading(3, heir, [(1, 0), (2, 600)], followers=[follower], confirmed=LogOffset(600))
+        successor.append(one)
+    leading = Leading(3, successor, [(1, 0), (2, 600)], followers=[follower], confirmed=LogOffset(600))
     leading.connect(2)
     assert follower.log.end == follower.core.end == 1_000
     leading.append(2).settle()
-    assert follower.log.frames == heir.frames
+    assert follower.log.frames == successor.frames
     assert not follower.core.lacks_end

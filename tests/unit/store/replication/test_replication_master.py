@@ -139,7 +139,7 @@ def test_under_load_confirming_waits_for_a_replica_that_is_near():
     leading.master.set_altered({1}, 9)
     for _ in range(200):
         leading.now += 10
-        leading.master.controller_heard(now_ms=leading.now)
+        leading.master.controller_contacted(now_ms=leading.now)
         leading.append()
         behind = follower.core.end
         leading.master.tick(now_ms=leading.now)

@@ -26,7 +26,7 @@ from store.format.policy import LeasePolicy
 from store.format.queue_config import QueueConfig
 from store.remoting.core import Remote
 from store.remoting.groups import RemoteGroups
-from store.remoting.held import Held
+from store.remoting.held import HeldLeases
 from store.remoting.keys import RemoteKeys
 from store.remoting.leases import RemoteLeases
 from store.remoting.log import RemoteLog
@@ -34,11 +34,11 @@ from store.remoting.queues import RemoteQueues
 from store.remoting.stubs import stubs
 from store.remoting.timers import RemoteTimers
 from store.rpc import arguments
-from store.rpc.calls import Admission, encode
+from store.rpc.calls import TimerAdmission, encode
 from store.rpc.frames import FramesKept
 from store.rpc.table import AGAIN, Row, Shape
 from store.serving.methods import METHODS
-from store.serving.session import Session, Terms
+from store.serving.session import ServingSession, ServingTerms
 from tests.support.store.store_kit import frame
 
 pytestmark = pytest.mark.anyio
@@ -217,7 +217,7 @@ async def changes():
 class Wire:
     """The place of `Caller`: each request is decoded and run by the server's methods at once."""
 
-    def __init__(self, session: Session, lines: list[str]) -> None:
+    def __init__(self, session: ServingSession, lines: list[str]) -> None:
         self.session, self.lines = session, lines
 
     async def run(self, name: str, asked: arguments.Arguments, how: str) -> bytes:
@@ -253,12 +253,12 @@ def repr_of(value: Any) -> str:
 async def all_lines() -> list[str]:
     lines: list[str] = []
     store: Any = SimpleNamespace(group=3, **{name: Subject(name, lines) for name in PROTOCOLS})
-    session = Session(Terms(store, True, None, Admission(1, 2, 3, 4), "c"), count(100), METHODS)
+    session = ServingSession(ServingTerms(store, True, None, TimerAdmission(1, 2, 3, 4), "c"), count(100), METHODS)
     wire = Wire(session, lines)
     connection: Any = SimpleNamespace(
         caller=wire, frames=FramesKept(), lends=lambda queue: None, forget=lambda queue: None
     )
-    remote = Remote(3, connection, Held(), budget_s=5)
+    remote = Remote(3, connection, HeldLeases(), budget_s=5)
     client: Any = SimpleNamespace(
         log=RemoteLog(remote),
         queues=RemoteQueues(remote),

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from store.base.listening.places import Places, of_files, origin_of
+from store.base.listening.places import ConnectionSlots, of_files, origin_of
 
 
 class Task:
@@ -20,7 +20,7 @@ class Task:
 
 
 def test_beyond_the_limit_the_oldest_of_whoever_has_most_makes_way():
-    places, mine, theirs = Places(), Task(), [Task() for _ in range(10)]
+    places, mine, theirs = ConnectionSlots(), Task(), [Task() for _ in range(10)]
     places.take(mine, b"me", 4)
     for task in theirs:
         places.take(task, b"them", 4)
@@ -30,7 +30,7 @@ def test_beyond_the_limit_the_oldest_of_whoever_has_most_makes_way():
 
 
 def test_a_place_is_given_back_once():
-    places, tasks = Places(), [Task() for _ in range(3)]
+    places, tasks = ConnectionSlots(), [Task() for _ in range(3)]
     for task in tasks:
         places.take(task, b"", 3)
     for _ in range(2):
@@ -42,7 +42,7 @@ def test_a_place_is_given_back_once():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_is_kept_of_what_has_left(seed):
-    chance, places, here = random.Random(seed), Places(), []
+    chance, places, here = random.Random(seed), ConnectionSlots(), []
     for _ in range(500):
         if here and chance.random() < 0.5:
             places.leave(here.pop(chance.randrange(len(here))))
@@ -85,7 +85,7 @@ def test_places_fit_the_files_that_may_be_open(monkeypatch):
 
 def test_a_task_is_given_up():
     async def wait():
-        places = Places()
+        places = ConnectionSlots()
         tasks = [asyncio.ensure_future(asyncio.Event().wait()) for _ in range(3)]
         for task in tasks:
             places.take(task, b"", 1)
