@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.domain.address import from_routing_key
 from gateway.domain.errors import Cause, Refusal
-from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost
+from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost, split_name
 from gateway.port.queues import DELAYED, HASHED, TOPIC_EXCHANGE, Arguments, exchange_root, routing_of, text_of
 from store.api.message import Message
 
@@ -220,3 +220,11 @@ _HASHED_PROPERTIES: Final[Mapping[str, Callable[[Message], str]]] = {
     "correlation_id": lambda message: (message.correlation or b"").decode("latin-1"),
     "timestamp": lambda message: str(message.time_ms // 1_000),
 }
+
+
+def bindings_of(definition: QueueDefinition) -> tuple[Binding, ...]:
+    """Returns all bindings of a queue: the default exchange's by its name, unless it is a shared subscription's."""
+    if definition.pattern:
+        return ()
+    vhost, name = split_name(definition.name)
+    return (Binding(exchange=in_vhost(vhost, ""), routing_key=name), *definition.bindings)

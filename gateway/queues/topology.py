@@ -8,7 +8,7 @@ import msgspec
 
 from controller.api.client import ControllerClient
 from gateway.domain.errors import Cause, Refusal
-from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost, split_name, vhost_of
+from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost, vhost_of
 from gateway.ownership.owners import Owned, Owners, Taken
 from gateway.port.adapter import Random
 from gateway.port.queues import HASHED, exchange_root
@@ -18,6 +18,7 @@ from gateway.queues.bindings import (
     Exchange,
     QueueDefinition,
     binding_predicate,
+    bindings_of,
     hash_key,
     hash_weight,
     patterns,
@@ -354,7 +355,7 @@ class Topology:
         self.by_number |= dict.fromkeys(queue.numbers, queue)
         if owner is not None and owner != ELSEWHERE:
             self._owned.setdefault(owner, {})[definition.name] = None
-        for binding in _bindings_of(definition):
+        for binding in bindings_of(definition):
             self._route(queue, binding)
         if queue.shared:
             self.shared_count += 1
@@ -379,7 +380,7 @@ class Topology:
         for number in queue.numbers:
             del self.by_number[number]
         self._doomed.pop(name, None)
-        for binding in _bindings_of(queue.definition):
+        for binding in bindings_of(queue.definition):
             self._unroute(queue, binding)
         if queue.shared:
             self.shared_count -= 1
@@ -440,14 +441,6 @@ class Topology:
 def kept(number: int) -> QueueConfig:
     """Returns the store's settings of a queue: messages are kept until consumed, whatever the limits for topics."""
     return QueueConfig(number, until_settled=True)
-
-
-def _bindings_of(definition: QueueDefinition) -> tuple[Binding, ...]:
-    """All bindings of a queue: the default exchange knows it by its name, unless it is a shared subscription's."""
-    if definition.pattern:
-        return ()
-    vhost, name = split_name(definition.name)
-    return (Binding(exchange=in_vhost(vhost, ""), routing_key=name), *definition.bindings)
 
 
 def _share_key(definition: QueueDefinition) -> Hashable:
