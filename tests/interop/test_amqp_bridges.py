@@ -15,6 +15,7 @@ from paho.mqtt.packettypes import PacketTypes
 from tests.support.amqp.rabbitmq import MISSING, RabbitMQ
 from tests.support.mqtt.paho_client import Client, properties
 from tests.support.process.certificates import Authority
+from tests.support.process.gateways import restart
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -60,19 +61,6 @@ class Upstream:
         for exchange in ("orders", "letters"):
             channel.exchange_delete(exchange)
         channel.connection.close()
-
-
-def restart(process):
-    """Start a process that was killed, whose ports others may have had meanwhile."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            process.start()
-            return
-        except AssertionError as failed:
-            if "already in use" not in str(failed).splitlines()[-1] or time.monotonic() > deadline:
-                raise
-            time.sleep(1)
 
 
 @pytest.fixture(scope="module")

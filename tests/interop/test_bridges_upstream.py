@@ -15,6 +15,7 @@ from paho.mqtt.packettypes import PacketTypes
 from tests.support.mqtt.paho_client import Client, fresh, properties
 from tests.support.mqtt.upstreams import Amqtt, Mosquitto
 from tests.support.process.certificates import Authority
+from tests.support.process.gateways import restart
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -100,19 +101,6 @@ class Source:
 
     def stop(self):
         self.gateway.stop()
-
-
-def restart(gateway):
-    """Start a gateway that was killed, whose ports others may have had meanwhile."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            gateway.start()
-            return
-        except AssertionError as failed:
-            if "already in use" not in str(failed).splitlines()[-1] or time.monotonic() > deadline:
-                raise
-            time.sleep(1)
 
 
 def publisher(client, upstream):

@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 from tests.support.process.ports import PORTS, TLS_PORTS, free_offset
 
@@ -93,6 +94,19 @@ class GatewayProcess:
                 self.stop()
             except subprocess.TimeoutExpired:
                 self.kill()
+
+
+def restart(process: Any) -> None:
+    """Start a process that was killed, whose ports others may have had meanwhile."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            process.start()
+            return
+        except AssertionError as failed:
+            if "already in use" not in str(failed).splitlines()[-1] or time.monotonic() > deadline:
+                raise
+            time.sleep(1)
 
 
 def _ports(offset: int) -> list[int]:
