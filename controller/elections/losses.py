@@ -40,6 +40,8 @@ def candidates(
     if not found:
         if wanted is None:
             raise NotElectable(f"group {group.number}: no voter sends heartbeats, so no replica can be elected")
+        if wanted not in group.voters:
+            raise NotElectable(f"group {group.number}: replica {wanted} is a learner, so it cannot be elected")
         raise NotElectable(f"group {group.number}: replica {wanted} sends no heartbeats, so it cannot be elected")
     return found
 

@@ -158,6 +158,14 @@ def test_no_loss_is_accepted_in_favour_of_a_replica_that_sends_no_heartbeats():
         rig.elections.decide(0, None, rig.now, 0, unclean=True)
 
 
+def test_an_unclean_election_says_that_a_wanted_learner_cannot_be_elected():
+    rig = ElectionsRig(1, learners=1, in_sync=1)
+    rig.down(1)
+    rig.run(DEAD_AFTER_MS + TICK_MS)
+    with pytest.raises(NotElectable, match=r"^group 0: replica 2 is a learner, so it cannot be elected$"):
+        rig.elections.decide(0, 2, rig.now, 0, unclean=True)
+
+
 def test_a_clean_election_says_nothing_of_a_loss():
     rig = ElectionsRig(in_sync=3)
     rig.down(1)
