@@ -34,7 +34,7 @@ FUZZ_SEED ?= $(shell date +%y%j)
 CHAOS_S ?= 600
 CHAOS_SEED ?= $(shell date +%y%j%H%M)
 
-.PHONY: help setup run serve test test-fast interop nightly campaign fuzz faults chaos check format bench chart lock java clean
+.PHONY: help setup run serve test test-fast interop nightly campaign fuzz faults chaos check format rooms bench chart lock java clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,6 +106,9 @@ check: $(STAMP) ## The checks without the tests
 format: $(STAMP) ## Put the code into its one format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+rooms: $(STAMP) ## Write who imports a room, and what it imports, into its __init__
+	$(BIN)/python -m tests.support.repository.rooms
 
 bench: $(STAMP) ## Measure beside the peers that are installed (BENCH=mqtt-publish ARGS="--rounds 5")
 	@$(BIN)/python -m tests.bench $(BENCH) $(ARGS)

@@ -1,4 +1,7 @@
 """Wire protocols as sans-IO state machines: bytes to domain messages and back.
 
-An adapter imports the gateway's domain and port, the store's formats, and no other adapter.
+What several of them need is `cloudevents`; no adapter knows another one.
+
+Imported by: none.
+Imports: gateway, store.
 """

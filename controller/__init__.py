@@ -2,6 +2,9 @@
 
 The rooms are floors, from `api` up to `node`. Below them are the store's `base` and `disk`, and nothing else of the
 product.
+
+Imported by: gateway, store.
+Imports: store.
 """
 
 import os

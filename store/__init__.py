@@ -1,6 +1,9 @@
 """The store node: one commit log, and views of it in LMDB.
 
-The rooms are floors, from `base` up to `node`; each says what it imports, and import-linter holds them to it.
+The rooms are floors, from `base` up to `node`; import-linter holds them to it.
+
+Imported by: adapters, controller, gateway, spark.
+Imports: controller.
 """
 
 import os

@@ -1,6 +1,9 @@
 """AMQP 0-9-1: a sans-IO connection, its channels, and the mapping of messages.
 
 `FACTORY` is what the entry point `headgate.adapters:amqp` names.
+
+Imported by: none.
+Imports: cloudevents, gateway.domain, gateway.port, store.api, store.format.
 """
 
 from collections.abc import Mapping, Sequence

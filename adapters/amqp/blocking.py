@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from pamqp.commands import Connection as Methods
 
+from adapters.amqp.codec.properties import SHORT_BYTES_MAX
+from adapters.amqp.codec.wire import method_frame
 from adapters.amqp.keepalive import Keepalive
-from adapters.amqp.properties import SHORT_BYTES_MAX
-from adapters.amqp.wire import method_frame
 from gateway.domain.errors import Refusal
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
-from adapters.amqp.fitting import fitted
-from adapters.amqp.properties import NATIVE, REPLY_TO, properties_of, read_properties
-from adapters.amqp.property_fields import edited, read_fields
-from adapters.amqp.wire import Table
+from adapters.amqp.codec.fitting import fitted
+from adapters.amqp.codec.properties import NATIVE, REPLY_TO, properties_of, read_properties
+from adapters.amqp.codec.property_fields import edited, read_fields
+from adapters.amqp.codec.wire import Table
 from gateway.domain.bridge_path import PATH, extended_path, forwarded_path
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.bridge import Destination, Forwarded

@@ -1,7 +1,7 @@
 """One channel: its consumers, its confirms, what it has not been acknowledged. `methods` says what methods do to it."""
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -9,12 +9,9 @@ from pamqp.base import Frame
 from pamqp.commands import Basic
 from pamqp.commands import Channel as Methods
 
-from adapters.amqp.connection_output import ConnectionOutput
-from adapters.amqp.delivery import deliver_frames, deliver_prefix, get_ok_frames
-from adapters.amqp.properties import SHORT_BYTES_MAX
-from adapters.amqp.publishing import Content
-from adapters.amqp.transactions import Transaction
-from adapters.amqp.wire import (
+from adapters.amqp.codec.delivery import deliver_frames, get_ok_frames
+from adapters.amqp.codec.properties import SHORT_BYTES_MAX
+from adapters.amqp.codec.wire import (
     ACCESS_REFUSED,
     FRAME_END,
     FRAME_METHOD,
@@ -25,8 +22,13 @@ from adapters.amqp.wire import (
     RESOURCE_LOCKED,
     method_frame,
 )
+from adapters.amqp.connection_output import ConnectionOutput
+from adapters.amqp.consumers import Consumer
+from adapters.amqp.publishing import Content
+from adapters.amqp.transactions import Transaction
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.adapter import ConsumerId, Leased, Outcome, Request
+from gateway.port.operated import Described
 from gateway.port.queues import Got
 from store.format.frame import QueueOffset
 
@@ -58,51 +60,6 @@ class State(Enum):
     CLOSED = "closed"
 
 
-class Consumer:
-    """A consumer of this connection; basic.get makes one for the message it fetched."""
-
-    __slots__ = (
-        "blocked",
-        "channel",
-        "confirmed",
-        "id",
-        "no_ack",
-        "number",
-        "prefetch",
-        "prefix",
-        "queue",
-        "tag",
-        "unacknowledged",
-    )
-
-    def __init__(self, channel: "Channel", id_: ConsumerId, tag: str, queue: str, *, no_ack: bool) -> None:
-        self.channel = channel
-        self.id = id_
-        self.tag = tag
-        self.queue = queue
-        self.number = 0  # the queue's, known with its first message
-        self.no_ack = no_ack
-        self.prefetch = channel.prefetch or channel.output.options.unacknowledged_count_max
-        self.prefix = deliver_prefix(tag)
-        self.unacknowledged = 0  # <= prefetch
-        self.blocked = False  # took less than offered
-        self.confirmed = False  # basic.consume has been answered
-
-    @property
-    def credit(self) -> int:
-        """Returns how many messages it can take."""
-        channel = self.channel
-        if not self.confirmed or not channel.flowing or not channel.open:
-            return 0
-        if self.no_ack:
-            return 1 << 30
-        credit = self.prefetch - self.unacknowledged
-        if channel.prefetch_shared:
-            held = 0 if channel.transaction is None else channel.transaction.settled_count
-            credit = min(credit, channel.prefetch_shared - len(channel.unacknowledged) - held)
-        return max(0, credit)
-
-
 class Channel:
     """The state of a channel."""
 
@@ -117,7 +74,7 @@ class Channel:
         self.published = 0  # messages, with confirm.select since then: the next one's tag is one more
         self.outstanding = 0  # groups of messages that have not been answered
         self.queue = ""  # the queue declared last, which an empty name stands for
-        self.reply_queue = ""  # for answers: see `adapters.amqp.direct_reply`
+        self.reply_queue = ""  # for answers: see `adapters.amqp.codec.direct_reply`
         self.transaction: Transaction | None = None  # tx.select
         self.prefetch = 0  # of consumers to come; 0: no limit of the client's
         self.prefetch_shared = 0  # of all consumers together; 0: none
@@ -134,6 +91,17 @@ class Channel:
     def publishable(self) -> bool:
         """Returns whether a message may begin now."""
         return self.state is State.OPEN and not self.waiting and self.content is None and self.transaction is None
+
+    @property
+    def prefetch_max(self) -> int:
+        """Returns how many messages a new consumer may have without acknowledging them."""
+        return self.prefetch or self.output.options.unacknowledged_count_max
+
+    @property
+    def held_count(self) -> int:
+        """Returns how many delivered messages are not acknowledged for good: a transaction can still give them back."""
+        held = 0 if self.transaction is None else self.transaction.settled_count
+        return len(self.unacknowledged) + held
 
     def send(self, method: type[Frame], *values: Any) -> None:
         """Sends a method on this channel."""
@@ -309,6 +277,12 @@ def _up_to(tags: Mapping[int, Any], last: int) -> Iterator[int]:
         if tag > last:
             return
         yield tag
+
+
+def described(vhost: str, channels: Collection[Channel], consumers: int) -> Described:
+    """Returns the state of an open connection with these channels, and so many consumers."""
+    unacknowledged = sum(len(channel.unacknowledged) for channel in channels)
+    return Described(vhost=vhost, channels=len(channels), consumers=consumers, unacknowledged=unacknowledged)
 
 
 def cut(text: str) -> str:

@@ -9,9 +9,9 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from adapters.amqp.delivery import return_frames
-from adapters.amqp.direct_reply import asks_for_reply, with_reply_queue
-from adapters.amqp.wire import PRECONDITION_FAILED
+from adapters.amqp.codec.delivery import return_frames
+from adapters.amqp.codec.direct_reply import asks_for_reply, with_reply_queue
+from adapters.amqp.codec.wire import PRECONDITION_FAILED
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.domain.vhosts import local_name
 from gateway.port.adapter import Outcome, Publish

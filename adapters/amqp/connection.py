@@ -14,18 +14,10 @@ from pamqp.commands import Channel as ChannelMethods
 from pamqp.commands import Connection as Methods
 
 from adapters.amqp.blocking import Blocking
-from adapters.amqp.channel import REPLY_CODES, Channel, State, cut
-from adapters.amqp.confirms import Publisher
-from adapters.amqp.connection_output import ConnectionOutput
-from adapters.amqp.copies import with_copies
-from adapters.amqp.handshake import Limits, Phase, authentication, mechanisms, negotiate, renewed, server_properties
-from adapters.amqp.keepalive import Keepalive
-from adapters.amqp.methods import handle
-from adapters.amqp.options import AmqpOptions
-from adapters.amqp.properties import Template
-from adapters.amqp.publishing import PUBLISH, TEMPLATES, Content, target_of, targets_of, template_of
-from adapters.amqp.receive_budget import ConnectionBudget, Credit, ReceiveBudget
-from adapters.amqp.wire import (
+from adapters.amqp.channel import REPLY_CODES, Channel, State, cut, described
+from adapters.amqp.codec.copies import with_copies
+from adapters.amqp.codec.properties import Template
+from adapters.amqp.codec.wire import (
     ACCESS_REFUSED,
     CHANNEL_ERROR,
     COMMAND_INVALID,
@@ -49,6 +41,14 @@ from adapters.amqp.wire import (
     method_frame,
     read_method,
 )
+from adapters.amqp.confirms import Publisher
+from adapters.amqp.connection_output import ConnectionOutput
+from adapters.amqp.handshake import Limits, Phase, authentication, mechanisms, negotiate, renewed, server_properties
+from adapters.amqp.keepalive import Keepalive
+from adapters.amqp.methods import handle
+from adapters.amqp.options import AmqpOptions
+from adapters.amqp.publishing import PUBLISH, TEMPLATES, Content, target_of, targets_of, template_of
+from adapters.amqp.receive_budget import ConnectionBudget, Credit, ReceiveBudget
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.domain.principal import Principal
 from gateway.domain.vhosts import DEFAULT_VHOST
@@ -83,6 +83,7 @@ class AmqpConnection(ConnectionOutput):
     def __init__(self, info: ConnectionInfo, options: AmqpOptions, *, arriving: ReceiveBudget, random: Random) -> None:
         super().__init__(options, ConnectionBudget(arriving, options), random)
         self._message_bytes_max = min(options.message_bytes_max, info.message_bytes_max)
+        self.channels: dict[int, Channel] = {}
         self._phase = Phase.HEADER
         self._limits = Limits(options.channel_max, options.frame_max - FRAME_OVERHEAD, 0)
         self.payload_max = self._limits.payload_max
@@ -199,7 +200,9 @@ class AmqpConnection(ConnectionOutput):
 
     def describe(self) -> Described | None:
         """See `OperatedAdapter`."""
-        return self.described() if self._phase is Phase.OPEN else None
+        if self._phase is not Phase.OPEN:
+            return None
+        return described(self.vhost, self.channels.values(), len(self._consumers))
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
         """The connection is gone. Its channels know it: that ring keeps no bodies."""
@@ -363,6 +366,10 @@ class AmqpConnection(ConnectionOutput):
             raise ProtocolError(NOT_ALLOWED, f"channel numbers go up to {self._limits.channel_max}")
         channel = self.channels[number] = Channel(self, number)
         channel.send(ChannelMethods.OpenOk, b"")
+
+    def forget_channel(self, number: int) -> None:
+        """See `ConnectionOutput`."""
+        del self.channels[number]
 
     def _channel_method(self, channel: Channel, payload: bytes, now_ms: int) -> bool:
         if channel.state is State.OPEN:

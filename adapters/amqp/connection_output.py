@@ -1,8 +1,9 @@
 """The way out that the channels of a connection share: to the peer and to the gateway."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from adapters.amqp.consumers import Consumer
 from adapters.amqp.options import AmqpOptions
 from adapters.amqp.publishing import TARGETS
 from adapters.amqp.receive_budget import ConnectionBudget
@@ -21,11 +22,7 @@ from gateway.port.adapter import (
     SettleLeased,
     Token,
 )
-from gateway.port.operated import Described
 from store.format.frame import QueueOffset
-
-if TYPE_CHECKING:
-    from adapters.amqp.channel import Channel, Consumer
 
 OUTPUT_BYTES_MAX: Final = 1 << 20  # waiting to be written; beyond, nothing more is fetched for basic.get
 FETCHING_COUNT_MAX: Final = 8  # basic.get under way, on all channels
@@ -40,7 +37,6 @@ class ConnectionOutput:
         self.options = options
         self.share = share
         self.random = random
-        self.channels: dict[int, Channel] = {}
         self.vhost = DEFAULT_VHOST
         self.targets = TARGETS  # of the virtual host
         self.payload_max = 0  # bytes of a frame without its overhead
@@ -97,14 +93,9 @@ class ConnectionOutput:
         """The client has published something."""
         raise NotImplementedError
 
-    def described(self) -> Described:
-        """Returns the state of an open connection."""
-        return Described(
-            vhost=self.vhost,
-            channels=len(self.channels),
-            consumers=len(self._consumers),
-            unacknowledged=sum(len(channel.unacknowledged) for channel in self.channels.values()),
-        )
+    def forget_channel(self, number: int) -> None:
+        """A channel is closed: its number is free."""
+        raise NotImplementedError
 
     # ---- consumers
 
@@ -113,16 +104,16 @@ class ConnectionOutput:
         self._last_id += 1
         return ConsumerId(self._last_id)
 
-    def add_consumer(self, consumer: "Consumer") -> None:
+    def add_consumer(self, consumer: Consumer) -> None:
         """Deliveries for this consumer go to its channel."""
         self._consumers[consumer.id] = consumer
 
-    def drop_consumer(self, consumer: "Consumer") -> None:
+    def drop_consumer(self, consumer: Consumer) -> None:
         """Ends a consumer."""
         if self._consumers.pop(consumer.id, None) is not None:
             self.emit(Cancel(consumer=consumer.id))
 
-    def freed(self, consumer: "Consumer") -> None:
+    def freed(self, consumer: Consumer) -> None:
         """A consumer may have other credit than the gateway was told."""
         self._freed[consumer.id] = consumer
 

@@ -3,8 +3,8 @@
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+from adapters.amqp.codec.wire import ACCESS_REFUSED, FRAME_OVERHEAD, NOT_ALLOWED, SYNTAX_ERROR, Table, read_table
 from adapters.amqp.options import FRAME_MIN, AmqpOptions
-from adapters.amqp.wire import ACCESS_REFUSED, FRAME_OVERHEAD, NOT_ALLOWED, SYNTAX_ERROR, Table, read_table
 from gateway.domain.bridge_path import GATEWAY
 from gateway.domain.errors import ProtocolError
 from gateway.port.adapter import Authenticate, ConnectionInfo

@@ -13,9 +13,17 @@ from pamqp.commands import Basic, Confirm, Exchange, Queue, Tx
 from pamqp.commands import Channel as Methods
 
 from adapters.amqp import tx
-from adapters.amqp.channel import Channel, Consumer, State
-from adapters.amqp.properties import REPLY_TO
-from adapters.amqp.wire import COMMAND_INVALID, NOT_ALLOWED, NOT_FOUND, NOT_IMPLEMENTED, PRECONDITION_FAILED, Table
+from adapters.amqp.channel import Channel, State
+from adapters.amqp.codec.properties import REPLY_TO
+from adapters.amqp.codec.wire import (
+    COMMAND_INVALID,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    NOT_IMPLEMENTED,
+    PRECONDITION_FAILED,
+    Table,
+)
+from adapters.amqp.consumers import Consumer
 from gateway.domain.errors import ProtocolError
 from gateway.domain.vhosts import local_name
 from gateway.port.adapter import Cancel, Consume, Outcome, Request
@@ -91,7 +99,7 @@ def _close(channel: Channel, _method: Any) -> None:
 
 
 def _forget(channel: Channel) -> None:
-    del channel.output.channels[channel.number]
+    channel.output.forget_channel(channel.number)
 
 
 def _flow(channel: Channel, method: Any) -> None:
@@ -257,7 +265,7 @@ def _begin(channel: Channel, method: Any, tag: str, queue: str, priority: int) -
         Consume(
             consumer=consumer.id,
             queue=queue,
-            token=output.expect(partial(_consuming, consumer, method)),
+            token=output.expect(partial(_consuming, channel, consumer, method)),
             exclusive=method.exclusive,
             settle_on_delivery=method.no_ack,
             credit=None if method.no_ack else consumer.prefetch,
@@ -277,8 +285,7 @@ def _consumer_priority(arguments: Table) -> int:
     return priority
 
 
-def _consuming(consumer: Consumer, method: Any, outcome: Outcome, _now_ms: int) -> None:
-    channel = consumer.channel
+def _consuming(channel: Channel, consumer: Consumer, method: Any, outcome: Outcome, _now_ms: int) -> None:
     if not channel.open and outcome.error is None:
         channel.output.emit(Cancel(consumer=consumer.id))  # it began after the channel had ended
 

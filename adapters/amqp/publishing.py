@@ -7,8 +7,8 @@ these bytes, for all connections together, in tables that are emptied when they 
 import struct
 from typing import Final, NamedTuple
 
-from adapters.amqp.properties import Template, read_properties
-from adapters.amqp.wire import (
+from adapters.amqp.codec.properties import Template, read_properties
+from adapters.amqp.codec.wire import (
     FRAME_ERROR,
     NOT_FOUND,
     NOT_IMPLEMENTED,

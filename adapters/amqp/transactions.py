@@ -1,22 +1,20 @@
 """The transaction of a channel: what it has published and acknowledged since the last commit (AMQP 0-9-1, 1.9)."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from adapters.amqp.wire import PRECONDITION_FAILED
+from adapters.amqp.codec.wire import PRECONDITION_FAILED
+from adapters.amqp.connection_output import ConnectionOutput
+from adapters.amqp.consumers import Consumer
 from gateway.domain.errors import ProtocolError
 from store.api.message import Message
 from store.format.frame import QueueNumber, QueueOffset
-
-if TYPE_CHECKING:
-    from adapters.amqp.channel import Consumer
-    from adapters.amqp.connection_output import ConnectionOutput
 
 
 class _Settled(NamedTuple):
     """A delivered message that the transaction acknowledges, rejects or gives back."""
 
     outcome: str
-    consumer: "Consumer"
+    consumer: Consumer
     offset: QueueOffset
 
 
@@ -40,7 +38,7 @@ class Work(NamedTuple):
 class Transaction:
     """The work of a channel since the last commit. The bytes of all are counted in `output.transaction_bytes`."""
 
-    def __init__(self, output: "ConnectionOutput") -> None:
+    def __init__(self, output: ConnectionOutput) -> None:
         self._output = output
         self._work = Work([], [], {})
         self._size_bytes = 0
@@ -73,7 +71,7 @@ class Transaction:
         self._size_bytes += len(message.body)
         output.transaction_bytes += len(message.body)
 
-    def settle(self, tag: int, outcome: str, consumer: "Consumer", offset: QueueOffset) -> None:
+    def settle(self, tag: int, outcome: str, consumer: Consumer, offset: QueueOffset) -> None:
         """Settles a delivered message with the commit."""
         self._work.settled[tag] = _Settled(outcome, consumer, offset)
 
@@ -85,6 +83,6 @@ class Transaction:
         self._size_bytes = 0
         return work
 
-    def forget(self) -> "dict[int, tuple[Consumer, QueueOffset]]":
+    def forget(self) -> dict[int, tuple[Consumer, QueueOffset]]:
         """Does nothing of it; returns the messages that are not acknowledged after all, by their delivery tags."""
         return {tag: (one.consumer, one.offset) for tag, one in self.take().settled.items()}

@@ -5,9 +5,9 @@ from typing import Any
 from pamqp.commands import Tx
 
 from adapters.amqp.channel import Channel
-from adapters.amqp.delivery import return_frames
+from adapters.amqp.codec.delivery import return_frames
+from adapters.amqp.codec.wire import PRECONDITION_FAILED
 from adapters.amqp.transactions import Transaction
-from adapters.amqp.wire import PRECONDITION_FAILED
 from gateway.domain.errors import ProtocolError
 from gateway.port.adapter import Outcome, Publish
 from gateway.port.queues import CountRoutes

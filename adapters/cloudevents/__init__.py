@@ -6,6 +6,9 @@ names as the specification writes them; a binding adds and strips its own prefix
 In Protobuf: `from_protobuf`, `to_protobuf`; in Avro: `from_avro`, `to_avro`. Whatever way an event comes in and leaves,
 it is the same event. Everything malformed raises `gateway.domain.errors.Refusal` (MALFORMED) whose detail begins with
 the attribute's name.
+
+Imported by: amqp, coap, http, mqtt.
+Imports: gateway.domain, store.api.
 """
 
 from adapters.cloudevents.attributes import ADDRESS, CORE, AttributeRefusal, Route, clean, is_name, split

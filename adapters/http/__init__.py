@@ -1,4 +1,8 @@
-"""HTTP/1.1 and HTTP/2, carrying CloudEvents, plain messages and server-sent events."""
+"""HTTP/1.1 and HTTP/2, carrying CloudEvents, plain messages and server-sent events.
+
+Imported by: none.
+Imports: cloudevents, gateway.domain, gateway.port, store.api, store.base, store.format.
+"""
 
 from typing import NoReturn
 

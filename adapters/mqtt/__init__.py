@@ -1,4 +1,8 @@
-"""MQTT 3.1.1 and 5.0 (and 3.1's protocol name) over streams and WebSocket."""
+"""MQTT 3.1.1 and 5.0 (and 3.1's protocol name) over streams and WebSocket.
+
+Imported by: none.
+Imports: cloudevents, gateway.domain, gateway.port, store.api, store.base, store.format.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

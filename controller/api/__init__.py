@@ -1,4 +1,7 @@
 """The controllers' interface: the client, its values, commands, and the limits on names.
 
-Everybody may import `client`; the commands are the controllers' own. Imports nothing of the product.
+`client` is for everybody, `commands` for whoever has something changed.
+
+Imported by: controller.*, gateway.*, store.cluster, store.node, store.reach, store.rpc, store.serving.
+Imports: none.
 """

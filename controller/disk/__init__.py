@@ -1,4 +1,5 @@
 """A controller's directory: Raft driven over LMDB, older directories, and what is noted beside them.
 
-`controller.node` imports this room; it imports Raft and the metadata.
+Imported by: incarnations, node, wire, store.node.
+Imports: api, metadata, raft, store.disk.
 """

@@ -2,5 +2,7 @@
 
 `words` holds what an operator is told, `census` asks the other controllers who they are, `standing` decides with their
 answers, `members` keeps the members, and `recovery` makes a cluster of the one controller that is left.
-`controller.node` and the command line import this room; it imports Raft, the directory and the wire.
+
+Imported by: node, gateway.cli.
+Imports: api, disk, elections, metadata, raft, wire.
 """

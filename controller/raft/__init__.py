@@ -15,8 +15,8 @@ A driver's turn, over a storage that may block (so `save` runs in a thread, and 
 
 and `tick` at a steady pace, `step` for every message that arrives. A `save` that fails ends the node.
 
-The rooms from `controller.metadata` up import this one; it imports the errors of `controller.api` and the store's
-files.
+Imported by: disk, incarnations, metadata, node, wire.
+Imports: api, store.disk.
 """
 
 from controller.raft.core import Raft

@@ -1,4 +1,5 @@
 """The controllers as others see them: a copy of their state, commands to their leader, heartbeats.
 
-Store nodes, gateways and the command line import this room; it imports the wire.
+Imported by: gateway.cli, gateway.operating, gateway.ops, gateway.process, store.node.
+Imports: api, elections, metadata, wire, store.base.
 """

@@ -1,4 +1,5 @@
 """Messages between controllers and to everybody else, and the streams that carry them.
 
-The rooms above import this one; it imports the metadata, the registry and Raft's messages.
+Imported by: incarnations, node, remote, gateway.operating.
+Imports: api, complaints, disk, elections, metadata, raft, store.base.
 """

@@ -1,4 +1,5 @@
 """Tools that know nothing of messages: coroutines without tasks, turns by name, typed tables, pauses.
 
-The whole gateway may import this room; it imports `store.base` alone.
+Imported by: gateway.*.
+Imports: store.base.
 """

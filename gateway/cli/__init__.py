@@ -1,6 +1,10 @@
 """The command line: one file for each group of commands, `commands` for those without a group.
 
-Nothing imports this room. What only some commands need is imported when they run.
+What only some commands need is imported when they run.
+
+Imported by: none.
+Imports: gateway.*, controller.api, controller.incarnations, controller.remote, spark, spark.dashboard, spark.job,
+spark.shell, spark.tables, store.api, store.base, store.cluster, store.engine, store.format.
 """
 
 

@@ -1,4 +1,5 @@
 """The configuration: every section as one frozen value, and the node that it describes.
 
-The runtime, the processes and the command line import this room; it imports the settings of the rooms below.
+Imported by: cli, process, runtime.
+Imports: gateway.*, store.api, store.base, store.rpc.
 """

@@ -1,4 +1,5 @@
 """From the logs to subscribers: lanes, catching up, and searches for messages and last values.
 
-Sessions and the runtime import this room; it imports the port and the store's client.
+Imported by: bridges, push, runtime, sessions.
+Imports: domain, port, store.api, store.base, store.format.
 """

@@ -1,5 +1,7 @@
 """The gateway's values: addresses, filters, principals, access rules, errors, and conditions in SQL92.
 
-Decisions without input or output. The whole gateway and all adapters may import this room; it imports the client's
-interface of the store, and `gateway.base`.
+Decisions without input or output. The settings of a subject lie beside it.
+
+Imported by: gateway.*, adapters.amqp, adapters.cloudevents, adapters.coap, adapters.http, adapters.mqtt.
+Imports: store.api, store.base, store.format, store.guards.
 """

@@ -1,4 +1,5 @@
 """Keys and values for adapters: the answers to the requests of `gateway.port.kv`.
 
-The runtime imports this room, and `config` its settings; it imports publishing.
+Imported by: config, runtime.
+Imports: domain, port, publishing, store.api, store.base.
 """

@@ -2,5 +2,6 @@
 
 A proxy's presence is its one lease; all that it owns hangs on it (docs/decisions/0041).
 
-The rooms above import this one; it imports the port, and the clients of store and controllers.
+Imported by: gateway.*.
+Imports: domain, port, controller.api, store.api, store.base, store.format.
 """

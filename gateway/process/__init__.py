@@ -1,4 +1,5 @@
 """Processes by role: each checks its configuration, opens its parts, runs, and closes them in order.
 
-The command line imports this room; it imports everything below, and is the only one that knows the store's engine.
+Imported by: cli, operating.
+Imports: gateway.*, controller.api, controller.elections, controller.node, controller.remote, store.*.
 """

@@ -5,6 +5,6 @@ its cursor. `outbox` decides, without input or output, which delivery is attempt
 at work, `manager` all of them, `registry` answers the requests of `gateway.port.push`. `guard` says where a sink may
 be, `client` connects there and nowhere else.
 
-`runtime` and `process` import this room, and `config` its settings; it imports delivery, publishing, ownership and the
-port.
+Imported by: config, runtime.
+Imports: gateway.*, store.api, store.base, store.format.
 """

@@ -1,4 +1,5 @@
 """Named queues and exchanges after AMQP 0-9-1, and the queues of shared subscriptions.
 
-The runtime imports this room; it imports publishing and ownership.
+Imported by: config, runtime.
+Imports: base, domain, ownership, port, publishing, controller.api, store.api, store.base, store.format.
 """

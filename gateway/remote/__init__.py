@@ -1,4 +1,7 @@
 """A running gateway as its own client sees it: its HTTP port, its groups, its keys and values.
 
-The command line imports this room; it imports the ports of the subjects, and no part of a server.
+It has no part of a server.
+
+Imported by: cli.
+Imports: ops, port, store.api, store.base.
 """

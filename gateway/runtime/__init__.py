@@ -1,4 +1,5 @@
 """The asyncio shells: connections, sockets, and the hub that they share.
 
-`process` imports this room; it imports all rooms below.
+Imported by: process.
+Imports: gateway.*, controller.api, store.api, store.base, store.format.
 """

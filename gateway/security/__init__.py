@@ -1,4 +1,5 @@
 """Authentication, access and limits: passwords, tokens, certificates, rights, and the rates of clients.
 
-`runtime` and `process` import this room, and `config` its settings; it imports the port and the domain.
+Imported by: cli, config, process, push, runtime.
+Imports: base, domain, ops, port, sockets, controller.api, store.api, store.base.
 """

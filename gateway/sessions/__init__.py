@@ -1,4 +1,5 @@
 """Durable sessions: their records, their wills, and what is left of those whose process ended.
 
-The runtime imports this room; it imports publishing, delivery and ownership.
+Imported by: bridges, operating, push, runtime.
+Imports: base, delivery, domain, ownership, port, publishing, store.api, store.base, store.format.
 """

@@ -1,6 +1,9 @@
 """The dashboard: pages in a browser over the telemetry tables and the gateway's admin API. It never asks Spark.
 
-The command line imports `spark.dashboard.server`. Rooms, from the top: `server` (the application and its process),
-`pages`, `layout` (what pages are made of), then `queries` (pure functions over the tables, without Dash), `admin`
-(the gateway's /status and /metrics) and `guard` (who is let in). It imports `spark.tables` and `spark.errors`.
+Rooms, from the top: `server` (the application and its process), `pages`, `layout` (what pages are made of), then
+`queries` (pure functions over the tables, without Dash), `admin` (the gateway's /status and /metrics) and `guard` (who
+is let in).
+
+Imported by: gateway.cli.
+Imports: spark, tables, telemetry.
 """

@@ -1,4 +1,7 @@
 """Bodies to samples: which numbers a message reports.
 
-Plain functions of messages, without Spark and files. `spark.source` imports it; it imports the store's message alone.
+Plain functions of messages, without Spark and files.
+
+Imported by: job, source.
+Imports: spark, store.api.
 """

@@ -1,7 +1,9 @@
 """The telemetry job: its options, the session, the query, and the work on one bucket.
 
-The command line and the demonstration import it. It imports every other room of this package, and is imported by none.
-Nothing of Spark is loaded until `run` is called.
+The command line and the demonstration run it. Nothing of Spark is loaded until `run` is called.
+
+Imported by: shell, gateway.cli.
+Imports: decode, findings, source, spark, tables, telemetry, store.base, store.remoting.
 """
 
 from spark.job.options import TelemetryOptions

@@ -4,7 +4,10 @@
     session = open_session("127.0.0.1:8081", tables="headgate-data/telemetry")
     session.sql("select device, count(*) from log where topic = 'telemetry' group by device").show()
 
-The command line and notebooks import this room; it imports `spark.job`, `spark.source` and `spark.tables`.
+It is for the command line and for notebooks.
+
+Imported by: gateway.cli.
+Imports: job, source, spark, tables.
 """
 
 from spark.job.session import register

@@ -1,5 +1,8 @@
 """The PySpark data source: its options, its columns, and the positions of a query.
 
-`from spark.source.datasource import HeadgateDataSource` registers it. `spark.job` imports it; it imports the store's
-client, `spark.decode` for the columns that are made from bodies, and `spark.publishing` for rows that become messages.
+`from spark.source.datasource import HeadgateDataSource` registers it. Columns that are made from bodies come from
+`spark.decode`; rows become messages in `spark.publishing`.
+
+Imported by: job, shell.
+Imports: decode, publishing, spark, store.api, store.base, store.format, store.remoting, store.rpc.
 """

@@ -1,5 +1,7 @@
 """Delta tables: their schemas, the job's commits, the reader, and maintenance.
 
-`spark.job` and the command line import it, and whoever reads tables: `from spark.tables.reader import Tables`. It
-imports `spark.telemetry` for the columns of rows, and nothing of Spark itself.
+Readers of tables begin with `from spark.tables.reader import Tables`. It has nothing of Spark itself.
+
+Imported by: dashboard, findings, job, shell, gateway.cli.
+Imports: spark, telemetry.
 """

@@ -22,6 +22,9 @@ A method of a subject does one thing. What many of them do is bound once, where 
 
 `handle` names a lease; `kv_rules` decides what a change of a key does, `kv_export` is a file of keys and values.
 `message` is the message in the body of a record, which gateways write and Spark reads, and `devices` says which device
-a message is of; no other room of the store imports them. Everybody may import this room; it imports `store.base` and
-`store.format`.
+a message is of; no other room of the store imports them.
+
+Imported by: store.*, adapters.amqp, adapters.cloudevents, adapters.coap, adapters.http, adapters.mqtt, gateway.*,
+spark.decode, spark.source.
+Imports: base, format.
 """

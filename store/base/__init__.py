@@ -1,7 +1,11 @@
 """The ground floor: the parts that every process of Headgate has, whatever its role.
 
-Here live the errors of a store (`errors`) and the root of all others (`process_errors`), structured logs (`logs`),
-the runner of servers with its signals and limits (`runner`), the clock, the admin port with the rules for browsers
+Here live the errors of a store (`errors`) and the root of all others (`process_errors`), structured logs (`logs`), the
+runner of servers with its signals and limits (`runner`), the clock, the admin port with the rules for browsers
 (`admin`, `browsers`), the ports that strangers can reach (`listening`), and the parts of long-lived streams
-(`streams`). Every package may import this room. It imports nothing of the product.
+(`streams`).
+
+Imported by: store.*, adapters.http, adapters.mqtt, controller.node, controller.remote, controller.wire, gateway.*,
+spark.job, spark.source.
+Imports: none.
 """

@@ -1,4 +1,5 @@
 """All store groups of a cluster as one `StoreClient`: the calls that are spread over groups.
 
-Gateways import this room; it imports `store.remoting`.
+Imported by: gateway.cli, gateway.process.
+Imports: api, base, format, remoting, controller.api.
 """

@@ -1,5 +1,7 @@
 """The file layer: files and their lock, the room on their disk, and checks of LMDB's files.
 
-Everything that keeps data may import this room, the controllers too. It imports `store.base` alone, and knows neither
-frames nor records.
+It knows neither frames nor records.
+
+Imported by: store.*, controller.disk, controller.node, controller.raft.
+Imports: base.
 """

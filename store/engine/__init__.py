@@ -2,5 +2,8 @@
 
 `opening` and `recovery` begin, `commit` and `receiver` write, `gate` waits for other replicas, `dispatcher` makes
 views, `compaction`, `trimming` and `snapshot` keep the directory small; `repair` works on a directory that nobody has
-open. `store.local` and `store.node` import this room; it imports all rooms below it, and no event loop.
+open. It has no event loop.
+
+Imported by: local, node, gateway.cli.
+Imports: store.*.
 """

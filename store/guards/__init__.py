@@ -7,6 +7,8 @@ and itself. Two kinds:
     once    the name is a key that a request was given. Stored unless the key is there already.
 
 `rows` is how they are written down and how a frame is left without some of them, `table` decides. `store.engine.commit`
-asks the table in the place where it compares producers' sequences; gateways make the rows. Imports
-`store.format.frame`, records and the rules of keys.
+asks the table in the place where it compares producers' sequences; gateways make the rows.
+
+Imported by: engine, gateway.domain, gateway.publishing.
+Imports: api, format.
 """

@@ -2,5 +2,8 @@
 
 `log` and `segment` are the files, `tail` the newest frames in memory, `run` some frames reduced to what the views need.
 `scrub`, `sealer` and `mending` look for damage and repair it; `producers` and `retention` decide what is stored twice
-and what is kept. The rooms from `store.guards` up import this one; it imports the integrity room and those below it.
+and what is kept.
+
+Imported by: engine, local, node, recent, views, gateway.process.
+Imports: base, disk, format, integrity.
 """

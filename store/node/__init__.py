@@ -1,4 +1,7 @@
 """A store node: one replica of a store group, which follows or is the master, as the controllers say.
 
-The command line runs it (`run`); the room imports all of the store, and the controllers as others see them.
+`run` is its start and end.
+
+Imported by: gateway.operating, gateway.process.
+Imports: store.*, controller.api, controller.complaints, controller.disk, controller.elections, controller.remote.
 """

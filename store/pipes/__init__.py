@@ -8,7 +8,8 @@ the same port (docs/decisions/0020).
 `open_channel` and `Server` stand in for `grpc.aio`'s channel and server: the same handlers are served either way, and
 what a stream ends with is `AioRpcError`, status, details and trailing metadata.
 
-`store.remoting`, `store.serving` and `store.node` import this room; it imports `store.base.listening` and the format.
+Imported by: node, remoting, serving.
+Imports: base, format.
 """
 
 from store.pipes.channel import open_channel

@@ -1,6 +1,9 @@
 """The client's side: a store group over the network (`RemoteStore`, `NearStore`, `RemoteReader`).
 
-Gateways, Spark and the rooms above import this room; it imports `store.rpc` and `store.pipes`, never the engine.
+It never needs the engine.
+
+Imported by: cluster, reach, spark.job, spark.source.
+Imports: api, base, format, pipes, rpc.
 """
 
 from store.remoting.client import RemoteStore

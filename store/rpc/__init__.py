@@ -1,5 +1,7 @@
 """The language of a store node and its clients: methods, arguments, frames and names of streams.
 
-Both sides import this room, `store.remoting` and `store.serving`; it imports the client's interface and the
-controllers'. `table` has a row for each call, from which both sides are made.
+`table` has a row for each call, from which both sides are made.
+
+Imported by: node, reach, remoting, serving, gateway.config, spark.source.
+Imports: api, base, format, controller.api.
 """

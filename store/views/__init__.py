@@ -6,7 +6,8 @@ a rebuilt view is the same byte for byte.
 
 Nobody but this package has an LMDB transaction: what `reading` and `snapshot` give checks every value (`sealed`).
 
-The rooms from `store.timers` up import this one; it imports the log, the integrity room and those below.
+Imported by: engine, local, node, recent, timers.
+Imports: api, base, disk, format, integrity, log.
 """
 
 import logging

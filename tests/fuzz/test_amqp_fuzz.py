@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp.commands import INDEX_MAPPING, Basic, Channel, Confirm, Exchange, Queue
 
+from adapters.amqp.codec.properties import read_properties
+from adapters.amqp.codec.wire import read_method, read_table, write_table
 from adapters.amqp.handshake import authentication
-from adapters.amqp.properties import read_properties
-from adapters.amqp.wire import read_method, read_table, write_table
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.adapter import Call, Close, Consume, Outcome, Publish
 from gateway.port.queues import CountRoutes, DeclareQueue, DeleteQueue, PurgeQueue, QueueInfo

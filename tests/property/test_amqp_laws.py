@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pamqp import commands, encode, header
 from pamqp.commands import Basic, Channel, Confirm, Connection
 
-from adapters.amqp.properties import properties_of, read_properties
-from adapters.amqp.wire import read_table, write_table
+from adapters.amqp.codec.properties import properties_of, read_properties
+from adapters.amqp.codec.wire import read_table, write_table
 from gateway.domain.filters import matches
 from gateway.domain.principal import Principal
 from gateway.port.adapter import Call, Publish

@@ -1,6 +1,7 @@
 """Observe (RFC 7641): the observers of addresses and the notifications that they are sent.
 
-The endpoint of CoAP alone imports this room. It imports the rest of `adapters.coap` except for the endpoint.
+Imported by: coap.
+Imports: coap, coap.reading, gateway.domain, gateway.port, store.api.
 """
 
 from adapters.coap.observe.observers import Observers

@@ -1,8 +1,10 @@
 """CoAP over TCP and TLS (RFC 8323): frames, signaling messages, and the connection that carries them.
 
 Requests are done by the endpoint of CoAP over UDP, each as a Confirmable message of its own Message ID; what only UDP
-needs (duplicates, retransmission, empty acknowledgements) is taken away from what it answers. `adapters.coap.factory`
-imports this room; it imports the rest of `adapters.coap`.
+needs (duplicates, retransmission, empty acknowledgements) is taken away from what it answers.
+
+Imported by: coap.
+Imports: coap, gateway.port.
 """
 
 from adapters.coap.stream.connection import CoapConnection, StreamsContext

@@ -1,4 +1,7 @@
 """Handlers of requests: publishing, subscribing, searches, keys and values, groups, and who may ask.
 
-`routes` is the table of them. The connection imports this room; it imports the wire, and the gateway's port and domain.
+`routes` is the table of them.
+
+Imported by: http.
+Imports: cloudevents, http.openapi, http.wire, gateway.domain, gateway.port, store.api, store.base, store.format.
 """

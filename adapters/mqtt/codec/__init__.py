@@ -1,6 +1,7 @@
 """The wire format of MQTT 3.1, 3.1.1 and 5.0: bytes to packets and back, without any state.
 
-All other rooms of MQTT import this one; it imports the gateway's errors.
+Imported by: mqtt, mqtt.connecting, mqtt.messages, mqtt.receiving, mqtt.session.
+Imports: gateway.domain.
 """
 
 from adapters.mqtt.codec.decoder import Frame, decode, peel

@@ -1,4 +1,5 @@
 """From the first byte to a session: the link to the client, CONNECT, and AUTH.
 
-Sessions and connections import this room; it imports messages and the codec.
+Imported by: mqtt, mqtt.session.
+Imports: mqtt.codec, mqtt.messages, gateway.domain, gateway.port, store.api.
 """

@@ -1,4 +1,5 @@
 """Publications without a connection: messages, events, Sparkplug, topics that ask for a delay.
 
-The rooms of connections import this one; it imports the codec and the gateway's domain.
+Imported by: mqtt, mqtt.connecting, mqtt.session, mqtt.websocket.
+Imports: cloudevents, mqtt.codec, gateway.domain, gateway.port, store.api.
 """

@@ -1,4 +1,6 @@
 """A client's session while a connection holds it: subscriptions, deliveries, acknowledgements.
 
-Connections import this room; it imports the connection context, messages and the codec.
+Imported by: mqtt.
+Imports: mqtt.codec, mqtt.connecting, mqtt.messages, mqtt.receiving, gateway.domain, gateway.port, store.api,
+store.format.
 """

@@ -15,7 +15,10 @@ type and the error is returned beside it; an event passes a filter only if the a
 (CESQL 1.0, 1.2 and 3.3). AND and OR do not evaluate what cannot change their answer.
 
 The cost of one event is bounded by `EXPRESSION_CHARS_MAX`, `NODES_MAX`, `DEPTH_MAX`, and for LIKE by the limits of
-`gateway.domain.sql92`. Delivery to webhooks imports this room; it imports messages' errors and the patterns of SQL92.
+`gateway.domain.sql92`.
+
+Imported by: push.
+Imports: domain, domain.sql92.
 """
 
 from gateway.domain.cesql.dialects import FILTERS_MAX, EventFilter, FilterError, compile_filters

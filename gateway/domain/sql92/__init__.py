@@ -18,7 +18,10 @@ Dividing whole numbers gives a whole number, by zero NULL. Texts are compared by
 The cost of one message is bounded: by `EXPRESSION_CHARS_MAX`, `NODES_MAX`, `DEPTH_MAX`, and for LIKE by
 `PATTERN_CHARS_MAX` and `LIKE_TEXT_CHARS_MAX`, beyond which its answer is unknown.
 
-The domain's room imports nothing of it; ports, delivery and adapters do. It imports messages and errors.
+The rest of the domain needs nothing of it.
+
+Imported by: delivery, domain.cesql, adapters.http.
+Imports: domain, store.api.
 """
 
 from collections.abc import Sequence

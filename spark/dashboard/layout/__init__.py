@@ -1,4 +1,7 @@
 """Parts of pages: the frame around them, figures, tables, charts and states in words.
 
-`spark.dashboard.pages` and `spark.dashboard.server` import it. It imports Dash, and no table and no gateway.
+It knows Dash, and no gateway.
+
+Imported by: dashboard, dashboard.pages.
+Imports: dashboard.queries.
 """

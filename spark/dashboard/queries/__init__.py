@@ -1,5 +1,7 @@
 """Queries of the dashboard: functions from the tables to Arrow tables and plain values.
 
-`spark.dashboard.pages` and `spark.dashboard.server` import it. It imports DuckDB, pyarrow, `spark.tables` and
-`spark.telemetry`, and knows neither Dash nor Spark.
+Of libraries it knows DuckDB and pyarrow, and neither Dash nor Spark.
+
+Imported by: dashboard, dashboard.layout, dashboard.pages.
+Imports: spark, tables, telemetry.
 """

@@ -4,8 +4,8 @@
 called for it, by whatever served its first sound message. Until then it has one of few places for a short time, and
 what is held for it counts in the process's `StrangersBudget` (docs/decisions/0036).
 
-Everything that serves gRPC or pipes may import this room: controllers, stores and the gateway. It imports nothing of
-the product.
+Imported by: base, node, pipes, serving, controller.node, gateway.runtime.
+Imports: none.
 """
 
 from store.base.listening.admission import admit

@@ -1,7 +1,10 @@
 """Repair of a replica's damaged log from the other replicas of its group (docs/decisions/0031).
 
 Here live the call by which a replica sends the sound frames of a range (`serving`), the one by which another fetches
-them (`fetching`), and the task that has all damages of a node repaired, in whichever role (`repairer`). The node
-imports this room; it imports what the roles share (`store.node.replica_context`, `wire`, `replica_auth`), the core
-that decides whom to ask for what (`store.replication.repairs`), and never a role.
+them (`fetching`), and the task that has all damages of a node repaired, in whichever role (`repairer`). It uses what
+the roles of a node share, and the core that decides whom to ask for what (`store.replication.repairs`); it knows
+neither role.
+
+Imported by: node.
+Imports: base, format, integrity, local, node, replication, controller.api.
 """

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from adapters.amqp import FACTORY
-from adapters.amqp.properties import properties_of
-from adapters.amqp.property_fields import edited, read_fields
-from adapters.amqp.wire import write_table
+from adapters.amqp.codec.properties import properties_of
+from adapters.amqp.codec.property_fields import edited, read_fields
+from adapters.amqp.codec.wire import write_table
 from gateway.domain.bridge_path import PATH
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.bridge import Destination

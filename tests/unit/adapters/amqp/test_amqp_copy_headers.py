@@ -3,9 +3,9 @@
 import pytest
 from pamqp.commands import Channel, Tx
 
-from adapters.amqp.copies import BCC, CC, COPIES_COUNT_MAX
-from adapters.amqp.properties import properties_of
-from adapters.amqp.wire import read_table
+from adapters.amqp.codec.copies import BCC, CC, COPIES_COUNT_MAX
+from adapters.amqp.codec.properties import properties_of
+from adapters.amqp.codec.wire import read_table
 from tests.support.amqp.amqp_peer import Peer
 
 TOO_MANY = [f"{n}" for n in range(COPIES_COUNT_MAX + 1)]

@@ -6,8 +6,9 @@ import pytest
 from pamqp import commands, frame, header
 
 from adapters import cloudevents
-from adapters.amqp.delivery import _routes, deliver_frames, deliver_prefix
-from adapters.amqp.properties import properties_of, read_properties
+from adapters.amqp.codec.delivery import _routes, deliver_frames, deliver_prefix
+from adapters.amqp.codec.properties import properties_of, read_properties
+from adapters.amqp.codec.wire import read_table
 from adapters.amqp.publishing import (
     TARGETS,
     TARGETS_COUNT_MAX,
@@ -16,7 +17,6 @@ from adapters.amqp.publishing import (
     target_of,
     template_of,
 )
-from adapters.amqp.wire import read_table
 from adapters.mqtt.messages.messages import dialect_of, publish_pieces
 from gateway.domain.errors import ProtocolError
 from store.api.message import Message

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from pamqp.commands import Basic
 
-from adapters.amqp.properties import properties_of
+from adapters.amqp.codec.properties import properties_of
 from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.port.queues import BindQueue, DeclareExchange

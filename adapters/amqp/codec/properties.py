@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from adapters import cloudevents
-from adapters.amqp.copies import CC, take_copies
-from adapters.amqp.property_fields import FIELDS, edited, read_fields
-from adapters.amqp.wire import PRECONDITION_FAILED, Table, Timestamp, write_table
+from adapters.amqp.codec.copies import CC, take_copies
+from adapters.amqp.codec.property_fields import FIELDS, edited, read_fields
+from adapters.amqp.codec.wire import PRECONDITION_FAILED, Table, Timestamp, write_table
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.port.queues import (
     COPY_KEYS,
@@ -34,7 +34,7 @@ NUMBER_MAX: Final = 1 << 53  # of milliseconds that a peer may name: 285,000 yea
 SHORT_BYTES_MAX: Final = 255  # of a short string
 X_DEATH: Final = "x-death"
 _DELAY: Final = "x-delay"
-REPLY_TO: Final = "amq.rabbitmq.reply-to"  # as `adapters.amqp.direct_reply` says
+REPLY_TO: Final = "amq.rabbitmq.reply-to"  # as `adapters.amqp.codec.direct_reply` says
 _TIMESTAMP_MAX: Final = 253_402_300_799  # the year 9999: clients make dates of timestamps
 _SIGNED_MAX: Final = (1 << 63) - 1  # of the integers we write
 _DIGITS = re.compile("[0-9]{1,16}", re.ASCII)

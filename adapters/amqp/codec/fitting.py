@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from adapters.amqp.property_fields import layout
-from adapters.amqp.wire import field_spans, write_table
+from adapters.amqp.codec.property_fields import layout
+from adapters.amqp.codec.wire import field_spans, write_table
 
 _LEFT_OUT: Final = "x-headers-left-out"  # how many headers the frame had no room for
 

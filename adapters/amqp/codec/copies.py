@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from adapters.amqp.property_fields import edited
-from adapters.amqp.wire import PRECONDITION_FAILED, Table
+from adapters.amqp.codec.property_fields import edited
+from adapters.amqp.codec.wire import PRECONDITION_FAILED, Table
 from gateway.domain.errors import ProtocolError
 from gateway.port.queues import COPY_KEYS, PROPERTIES, address_of, routing_of
 from store.api.message import COPIES, Message

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from adapters.amqp.properties import NATIVE, REPLY_TO
-from adapters.amqp.property_fields import edited
+from adapters.amqp.codec.properties import NATIVE, REPLY_TO
+from adapters.amqp.codec.property_fields import edited
 from store.api.message import REPLY_QUEUE, Message
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from adapters.amqp.wire import (
+from adapters.amqp.codec.wire import (
     SYNTAX_ERROR,
     Reader,
     Table,

@@ -1,0 +1,29 @@
+"""Checks the product's rooms against its import graph: their own words, and that nothing goes in circles."""
+
+import ast
+
+import pytest
+
+from tests.support.repository.import_graph import ROOT, circles, file_graph, imported
+from tests.support.repository.rooms import ends_with, expected
+
+
+@pytest.mark.parametrize(("path", "sentences"), expected().items(), ids=lambda one: getattr(one, "parent", ROOT).name)
+def test_a_room_says_truly_who_imports_it_and_what_it_imports(path, sentences):
+    docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+    assert ends_with(docstring) == sentences, "python -m tests.support.repository.rooms writes it"
+
+
+def test_no_files_import_each_other_in_a_circle():
+    """A file can be read after those that it imports; imports for types alone count too."""
+    assert circles(file_graph()) == []
+
+
+def test_circles_are_found_wherever_the_import_stands():
+    known = dict.fromkeys(["a", "a.b", "c"])
+    late = "def f():\n    from a import b"
+    typed = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import c"
+    assert imported(ast.parse(late), known) == {"a.b"}
+    assert imported(ast.parse(typed), known) == {"c"}
+    assert imported(ast.parse("from a import name"), known) == {"a"}
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": set()}) == [["a", "b", "c"]]
