@@ -87,6 +87,11 @@ class HttpConnection:
         """Returns whether more may be read."""
         return not self._closed and (self.transport is None or self.transport.wants_data)
 
+    @property
+    def unread_bytes(self) -> int:
+        """Returns the bytes held of responses that the peer does not take (`gateway.port.adapter.Responder`)."""
+        return 0 if self.transport is None else self.transport.unread_bytes
+
     def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
         """Bytes from the peer."""
         self._begin_turn(now_ms)

@@ -112,6 +112,13 @@ class GatewayConfig(_Section, frozen=True, kw_only=True):
     write_buffer_bytes_max: Annotated[
         int, Meta(ge=64 * KiB, description="bytes waiting for one slow peer; more is held back in the log")
     ] = MiB
+    unread_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=MiB,
+            description="bytes waiting for all slow peers of a process; beyond, the one with most is cut off",
+        ),
+    ] = 256 * MiB
     connections_max: Annotated[int, Meta(ge=1, description="open connections, over all listeners")] = 50_000
     memory_high_bytes: Annotated[
         int,

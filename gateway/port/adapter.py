@@ -10,7 +10,7 @@ connection's `Publish` effects come in the order of the effects; outcomes of cal
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, NewType, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, NewType, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -451,6 +451,15 @@ class Adapter(Protocol):
 
     def take_output(self) -> bytes:
         """Returns the bytes to write to the peer now."""
+
+
+@runtime_checkable
+class Responder(Protocol):
+    """An adapter that holds long responses until its peer takes them; all of a process share what they may hold."""
+
+    @property
+    def unread_bytes(self) -> int:
+        """Returns the bytes held that the peer has not taken."""
 
 
 class DatagramAdapter(Protocol):

@@ -9,7 +9,7 @@ from typing import cast
 
 from gateway.config.config import is_loopback
 from gateway.domain.errors import Refusal
-from gateway.port.adapter import ConnectionInfo, Outcome, Publish
+from gateway.port.adapter import ConnectionInfo, Outcome, Publish, Responder
 from gateway.port.operated import OperatedAdapter
 from gateway.port.single import Single, SingleAdapter
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, ListenerContext
@@ -27,6 +27,7 @@ TURNED_AWAY_S = 5.0  # how long a peer that is not let in may take to ask and be
 LONG_READ_S = 0.01  # a read that takes more processor time than this is followed by a turn of the others
 HELD_S = 60.0  # until input is read that nobody has asked for again: never, as `gateway.waking` ends sooner
 STALL_TIMEOUT_S = 60.0  # a peer that reads nothing of what waits for it is cut off after this
+UNREAD_FREE_BYTES = 64 << 10  # of a connection, which do not count
 
 log = logs.get(__name__)
 
@@ -39,9 +40,11 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         "_listener",
         "_network",
         "_pause",
+        "_responder",
         "_secure",
         "_stall",
         "in_turns",
+        "unread_bytes",
     )
 
     def __init__(self, hub: StreamHub, listener: ListenerContext) -> None:
@@ -54,6 +57,8 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self._pause: asyncio.TimerHandle | None = None  # set while it is not read: too fast, or others' turn
         self.ended = False
         self.early_bytes = 0
+        self.unread_bytes = 0  # of output that the peer does not take; they count in the process's budget
+        self._responder: Responder | None = None
         self._network = b""
         self.alone = None
 
@@ -77,6 +82,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         adapter = listener.factory.connect(info, listener.options, random=self._hub.random)
         Endpoint.__init__(self, self._hub, listener.protocol, adapter, loopback=info.loopback)
         self.singles = adapter.singles if isinstance(adapter, SingleAdapter) else None
+        self._responder = adapter if isinstance(adapter, Responder) else None
         self.host, self.certificate = host, info.certificate
         self._network = network_of(host).encode()
         self.admission, self.turned_away = admission, admission.refusal
@@ -165,10 +171,27 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             self.early_bytes = early
             STRANGERS.hold(self, self._network, early)
 
+    def _count_unread(self, transport: asyncio.Transport) -> None:
+        """Counts what the peer makes us hold of output; beyond what all may, the connection with most is cut off."""
+        unread = 0 if self._responder is None else self._responder.unread_bytes
+        if not self.writable:
+            unread += transport.get_write_buffer_size()
+        if unread <= UNREAD_FREE_BYTES:
+            unread = 0
+        if unread != self.unread_bytes:
+            self.unread_bytes = unread
+            self._hub.unread.hold(self, self._network, unread)
+
     def cancel(self) -> None:
-        """See `store.base.listening.strangers.Holder`: strangers hold too much, and this one most."""
+        """See `store.base.listening.strangers.Holder`: peers make us hold too much, and this one most."""
         if not self.gone:
-            log.info("a peer has sent too much before it authenticated", protocol=self.protocol, endpoint=self.id)
+            log.info(
+                "a connection is cut off: all together make the process hold too much, and this one most",
+                protocol=self.protocol,
+                endpoint=self.id,
+                early_bytes=self.early_bytes,
+                unread_bytes=self.unread_bytes,
+            )
             self.hub.metrics.errors(self.protocol, "cut_off").inc()
             self.abort()
 
@@ -212,6 +235,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             self._read_the_rest()
         self.gone = True
         STRANGERS.release(self, self._network)
+        self._hub.unread.release(self, self._network)
         for timer in (self._timer, self._stall, self._pause):
             if timer is not None:
                 timer.cancel()
@@ -251,6 +275,8 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         if out:
             self.flow.bytes_out += len(out)
             transport.write(out)
+        if self._responder is not None or not self.writable or self.unread_bytes:
+            self._count_unread(transport)
         if self.ended and not self._asked:
             self.close("")
             return

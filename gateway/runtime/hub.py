@@ -62,6 +62,7 @@ from store.api.client import StoreClient
 from store.base import logs
 from store.base.clock import now_ms
 from store.base.errors import StoreError
+from store.base.listening import StrangersBudget
 from store.base.process_errors import ConfigError
 from store.format.frame import QueueNumber
 from store.format.queue_config import QueueConfig
@@ -91,6 +92,7 @@ class ProcessHub(StreamHub):
         self.metrics = metrics
         self.random = random.SystemRandom()
         self.write_buffer_bytes_max = config.gateway.write_buffer_bytes_max
+        self.unread = StrangersBudget(config.gateway.unread_bytes_max)
         self.finds = FindWaits(store)
         self.router = Router(
             controller,

@@ -20,6 +20,7 @@ from gateway.runtime.endpoint import Endpoint, Hub
 from gateway.security.limits import ConnectionAdmission, ConnectionLimiter
 from store.base import logs
 from store.base.clock import now_ms
+from store.base.listening import StrangersBudget
 from store.format.frame import Position
 
 log = logs.get(__name__)
@@ -81,6 +82,7 @@ class StreamHub(Hub):
     pauses: PauseGuard
     pressure: Pressure
     turn: "ReadBatch"
+    unread: StrangersBudget  # of output that peers do not take
     write_buffer_bytes_max: int
 
     @abstractmethod

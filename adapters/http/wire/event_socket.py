@@ -95,6 +95,11 @@ class EventSocket:
         return len(self._out) >= OUTPUT_BYTES_MAX
 
     @property
+    def unread_bytes(self) -> int:
+        """Returns the bytes that wait to be written."""
+        return len(self._out)
+
+    @property
     def arriving_bytes(self) -> int:
         """Returns the bytes held of a message that is not all there."""
         return sum(map(len, self._parts)) + len(self._protocol.reader.buffer) + len(self._early)

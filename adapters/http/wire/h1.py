@@ -17,10 +17,7 @@ OUTPUT_BYTES_MAX: Final = 256 * 1024  # of event streams: what a connection may 
 LINGER_MS: Final = 1_000  # how long the rest of a refused body is read: closing at once would destroy the answer
 LINGER_BYTES_MAX: Final = 64 * 1024 * 1024
 _HEADER_OVERHEAD: Final = 4  # ": " and CRLF
-# Others are answered 501.
-_KNOWN_METHODS: Final = frozenset(
-    {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "QUERY", "TRACE", "CONNECT"}
-)
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "QUERY", "TRACE", "CONNECT"})
 _UPGRADE_HEADERS: Final = frozenset({b"upgrade", b"http2-settings", b"connection"})
 
 
@@ -96,7 +93,12 @@ class Http1:
     @property
     def full(self) -> bool:
         """Returns whether responses that wait, for their turn or the peer to read, take all the bytes they may."""
-        return self._held_bytes + len(self._out) >= self._options.max_held_bytes
+        return self.unread_bytes >= self._options.max_held_bytes
+
+    @property
+    def unread_bytes(self) -> int:
+        """Returns the bytes of responses that wait for their turn, or to be written."""
+        return self._held_bytes + len(self._out)
 
     @property
     def arriving_bytes(self) -> int:
@@ -284,7 +286,7 @@ class Http1:
         version = self._parser.get_http_version()
         if version not in {"1.0", "1.1"}:
             raise _Refused(problem(505, f"HTTP/{version} is not spoken here; 1.1 and 2 are"))
-        if self._method() not in _KNOWN_METHODS:
+        if self._method() not in _METHODS:
             raise _Refused(problem(501, f"the method {self._method()} is not known"))
         hosts = [value for name, value in self._headers if name == b"host"]
         if len(hosts) > 1 or (version == "1.1" and not hosts):

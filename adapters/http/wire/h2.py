@@ -24,6 +24,7 @@ from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone
 
 WINDOW_BYTES: Final = 1024 * 1024  # what a peer may send before we say that it has arrived
 STREAM_BUFFER_BYTES: Final = 256 * 1024  # of one event stream, beyond what its window takes
+FRAME_BYTES_MIN: Final = 1024  # of DATA that a window cuts: shorter frames are as much work as they are use
 DRAIN_BYTES_MAX: Final = 64 * 1024 * 1024  # of a refused body, before its stream is reset
 
 _BASE64URL: Final = re.compile(b"[A-Za-z0-9_-]*")
@@ -93,6 +94,11 @@ class Http2:
         return self._held_out_bytes + self._unwritten_bytes >= self._options.max_held_bytes
 
     @property
+    def unread_bytes(self) -> int:
+        """Returns the bytes held of responses that no window takes."""
+        return self._held_out_bytes
+
+    @property
     def arriving_bytes(self) -> int:
         """Returns the bytes held of requests that arrive."""
         return self._held_in_bytes
@@ -159,11 +165,11 @@ class Http2:
             self._add(exchange, stream, b"")
 
     def room(self, exchange: Exchange) -> int:
-        """Returns the free bytes of the stream's buffer."""
+        """Returns the free bytes of the stream's buffer, within those that the connection may hold."""
         stream = self._streams.get(exchange)
         if stream is None:
             return STREAM_BUFFER_BYTES  # what is sent to it is dropped
-        free = STREAM_BUFFER_BYTES - len(stream.out)
+        free = min(STREAM_BUFFER_BYTES - len(stream.out), self._options.max_held_bytes - self._held_out_bytes)
         if free <= 0:
             self._starved[exchange] = None
         return free
@@ -258,7 +264,7 @@ class Http2:
                 self._reset(exchange, ErrorCodes.NO_ERROR)
             return
         stream.body.append(event.data)
-        stream.since_ms = self._now_ms
+        stream.moved(len(event.data), self._now_ms)
         self._held_in_bytes += len(event.data)
         if stream.body_bytes > self._options.max_body_bytes:
             self._refuse_body(exchange, 413, f"the body is larger than {self._options.max_body_bytes} bytes")
@@ -336,7 +342,7 @@ class Http2:
             *response.headers,
             *extra,
         ]
-        stream.since_ms = now_ms
+        stream.begin_wait(now_ms)
         try:
             self._h2.send_headers(exchange, head, end_stream=end)
         except H2Error:
@@ -351,7 +357,7 @@ class Http2:
         if self._failed:
             return
         if not stream.out:
-            stream.since_ms = self._now_ms
+            stream.begin_wait(self._now_ms)
         stream.out += data
         self._held_out_bytes += len(data)
         self._pump([exchange])
@@ -379,21 +385,30 @@ class Http2:
             self._forget(exchange)
             return False
         if size > 0:
-            self._abuse.progress()
+            if size == len(out) or size >= FRAME_BYTES_MIN:
+                self._abuse.progress()
             del out[:size]
             self._held_out_bytes -= size
             self._unwritten_bytes += size
-            stream.since_ms = self._now_ms
+            stream.moved(size, self._now_ms)
         if end:
             self._end(exchange, stream)
             return False
-        if len(out) * 2 <= STREAM_BUFFER_BYTES and exchange in self._starved:
-            del self._starved[exchange]
-            self._events.append(Drained(exchange))
+        self._wake()
         if not out:
             self._blocked.pop(exchange, None)
             return False
         return True
+
+    def _wake(self) -> None:
+        """Tells event streams that there is room again, once half of what they may hold is free."""
+        if not self._starved or self._held_out_bytes * 2 > self._options.max_held_bytes:
+            return
+        for exchange in list(self._starved):
+            stream = self._streams.get(exchange)
+            if stream is None or len(stream.out) * 2 <= STREAM_BUFFER_BYTES:
+                del self._starved[exchange]
+                self._events.append(Drained(exchange))
 
     # ---- the end of streams
 
@@ -412,6 +427,7 @@ class Http2:
             self._held_in_bytes -= stream.body_bytes
         self._blocked.pop(exchange, None)
         self._starved.pop(exchange, None)
+        self._wake()
         return True
 
     def _reset(self, exchange: Exchange, code: ErrorCodes) -> None:

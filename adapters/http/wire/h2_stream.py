@@ -1,6 +1,9 @@
 """One stream of HTTP/2, as the transport keeps it."""
 
 from collections.abc import Sequence
+from typing import Final
+
+PROGRESS_BYTES_MIN: Final = 4096  # that pass within a peer's time, or it makes none: byte by byte nothing ends
 
 
 class Stream:
@@ -16,6 +19,7 @@ class Stream:
         "headers",
         "length_bytes",
         "method",
+        "moved_bytes",
         "out",
         "refused",
         "since_ms",
@@ -40,6 +44,17 @@ class Stream:
         self.out = bytearray()  # body that no window takes yet
         self.ended = False  # nothing is added to `out`
         self.since_ms = now_ms  # the last progress
+        self.moved_bytes = 0  # since then
+
+    def begin_wait(self, now_ms: int) -> None:
+        """Notes that it is the peer's turn from now on."""
+        self.since_ms, self.moved_bytes = now_ms, 0
+
+    def moved(self, size_bytes: int, now_ms: int) -> None:
+        """Notes that bytes have come or gone."""
+        self.moved_bytes += size_bytes
+        if self.moved_bytes >= PROGRESS_BYTES_MIN:
+            self.begin_wait(now_ms)
 
     @property
     def waits(self) -> bool:

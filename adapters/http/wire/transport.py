@@ -53,6 +53,10 @@ class Transport(Protocol):
         """Returns whether so much waits to be written that what would make more should wait, too."""
 
     @property
+    def unread_bytes(self) -> int:
+        """Returns the bytes held of responses that the peer does not take, or not yet."""
+
+    @property
     def arriving_bytes(self) -> int:
         """Returns the bytes held of requests that are not all there."""
 

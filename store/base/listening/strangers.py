@@ -1,7 +1,7 @@
-"""One budget for what a process holds of input from connections that are not admitted.
+"""One budget for what a process holds for its peers: of input from connections that are not admitted, for example.
 
-A message's announced size takes nothing; what has come of it does. Where all strangers together hold more than the
-budget, the connection that holds most, of the address that holds most, is given up.
+A message's announced size takes nothing; what has come of it does. Where all together hold more than the budget, the
+connection that holds most, of the address that holds most, is given up.
 """
 
 from typing import Final, Protocol

@@ -30,6 +30,7 @@ class Timer:
 
 class Hub:
     write_buffer_bytes_max = 1000
+    unread = StrangersBudget()
     random = None
     lingering = 0
 
@@ -88,6 +89,7 @@ class Transport:
         self.reading = True
         self.closing = self.aborted = self.closed = False
         self.protocol = None
+        self.unread_bytes = 0
 
     def get_extra_info(self, name):
         return {"peername": ("127.0.0.1", 5), "sockname": ("127.0.0.1", 6)}.get(name)
@@ -100,6 +102,9 @@ class Transport:
 
     def write(self, data):
         self.written.append(data)
+
+    def get_write_buffer_size(self):
+        return self.unread_bytes
 
     def pause_reading(self):
         self.reading = False
@@ -283,6 +288,33 @@ def test_a_peer_that_never_reads_is_cut_off(hub, connection):
     connection.pause_writing()
     hub.timers[-1].work()
     assert connection.shown.aborted
+
+
+def test_the_connection_that_holds_most_output_makes_way_for_others(hub, connection):
+    """Of what the socket does not take and what the adapter holds, over all connections of a process."""
+    hub.unread = StrangersBudget(1_000_000)
+    hub.unread.hold(Timer(None), connection._network, 300_000)
+    connection._responder = SimpleNamespace(unread_bytes=400_000)
+    connection.shown.unread_bytes = 300_000
+    connection.flush()
+    assert hub.unread.held_bytes == 700_000
+    connection.pause_writing()
+    assert hub.unread.held_bytes == 1_000_000
+    assert not connection.shown.aborted
+    connection._responder.unread_bytes += 1
+    connection.data_received(b"x")
+    assert connection.shown.aborted
+    assert hub.unread.held_bytes == 300_000
+    connection.connection_lost(None)
+    assert hub.unread.held_bytes == 300_000
+
+
+def test_output_that_is_read_counts_no_more(hub, connection):
+    connection.shown.unread_bytes = 300_000
+    connection.pause_writing()
+    assert hub.unread.held_bytes == 300_000
+    connection.resume_writing()
+    assert hub.unread.held_bytes == 0
 
 
 def test_an_adapters_bug_ends_its_connection_alone(hub, connection):

@@ -10,6 +10,7 @@ from gateway.publishing.timer_secrets import TimerSecrets
 from gateway.runtime.connection import Connection
 from gateway.security.limits import ConnectionLimiter
 from gateway.security.limits_settings import LimitsConfig
+from store.base.listening import StrangersBudget
 
 
 class Transport:
@@ -17,6 +18,9 @@ class Transport:
         self.written: list[bytes] = []
         self.closing = False
         self.socket = socket
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
     def get_extra_info(self, name: str) -> Any:
         if name == "socket":
@@ -75,6 +79,7 @@ def connected(adapter: Adapter, transport: Transport) -> Connection:
         fanout=SimpleNamespace(wake=lambda subscriber: None),
         ingest=SimpleNamespace(message_bytes_max=1 << 20),
         write_buffer_bytes_max=1,
+        unread=StrangersBudget(),
         random=None,
         access=SimpleNamespace(stranger=lambda protocol: Principal(name="")),
         crowded=False,

@@ -1,0 +1,116 @@
+"""Peers that hardly open their windows, or send their bodies byte by byte: they are given up, and hold little."""
+
+import h2.errors
+import h2.settings
+import pytest
+from hyperframe.frame import DataFrame, GoAwayFrame, WindowUpdateFrame
+
+from adapters.http import HttpOptions
+from adapters.http.wire.guard import CONTROL_FRAMES_MAX
+from adapters.http.wire.h2_stream import PROGRESS_BYTES_MIN
+from store.api.message import Message
+from tests.support.http.http_driver import Gateway, Http2Client
+
+WINDOW = h2.settings.SettingCodes.INITIAL_WINDOW_SIZE
+CALM, CANCEL = h2.errors.ErrorCodes.ENHANCE_YOUR_CALM, h2.errors.ErrorCodes.CANCEL
+
+
+def shut(gateway: Gateway, window_bytes: int = 0) -> Http2Client:
+    """A client whose window lets this many bytes of each stream through, with a message to read at `a`."""
+    client = Http2Client(gateway)
+    client.ask("POST", "/topics/a", body=b"x" * 60_000)
+    client.h2.update_settings({WINDOW: window_bytes})
+    client.flush()
+    client.acknowledge = False
+    return client
+
+
+def widen(client: Http2Client, stream: int, size_bytes: int) -> None:
+    client.h2.increment_flow_control_window(size_bytes, stream)
+    client.flush()
+
+
+def test_an_answer_that_is_read_byte_by_byte_is_given_up() -> None:
+    client = shut(Gateway(HttpOptions(request_timeout_s=5)))
+    client.ask("GET", "/topics/a")
+    stream = max(client.received)
+    for _ in range(5):
+        client.read(client.gateway.tick(after_ms=1_000))
+        if client.received[stream].reset is None:
+            widen(client, stream, 1)
+    assert client.received[stream].reset == CANCEL
+    assert client.gateway.adapter.unread_bytes == 0
+    assert client.ask("POST", "/topics/b", body=b"").status == 201
+
+
+def test_an_answer_that_is_read_slowly_is_read_to_its_end() -> None:
+    client = shut(Gateway(HttpOptions(request_timeout_s=5)))
+    client.ask("GET", "/topics/a")
+    stream = max(client.received)
+    while not client.received[stream].ended:
+        client.read(client.gateway.tick(after_ms=4_000))
+        widen(client, stream, PROGRESS_BYTES_MIN)
+    assert len(client.received[stream].body) == 60_000
+
+
+def test_windows_that_are_opened_byte_by_byte_are_a_flood() -> None:
+    client = shut(Gateway())
+    client.ask("GET", "/topics/a")
+    stream = max(client.received)
+    one = WindowUpdateFrame(stream, window_increment=1).serialize()
+    out = b"".join([client.gateway.feed(one) for _ in range(CONTROL_FRAMES_MAX)])
+    assert out.endswith(GoAwayFrame(last_stream_id=stream, error_code=CALM).serialize())
+    assert client.gateway.closed
+
+
+def test_windows_that_let_frames_through_are_none() -> None:
+    client = shut(Gateway(HttpOptions(max_body_bytes=8 << 20)))
+    client.ask("POST", "/topics/a", body=b"x" * (1 << 20))
+    client.h2.update_settings({WINDOW: 0})
+    client.flush()
+    client.acknowledge = False
+    client.ask("GET", "/topics/a")
+    stream = max(client.received)
+    for _ in range(1_024):
+        client.h2.increment_flow_control_window(1_024)
+        client.h2.increment_flow_control_window(1_024, stream)
+        client.flush()
+    assert client.goaway is None
+    assert client.received[stream].ended
+
+
+def test_a_body_that_comes_byte_by_byte_is_timed_out() -> None:
+    client = Http2Client(Gateway(HttpOptions(request_timeout_s=5)))
+    stream = client.send("POST", "/topics/a", body=b"x" * 2_000, end=False)
+    client.flush()
+    for _ in range(5):
+        client.read(client.gateway.tick(after_ms=1_000))
+        client.read(client.gateway.feed(DataFrame(stream, data=b"x").serialize()))
+    assert client.answer(stream).status == 408
+    assert client.gateway.messages == []
+
+
+@pytest.mark.parametrize("streams", [4, 64])
+def test_event_streams_of_a_connection_together_hold_what_it_may(streams: int) -> None:
+    """Behind windows that are shut; once one opens, all go on."""
+    limit = 1 << 20
+    gateway = Gateway(HttpOptions(max_held_bytes=limit, sse_stall_s=30))
+    client = Http2Client(gateway)
+    client.h2.update_settings({WINDOW: 0})
+    client.flush()
+    client.acknowledge = False
+    numbers = [client.send("GET", f"/subscribe?filter=s{index}") for index in range(streams)]
+    client.flush()
+    for index in range(streams):
+        for frame in range(8):
+            gateway.deliver([Message(address=f"s{index}", body=b"x" * 60_000, time_ms=0)], frame=100 + frame)
+    assert gateway.adapter.unread_bytes <= limit + 200_000
+    client.h2.increment_flow_control_window(1 << 24)
+    for number in numbers:
+        client.h2.increment_flow_control_window(1 << 24, number)
+    client.flush()
+    client.read(gateway.tick())
+    assert gateway.adapter.unread_bytes == 0
+    gateway.deliver([Message(address="s0", body=b"last", time_ms=0)], frame=200)
+    client.read(gateway.adapter.take_output())
+    assert b'"bGFzdA=="' in client.received[numbers[0]].body
