@@ -22,7 +22,7 @@ from adapters.http.wire.receive_budget import CROWDED, ConnectionBudget, Receive
 from adapters.http.wire.request import HttpError, Request
 from adapters.http.wire.response import Response, problem, refused
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone, Transport, Upgrade
-from adapters.http.wire.versions import choose, upgraded
+from adapters.http.wire.versions import choose, handed_over, upgraded
 from gateway.domain.errors import Refusal
 from gateway.domain.idempotency import IdempotencyKey, KeyRepeated
 from gateway.domain.principal import Principal
@@ -276,6 +276,9 @@ class HttpConnection:
         """Goes on in the protocol that was offered; where that cannot be, as if it had not been."""
         http1 = self.transport
         assert isinstance(http1, Http1)
+        if (mqtt := handed_over(event, self._options, self._info)) is not None:
+            self._effects.append(mqtt)
+            return
         other = upgraded(event, self._options, secure=self._info.secure, now_ms=self._now_ms)
         if other is None:
             self._take(http1.receive(http1.decline(event.request, event.rest), now_ms=self._now_ms))

@@ -9,7 +9,7 @@ the outcome once, by `completed(token, outcome)`, and only then may it acknowled
 connection's `Publish` effects come in the order of the effects; outcomes of calls come when they are ready.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Generic, NewType, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
@@ -50,6 +50,7 @@ class ConnectionInfo(_Value, frozen=True, kw_only=True):
     forwarding: Forwarding | None = None  # the peer is a proxy of ours, which says who is behind it
     gateway: str = ""  # the id that this gateway, or its cluster, is known by to other gateways
     message_bytes_max: int = 1 << 62  # the largest body that is stored, whatever the protocol
+    others: Collection[str] = ()  # the listeners whose adapters the connection may be handed over to
 
 
 # ---- effects: what an adapter asks of the gateway
@@ -173,7 +174,19 @@ class Close(_Value, frozen=True, kw_only=True):
     again: bool = False  # for something that the client is likely to send again
 
 
-Effect: TypeAlias = Publish | Subscribe | Unsubscribe | Settled | Consume | SettleLeased | Ready | Cancel | Call | Close
+class HandOver(_Value, frozen=True, kw_only=True):
+    """Have the adapter of another listener go on with the connection, from `data` on, as if it had come by that one.
+
+    Nothing of this adapter's is under way, and nothing follows: it is told nothing more.
+    """
+
+    listener: str  # one of `ConnectionInfo.others`
+    data: bytes
+
+
+Effect: TypeAlias = (
+    Publish | Subscribe | Unsubscribe | Settled | Consume | SettleLeased | Ready | Cancel | Call | Close | HandOver
+)
 
 
 # ---- requests: what a Call carries. `gateway.runtime.requests` has the table of all of them.

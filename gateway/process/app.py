@@ -107,12 +107,18 @@ class Gateway:
             self._listens("rpc", config.rpc.host, self._rpc.port, summary="gRPC, for Spark")
         self._admin = await self._serve_pages()
         factories = adapter_factories()
-        for listener in config.listeners.values():
-            if listener.enabled:
-                factory = factories[listener.adapter]
-                options = config.adapters[listener.adapter]
-                context = ListenerContext(listener.name, listener.adapter, factory, options)
-                await self._listen(listener, context)
+        enabled = {
+            listener.name: ListenerContext(
+                listener.name, listener.adapter, factories[listener.adapter], config.adapters[listener.adapter]
+            )
+            for listener in config.listeners.values()
+            if listener.enabled
+        }
+        self.hub.others |= {
+            name: context for name, context in enabled.items() if config.listeners[name].transport == "tcp"
+        }
+        for name, context in enabled.items():
+            await self._listen(config.listeners[name], context)
         if self._worker is None:
             self._listens("admin", config.admin.host, self._admin.port, summary=PAGES)
         if config.tls.enabled:

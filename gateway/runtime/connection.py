@@ -9,9 +9,10 @@ from typing import cast
 
 from gateway.config.config import is_loopback
 from gateway.domain.errors import Refusal
-from gateway.port.adapter import ConnectionInfo, Outcome, Publish, Responder
+from gateway.port.adapter import ConnectionInfo, HandOver, Outcome, Publish, Responder
 from gateway.port.operated import OperatedAdapter
 from gateway.port.single import Single, SingleAdapter
+from gateway.runtime.closing_peer import ClosingPeer
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, ListenerContext
 from gateway.runtime.turn import StreamEndpoint, StreamHub
 from gateway.security.limits import Pace, network_of
@@ -81,8 +82,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             return
         adapter = listener.factory.connect(info, listener.options, random=self._hub.random)
         Endpoint.__init__(self, self._hub, listener.protocol, adapter, loopback=info.loopback)
-        self.singles = adapter.singles if isinstance(adapter, SingleAdapter) else None
-        self._responder = adapter if isinstance(adapter, Responder) else None
+        self._know_adapter()
         self.host, self.certificate = host, info.certificate
         self._network = network_of(host).encode()
         self.admission, self.turned_away = admission, admission.refusal
@@ -334,7 +334,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             transport.close()
             return
         self.transport = None
-        transport.set_protocol(_ClosingPeer(self._hub, timer))
+        transport.set_protocol(ClosingPeer(self._hub, timer))
         transport.write_eof()
         if not self.reading:
             transport.resume_reading()
@@ -344,6 +344,28 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         """Closes without another word."""
         if self.transport is not None:
             self.transport.abort()
+
+    def hand_over(self, effect: HandOver) -> None:
+        """See `HandOver`: whoever it has been to the adapter before, it is a stranger to the next one."""
+        hub, listener, transport = self._hub, self._hub.others[effect.listener], self.transport
+        if self.gone or transport is None or self._asked:
+            self.close("an upgrade while requests are under way")
+            return
+        self.flow.open -= 1
+        self._listener, self.protocol, self.flow = listener, listener.protocol, hub.metrics.flow(listener.protocol)
+        self.flow.open += 1
+        self.flow.accepted += 1
+        self.adapter = listener.factory.connect(
+            _info(transport, listener.name, hub), listener.options, random=hub.random
+        )
+        self._know_adapter()
+        self.principal = hub.access.stranger(self.protocol)
+        self.act(self.adapter.receive(effect.data, now_ms=now_ms()))
+
+    def _know_adapter(self) -> None:
+        """Notes what the adapter can do besides the least."""
+        self.singles = self.adapter.singles if isinstance(self.adapter, SingleAdapter) else None
+        self._responder = self.adapter if isinstance(self.adapter, Responder) else None
 
     def supersede(self) -> None:
         """Another connection has this one's session now."""
@@ -400,23 +422,6 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self.flush()
 
 
-class _ClosingPeer(asyncio.Protocol):
-    """A connection that has said everything, until its peer has read that and goes, or takes too long.
-
-    Closed while the peer still sends, a socket is reset, and the peer never sees what it had not read.
-    """
-
-    def __init__(self, hub: StreamHub, timer: asyncio.TimerHandle) -> None:
-        self._hub = hub
-        self._timer = timer
-        hub.lingering += 1
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The peer has gone too."""
-        self._timer.cancel()
-        self._hub.lingering -= 1
-
-
 def _info(transport: asyncio.Transport, listener: str, hub: StreamHub) -> ConnectionInfo:
     forwarding = hub.forwarding
     peer = transport.get_extra_info("peername") or ("", 0)
@@ -433,4 +438,5 @@ def _info(transport: asyncio.Transport, listener: str, hub: StreamHub) -> Connec
         forwarding=forwarding if forwarding is not None and forwarding.trusts(str(peer[0])) else None,
         gateway=hub.timer_secrets.gateway_id,
         message_bytes_max=hub.ingest.message_bytes_max,
+        others=hub.others.keys(),
     )

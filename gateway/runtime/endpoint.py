@@ -32,6 +32,7 @@ from gateway.port.adapter import (
     Deliverable,
     Deliveries,
     Effect,
+    HandOver,
     Leased,
     Outcome,
     Publish,
@@ -302,6 +303,10 @@ class Endpoint:
             self.hub.reconnect_penalty.note(self.reconnecting_client(client), effect.reason, now_ms=now_ms())
         self.close(effect.reason)
 
+    def hand_over(self, effect: HandOver) -> None:
+        """Has another adapter go on. Only streams are handed over."""
+        raise NotImplementedError(effect.listener)
+
     # ---- to the adapter
 
     def completed(self, token: Token, outcome: Outcome) -> None:
@@ -391,6 +396,7 @@ _HANDLERS: dict[type, Any] = {
     Cancel: Endpoint._cancel,  # noqa: SLF001
     Call: Endpoint._call,  # noqa: SLF001
     Close: Endpoint._close,  # noqa: SLF001
+    HandOver: lambda endpoint, effect: endpoint.hand_over(effect),
 }
 
 

@@ -45,7 +45,7 @@ from gateway.queues.leaving.policies import Policies
 from gateway.queues.queues import NamedQueues
 from gateway.queues.shared_subscriptions import SWEEP_SHARED_INTERVAL_MS, SharedSubscriptions
 from gateway.runtime.access_requests import check_consume
-from gateway.runtime.endpoint import Endpoint
+from gateway.runtime.endpoint import Endpoint, ListenerContext
 from gateway.runtime.pressing import notify_of_pressure, watch_pressure
 from gateway.runtime.requests import answer, outcome
 from gateway.runtime.sys_topics import SAMPLE_INTERVAL_MS, SysTopics
@@ -92,7 +92,7 @@ class ProcessHub(StreamHub):
         self.metrics = metrics
         self.random = random.SystemRandom()
         self.write_buffer_bytes_max = config.gateway.write_buffer_bytes_max
-        self.unread = StrangersBudget(config.gateway.unread_bytes_max)
+        self.others, self.unread = dict[str, ListenerContext](), StrangersBudget(config.gateway.unread_bytes_max)
         self.finds = FindWaits(store)
         self.router = Router(
             controller,

@@ -16,7 +16,7 @@ from gateway.ops.pressure import Pressure
 from gateway.port.adapter import DONE, Adapter, Outcome, Publish
 from gateway.port.single import Single, Singles
 from gateway.publishing.publishing import WaitingSingle
-from gateway.runtime.endpoint import Endpoint, Hub
+from gateway.runtime.endpoint import Endpoint, Hub, ListenerContext
 from gateway.security.limits import ConnectionAdmission, ConnectionLimiter
 from store.base import logs
 from store.base.clock import now_ms
@@ -78,6 +78,7 @@ class StreamHub(Hub):
     connections: dict[int, StreamEndpoint]
     connection_limiter: ConnectionLimiter
     forwarding: Forwarding | None
+    others: dict[str, ListenerContext]  # by listener: whose adapters a connection may be handed over to
     lingering: int  # connections that are closing: see `gateway.runtime.connection`
     pauses: PauseGuard
     pressure: Pressure

@@ -66,6 +66,17 @@ def test_paho(shared_gateway, client, version):
     exchange(plain, subscriber)
 
 
+@pytest.mark.parametrize("version", VERSIONS.values(), ids=VERSIONS)
+def test_paho_at_the_port_of_http(shared_gateway, client, version):
+    port = shared_gateway.port("http")
+    subscriber = client(port, version, transport="websockets")
+    exchange(subscriber, client(port, version, transport="websockets"))
+    exchange(subscriber, client(shared_gateway.port("mqtt"), version))
+    url = f"{shared_gateway.url}/topics/{fresh('web')}"
+    with urllib.request.urlopen(url, data=b"x", timeout=TIMEOUT_S) as answer:  # HTTP goes on beside it
+        assert answer.status == 201
+
+
 @pytest.mark.anyio
 @pytest.mark.parametrize("transport", ["tcp", "websockets"])
 async def test_aiomqtt(shared_gateway, transport):
@@ -125,9 +136,9 @@ def test_tls_and_secure_websocket(new_gateway, client, tmp_path: Path):
 # ---- what is no client of MQTT
 
 
-def websocket(gateway: Any, path: str = "/mqtt", **options: Any) -> Any:
+def websocket(gateway: Any, path: str = "/mqtt", listener: str = "mqtt-ws", **options: Any) -> Any:
     options = {"subprotocols": ["mqtt"]} | options
-    return connect_websocket(f"ws://127.0.0.1:{gateway.port('mqtt-ws')}{path}", open_timeout=TIMEOUT_S, **options)
+    return connect_websocket(f"ws://127.0.0.1:{gateway.port(listener)}{path}", open_timeout=TIMEOUT_S, **options)
 
 
 def test_a_text_frame_is_refused(shared_gateway):
@@ -140,6 +151,7 @@ def test_a_text_frame_is_refused(shared_gateway):
     assert closed.value.rcvd.code == 1003
 
 
+@pytest.mark.parametrize("listener", ["mqtt-ws", "http"])
 @pytest.mark.parametrize(
     ("path", "options", "status"),
     [
@@ -149,8 +161,8 @@ def test_a_text_frame_is_refused(shared_gateway):
         ("/mqtt", {"origin": "https://evil.example"}, 403),
     ],
 )
-def test_a_handshake_is_refused(shared_gateway, path, options, status):
-    with pytest.raises(InvalidStatus) as refused, websocket(shared_gateway, path, **options):
+def test_a_handshake_is_refused(shared_gateway, path, options, status, listener):
+    with pytest.raises(InvalidStatus) as refused, websocket(shared_gateway, path, listener, **options):
         pass
     assert refused.value.response.status_code == status
     assert json.loads(refused.value.response.body)["status"] == status

@@ -6,7 +6,8 @@ from typing import Final
 
 import httptools
 
-from adapters.http.wire.event_socket import PATH
+from adapters.http.wire.event_socket import SOCKETS
+from adapters.http.wire.h1_slot import Slot
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.receive_budget import CROWDED
 from adapters.http.wire.request import Request
@@ -19,21 +20,6 @@ LINGER_BYTES_MAX: Final = 64 * 1024 * 1024
 _HEADER_OVERHEAD: Final = 4  # ": " and CRLF
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "QUERY", "TRACE", "CONNECT"})
 _UPGRADE_HEADERS: Final = frozenset({b"upgrade", b"http2-settings", b"connection"})
-
-
-class _Slot:
-    """One response in the order of the requests."""
-
-    __slots__ = ("chunked", "complete", "exchange", "head_only", "http_1_1", "keep_alive", "out")
-
-    def __init__(self, exchange: Exchange, *, head_only: bool, keep_alive: bool, http_1_1: bool) -> None:
-        self.exchange = exchange
-        self.head_only = head_only
-        self.keep_alive = keep_alive  # False: the connection ends behind it
-        self.http_1_1 = http_1_1
-        self.chunked = False
-        self.complete = False
-        self.out = bytearray()  # what cannot be written before earlier responses are complete
 
 
 class _Refused(Exception):
@@ -53,8 +39,8 @@ class Http1:
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
         self._parser = httptools.HttpRequestParser(self)
-        self._slots: deque[_Slot] = deque()
-        self._by_exchange: dict[Exchange, _Slot] = {}
+        self._slots: deque[Slot] = deque()
+        self._by_exchange: dict[Exchange, Slot] = {}
         self._out = bytearray()
         self._held_bytes = 0  # in slots: responses that wait for earlier ones
         self._events: list[Event] = []
@@ -331,9 +317,9 @@ class Http1:
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         return Request(method=self._method(), target=bytes(self._target), headers=self._headers, body=body)
 
-    def _open_slot(self, *, keep_alive: bool) -> _Slot:
+    def _open_slot(self, *, keep_alive: bool) -> Slot:
         self._exchanges += 1
-        slot = _Slot(
+        slot = Slot(
             Exchange(self._exchanges),
             head_only=self._head_done and self._method() == "HEAD",
             keep_alive=keep_alive and not self._ended,
@@ -386,7 +372,13 @@ class Http1:
             self._events.append(Upgrade(self._request(), settings[0], rest))
             return None
         path = bytes(self._target).partition(b"?")[0]
-        if path == PATH and self._method() == "GET" and offers.strip() == b"websocket" and bodiless and not self._slots:
+        if (
+            path in SOCKETS
+            and self._method() == "GET"
+            and offers.strip() == b"websocket"
+            and bodiless
+            and not self._slots
+        ):
             self._events.append(Upgrade(self._request(), None, rest))
             return None
         return self.decline(self._request(), rest)
@@ -400,7 +392,7 @@ class Http1:
         self._parser = httptools.HttpRequestParser(self)
         return b"%b %b HTTP/%b\r\n%b\r\n%b" % (request.method.encode(), request.target, version, kept, rest)
 
-    def _head(self, slot: _Slot, response: Response, now_ms: int) -> list[bytes]:
+    def _head(self, slot: Slot, response: Response, now_ms: int) -> list[bytes]:
         status = response.status
         lines = [
             b"HTTP/1.1 %d %b\r\n" % (status, reason_phrase(status).encode()),
@@ -413,7 +405,7 @@ class Http1:
             lines.append(b"connection: keep-alive\r\n")
         return lines
 
-    def _add(self, slot: _Slot, data: bytes) -> None:
+    def _add(self, slot: Slot, data: bytes) -> None:
         slot.out += data
         self._held_bytes += len(data)
 

@@ -65,6 +65,9 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(description='senders that may deliver events here, by WebHook-Request-Origin; "*" for all'),
     ] = ()
+    websocket_mqtt: Annotated[
+        bool, Meta(description="MQTT over WebSocket at /mqtt of this port, too, where listeners.mqtt-ws is enabled")
+    ] = True
     cors_origins: Annotated[
         tuple[str, ...], Meta(description='origins whose pages may use this from a browser; "*" for all')
     ] = ()

@@ -7,7 +7,7 @@ import pytest
 from gateway.domain.errors import Cause
 from gateway.domain.principal import Principal
 from gateway.ops.metrics import Metrics
-from gateway.port.adapter import DONE, Close, ConsumerId, Deliveries, Publish, Token
+from gateway.port.adapter import DONE, Close, ConsumerId, Deliveries, HandOver, Publish, Token
 from gateway.publishing.timer_secrets import TimerSecrets
 from gateway.runtime.connection import LINGERING_MAX, LONG_READ_S, Connection
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, ListenerContext
@@ -31,6 +31,7 @@ class Timer:
 class Hub:
     write_buffer_bytes_max = 1000
     unread = StrangersBudget()
+    others = {}  # noqa: RUF012
     random = None
     lingering = 0
 
@@ -315,6 +316,29 @@ def test_output_that_is_read_counts_no_more(hub, connection):
     assert hub.unread.held_bytes == 300_000
     connection.resume_writing()
     assert hub.unread.held_bytes == 0
+
+
+def test_another_adapter_goes_on_with_the_connection_as_a_strangers(hub, connection):
+    first = connection.adapter
+    hub.others = {"other": ListenerContext("other", "q", Factory(), None)}
+    connection.principal = Principal(name="alice")
+    first.effects = [HandOver(listener="other", data=b"what it was")]
+    connection.data_received(b"x")
+    second = connection.adapter
+    assert second is not first
+    assert (second.heard, connection.protocol, connection.listener_name) == (b"what it was", "q", "other")
+    assert connection.principal.name == ""
+    assert [effect.messages[0].body for effect, _ in hub.published] == [b"what it was"]
+    assert (connection.flow.accepted, hub.metrics.flow("test").open) == (1, -1)  # this hub counts none that begin
+
+
+def test_a_connection_with_requests_under_way_is_not_handed_over(hub, connection):
+    hub.others = {"other": ListenerContext("other", "q", Factory(), None)}
+    connection.data_received(b"published")
+    connection.adapter.effects = [HandOver(listener="other", data=b"x")]
+    connection.data_received(b"x")
+    assert connection.shown.closing
+    assert len(hub.published) == 1
 
 
 def test_an_adapters_bug_ends_its_connection_alone(hub, connection):

@@ -80,6 +80,7 @@ def connected(adapter: Adapter, transport: Transport) -> Connection:
         ingest=SimpleNamespace(message_bytes_max=1 << 20),
         write_buffer_bytes_max=1,
         unread=StrangersBudget(),
+        others={},
         random=None,
         access=SimpleNamespace(stranger=lambda protocol: Principal(name="")),
         crowded=False,

@@ -1,0 +1,49 @@
+"""A request at `/mqtt` for a WebSocket that carries MQTT: the connection is handed over, where it may be."""
+
+from collections.abc import Collection
+from random import Random
+
+import pytest
+
+from adapters.http import HttpFactory, HttpOptions
+from gateway.port.adapter import ConnectionInfo, HandOver
+from tests.support.http.http_driver import NOW_MS, parse_responses
+
+REQUEST = (
+    b"GET /mqtt?x HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
+    b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-protocol: mqtt\r\n\r\n"
+)
+BEHIND = b"\x82\x80\0\0\0\0"
+
+
+def connected(options: HttpOptions, others: Collection[str]):
+    info = ConnectionInfo(peer=("192.0.2.1", 1), local=("192.0.2.2", 2), others=others)
+    return HttpFactory().connect(info, options, random=Random(1))
+
+
+@pytest.mark.parametrize("cut", [1, 20, len(REQUEST) - 1, len(REQUEST), len(REQUEST) + len(BEHIND)])
+def test_the_next_adapter_gets_the_request_and_what_is_behind_it(cut: int) -> None:
+    adapter, data = connected(HttpOptions(), {"mqtt-ws"}), REQUEST + BEHIND
+    effects = [*adapter.receive(data[:cut], now_ms=NOW_MS)]
+    if not effects:
+        effects += adapter.receive(data[cut:], now_ms=NOW_MS)
+        cut = len(data)
+    assert effects == [HandOver(listener="mqtt-ws", data=data[:cut])]
+    assert adapter.take_output() == b""
+
+
+@pytest.mark.parametrize(
+    ("options", "others"), [(HttpOptions(websocket_mqtt=False), {"mqtt-ws"}), (HttpOptions(), set())]
+)
+def test_where_mqtt_is_not_offered_there_is_nothing(options: HttpOptions, others: Collection[str]) -> None:
+    adapter = connected(options, others)
+    assert adapter.receive(REQUEST, now_ms=NOW_MS) == []
+    (answer,) = parse_responses(adapter.take_output())
+    assert answer.status == 404
+
+
+def test_a_request_behind_one_that_is_not_answered_is_not_handed_over() -> None:
+    adapter = connected(HttpOptions(), {"mqtt-ws"})
+    publish = b"POST /topics/a HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n\r\nx"
+    effects = adapter.receive(publish + REQUEST, now_ms=NOW_MS)
+    assert not any(isinstance(effect, HandOver) for effect in effects)
