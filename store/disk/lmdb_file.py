@@ -10,8 +10,11 @@ where it does, the trees are walked and only pages in use count. The layout is L
 
 import os
 import struct
-from collections.abc import Iterator
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from time import perf_counter
 
 _PAGE = struct.Struct("<QHHHH")  # number, pad, flags, lower (the end of the node pointers), upper
 _META = struct.Struct(
@@ -25,6 +28,8 @@ _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4  # page flags
 _KINDS = _BRANCH | _LEAF | _OVERFLOW | 0x20 | 0x40  # and pages of keys with several values
 _BIG, _SUBTREE = 1, 2  # node flags: the value is in pages of its own; the value is another tree
 _PAGE_BYTES_MIN, _PAGE_BYTES_MAX = 256, 65_536
+_METAS = 2  # the first pages, which are in no tree
+_LOOK = 64  # pages between two looks at the clock
 
 
 class _Short(Exception):
@@ -86,6 +91,36 @@ def is_broken(path: Path) -> bool:
             walk.tree(free)  # whose pages LMDB may leave with too few nodes
             walk.children_min, walk.nodes_min = 2, 1
             walk.tree(main)
+        except (_Short, struct.error):
+            return True
+        return False
+    finally:
+        os.close(fd)
+
+
+def leads_astray(path: Path, *, within_s: float) -> bool:
+    """Returns whether LMDB would leave the pages of a data file on its way to a leaf, or to a page to write.
+
+    For files of named trees, with one value for each key. Of those trees only the pages above the leaves are read,
+    about one in sixty, upper ones first, and no more than can be read `within_s`. What else there is, leaves and the
+    pages of large values, is for checksums. False for no file, an empty one and one that is not LMDB's. Raises OSError.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        size = os.fstat(fd).st_size
+        meta = _newest_meta(fd)
+        if meta is None:
+            return False
+        free, main, last_page, _ = meta
+        page_size = _DB.unpack(free)[0]
+        if not _PAGE_BYTES_MIN <= page_size <= _PAGE_BYTES_MAX or page_size & (page_size - 1):
+            return True
+        walk = _BranchWalk(fd, page_size, size // page_size, last_page=last_page, until_s=perf_counter() + within_s)
+        try:
+            walk.run(free, main)
         except (_Short, struct.error):
             return True
         return False
@@ -178,6 +213,8 @@ class _Walk:
 class _StrictWalk(_Walk):
     """A walk that refuses whatever LMDB would stumble over: kinds of pages, depths, and what leads out of a page."""
 
+    leaf_flags = _BIG  # that nodes of leaves may have
+
     def __init__(self, fd: int, page_size: int, pages: int) -> None:
         super().__init__(fd, page_size, pages)
         self.children_min, self.nodes_min = 1, 0
@@ -212,7 +249,7 @@ class _StrictWalk(_Walk):
         leaf = _PAGE.unpack_from(data)[2] & _LEAF
         for lo, hi, flags, key_size, at in _nodes(data):
             size = (8 if flags & _BIG else lo | hi << 16) if leaf else 0
-            if at < upper or at + _NODE.size + key_size + size > len(data) or (leaf and flags & ~_BIG):
+            if at < upper or at + _NODE.size + key_size + size > len(data) or (leaf and flags & ~self.leaf_flags):
                 raise _Short
 
     def _leaf(self, data: bytes) -> None:
@@ -224,6 +261,97 @@ class _StrictWalk(_Walk):
                 count = int.from_bytes(self._page(number)[0][12:16], "little")
                 if _PAGE.size + (lo | hi << 16) > count * self._page_size:
                     raise _Short
+
+
+class _BranchWalk(_StrictWalk):
+    """A walk over the main tree, the list of free pages, and what is above the leaves of the named trees."""
+
+    leaf_flags = _BIG | _SUBTREE
+
+    def __init__(self, fd: int, page_size: int, pages: int, *, last_page: int, until_s: float) -> None:
+        super().__init__(fd, page_size, pages)
+        self._until_s = until_s  # by `perf_counter`
+        self._named: list[bytes] = []
+        self._read_count = 0
+        self._known = bytearray(pages)  # by page: 1 where it is free, or has its place in a tree
+        self._last_page = last_page
+
+    def run(self, free: bytes, main: bytes) -> None:
+        """Reads them, until time is up. Raises `_Short`."""
+        self._descend([free], self._free_leaf)  # whose pages LMDB may leave with too few nodes
+        self.children_min, self.nodes_min = 2, 1
+        self._descend([main], self._main_leaf)
+        self._descend(self._named, None)
+
+    def _descend(self, dbs: Sequence[bytes], on_leaf: Callable[[bytes], None] | None) -> None:
+        """Reads trees level by level; without `on_leaf` the first leaf of each branch's first is all that is read."""
+        waiting: deque[tuple[int, int, int]] = deque()
+        for db in dbs:
+            depth, root = _DB.unpack(db)[2], _DB.unpack(db)[-1]
+            if (root == _NO_PAGE) != (depth == 0):
+                raise _Short
+            if depth:
+                self._place([root])
+                waiting.append((root, 1, depth))
+        while waiting:
+            number, level, depth = waiting.popleft()
+            self._read_count += 1
+            if not self._read_count % _LOOK and perf_counter() > self._until_s:
+                return
+            data, flags = self._page(number)
+            if flags & _KINDS != (_LEAF if level == depth else _BRANCH):
+                raise _Short
+            self._check_nodes(data)
+            if level < depth:
+                waiting.extend((child, level + 1, depth) for child in self._children(data, level + 1 == depth, on_leaf))
+            elif on_leaf is not None:
+                on_leaf(data)
+
+    def _children(self, data: bytes, of_leaves: bool, on_leaf: object) -> list[int]:
+        """Returns the children of a branch that are to be read."""
+        children = [lo | hi << 16 | top << 32 for lo, hi, top, _, _ in _nodes(data)]
+        if len(children) < self.children_min:
+            raise _Short
+        self._place(children)
+        return children[:1] if of_leaves and on_leaf is None else children
+
+    def _place(self, pages: Sequence[int]) -> None:
+        """Notes the place of pages, of which each has one. Raises `_Short`."""
+        known = self._known
+        for page in pages:
+            if not _METAS <= page < len(known) or known[page]:
+                raise _Short
+            known[page] = 1
+
+    def _main_leaf(self, data: bytes) -> None:
+        self._leaf(data)
+        for lo, hi, flags, key_size, at in _nodes(data):
+            if flags & _SUBTREE:
+                if lo | hi << 16 != _DB.size:
+                    raise _Short
+                value = at + _NODE.size + key_size
+                self._named.append(data[value : value + _DB.size])
+
+    def _free_leaf(self, data: bytes) -> None:
+        self._leaf(data)
+        for lo, hi, flags, key_size, at in _nodes(data):
+            value, size = at + _NODE.size + key_size, lo | hi << 16
+            if flags & _BIG:
+                number = int.from_bytes(data[value : value + 8], "little")
+                listed = os.pread(self._fd, size, number * self._page_size + _PAGE.size)
+            else:
+                listed = data[value : value + size]
+            self._free(listed)
+
+    def _free(self, listed: bytes) -> None:
+        """Checks a list of pages that a transaction gave back: their count, and then them."""
+        pages = array("Q", listed[: len(listed) & ~7])
+        if not pages or pages[0] >= len(pages):
+            raise _Short
+        of_list = pages[1 : pages[0] + 1]
+        if of_list and max(of_list) > self._last_page:
+            raise _Short
+        self._place([page for page in of_list if page < self._pages])  # others were never written
 
 
 def _nodes(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:

@@ -9,8 +9,8 @@ import lmdb
 
 from store.base.errors import StoreFull
 from store.disk.files import FILE_MODE, OsFiles
-from store.disk.lmdb_file import is_cut_short, is_mapped_beyond
-from store.views.layout import DBS_MAX, MAP_BYTES_MAX
+from store.disk.lmdb_file import is_mapped_beyond
+from store.views.layout import DBS_MAX, MAP_BYTES_MAX, check_pages
 
 DAMAGED = (
     lmdb.BadDbiError,
@@ -37,8 +37,7 @@ _NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))  # py-lmdb kee
 def open_environment(path: Path, map_size_bytes: int) -> Any:
     """Opens or creates the environment. Raises one of `DAMAGED`, `StoreFull`, other `lmdb.Error`, OSError."""
     file = path / "data.mdb"
-    if is_cut_short(file):  # LMDB would find out by a signal that kills the process
-        raise lmdb.CorruptedError(f"{file} has lost its end")
+    check_pages(file)
     if is_mapped_beyond(file, MAP_BYTES_MAX):
         raise lmdb.CorruptedError(f"{file} says that it is larger than any views are")
     files = OsFiles()

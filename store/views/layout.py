@@ -22,7 +22,7 @@ import lmdb
 from google_crc32c import value
 
 from store.base.errors import ViewsDamaged
-from store.disk.lmdb_file import is_cut_short
+from store.disk.lmdb_file import is_cut_short, leads_astray
 from store.format.frame import LogOffset
 from store.views.sealed import ReadTxn, Table, unseal
 
@@ -50,6 +50,7 @@ TABLES: Final = (
 UNSUMMED: Final = frozenset({"last"})  # whose entries are replaced all the time, in batches, without looking at them
 DBS_MAX: Final = 64
 MAP_BYTES_MAX = 1 << 40  # address space: as large as any views are
+PAGES_CHECK_S_MAX = 1.0  # that opening may look at pages; a gigabyte takes 0.2 s, or 1 s where nothing is cached
 _META_SALT = value(META.encode())
 _OFFSET_BYTES = 8
 
@@ -69,12 +70,22 @@ class Marks(NamedTuple):
         return self.format == FORMAT
 
 
+def check_pages(file: Path) -> None:
+    """Checks that LMDB stays in the pages of a file: it would find out by a signal that kills the process.
+
+    Raises `lmdb.CorruptedError`, OSError.
+    """
+    if is_cut_short(file):
+        raise lmdb.CorruptedError(f"{file} has lost its end")
+    if leads_astray(file, within_s=PAGES_CHECK_S_MAX):
+        raise lmdb.CorruptedError(f"{file} has pages that lead nowhere: bits of them were flipped or lost")
+
+
 @contextmanager
 def opened_to_read(path: Path, *, subdir: bool = True) -> Iterator[Any]:
     """An environment that nobody writes, opened without changing anything. Raises `lmdb.Error`."""
     file = path / "data.mdb" if subdir else path
-    if is_cut_short(file):  # LMDB would find out by a signal that kills the process
-        raise lmdb.CorruptedError(f"{file} has lost its end")
+    check_pages(file)
     options: dict[str, Any] = {"map_size": MAP_BYTES_MAX, "max_dbs": DBS_MAX, "readonly": True, "create": False}
     with closing(lmdb.open(str(path), subdir=subdir, lock=False, **options)) as env:
         yield env

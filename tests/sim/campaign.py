@@ -85,9 +85,13 @@ def play_failed_again(record: dict[str, Any], processes: int, kind: str, now: st
 
 
 def commit() -> str:
-    """The commit that is tested, with a mark when the tree differs from it."""
-    said = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    return subprocess.run(said, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    """The commit that is tested, with a mark when the tree differs from it in more than in records."""
+
+    def git(*said: str) -> str:
+        return subprocess.run(["git", *said], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!tests/sim/results")
+    return git("describe", "--always", "--abbrev=12") + ("-dirty" if changed else "")
 
 
 def keep(record: Path, run: dict[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""LMDB files that have lost their end."""
+"""LMDB files that have lost their end, or whose pages are not what LMDB has written."""
 
 import os
 import random
@@ -8,19 +8,20 @@ import sys
 import lmdb
 import pytest
 
-from store.disk.lmdb_file import is_broken, is_cut_short
+from store.disk import lmdb_file
+from store.disk.lmdb_file import is_broken, is_cut_short, leads_astray
 
 
-def fill(path, *, seed=1):
+def fill(path, *, seed=1, transactions=60, sizes=(0, 10, 700, 3_000, 30_000)):
     """Many transactions over two trees, with values in pages of their own; how much the file lacks of its last page."""
     draw = random.Random(seed)
     with lmdb.open(str(path), map_size=1 << 28, max_dbs=2, sync=False) as env:
         dbs = [env.open_db(name) for name in (b"one", b"two")]
-        for _ in range(60):
+        for _ in range(transactions):
             with env.begin(write=True) as txn:
                 for _ in range(100):
                     key = draw.randbytes(draw.randrange(1, 30))
-                    txn.put(key, bytes(draw.choice((0, 10, 700, 3_000, 30_000))), db=draw.choice(dbs))
+                    txn.put(key, bytes(draw.choice(sizes)), db=draw.choice(dbs))
         return (env.info()["last_pgno"] + 1) * env.stat()["psize"] - (path / "data.mdb").stat().st_size
 
 
@@ -112,3 +113,120 @@ def test_pages_that_do_not_fit_together_are_found_out(tmp_path):
     for cut in (1, size, len(sound) // 2):
         path.write_bytes(sound[:-cut])
         assert is_broken(path)
+
+
+# ---- the pages above the leaves of named trees
+
+NO_LIMIT_S = 600.0
+USE = """
+import os, random, sys
+from pathlib import Path
+import lmdb
+from store.disk.lmdb_file import leads_astray
+
+def use(directory):
+    with lmdb.open(str(directory), map_size=1 << 28, max_dbs=4) as env:
+        with env.begin() as txn:
+            for name, _ in txn.cursor():
+                for _, value in txn.cursor(db=env.open_db(name, txn=txn)):
+                    bytes(value)
+        for n in range(10):
+            with env.begin(write=True) as txn:
+                txn.put(b"new%d" % n, bytes(n * 700), db=env.open_db(b"one", txn=txn))
+
+directory, pages, flips = Path(sys.argv[1]), list(map(int, sys.argv[2].split(","))), int(sys.argv[3])
+draw = random.Random(3)
+sound = (directory / "data.mdb").read_bytes()
+for _ in range(flips):
+    data = bytearray(sound)
+    data[draw.choice(pages) * 4096 + draw.choice((draw.randrange(64), draw.randrange(4096)))] ^= 1 << draw.randrange(8)
+    (directory / "data.mdb").write_bytes(data)
+    if leads_astray(directory / "data.mdb", within_s=600):
+        print("found")
+        continue
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        try:
+            use(directory)
+        except lmdb.Error:
+            pass
+        os._exit(0)
+    print("killed" if os.WIFSIGNALED(os.waitpid(child, 0)[1]) else "used")
+"""
+
+
+def kinds(path):
+    """The pages of a file by their kind: branches, and the rest but for the first two."""
+    data = path.read_bytes()
+    branches = [n for n in range(2, len(data) // 4096) if data[n * 4096 + 10 : n * 4096 + 12] == b"\x01\x00"]
+    return branches, [n for n in range(2, len(data) // 4096) if n not in branches]
+
+
+def test_named_trees_that_lmdb_has_written_lead_nowhere_else(tmp_path):
+    path, draw = tmp_path / "data.mdb", random.Random(2)
+    assert not leads_astray(path, within_s=NO_LIMIT_S)
+    with lmdb.open(str(tmp_path), map_size=1 << 28, max_dbs=4, sync=False) as env:
+        dbs = [env.open_db(name) for name in (b"one", b"two", b"three")]
+        for turn in range(120):
+            with env.begin(write=True) as txn:
+                for _ in range(draw.choice((1, 10, 300))):
+                    key, db = draw.randrange(2_000).to_bytes(draw.choice((2, 8, 100)), "big"), draw.choice(dbs)
+                    if turn % 3 == 2 or not txn.put(key, bytes(draw.choice((0, 10, 700, 3_000, 30_000))), db=db):
+                        txn.delete(key, db=db)
+            assert not leads_astray(path, within_s=NO_LIMIT_S), turn
+        for db in dbs:
+            with env.begin(write=True) as txn:
+                txn.drop(db, delete=False)
+            assert not leads_astray(path, within_s=NO_LIMIT_S)
+
+
+def test_no_flipped_bit_of_a_branch_lets_lmdb_kill_the_process(tmp_path):
+    fill(tmp_path, transactions=20, sizes=(0, 10, 700))
+    branches, _ = kinds(tmp_path / "data.mdb")
+    assert branches
+    command = [sys.executable, "-c", USE, str(tmp_path), ",".join(map(str, branches)), "150"]
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    assert len(said) == 150
+    assert set(said) == {"found", "used"}
+
+
+def test_a_branch_whose_children_are_not_in_the_file_is_found_out(tmp_path):
+    fill(tmp_path)
+    path = tmp_path / "data.mdb"
+    data = bytearray(path.read_bytes())
+    for n in kinds(path)[0]:
+        at = n * 4096 + int.from_bytes(data[n * 4096 + 16 : n * 4096 + 18], "little")
+        data[at + 2] ^= 0x40  # of a child's number: four million pages on
+    path.write_bytes(data)
+    assert leads_astray(path, within_s=NO_LIMIT_S)
+
+
+def test_a_page_in_two_places_is_found_out_and_would_end_the_process(tmp_path):
+    fill(tmp_path, transactions=20, sizes=(0, 10, 700))
+    path = tmp_path / "data.mdb"
+    data = bytearray(path.read_bytes())
+    for n in kinds(path)[0]:  # one child of each is another's root
+        others = [other for other in kinds(path)[0] if other != n]
+        at = n * 4096 + int.from_bytes(data[n * 4096 + 20 : n * 4096 + 22], "little")
+        data[at : at + 4] = others[0].to_bytes(4, "little")
+    path.write_bytes(data)
+    assert leads_astray(path, within_s=NO_LIMIT_S)
+    assert walk(tmp_path) < 0
+
+
+def test_pages_are_read_no_longer_than_there_is_time(tmp_path, monkeypatch):
+    with lmdb.open(str(tmp_path), map_size=1 << 30, max_dbs=2, sync=False) as env, env.begin(write=True) as txn:
+        db = env.open_db(b"one", txn=txn)
+        for n in range(12_000):
+            txn.put(n.to_bytes(400, "big"), bytes(10), db=db)
+    branches, leaves = kinds(tmp_path / "data.mdb")
+    read, pread = [], os.pread
+    monkeypatch.setattr(lmdb_file.os, "pread", lambda fd, size, at: read.append(at) or pread(fd, size, at))
+    assert not leads_astray(tmp_path / "data.mdb", within_s=NO_LIMIT_S)
+    assert len(branches) <= len(read) < 2 * len(branches) < len(leaves)
+    read.clear()
+    assert not leads_astray(tmp_path / "data.mdb", within_s=0)
+    assert len(read) <= 2 * lmdb_file._LOOK < len(branches)
+    with lmdb.open(str(tmp_path), max_dbs=2) as env:
+        assert env.stat()["entries"] == 1

@@ -16,11 +16,22 @@ from store.views import Views
 from store.views.layout import DBS_MAX, FORMAT
 from store.views.verify import Walk
 from tests.support.store.store_kit import append, bodies, frame
-from tests.support.store.views_kit import fill, plain, told
+from tests.support.store.views_kit import INDEXED, fill, plain, told
 
 pytestmark = pytest.mark.anyio
 
 VALUE = b"a value that nobody else has"
+READ = """
+import asyncio, logging, sys
+from pathlib import Path
+from store.local.local import LocalStore
+from tests.support.store.store_kit import bodies
+logging.basicConfig(level=logging.INFO)
+async def main():
+    async with await LocalStore.open(Path(sys.argv[1])) as store:
+        print((await store.keys.get("key")).value.split()[0].decode(), len(await bodies(store, 16)))
+asyncio.run(main())
+"""
 KIT = Path(__file__).parents[3] / "support" / "store" / "views_kit.py"
 
 
@@ -328,6 +339,35 @@ def test_whatever_byte_is_flipped_nothing_is_told_that_is_not_so(tmp_path):
         first = int(said[-1].split()[1]) + step
     assert {"right", "errors"} <= seen
     assert died < 10
+
+
+async def test_views_whose_branches_lead_nowhere_are_made_anew_and_kill_nobody(tmp_path, caplog):
+    """Not even once: LMDB would end the process with an assertion."""
+    rows = [(16, b"%d" % n, n + 1, INDEXED) for n in range(2_000)]
+    async with await put(tmp_path) as store:
+        for at in range(0, len(rows), 500):
+            await append(store, frame(*rows[at : at + 500]))
+        await store.core.until_dispatched(store.log.confirmed)
+    path = tmp_path / "views" / "data.mdb"
+    data = bytearray(path.read_bytes())
+    branches = [at for at in range(8_192, len(data), 4_096) if data[at + 10 : at + 12] == b"\x01\x00"]
+    assert len(branches) > 1
+    for i, at in enumerate(branches):  # a child of each is another branch
+        node = at + int.from_bytes(data[at + 18 : at + 20], "little")
+        data[node : node + 4] = (branches[i - 1] // 4_096).to_bytes(4, "little")
+    path.write_bytes(data)
+    child = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", READ, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.split() == [VALUE.decode().split()[0], str(1 + len(rows))]
+    assert "pages that lead nowhere" in child.stderr
+    assert "the views are rebuilt from the log" in child.stderr
 
 
 def test_a_process_that_dies_of_views_does_so_three_times(tmp_path):
