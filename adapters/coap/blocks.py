@@ -198,3 +198,10 @@ class BlockTransfers:
         """Returns when `expire` is due."""
         deadlines = (self.uploads.deadline_ms(), self.snapshots.deadline_ms())
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
+
+
+class SharedTransfers(BlockTransfers):
+    """Transfers of several endpoints, none of which has to be woken for them: who shares them calls `expire`."""
+
+    def deadline_ms(self) -> None:
+        """None: what has been silent for too long is forgotten with the next input."""

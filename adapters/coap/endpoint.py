@@ -42,6 +42,7 @@ from adapters.coap.wire import (
     decode,
 )
 from gateway.domain.errors import ProtocolError, Refusal
+from gateway.domain.principal import Principal
 from gateway.port.adapter import (
     Call,
     Deliverable,
@@ -99,6 +100,30 @@ class CoapEndpoint:
     def outstanding(self) -> int:
         """Requests taken in and not answered, <= requests_outstanding_max."""
         return self._publishing_count + len(self._readings)
+
+    @property
+    def idle(self) -> bool:
+        """Returns whether nothing is under way or remembered here, but for transfers in blocks."""
+        return not (self.outstanding or len(self.exchanges) or len(self.observers) or self.admission.token)
+
+    @property
+    def mid_mask(self) -> int:
+        """The bits by which the Message ID of a separate response differs from its request's."""
+        return int.from_bytes(self._sender.mask, "big")
+
+    def admit(self, principal: Principal) -> None:
+        """Lets peers in as a principal; its device, if it is one, is that of their messages."""
+        self.admission.granted = True
+        self.plans.belong("" if principal.anonymous or principal.trusted_gateway else principal.device)
+
+    def answer(self, exchange: Exchange, answer: Answer, now_ms: int) -> None:
+        """Sends a response of a layer below."""
+        self._sender.answer(exchange, answer, now_ms)
+
+    def forget(self, peer: Peer) -> None:
+        """Ends the observations and transfers of a peer, which is gone."""
+        self.observers.forget(peer)
+        self.transfers.drop_all(peer)
 
     # ---- the port
 
@@ -304,6 +329,8 @@ class CoapEndpoint:
 
     def _complete_admission(self, outcome: Outcome, now_ms: int) -> Sequence[Effect]:
         """A refusal for good is kept; one that may pass answers what is parked, and the next datagrams ask again."""
+        if isinstance(outcome.value, Principal):
+            self.admit(outcome.value)
         effects = self.receive(self.admission.answered(outcome), now_ms=now_ms)
         if outcome.error is not None and outcome.error.retriable:
             self.admission.refusal = None

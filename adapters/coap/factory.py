@@ -35,6 +35,10 @@ class CoapFactory:
 
     def bind(self, options: CoapOptions, *, random: Random) -> DatagramAdapter:
         """The state machine of a new socket."""
+        if options.oscore:
+            from adapters.coap.oscore.socket import OscoreSocket  # noqa: PLC0415 - cryptography that few need
+
+            return OscoreSocket(options, random=random)
         return CoapEndpoint(options, random=random)
 
 

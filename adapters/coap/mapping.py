@@ -97,8 +97,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def make_plan(request: Request, settings: CoapOptions) -> Plan:
-    """Reads the options of a POST, PUT or DELETE; raises `ProtocolError` (4.00, 4.02, 4.04, 4.05, 4.15)."""
+def make_plan(request: Request, settings: CoapOptions, *, device: str = "") -> Plan:
+    """Reads the options of a POST, PUT or DELETE; raises `ProtocolError` (4.00, 4.02, 4.04, 4.05, 4.15).
+
+    `device` is the peer's, where it has proven to be one; else the address says.
+    """
     address = resolve(request.path, bare_paths=settings.bare_paths).address
     if address is None:
         raise ProtocolError(METHOD_NOT_ALLOWED, "links can only be read")
@@ -124,7 +127,7 @@ def make_plan(request: Request, settings: CoapOptions) -> Plan:
     qos, expiry_s, delay_s = said.get("qos"), said.get("expiry"), said.get("delay")
     return Plan(
         address=address,
-        device=level_of(address, settings.device_level),
+        device=device or level_of(address, settings.device_level),
         content_type=content_type,
         qos=qos,
         expiry_ms=None if expiry_s is None else expiry_s * 1000,

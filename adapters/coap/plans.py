@@ -22,7 +22,14 @@ class Plans:
         self._reliable = reliable
         self._uploads = uploads
         self._echo = echo
+        self._device = ""  # of the peers' messages, where they have proven to be one
         self.known: dict[bytes, Plan] = {}
+
+    def belong(self, device: str) -> None:
+        """Has what is read from now on be of a device; "": of whichever the address says."""
+        if device != self._device:
+            self._device = device
+            self.known.clear()
 
     def read(self, data: bytes, end: int, exchange: Exchange, now_ms: int) -> tuple[Plan, bytes] | None:
         """Returns what a datagram publishes whose token ends at `end`; None for a block that is not the last.
@@ -34,7 +41,7 @@ class Plans:
         options, stop = read_options(data, end)
         request = read_request(options, reliable=self._reliable)
         self._echo.check_fresh(exchange.peer, request.echo, now_ms)
-        plan = make_plan(request, self._settings)
+        plan = make_plan(request, self._settings, device=self._device)
         body = data[stop + 1 :]
         block = request.block1
         if block is None:

@@ -63,6 +63,10 @@ class CoapOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 0
 
+    oscore: Annotated[
+        bool, Meta(description="whether messages may be protected with OSCORE; auth.oscore_file names the contexts")
+    ] = False
+
     observers_max: Annotated[
         int, Meta(ge=0, le=1_000_000, description="observations of all peers; beyond, a GET is only answered; 0: none")
     ] = 65_536

@@ -26,6 +26,7 @@ from gateway.cli import remote as cli_remote
 from gateway.cli import spark as cli_spark
 from gateway.cli import store as cli_store
 from gateway.cli.mains import run_main
+from gateway.cli.protocols import coap as cli_coap
 from gateway.remote.http import Unreachable
 from store.base.errors import StoreError
 from store.base.process_errors import ConfigError, HeadgateError
@@ -54,6 +55,7 @@ app.add_typer(cli_groups.app, name="groups")
 app.add_typer(cli_cluster.app, name="cluster")
 app.add_typer(cli_access.app, name="access")
 app.add_typer(cli_amqp.app, name="amqp")
+app.add_typer(cli_coap.app, name="coap")
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="The TOML file.", show_default="headgate.toml, if it is there")

@@ -18,6 +18,7 @@ from gateway.domain.principal import Principal
 from gateway.groups.consumer_groups import ConsumerGroups
 from gateway.kv.kv import KeyValues
 from gateway.ops.metrics import Metrics
+from gateway.oscore.keeper import ContextKeeper
 from gateway.ownership.owners import OwnershipLost
 from gateway.port.adapter import (
     Adapter,
@@ -89,6 +90,7 @@ class Hub(ABC):
     authenticator: Authenticator
     access: AccessControl
     timer_secrets: TimerSecrets
+    contexts: ContextKeeper
     reconnect_penalty: ReconnectPenalty
     router: Router
     directory: Directory

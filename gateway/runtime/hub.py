@@ -20,6 +20,8 @@ from gateway.groups.consumer_groups import ConsumerGroups
 from gateway.kv.kv import KeyValues
 from gateway.ops.metrics import Metrics
 from gateway.ops.pressure import Pressure, memory_limit_bytes
+from gateway.oscore.contexts_file import Provisioned
+from gateway.oscore.keeper import ContextKeeper
 from gateway.ownership.metadata_barrier import MetadataBarrier
 from gateway.ownership.owners import LocalOwners, Owners
 from gateway.port.adapter import (
@@ -154,7 +156,10 @@ class ProcessHub(StreamHub):
         controller.watch(self._topics_may_have_changed)
         policies = Policies(config.queues, creates_topics=config.topics.auto_create)
         self.queues = NamedQueues(store, controller, self.router, policies=policies, owners=self.owners)
-        self.keys = KeyValues(store, config.kv)
+        self.keys, self.contexts = (
+            KeyValues(store, config.kv),
+            ContextKeeper(Provisioned(config.auth.oscore_file, now_ms=now_ms), store, self.owners),
+        )
         self.turn = ReadBatch(self)
         self.ingest = Ingest(
             store,

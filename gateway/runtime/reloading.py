@@ -73,6 +73,7 @@ def apply(hub: StreamHub, config: "Config") -> int:
     """
     changed = hub.authenticator.reload(config.auth)
     hub.access.reload(config.access)
+    hub.contexts.provisioned.reload(config.auth.oscore_file)
     hub.fanout.restrict(lambda receiver: _permissions_of(hub, receiver))
     return _dismiss(hub, changed)
 

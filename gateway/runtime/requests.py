@@ -65,6 +65,7 @@ from gateway.port.kv import (
     UnwatchKeys,
     WatchKeys,
 )
+from gateway.port.oscore import NextLostContexts, OpenContext, OpenedContext
 from gateway.port.push import (
     CreateSubscription,
     DeleteSubscription,
@@ -186,6 +187,24 @@ async def _authenticate(asked: RequestContext, request: Authenticate) -> Princip
     if before.name != principal.name and before is not hub.access.stranger(endpoint.protocol):
         endpoint.several = True
     return principal
+
+
+async def _open_context(asked: RequestContext, request: OpenContext) -> OpenedContext:
+    hub, endpoint = asked.hub, asked.endpoint
+
+    def principal_of(name: str) -> Principal:
+        principal = hub.authenticator.vouched(name)
+        return msgspec.structs.replace(
+            principal,
+            secret=hub.timer_secrets.of(name),
+            permissions=hub.access.permissions(principal, protocol=endpoint.protocol),
+        )
+
+    return await hub.contexts.open(endpoint, request, principal_of)
+
+
+async def _next_lost_contexts(asked: RequestContext, request: NextLostContexts) -> Sequence[str]:
+    return await asked.hub.contexts.next_lost(asked.endpoint, request)
 
 
 async def _open_session(asked: RequestContext, request: OpenSession) -> OpenedSession:
@@ -313,6 +332,8 @@ def _served(
 REQUESTS: Mapping[type[Request[Any]], Served] = dict(
     [
         _served(Authenticate, _authenticate, rights.own),
+        _served(OpenContext, _open_context, rights.own),  # its client has the keys, or is not heard
+        _served(NextLostContexts, _next_lost_contexts, rights.own),
         _served(OpenSession, _open_session, rights.own),  # its will is checked when it is set, and when it is published
         _served(SaveSession, _save_session, rights.own),
         _served(EndSession, _end_session, rights.own),

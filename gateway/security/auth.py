@@ -131,6 +131,10 @@ class Authenticator:
             raise
         return found
 
+    def vouched(self, name: str) -> Principal:
+        """Returns the principal of a user whose key the protocol itself has verified, as OSCORE does."""
+        return self._principal(Claim(name))
+
     def session_user(self, principal: Principal) -> SessionUser | None:
         """Returns the owner of a new session of a principal; None where sessions are not bound to their users."""
         return user_of(principal) if self._config.sessions_bound else None

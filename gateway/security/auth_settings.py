@@ -97,5 +97,8 @@ class AuthConfig(msgspec.Struct, frozen=True, kw_only=True):
     sessions_bound: Annotated[
         bool, Meta(description="whether an MQTT session may be taken up by no other user than who began it")
     ] = True
+    oscore_file: Annotated[
+        Path | None, Meta(description="JSON: OSCORE's security contexts of CoAP clients; read again when it changes")
+    ] = None
     users: Mapping[str, UserConfig] = msgspec.field(default_factory=dict)
     jwt: JwtConfig = JwtConfig()

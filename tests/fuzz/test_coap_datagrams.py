@@ -9,6 +9,7 @@ from adapters.coap.registry import ACK, BLOCK1, BLOCK2, CON, GET, NON, OBSERVE, 
 from adapters.coap.wire import Packet, decode, encode
 from store.api.message import Message
 from tests.support.coap.coap_driver import Driver, request
+from tests.support.coap.oscore_peer import ClientContext, OscoreDriver
 
 ROUNDS = 3_000
 SEEDS = [
@@ -99,6 +100,51 @@ def test_datagrams_of_any_kind(make: Any, limits: dict[str, Any], seed: int) -> 
     assert len(driver.endpoint.transfers.uploads) == len(driver.endpoint.transfers.snapshots) == 0
     assert driver.endpoint.transfers.uploads._size_bytes == 0
     assert len(driver.endpoint.observers) == len(driver.subscriptions) == 0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_protected_datagrams_of_any_kind(seed: int) -> None:
+    """With OSCORE: whatever is changed outside or cut is answered in the protocol's terms, and nothing is kept."""
+    random = Random(seed)
+    driver = OscoreDriver(LIMITS, last=Message(address="a", body=bytes(300), id="1"))
+    clients = [ClientContext(sender_id=bytes((n,))) for n in range(3)]
+    for client in clients[:2]:
+        driver.provision(f"dev{client.sender_id[0]}", client)
+    waiting: list[Any] = []
+    for _ in range(ROUNDS // 3):
+        data = random.choice(clients).protect_request(
+            random.choice(("t/a", "a", "t")),
+            random.choice((GET, POST, 3, 4, 5)),
+            token=random.randbytes(2),
+            payload=random.choice((b"", b"x", b"a/#")),
+            options=random.choice(((), ((OBSERVE, b""),), ((BLOCK1, b"\x08"),))),
+        )
+        if random.random() < 0.5:
+            changed = bytearray(data)
+            for _ in range(random.randrange(3)):
+                changed[random.randrange(len(changed))] = random.randrange(256)
+            data = bytes(changed[: random.randrange(len(changed) + 1)] if random.random() < 0.3 else changed)
+        waiting += driver.receive(data, peer=(f"host{random.randrange(4)}", 1))
+        if random.random() < 0.4:
+            driver.complete(waiting)
+            waiting = []
+        check(driver, list(driver.endpoint.take_output()))
+        if random.random() < 0.1:
+            driver.now_ms += random.randrange(20_000)
+            waiting += driver.endpoint.tick(now_ms=driver.now_ms)
+            check(driver, list(driver.endpoint.take_output()))
+    driver.complete(waiting)
+    for _ in range(1000):
+        check(driver, list(driver.endpoint.take_output()))
+        deadline = driver.endpoint.deadline_ms()
+        if deadline is None:
+            break
+        driver.now_ms = max(driver.now_ms, deadline)
+        driver.complete(list(driver.endpoint.tick(now_ms=driver.now_ms)))
+    assert driver.stored
+    assert driver.subscriptions == {}
+    assert len(driver.endpoint._replies) == 0
+    assert driver.endpoint._replies._size_bytes == 0
 
 
 @pytest.mark.parametrize("data", SEEDS)

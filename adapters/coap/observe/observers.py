@@ -160,6 +160,12 @@ class Observers:
         if observation is not None:
             self._end(observation)
 
+    def forget(self, peer: Peer) -> None:
+        """Ends the observations of an endpoint, which is gone."""
+        watcher = self._watchers.get(peer)
+        for observation in list(watcher.observations.values()) if watcher is not None else ():
+            self._end(observation)
+
     def failed(self, exchange: Exchange) -> None:
         """A request that was to register is refused."""
         observation = self._registering(exchange)

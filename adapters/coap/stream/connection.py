@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from adapters.coap.blocks import BlockTransfers
+from adapters.coap.blocks import SharedTransfers
 from adapters.coap.endpoint import CoapEndpoint
 from adapters.coap.registry import ACK, CON, EMPTY, RST
 from adapters.coap.settings import CoapOptions
@@ -47,15 +47,8 @@ class StreamsContext:
 
     def __init__(self, settings: CoapOptions) -> None:
         self.settings = settings
-        self.transfers = _SharedTransfers(settings)
+        self.transfers = SharedTransfers(settings)
         self.arriving_bytes = 0  # reserved, <= settings.block_bytes_max
-
-
-class _SharedTransfers(BlockTransfers):
-    """Transfers that no connection has to be woken for: their bytes are bounded, and go with the connection."""
-
-    def deadline_ms(self) -> None:
-        """None: what has been silent for too long is forgotten with the next input of any connection."""
 
 
 class CoapConnection:

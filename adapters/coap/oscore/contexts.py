@@ -1,0 +1,156 @@
+"""The security contexts that one socket uses: opened at the gateway, checked while they are in use, and given up."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from adapters.coap.oscore.association import Association
+from adapters.coap.oscore.context import SecurityContext
+from gateway.domain.errors import Cause
+from gateway.port.adapter import Call, Effect, Outcome, Peer, Random, Token
+from gateway.port.oscore import NextLostContexts, OpenContext, OpenedContext
+
+NUMBERS_COUNT = 1_024  # sender sequence numbers reserved at a time
+CHECK_MS = 10_000  # how long a context counts as provisioned
+PARKED_DATAGRAMS_MAX = 256  # that wait for their context; more are dropped, and sent again
+CONTEXTS_COUNT_MAX = 100_000  # in use by one socket; the one that was used longest ago is given up
+ECHO_BITS = 64
+
+Kid: TypeAlias = tuple[bytes, bytes | None]
+Parked: TypeAlias = list[tuple[bytes, Peer]]
+
+
+@dataclass(slots=True)
+class HeldContext:
+    """A context in use; `opened` and `context` are None until the gateway has said what it is."""
+
+    kid: Kid
+    opened: OpenedContext | None = None
+    context: SecurityContext | None = None
+    asked: Token | None = None  # the question under way
+    numbers: int = 0  # that it asks for
+    checked_ms: int = 0
+    echo: bytes = b""  # that proves a request to be new where the replay window is lost
+    parked: Parked = field(default_factory=list)
+    peers: dict[Peer, Association] = field(default_factory=dict)  # by address, the last heard of last
+
+
+class Contexts:
+    """Contexts by the kid and kid context of their messages. `effects` has what they ask of the gateway."""
+
+    def __init__(
+        self, *, new_token: Callable[[], Token], forget_peers: Callable[[HeldContext], None], random: Random
+    ) -> None:
+        """`forget_peers` is told of a context that is given up."""
+        self._new_token = new_token
+        self._forget_peers = forget_peers
+        self._random = random
+        self._held: dict[Kid, HeldContext] = {}  # the one used last at the end
+        self._asked: dict[Token, HeldContext] = {}
+        self._watching: Token | None = None  # the call for contexts that are lost
+        self._parked_count = 0  # <= PARKED_DATAGRAMS_MAX
+        self.effects: list[Effect] = []
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def find(self, kid: Kid, data: bytes, peer: Peer, now_ms: int) -> HeldContext | None:
+        """Returns a context for a message; None where the message waits for it, or is dropped as too many do."""
+        held = self._held.pop(kid, None)
+        if held is None:
+            if self._parked_count >= PARKED_DATAGRAMS_MAX:
+                return None
+            while len(self._held) >= CONTEXTS_COUNT_MAX:
+                self.drop(next(iter(self._held.values())))
+            held = HeldContext(kid)
+            self._ask(held, NUMBERS_COUNT)
+        self._held[kid] = held
+        if held.context is not None:
+            self.check(held, now_ms)
+            return held
+        if self._parked_count < PARKED_DATAGRAMS_MAX:
+            self._parked_count += 1
+            held.parked.append((data, peer))
+        return None
+
+    def check(self, held: HeldContext, now_ms: int) -> None:
+        """Asks for a context in use again where that is due, or for more sequence numbers."""
+        assert held.context is not None
+        low = held.context.numbers_left < NUMBERS_COUNT // 2
+        if low or now_ms - held.checked_ms >= CHECK_MS:
+            self._ask(held, NUMBERS_COUNT if low else 0)
+
+    def _ask(self, held: HeldContext, numbers: int) -> None:
+        if held.asked is not None:
+            return
+        if self._watching is None:
+            self._watch()
+        held.asked, held.numbers = self._new_token(), numbers
+        self._asked[held.asked] = held
+        request = OpenContext(kid=held.kid[0], id_context=held.kid[1], numbers=numbers)
+        self.effects.append(Call(request=request, token=held.asked))
+
+    def completed(self, token: Token, outcome: Outcome, now_ms: int) -> Parked | None:
+        """Takes the outcome of a call; returns the messages that have waited for it. None: it is another's call."""
+        held = self._asked.pop(token, None)
+        if held is not None:
+            return self._opened(held, outcome, now_ms)
+        if token != self._watching:
+            return None
+        self._watching = None
+        self._lost(outcome)
+        return []
+
+    def _opened(self, held: HeldContext, outcome: Outcome, now_ms: int) -> Parked:
+        """Takes the gateway's word on a context."""
+        held.asked = None
+        parked, held.parked = held.parked, []
+        self._parked_count -= len(parked)
+        if outcome.error is not None:
+            if outcome.error.cause is Cause.UNAUTHENTICATED or held.context is None:
+                self.drop(held)
+            return parked
+        opened: OpenedContext = outcome.value
+        before = held.opened
+        if before is not None and (before.name, before.principal.name) != (opened.name, opened.principal.name):
+            self._forget_peers(held)
+            held.context = None
+        if held.context is None:
+            held.context = SecurityContext(opened.keys)
+            if opened.unused:
+                held.context.begin_unused()
+        elif opened.taken:  # somebody else had it meanwhile
+            held.context.renounce()
+        if not held.context.knows_requests:
+            held.echo = held.echo or self._random.getrandbits(ECHO_BITS).to_bytes(ECHO_BITS // 8, "big")
+        held.context.reserve(opened.first, held.numbers)
+        held.opened, held.checked_ms = opened, now_ms
+        return parked
+
+    def _lost(self, outcome: Outcome) -> None:
+        """Gives up the contexts that another socket uses from now on; the next call says that it is done.
+
+        Where it is not known which, all are given up; not where the gateway stops, as they are answered still.
+        """
+        if outcome.error is not None and outcome.error.cause is Cause.UNAVAILABLE:
+            return
+        for held in list(self._held.values()):
+            if outcome.error is not None or (held.opened is not None and held.opened.name in outcome.value):
+                self.drop(held)
+        if outcome.error is None:
+            self._watch()
+
+    def _watch(self) -> None:
+        """Asks for the contexts that another socket is going to use."""
+        self._watching = self._new_token()
+        self.effects.append(Call(request=NextLostContexts(), token=self._watching))
+
+    def drop(self, held: HeldContext) -> None:
+        """Forgets a context and its peers."""
+        if self._held.get(held.kid) is held:
+            del self._held[held.kid]
+        if held.asked is not None:
+            del self._asked[held.asked]
+        self._parked_count -= len(held.parked)
+        held.parked = []
+        self._forget_peers(held)

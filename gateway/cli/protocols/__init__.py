@@ -1,0 +1,5 @@
+"""Commands of single protocols.
+
+Imported by: cli.
+Imports: config, oscore, store.base.
+"""

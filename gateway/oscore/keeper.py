@@ -1,0 +1,143 @@
+"""The owners of security contexts, and the sender sequence numbers that nobody uses twice.
+
+A context is a name that one process owns (`gateway.ownership.owners`), and in that process one socket uses it. Numbers
+are reserved before they are used, many at a time (RFC 8613, B.1.1): after a crash those that were reserved are lost,
+and none is used twice. The replay window is not stored: whoever opens a context that was used before has the client
+prove that its request is new (B.1.2).
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from gateway.base.turns import Turns
+from gateway.domain.errors import Cause, Refusal
+from gateway.domain.principal import Principal
+from gateway.domain.session_user import SessionUser
+from gateway.oscore.contexts_file import FileContext, Provisioned
+from gateway.ownership.owners import Owned, Owners, OwnershipLost
+from gateway.port.oscore import NextLostContexts, OpenContext, OpenedContext
+from store.api.client import StoreClient
+from store.api.keys import Put
+
+PREFIX: Final = "oscore/"  # of the names that are owned, and of the keys with the next number
+NUMBERS_MAX: Final = 1 << 16  # reserved at a time
+NUMBER_MAX: Final = (1 << 40) - 1  # RFC 8613, 7.2.1
+RELEASE_WAIT_S: Final = 2.0  # for a socket to take note that it has lost a context
+
+
+class ContextKeeper:
+    """The contexts that sockets of this process use. It belongs to the event loop."""
+
+    def __init__(self, provisioned: Provisioned, store: StoreClient, owners: Owners) -> None:
+        self.provisioned = provisioned
+        self._store = store
+        self._owners = owners
+        self._turns = Turns()  # by name: one change at a time
+        self._owned: dict[str, Owned] = {}
+        self._users: dict[str, Any] = {}  # the socket that uses each
+        self._lost: dict[Any, list[str]] = {}  # by socket, those that it has not been told of
+        self._told: dict[Any, asyncio.Future[None]] = {}  # by socket that waits for the next
+        self._stopping = False
+        owners.serve(PREFIX, self)
+
+    async def open(self, socket: Any, request: OpenContext, principal_of: Callable[[str], Principal]) -> OpenedContext:
+        """Opens a context for a socket. Raises `Refusal`, `StoreError`."""
+        found = self.provisioned.find(request.kid, request.id_context)
+        if found is None:
+            raise Refusal(Cause.UNAUTHENTICATED, "no such security context")
+        name = found.name()
+        async with self._turns.at(name):
+            return await self._open(socket, found, name, min(request.numbers, NUMBERS_MAX), principal_of)
+
+    async def _open(
+        self, socket: Any, found: FileContext, name: str, numbers: int, principal_of: Callable[[str], Principal]
+    ) -> OpenedContext:
+        owned = self._owned.get(name)
+        user = self._users.get(name)
+        if user is not None and user is not socket:
+            await self._take_from_socket(name)
+        taken = owned is None or user is not socket
+        if owned is None:
+            owned = self._owned[name] = await self._owners.take(f"{PREFIX}{name}")
+        entry = await self._store.keys.get(f"{PREFIX}{name}")
+        first = 0 if entry is None else int(entry.value)
+        if taken:  # whoever had it before may have used what it has reserved
+            numbers = max(numbers, 1)
+        if first + numbers > NUMBER_MAX:
+            raise Refusal(Cause.CONFLICT, "the security context is used up: provision another one")
+        if numbers:
+            try:
+                await owned.write([Put(f"{PREFIX}{name}", b"%d" % (first + numbers))])
+            except OwnershipLost:
+                self._owned.pop(name, None)
+                self._lose(name)
+                raise
+        self._users[name] = socket
+        return OpenedContext(
+            name=name,
+            keys=found.keys(),
+            principal=principal_of(found.user),
+            first=first,
+            taken=taken,
+            unused=entry is None,
+        )
+
+    def stop(self) -> None:
+        """Has nobody wait any more, as the gateway stops."""
+        self._stopping = True
+        for told in self._told.values():
+            if not told.done():
+                told.set_result(None)
+
+    async def next_lost(self, socket: Any, request: NextLostContexts) -> Sequence[str]:
+        """Waits for contexts that a socket has lost. Raises `Refusal` (UNAVAILABLE) where the gateway stops."""
+        while not self._lost.get(socket):
+            if self._stopping:
+                raise Refusal(Cause.UNAVAILABLE, "the gateway stops")
+            told = self._told.get(socket)
+            if told is None or told.done():
+                told = self._told[socket] = asyncio.get_running_loop().create_future()
+            await asyncio.shield(told)
+        return self._lost.pop(socket)
+
+    def _lose(self, name: str) -> None:
+        """Has the socket that uses a context hear that it must not any more."""
+        socket = self._users.pop(name, None)
+        if socket is None or socket.gone:
+            return
+        self._lost.setdefault(socket, []).append(name)
+        told = self._told.pop(socket, None)
+        if told is not None and not told.done():
+            told.set_result(None)
+
+    async def _take_from_socket(self, name: str) -> None:
+        """Returns when the socket that uses a context has taken note that it has lost it, or is too slow."""
+        socket = self._users[name]
+        self._lose(name)
+        deadline = asyncio.get_running_loop().time() + RELEASE_WAIT_S
+        while not socket.gone and asyncio.get_running_loop().time() < deadline:
+            waiting = self._told.get(socket)
+            if waiting is not None and not waiting.done() and not self._lost.get(socket):
+                return
+            await asyncio.sleep(0.002)
+
+    async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
+        """See `owners.Listener`: another process has a request in this context."""
+        context = name.removeprefix(PREFIX)
+        async with self._turns.at(context):
+            owned = self._owned.pop(context, None)
+            if context in self._users:
+                await self._take_from_socket(context)
+            if owned is not None:
+                await owned.release()
+
+    async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
+        """See `owners.Listener`: the next request in this context takes it."""
+        await (await take()).release()
+
+    async def on_fenced(self) -> None:
+        """See `owners.Listener`: others may use what this process did."""
+        self._owned.clear()
+        for name in list(self._users):
+            self._lose(name)
