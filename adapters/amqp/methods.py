@@ -15,6 +15,7 @@ from pamqp.commands import Channel as Methods
 from adapters.amqp import tx
 from adapters.amqp.channel import Channel, State
 from adapters.amqp.codec.properties import REPLY_TO
+from adapters.amqp.codec.streams import ARGUMENTS, stream_read
 from adapters.amqp.codec.wire import (
     COMMAND_INVALID,
     NOT_ALLOWED,
@@ -42,6 +43,7 @@ from gateway.port.queues import (
     UnbindQueue,
 )
 
+_CONSUMER_ARGUMENTS: Final = ARGUMENTS | {"x-cancel-on-ha-failover", "x-priority"}
 _U32_MAX: Final = 0xFFFFFFFF
 
 
@@ -256,7 +258,7 @@ def _consume_replies(channel: Channel, method: Any, tag: str, priority: int) -> 
 
 
 def _begin(channel: Channel, method: Any, tag: str, queue: str, priority: int) -> None:
-    output = channel.output
+    output, stream = channel.output, stream_read(method.arguments)
     consumer = Consumer(channel, output.new_consumer_id(), tag, queue, no_ack=method.no_ack)
     channel.consumers[tag] = consumer
     output.add_consumer(consumer)
@@ -270,6 +272,8 @@ def _begin(channel: Channel, method: Any, tag: str, queue: str, priority: int) -
             settle_on_delivery=method.no_ack,
             credit=None if method.no_ack else consumer.prefetch,
             priority=priority,
+            stream=stream,
+            limited=channel.prefetch > 0,
         )
     )
 
@@ -277,7 +281,7 @@ def _begin(channel: Channel, method: Any, tag: str, queue: str, priority: int) -
 def _consumer_priority(arguments: Table) -> int:
     """Returns the priority that the arguments of a consumer say. Raises `ProtocolError` for what means nothing."""
     for name in arguments:
-        if name.startswith("x-") and name not in {"x-cancel-on-ha-failover", "x-priority"}:
+        if name.startswith("x-") and name not in _CONSUMER_ARGUMENTS:
             raise ProtocolError(PRECONDITION_FAILED, f"the consumer argument {name!r} is not supported")
     priority = arguments.get("x-priority", 0)
     if type(priority) is not int:

@@ -22,6 +22,7 @@ from gateway.domain.forwarding import Forwarding
 from gateway.domain.idempotency import IdempotencyKey, StoredRequest
 from gateway.domain.principal import Principal
 from gateway.port.marks import NO_MARKS, Fence, Marks, OpenedMarks
+from gateway.port.streams import StreamRead
 from gateway.port.transaction import Transaction
 from store.api.message import Message
 from store.format.frame import Position, QueueOffset
@@ -128,6 +129,8 @@ class Consume(_Value, frozen=True, kw_only=True):
     settle_on_delivery: bool = False
     credit: int | None = None
     priority: int = 0
+    stream: StreamRead | None = None  # what it says of a stream; None: nothing
+    limited: bool = False  # the client has said how much it can take
 
 
 class SettleLeased(_Value, frozen=True, kw_only=True):

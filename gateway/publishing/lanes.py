@@ -20,9 +20,10 @@ _AMQP: Final = "amqp"
 class Lanes:
     """The numbers of all queues with priorities of this process, by their own number, the lowest priority first."""
 
-    __slots__ = ("_numbers",)
+    __slots__ = ("_numbers", "streams")
 
     def __init__(self) -> None:
+        self.streams: set[int] = set()  # queues of which nothing is ever settled
         self._numbers: dict[int, tuple[QueueNumber, ...]] = {}
 
     def __bool__(self) -> bool:
@@ -51,7 +52,9 @@ class Lanes:
     def split(
         self, number: QueueNumber, offsets: Sequence[QueueOffset]
     ) -> list[tuple[QueueNumber, Sequence[QueueOffset]]]:
-        """Returns offsets of a queue as those of its lanes."""
+        """Returns offsets of a queue to be settled as those of its lanes; none of a stream."""
+        if number in self.streams:
+            return []
         lanes = self._numbers.get(number)
         if lanes is None:
             return [(number, offsets)]

@@ -58,6 +58,8 @@ class Keeper:
         """A queue is there, or has other rules: from now on they hold."""
         rules, number = queue.rules, queue.number
         self._router.lanes.set(number, queue.definition.lanes)
+        if queue.stream:
+            self._router.lanes.streams.add(number)
         if rules.limited and rules.overflow != DROP_HEAD:
             gate = self._router.gates.get(number)
             if gate is None:
@@ -77,6 +79,7 @@ class Keeper:
         """A queue is gone."""
         self._open(queue)
         self._router.lanes.set(queue.number, ())
+        self._router.lanes.streams.discard(queue.number)
         self._uses.forget(queue.number)
 
     def _open(self, queue: Queue) -> None:

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gateway.domain.access import OPEN, Access, Permissions
+from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import queue_address
-from gateway.port.adapter import ConsumerCancelled, ConsumerId, Leased
+from gateway.port.adapter import Consume, ConsumerCancelled, ConsumerId, Leased
+from gateway.port.streams import StreamRead
 from gateway.queues.leaving.head import BATCH_COUNT_MAX, QueueHead
 from gateway.queues.leaving.reading import DeadLettering
 from gateway.queues.leaving.rules import QueueRules
@@ -22,9 +24,10 @@ from store.api.leases import Lease
 from store.api.message import Message
 from store.base import logs
 from store.base.errors import StoreError
-from store.format.frame import QueueNumber
+from store.format.frame import QueueNumber, QueueOffset
 
 RETRY_S = 1.0  # after the store has failed
+NOWHERE = QueueOffset(0)
 SHARE_COUNT_MIN = 16  # messages offered at once where there are very many consumers, if so many wait
 YIELD_S = 0.003  # what consumers at other proxies are left to be first, where ours have just been
 _UNKNOWN_WINDOW = 1 << 30  # of a consumer that has never been blocked
@@ -47,6 +50,7 @@ class Consumer:
 
     __slots__ = (
         "_allowed",
+        "at",
         "blocked",
         "conn",
         "credit",
@@ -59,6 +63,7 @@ class Consumer:
         "probe",
         "queue",
         "settle_on_delivery",
+        "stream",
         "taken",
         "window",
     )
@@ -75,8 +80,12 @@ class Consumer:
         priority: int = 0,
         pattern: str = "",
         permissions: Permissions = OPEN,
+        stream: StreamRead | None = None,
+        at: QueueOffset = NOWHERE,
     ) -> None:
         self.conn = conn
+        self.stream = stream  # of a stream: what it wants of it, and
+        self.at = at  # the offset of what it gets next
         self.permissions = permissions  # whose it is
         self._allowed: tuple[Access | None, bool] = (None, True)  # what `allowed` was, by the access of then
         self.id = consumer
@@ -231,6 +240,12 @@ class Pump:
                 return found.messages[0], found.live[0]
             await self.head.discard(owner, found)
         return None
+
+    async def begin(self, effect: Consume) -> QueueOffset:
+        """Raises `Refusal` for a consumer of a stream; returns an offset that means nothing."""
+        if effect.stream is not None:
+            raise Refusal(Cause.PRECONDITION, "arguments that begin with 'x-stream-' are for queues of the type stream")
+        return NOWHERE
 
     async def stop(self) -> None:
         """Ends the task. Its queue is gone, or the process ends."""

@@ -9,6 +9,8 @@ from gateway.ownership.owners import Owned
 from gateway.queues.bindings import QueueDefinition
 from gateway.queues.leaving.rules import QueueRules
 from gateway.queues.pump import Connection, Pump
+from gateway.queues.streams.arguments import is_stream
+from gateway.queues.streams.pump import StreamPump
 from store.api.message import Message
 from store.format.frame import QueueNumber
 
@@ -51,7 +53,7 @@ class Queue:
     __slots__ = ("definition", "members", "number", "owned", "owner", "pump", "revision", "rules")
 
     def __init__(
-        self, definition: QueueDefinition, owner: int | None, pump: Pump, revision: int, rules: QueueRules
+        self, definition: QueueDefinition, owner: int | None, pump: Pump | StreamPump, revision: int, rules: QueueRules
     ) -> None:
         self.definition = definition
         self.number = QueueNumber(definition.number)
@@ -66,6 +68,11 @@ class Queue:
     def shared(self) -> bool:
         """Returns whether it is a shared subscription's queue, which its members alone may use."""
         return bool(self.definition.pattern)
+
+    @property
+    def stream(self) -> bool:
+        """Returns whether it is a stream, which nobody takes anything from."""
+        return is_stream(self.definition.arguments)
 
     @property
     def numbers(self) -> tuple[int, ...]:

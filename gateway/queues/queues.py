@@ -26,6 +26,7 @@ from gateway.port.queues import (
     PurgeQueue,
     QueueInfo,
 )
+from gateway.port.streams import StreamRead
 from gateway.publishing.router import Router, UnknownTopicError
 from gateway.queues import consumer_counts
 from gateway.queues.bindings import Exchange, QueueDefinition
@@ -36,11 +37,13 @@ from gateway.queues.laned import LanedStore
 from gateway.queues.leaving.policies import NO_POLICIES, Policies
 from gateway.queues.leaving.sizes import LanedSizes
 from gateway.queues.leaving.upkeep import Upkeep
-from gateway.queues.pump import Connection, Consumer, Pump
+from gateway.queues.pump import NOWHERE, Connection, Consumer, Pump
 from gateway.queues.queue import Queue
 from gateway.queues.shared_counts import SharedCounts
 from gateway.queues.shared_registry import SharedRegistry
 from gateway.queues.single_active import SingleActive
+from gateway.queues.streams.arguments import is_stream
+from gateway.queues.streams.pump import StreamPump
 from gateway.queues.topology import PREFIX
 from gateway.queues.uses import QueueUses
 from store.api.client import StoreClient
@@ -195,8 +198,9 @@ class NamedQueues:
         queue = await self._registry.look_up(effect.queue, conn)
         if queue.shared:
             if not conn.gone:
-                self._begin(queue, conn, effect, permissions)
+                self._begin(queue, conn, effect, permissions, NOWHERE)
             return
+        at = await queue.pump.begin(effect)
         self._check_consumers(queue, effect)
         await self._counts.join(effect.queue, exclusive=effect.exclusive)
         try:
@@ -209,9 +213,11 @@ class NamedQueues:
             if isinstance(why, _Gone):
                 return
             raise
-        self._begin(queue, conn, effect, permissions)
+        self._begin(queue, conn, effect, permissions, at)
 
-    def _begin(self, queue: Queue, conn: Connection, effect: Consume, permissions: Permissions) -> None:
+    def _begin(
+        self, queue: Queue, conn: Connection, effect: Consume, permissions: Permissions, at: QueueOffset
+    ) -> None:
         consumer = Consumer(
             conn,
             effect.consumer,
@@ -222,6 +228,8 @@ class NamedQueues:
             priority=effect.priority,
             pattern=queue.definition.pattern,
             permissions=permissions,
+            stream=(effect.stream or StreamRead()) if queue.stream else None,
+            at=at,
         )
         self._consumers.setdefault(conn.id, {})[effect.consumer] = consumer
         queue.pump.add(consumer)
@@ -266,8 +274,8 @@ class NamedQueues:
     async def settle(self, conn: Connection, effect: SettleLeased) -> None:
         """Settles or gives back what a connection holds of a queue. Raises `StoreError`."""
         queue = self._registry.queues.get(effect.queue)
-        if queue is None or effect.number not in (0, queue.number):
-            return
+        if queue is None or effect.number not in (0, queue.number) or queue.stream:
+            return  # of a stream nothing is settled
         done, rejected = list[QueueOffset](), list[QueueOffset]()
         for disposition in effect.dispositions:
             if disposition.outcome == "requeue":
@@ -335,6 +343,8 @@ class NamedQueues:
     async def purge(self, conn: Connection, request: PurgeQueue) -> int:
         """See `PurgeQueue`. Raises `Refusal`, `StoreError`."""
         queue = await self._registry.look_up(request.name, conn)
+        if queue.stream:
+            raise Refusal(Cause.PRECONDITION, "queue.purge is not supported by a queue of the type stream")
         await queue.pump.head.trim(conn.id)
         count = await self._store.leases.purge(queue.number)
         self.keeper.changed(queue.number)
@@ -378,7 +388,10 @@ class NamedQueues:
 
     # ---- consumers
 
-    def _new_pump(self, definition: QueueDefinition) -> Pump:
+    def _new_pump(self, definition: QueueDefinition) -> Pump | StreamPump:
+        failed = partial(self._pump_failed, definition.name)
+        if is_stream(definition.arguments):
+            return StreamPump(self._plain, QueueNumber(definition.number), now_ms=self._now_ms, failed=failed)
         return Pump(
             self._store,
             QueueNumber(definition.number),
@@ -386,7 +399,7 @@ class NamedQueues:
             now_ms=self._now_ms,
             dead_letter=partial(self.keeper.dead_letter, definition.number),
             taken=lambda: self.keeper.changed(definition.number),
-            failed=lambda error: self._pump_failed(definition.name, error),
+            failed=failed,
             elsewhere=partial(self._shares.elsewhere, definition.name) if definition.pattern else lambda: 0,
             sizes=LanedSizes.of(self._plain, definition.lanes),
         )

@@ -11,6 +11,7 @@ exclusive queue keeps the name; the proxy that takes the name over once that one
 import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from hashlib import blake2b
 from typing import Any
 
 from controller.api.client import ControllerError
@@ -40,10 +41,12 @@ from gateway.queues.exchange_registry import (
 from gateway.queues.leaving.rules import COMPARED, check_queue_arguments, max_priority
 from gateway.queues.pump import Connection
 from gateway.queues.queue import Queue, check_access, no_queue
-from gateway.queues.topology import ELSEWHERE, PREFIX, kept
+from gateway.queues.streams.arguments import COMPARED_OF_STREAMS, check_stream, is_stream
+from gateway.queues.topology import ELSEWHERE, PREFIX, queue_config
 from store.base import logs
 from store.base.errors import StoreError
 
+_LANE_BYTES_MAX = 200  # of a queue's name in that of its lane, which has a limit too
 _RESERVED_QUEUES = (RESERVED, SHARED_PREFIX)
 
 log = logs.get(__name__)
@@ -101,7 +104,10 @@ class QueueRegistry(ExchangeRegistry):
 
     async def _make(self, conn: Connection, request: DeclareQueue) -> Queue:
         """Makes a queue, with its name claimed meanwhile, and as long as it is a connection's own."""
-        check_queue_arguments(request.arguments)
+        if is_stream(request.arguments):
+            check_stream(request)
+        else:
+            check_queue_arguments(request.arguments)
         vhost, name = split_name(request.name)
         name = in_vhost(vhost, name or self._fresh_name())
         owned = await self._claim(name)
@@ -131,7 +137,7 @@ class QueueRegistry(ExchangeRegistry):
         named = await self._garbage.fresh(name)
         above = await asyncio.gather(*(self._garbage.fresh(lane, named.group) for lane in lanes))
         numbers = (named.number, *(one.number for one in above))
-        await self._store.queues.configure([kept(number) for number in numbers])
+        await self._store.queues.configure([queue_config(number, request.arguments) for number in numbers])
         definition = QueueDefinition(
             name=name,
             number=named.number,
@@ -278,7 +284,11 @@ class QueueRegistry(ExchangeRegistry):
 
 def lane_name(queue: str, priority: int) -> str:
     """Returns the name by which the number of a queue's lane is kept; no queue that clients declare has it."""
-    return f"{RESERVED}lane.{priority}.{queue}" if priority else queue
+    if not priority:
+        return queue
+    raw = queue.encode("utf-8", "surrogatepass")
+    short = queue if len(raw) <= _LANE_BYTES_MAX else f"#{blake2b(raw, digest_size=32).hexdigest()}"
+    return f"{RESERVED}lane.{priority}.{short}"
 
 
 def _check_same_queue(queue: Queue, request: DeclareQueue) -> None:
@@ -292,5 +302,5 @@ def _check_same_queue(queue: Queue, request: DeclareQueue) -> None:
         raise Refusal(Cause.CONFLICT, f"queue {said(request.name)} is {is_}, and was declared otherwise now")
     names = ("auto_delete",) if request.exclusive else ("durable", "auto_delete")
     check_same("queue", request.name, queue.definition, request, names)
-    for name in COMPARED:
+    for name in (*COMPARED, *COMPARED_OF_STREAMS):
         check_equal("queue", request.name, name, queue.definition.arguments.get(name), request.arguments.get(name))

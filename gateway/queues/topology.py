@@ -1,7 +1,7 @@
 """The exchanges, queues and bindings that are known here: loaded, followed where other proxies change them, routed."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,26 +11,25 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost, vhost_of
 from gateway.ownership.owners import Owned, Owners, Taken
 from gateway.port.adapter import Random
-from gateway.port.queues import HASHED, exchange_root
-from gateway.publishing.hash_choice import HashChoice
+from gateway.port.queues import exchange_root
 from gateway.queues.bindings import (
     Binding,
     Exchange,
     QueueDefinition,
-    binding_predicate,
     bindings_of,
-    hash_key,
-    hash_weight,
     patterns,
     predeclared,
 )
 from gateway.queues.consumer_counts import ConsumerCounts
 from gateway.queues.definitions import Changed, Definitions, LocalDefinitions, SharedDefinitions, StoredDefinition
+from gateway.queues.hashed_bindings import HashedBindings
 from gateway.queues.leaving.policies import Policies
 from gateway.queues.leaving.rules import NO_RULES, QueueRules
 from gateway.queues.pump import Connection, Pump
-from gateway.queues.queue import Predicate, Queue, QueueRouter, check_access, no_queue
+from gateway.queues.queue import Queue, QueueRouter, check_access, no_queue
 from gateway.queues.queue_garbage import QueueGarbage
+from gateway.queues.streams.arguments import is_stream, stream_config
+from gateway.queues.streams.pump import StreamPump
 from store.api.client import StoreClient
 from store.base import logs
 from store.format.frame import QueueNumber
@@ -72,7 +71,7 @@ class Topology:
         owners: Owners,
         counts: ConsumerCounts,
         policies: Policies,
-        new_pump: Callable[[QueueDefinition], Pump],
+        new_pump: Callable[[QueueDefinition], Pump | StreamPump],
         added: Callable[[Queue], None],
         dropped: Callable[[Queue], None],
         unfinished: Callable[[], None],
@@ -95,7 +94,7 @@ class Topology:
         self._gone: dict[tuple[str, bool], int] = {}  # when definitions were removed, newest last
         self._bound: dict[str, dict[tuple[str, Hashable], None]] = {}  # by exchange: (queue, binding's identity)
         self._linked: dict[str, dict[tuple[str, Hashable], None]] = {}  # the same of exchanges bound to an exchange
-        self._choices: dict[str, HashChoice] = {}  # by hashed exchange: which binding takes a message
+        self._hashed = HashedBindings()
         self.queues: dict[str, Queue] = {}
         self.by_number: dict[int, Queue] = {}  # those of lanes too
         self.shared_count = 0  # queues of shared subscriptions
@@ -114,7 +113,8 @@ class Topology:
         await self._take_stock()
         # What an older version, or a crash, has left unsaid.
         said = self._store.queues.config
-        wanted = [kept(number) for number, queue in self.by_number.items() if not queue.shared]
+        every = self.by_number.items()
+        wanted = [queue_config(number, queue.definition.arguments) for number, queue in every if not queue.shared]
         await self._store.queues.configure([one for one in wanted if one != said(QueueNumber(one.queue))])
         if first:
             await self._garbage.load()
@@ -327,7 +327,7 @@ class Topology:
             self._set_exchange(msgspec.structs.replace(other, bindings=kept))
         self._bound.pop(name, None)
         self._linked.pop(name, None)
-        self._choices.pop(name, None)
+        self._hashed.forget(name)
         self._notify_exchanges()
 
     def _is_bound(self, name: str) -> bool:
@@ -337,7 +337,7 @@ class Topology:
     def _link(self, target: str, binding: Binding) -> None:
         """Routes what a binding takes through the exchange `target`."""
         exchange = self._exchanges[binding.exchange]
-        predicate = self._predicate(exchange, binding, (_LINK, target))
+        predicate = self._hashed.predicate(exchange, binding, (_LINK, target))
         for nth, pattern in enumerate(patterns(exchange, binding.routing_key)):
             key = _LINK, target, binding.identity, nth
             self._router.link(pattern, target, predicate, key=key, exchange=exchange.name)
@@ -347,7 +347,7 @@ class Topology:
         for nth in range(2):
             self._router.unbind((_LINK, target, binding.identity, nth))
         self._linked.get(binding.exchange, {}).pop((target, binding.identity), None)
-        self._unhash(binding, (_LINK, target))
+        self._hashed.remove(binding, (_LINK, target))
 
     def _add(self, definition: QueueDefinition, owner: int | None, revision: int) -> Queue:
         queue = Queue(definition, owner, self._new_pump(definition), revision, self._rules(definition))
@@ -365,7 +365,7 @@ class Topology:
 
     def _rules(self, definition: QueueDefinition) -> QueueRules:
         """Returns the rules of a queue; its dead-letter exchange is one of its own virtual host."""
-        if definition.pattern:
+        if definition.pattern or is_stream(definition.arguments):
             return NO_RULES
         rules = self._policies.rules(definition.name, definition.arguments)
         if rules.dead_letter_exchange is None:
@@ -404,7 +404,7 @@ class Topology:
 
     def _route(self, queue: Queue, binding: Binding) -> None:
         exchange = self._exchanges[binding.exchange]
-        predicate = self._predicate(exchange, binding, (_QUEUE, queue.definition.name))
+        predicate = self._hashed.predicate(exchange, binding, (_QUEUE, queue.definition.name))
         name, identity = queue.definition.name, binding.identity
         for nth, pattern in enumerate(patterns(exchange, binding.routing_key)):
             self._router.bind(
@@ -422,25 +422,15 @@ class Topology:
         for nth in range(2):
             self._router.unbind((name, identity, nth))
         self._bound.get(binding.exchange, {}).pop((name, identity), None)
-        self._unhash(binding, (_QUEUE, name))
-
-    def _predicate(self, exchange: Exchange, binding: Binding, target: tuple[str, str]) -> Predicate | None:
-        """Returns what a binding to a target asks of messages besides their address."""
-        if exchange.routes_as != HASHED:
-            return binding_predicate(exchange, binding)
-        choice = self._choices.setdefault(exchange.name, HashChoice(hash_key(exchange)))
-        text = repr((*target, binding.routing_key))
-        return choice.add((target, binding.identity), text, hash_weight(binding))
-
-    def _unhash(self, binding: Binding, target: tuple[str, str]) -> None:
-        choice = self._choices.get(binding.exchange)
-        if choice is not None:
-            choice.remove((target, binding.identity))
+        self._hashed.remove(binding, (_QUEUE, name))
 
 
-def kept(number: int) -> QueueConfig:
-    """Returns the store's settings of a queue: messages are kept until consumed, whatever the limits for topics."""
-    return QueueConfig(number, until_settled=True)
+def queue_config(number: int, arguments: Mapping[str, Any]) -> QueueConfig:
+    """Returns the store's settings of a queue: messages are kept until consumed, whatever the limits for topics.
+
+    Those of a stream are kept as its arguments say.
+    """
+    return stream_config(number, arguments) if is_stream(arguments) else QueueConfig(number, until_settled=True)
 
 
 def _share_key(definition: QueueDefinition) -> Hashable:

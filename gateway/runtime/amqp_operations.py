@@ -70,7 +70,7 @@ class AmqpOperations:
         return QueueReport(
             vhost=vhost,
             name=name,
-            messages=await self._hub.store.leases.waiting(queue.number),
+            messages=await queue.pump.head.count(),
             consumers=await self._hub.queues.registry.consumers_of(queue),
             durable=definition.durable,
             exclusive=definition.exclusive,

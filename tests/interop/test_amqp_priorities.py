@@ -98,7 +98,7 @@ def test_a_full_queue_refuses_whatever_the_priority(channel):
 
 
 def test_purging_and_deleting_count_all_priorities(channel):
-    name = queue(channel, max_priority=200)
+    name = queue(channel, fresh("q" * 200), max_priority=200)
     publish(channel, name, 0, 100, 255)
     assert channel.queue_purge(name).method.message_count == 3
     publish(channel, name, 0, 7)

@@ -14,6 +14,7 @@ import msgspec
 from adapters import cloudevents
 from adapters.amqp.codec.copies import CC, take_copies
 from adapters.amqp.codec.property_fields import FIELDS, edited, read_fields
+from adapters.amqp.codec.streams import X_OFFSET, split_offset
 from adapters.amqp.codec.wire import PRECONDITION_FAILED, Table, Timestamp, write_table
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.port.queues import (
@@ -301,6 +302,9 @@ def _failed(why: str) -> ProtocolError:
 
 def properties_of(message: Message, *, now_ms: int) -> bytes:
     """The property flags and fields of a message: those it came with, or those its fields make."""
+    streamed = split_offset(message)
+    if streamed is not None:
+        return edited(properties_of(streamed[0], now_ms=now_ms), added={X_OFFSET: streamed[1]})
     native = message.native
     own = None if native is None else native.get(NATIVE)
     if own is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
 from pamqp.base import Frame
-from pamqp.commands import INDEX_MAPPING
+from pamqp.commands import INDEX_MAPPING, Basic
 
 from gateway.domain.errors import ProtocolError
 
@@ -176,6 +176,8 @@ def _read_value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     return reader(data, at + 1)
 
 
+_CONSUME: Final = Basic.Consume.index  # whose arguments may say a time, or a number that means something else
+_TIMESTAMP: Final = ord("T")
 _ARGUMENTS: Final[dict[str, Reader]] = {
     "octet": read_octet,
     "short": _fixed("H"),
@@ -186,6 +188,14 @@ _ARGUMENTS: Final[dict[str, Reader]] = {
     "table": read_table,
     "timestamp": read_timestamp,
 }
+
+
+def mark_timestamps(table: Table, data: bytes, at: int) -> None:
+    """Makes the timestamps of a table that has been read from `at` on a `Timestamp`, which are numbers otherwise."""
+    for start, _ in field_spans(data, at):
+        name, value_at = read_short_string(data, start)
+        if data[value_at] == _TIMESTAMP:
+            table[name] = Timestamp(table[name])
 
 
 def read_method(payload: bytes) -> Frame:
@@ -209,7 +219,9 @@ def read_method(payload: bytes) -> Frame:
                 at, bit = (at + 1, 0) if bit == 7 else (at, bit + 1)
                 continue
             at, bit = at + (bit > 0), 0
-            value, at = _ARGUMENTS[type_](payload, at)
+            start, (value, at) = at, _ARGUMENTS[type_](payload, at)
+            if type_ == "table" and index == _CONSUME:
+                mark_timestamps(value, payload, start)
             setattr(method, name, value)
     except (ValueError, IndexError, struct.error) as error:
         raise ProtocolError(SYNTAX_ERROR, f"{method.name}: {error}") from error

@@ -46,6 +46,10 @@ class QueueHead:
         await self.trim(owner)
         return await self._store.leases.waiting(self._number)
 
+    async def count(self) -> int:
+        """Returns how many messages wait, with those that would be removed by now. Raises `StoreError`."""
+        return await self._store.leases.waiting(self._number)
+
     async def trim(self, owner: int) -> int | None:
         """Removes what has expired at the head, and what is too much; `owner` leases it meanwhile.
 

@@ -95,9 +95,8 @@ def _overflow(name: str, value: object) -> None:
 
 def _queue_type(name: str, value: object) -> None:
     if value not in ("classic", "quorum"):
-        raise Refusal(
-            Cause.PRECONDITION, f"invalid arg '{name}': {value!r} is not supported; 'classic' and 'quorum' are"
-        )
+        known = "'classic', 'quorum' and 'stream'"
+        raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': {value!r} is not supported; {known} are")
 
 
 _CHECKS: Final[Mapping[str, Callable[[str, object], None]]] = {

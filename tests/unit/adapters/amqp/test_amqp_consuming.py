@@ -322,10 +322,10 @@ def test_a_tag_is_used_once_and_consumers_are_bounded():
 
 def test_arguments_of_consumers_that_we_cannot_keep_are_refused():
     peer = Peer().open()
-    peer.send(Basic.Consume(queue="q", arguments={"x-stream-offset": 5}), channel=1)
+    peer.send(Basic.Consume(queue="q", arguments={"x-stream-speed": 5}), channel=1)
     close = peer.one(Channel.Close)
     assert close.reply_code == 406
-    assert "x-stream-offset" in close.reply_text
+    assert "x-stream-speed" in close.reply_text
 
 
 def test_cancelling_keeps_what_is_not_acknowledged():

@@ -23,6 +23,7 @@ from gateway.port.queues import (
     UnbindQueue,
     address_of,
 )
+from gateway.port.streams import StreamRead
 from gateway.publishing.router import Router
 from gateway.queues.queues import NamedQueues
 from store.api.message import Message
@@ -178,6 +179,20 @@ async def test_priorities_hold_among_proxies(two, durable):
     last = one.conn()
     assert (await one.ask(GetMessage(queue="q"), last)).leased.messages[0].body == b"9"
     assert (await one.declare(last, "q", passive=True)).messages == 2
+
+
+async def test_a_stream_is_read_at_any_proxy(two):
+    _, one, other = two
+    await one.declare(one.conn(), "s", durable=True, arguments={"x-queue-type": "stream"})
+    await one.publish("", "s", b"1", b"2")
+    conn = other.conn()
+    await other.consume(conn, "s", credit=2, limited=True, stream=StreamRead(place="offset", value=1))
+    assert await conn.has(1) == [b"2"]
+    await one.publish("", "s", b"3", b"4")  # of which the other one hears from the store alone
+    assert await conn.has(2) == [b"2", b"3"]
+    other.ready(conn, 5, named=True)
+    assert await conn.has(3) == [b"2", b"3", b"4"]
+    assert (await one.declare(one.conn(), "s", passive=True)).messages == 4
 
 
 @DURABLE

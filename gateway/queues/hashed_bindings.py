@@ -1,0 +1,31 @@
+"""The bindings of hashed exchanges, of which each message takes one."""
+
+from gateway.port.queues import HASHED
+from gateway.publishing.hash_choice import HashChoice
+from gateway.queues.bindings import Binding, Exchange, binding_predicate, hash_key, hash_weight
+from gateway.queues.queue import Predicate
+
+
+class HashedBindings:
+    """The choices of all hashed exchanges, by their names."""
+
+    def __init__(self) -> None:
+        self._choices: dict[str, HashChoice] = {}
+
+    def predicate(self, exchange: Exchange, binding: Binding, target: tuple[str, str]) -> Predicate | None:
+        """Returns what a binding to a target asks of messages besides their address; of other exchanges too."""
+        if exchange.routes_as != HASHED:
+            return binding_predicate(exchange, binding)
+        choice = self._choices.setdefault(exchange.name, HashChoice(hash_key(exchange)))
+        text = repr((*target, binding.routing_key))
+        return choice.add((target, binding.identity), text, hash_weight(binding))
+
+    def remove(self, binding: Binding, target: tuple[str, str]) -> None:
+        """A binding has ended."""
+        choice = self._choices.get(binding.exchange)
+        if choice is not None:
+            choice.remove((target, binding.identity))
+
+    def forget(self, exchange: str) -> None:
+        """An exchange is gone."""
+        self._choices.pop(exchange, None)

@@ -1,0 +1,59 @@
+"""The arguments of streams: which queue is one, and how long its messages are kept."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.queues import Arguments, DeclareQueue
+from gateway.port.streams import age_ms
+from store.format.queue_config import QueueConfig
+
+QUEUE_TYPE: Final = "x-queue-type"
+STREAM: Final = "stream"
+MAX_AGE: Final = "x-max-age"
+MAX_BYTES: Final = "x-max-length-bytes"
+COMPARED_OF_STREAMS: Final = (MAX_AGE,)  # that declarations of one stream have to agree in, besides those of queues
+_BYTES_MAX: Final = (1 << 63) - 1
+_HARMLESS: Final = frozenset(  # of how RabbitMQ keeps a stream: here it is in the log
+    {
+        "x-stream-max-segment-size-bytes",
+        "x-stream-filter-size-bytes",
+        "x-initial-cluster-size",
+        "x-queue-leader-locator",
+    }
+)
+
+
+def is_stream(arguments: Mapping[str, Any]) -> bool:
+    """Returns whether a queue with these arguments is a stream."""
+    return arguments.get(QUEUE_TYPE) == STREAM
+
+
+def check_stream(request: DeclareQueue) -> None:
+    """Raises `Refusal` (PRECONDITION) for a stream that there cannot be, by RabbitMQ's rules."""
+    for name, wrong in (
+        ("durable", not request.durable),
+        ("exclusive", request.exclusive),
+        ("auto-delete", request.auto_delete),
+    ):
+        if wrong:
+            raise Refusal(Cause.PRECONDITION, f"invalid property '{name}' for a queue of the type stream")
+    _check_arguments(request.arguments)
+
+
+def _check_arguments(arguments: Arguments) -> None:
+    for name, value in arguments.items():
+        if name == MAX_AGE:
+            if age_ms(value) is None:
+                why = "it is a number and a unit, one of Y, M, D, h, m and s"
+                raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': {why}, not {value!r}")
+        elif name == MAX_BYTES:
+            if type(value) is not int or not 0 <= value <= _BYTES_MAX:
+                raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': {value!r} is not a number of bytes")
+        elif name.startswith("x-") and name != QUEUE_TYPE and name not in _HARMLESS:
+            raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': a queue of the type stream has no such thing")
+
+
+def stream_config(number: int, arguments: Mapping[str, Any]) -> QueueConfig:
+    """Returns the store's settings of a stream: its messages are kept as its arguments say, else as any topic's."""
+    return QueueConfig(number, retention_ms=age_ms(arguments.get(MAX_AGE)), retention_bytes=arguments.get(MAX_BYTES))

@@ -1,0 +1,215 @@
+"""The pump of one stream: reads the log for each consumer from where that is, as far as it has credit.
+
+Nothing is lent, and nothing settled: an acknowledgement gives credit, and that is all. A consumer that comes again says
+where to begin.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import Consume, Leased
+from gateway.port.streams import AGO, FILTER_VALUE, FIRST, LAST, OFFSET, STREAM_OFFSET, STREAMED, TIME, StreamRead
+from gateway.queues.leaving.head import BATCH_COUNT_MAX
+from gateway.queues.leaving.reading import read
+from gateway.queues.leaving.rules import NO_RULES
+from gateway.queues.pump import RETRY_S, Consumer
+from store.api.client import StoreClient
+from store.api.leases import Lease
+from store.api.message import Message
+from store.base import logs
+from store.base.errors import CorruptFrame, OffsetOutOfRange, StoreError
+from store.format.frame import QueueNumber, QueueOffset
+
+READ_BYTES: Final = 1 << 20  # at once for one consumer
+WAIT_MS: Final = 10_000  # for what comes, in one question to the store
+_AMQP: Final = "amqp"
+
+log = logs.get(__name__)
+
+
+class StreamHead:
+    """The counts of a stream, as `gateway.queues.leaving.head` has them for queues; nothing ever leaves at its head."""
+
+    def __init__(self, store: StoreClient, number: QueueNumber) -> None:
+        self._store = store
+        self._number = number
+
+    async def waiting(self, owner: int) -> int:
+        """Returns how many messages it has."""
+        return await self.count()
+
+    async def count(self) -> int:
+        """Returns how many messages it has. Raises `StoreError`."""
+        bounds = await self._store.queues.bounds(self._number)
+        return bounds.next - bounds.first
+
+    async def trim(self, owner: int) -> int | None:
+        """Returns None: nothing expires."""
+        return None
+
+    async def length(self) -> tuple[int, int]:
+        """Returns how many messages it has; nobody has to know their bytes."""
+        return await self.count(), 0
+
+
+class StreamPump:
+    """Delivers one stream, with the interface of `gateway.queues.pump.Pump`."""
+
+    has_ready_consumer = True  # nothing has to be taken away behind it
+
+    def __init__(
+        self,
+        store: StoreClient,
+        number: QueueNumber,
+        *,
+        now_ms: Callable[[], int],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._store = store
+        self._number = number
+        self._now_ms = now_ms
+        self._failed = failed
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.head = StreamHead(store, number)
+        self.consumers: list[Consumer] = []
+        self.active = True
+
+    async def begin(self, effect: Consume) -> QueueOffset:
+        """Returns the offset at which a consumer begins. Raises `Refusal` by RabbitMQ's rules, `StoreError`."""
+        if effect.settle_on_delivery:
+            raise Refusal(Cause.PRECONDITION, "a queue of the type stream has no automatic acknowledgement")
+        if not effect.limited:
+            why = "consumer prefetch count is not set, which a queue of the type stream needs"
+            raise Refusal(Cause.PRECONDITION, why)
+        wanted = effect.stream or StreamRead()
+        first, end = await self._store.queues.bounds(self._number)
+        if wanted.place in (TIME, AGO):
+            time_ms = wanted.value if wanted.place == TIME else self._now_ms() - wanted.value
+            return await self._store.queues.offset_at_time(self._number, max(0, time_ms))
+        places = {FIRST: first, LAST: max(first, end - 1), OFFSET: min(max(first, wanted.value), end)}
+        return QueueOffset(places.get(wanted.place, end))
+
+    def add(self, consumer: Consumer) -> None:
+        """Begins to deliver to a consumer, from its offset on."""
+        self.consumers.append(consumer)
+        self._wake.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name=f"pump of stream {self._number}")
+            self._task.add_done_callback(self._ended)
+
+    def remove(self, consumer: Consumer) -> None:
+        """Delivers nothing more to a consumer."""
+        consumer.gone = True
+        self.consumers.remove(consumer)
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Something may be there to deliver."""
+        self._wake.set()
+
+    async def get(self, owner: int) -> tuple[Message, Lease] | None:
+        """Raises `Refusal`: a stream has no first message that one could take."""
+        raise Refusal(Cause.PRECONDITION, "basic.get is not supported by a queue of the type stream")
+
+    async def stop(self) -> None:
+        """Ends the task. Its queue is gone, or the process ends."""
+        task, self._task = self._task, None
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
+
+    async def _run(self) -> None:
+        while self.consumers:
+            self._wake.clear()
+            try:
+                served = [await self._serve(one) for one in list(self.consumers) if not (one.gone or one.idle)]
+                if not any(served):
+                    await self._wait()
+            except StoreError as error:
+                log.warning("cannot deliver a stream", queue=self._number, error=str(error), retry_s=RETRY_S)
+                await asyncio.sleep(RETRY_S)
+
+    async def _serve(self, consumer: Consumer) -> bool:
+        """Offers a consumer what comes next; returns whether there was anything."""
+        wanted = consumer.stream
+        assert wanted is not None
+        count = BATCH_COUNT_MAX if wanted.wanted else consumer.offer_count()
+        leases, following = await self._fetch(consumer.at, count)
+        if following == consumer.at:
+            return False
+        if consumer.gone or consumer.idle:
+            return True
+        found = read(leases, now_ms=0, rules=NO_RULES)
+        offers = [
+            (lease.offset, message)
+            for lease, message in zip(found.live, found.messages, strict=True)
+            if _is_wanted(message, wanted)
+        ]
+        some = offers[: consumer.offer_count()]
+        offsets = [offset for offset, _ in some]
+        taken = 0
+        if some:
+            messages = [_with_offset(message, offset) for offset, message in some]
+            taken = consumer.conn.deliver(Leased(consumer.id, messages, offsets, [0] * len(some), self._number))
+            consumer.took(taken, len(some))
+        consumer.at = offers[taken][0] if taken < len(offers) else QueueOffset(following)
+        return True
+
+    async def _fetch(self, at: QueueOffset, count: int) -> tuple[Sequence[Lease], int]:
+        """Reads rows from an offset on; also where to go on: behind what is lost or has been deleted."""
+        try:
+            fetched = await self._store.queues.fetch(self._number, at, max_bytes=READ_BYTES, max_rows=count)
+        except OffsetOutOfRange as gone:
+            return (), gone.first if at < gone.first else at
+        except CorruptFrame as damaged:
+            if damaged.next is None or damaged.next <= at:
+                raise
+            log.error("damaged messages of a stream are left out", queue=self._number, error=str(damaged))
+            return (), damaged.next
+        places = [(frame, row) for frame, rows in zip(fetched.frames, fetched.rows, strict=True) for row in rows]
+        leases = [Lease(QueueOffset(fetched.offset + n), 0, *place) for n, place in enumerate(places)]
+        return leases, fetched.next
+
+    async def _wait(self) -> None:
+        """Waits until something has changed, or has come to the end, where all are who have room."""
+        ready = [consumer.at for consumer in self.consumers if not (consumer.gone or consumer.idle)]
+        waking = asyncio.ensure_future(self._wake.wait())
+        waits: list[asyncio.Future[Any]] = [waking]
+        if ready:
+            waits.append(asyncio.ensure_future(self._arrived(min(ready))))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waits:
+                task.cancel()
+            await asyncio.wait(waits)
+
+    async def _arrived(self, at: QueueOffset) -> None:
+        try:
+            await self._store.queues.fetch(self._number, at, max_bytes=1, max_rows=1, max_wait_ms=WAIT_MS)
+        except StoreError:
+            await asyncio.sleep(RETRY_S)  # whoever reads meets it too
+
+
+def _is_wanted(message: Message, wanted: StreamRead) -> bool:
+    """Returns whether a message passes a consumer's filter."""
+    if not wanted.wanted:
+        return True
+    value = next((text for name, text in message.properties if name == FILTER_VALUE), None)
+    return wanted.unfiltered if value is None else value in wanted.wanted
+
+
+def _with_offset(message: Message, offset: QueueOffset) -> Message:
+    """Returns a message that says its offset: the adapter writes it as a header."""
+    native = message.native or {}
+    own = {"properties": b"", STREAM_OFFSET: offset, STREAMED: native.get(_AMQP)}
+    return msgspec.structs.replace(message, native={**native, _AMQP: own})

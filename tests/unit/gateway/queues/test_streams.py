@@ -1,0 +1,108 @@
+"""Streams: what is kept, what is passed over, and who may consume."""
+
+import pytest
+
+from controller.api.commands import CreateTopic
+from controller.node.local import LocalController
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.streams import AGE_MS_MAX, StreamRead, age_ms
+from store.format.queue_config import QueueConfig
+from store.local.local import LocalStore
+from tests.support.gateway.queues_rig import QueuesRig
+
+STREAM = {"x-queue-type": "stream"}
+
+
+@pytest.fixture
+async def rig(tmp_path):
+    store = await LocalStore.open(tmp_path / "store")
+    controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
+    await controller.do(CreateTopic(name="$amqp", queues=1))
+    rig = QueuesRig(store, controller)
+    await rig.queues.load()
+    yield rig
+    await rig.queues.close()
+    await controller.close()
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("5s", 5_000),
+        ("2m", 120_000),
+        ("1h", 3_600_000),
+        ("7D", 604_800_000),
+        ("1M", 2_592_000_000),
+        ("1Y", 31_536_000_000),
+        ("0s", 0),
+        ("999999999999Y", AGE_MS_MAX),
+        ("", None),
+        ("5", None),
+        ("h", None),
+        ("-1h", None),
+        ("1 h", None),
+        ("1w", None),
+        (5, None),
+        (None, None),
+    ],
+)
+def test_intervals_have_the_units_of_rabbitmq(text, ms):
+    assert age_ms(text) == ms
+
+
+@pytest.mark.anyio
+async def test_a_stream_is_kept_as_it_says_and_not_until_it_is_consumed(rig):
+    arguments = {**STREAM, "x-max-age": "1h", "x-max-length-bytes": 5_000}
+    await rig.declare(rig.conn(), "s", durable=True, arguments=arguments)
+    number = rig.queues.registry.queues["s"].number
+    wanted = QueueConfig(number, retention_ms=3_600_000, retention_bytes=5_000)
+    assert rig.store.queues.config(number) == wanted
+    await rig.restart()
+    assert rig.store.queues.config(number) == wanted
+
+
+@pytest.mark.anyio
+async def test_nothing_is_settled_in_a_stream(rig):
+    await rig.declare(rig.conn(), "s", durable=True, arguments=STREAM)
+    await rig.publish("", "s", b"1", b"2", b"3")
+    for how in ("ack", "reject", "requeue"):
+        conn = rig.conn()
+        await rig.consume(conn, "s", credit=2, limited=True, stream=StreamRead(place="first"))
+        assert await conn.has(2) == [b"1", b"2"]
+        await rig.settle(conn, "s", how, 0, 1, number=conn.number)
+        rig.ready(conn, 2, named=True)
+        assert await conn.has(3) == [b"1", b"2", b"3"]
+        await rig.lose(conn)
+
+
+@pytest.mark.anyio
+async def test_a_filter_passes_over_what_is_not_wanted(rig):
+    await rig.declare(rig.conn(), "s", durable=True, arguments=STREAM)
+    for number in range(600):
+        await rig.publish("", "s", b"%d" % number, properties=(("x-stream-filter-value", f"{number % 300}"),))
+    conn = rig.conn()
+    await rig.consume(conn, "s", credit=1, limited=True, stream=StreamRead(place="first", wanted=["7"]))
+    assert await conn.has(1) == [b"7"]
+    rig.ready(conn, 5, named=True)
+    assert await conn.has(2) == [b"7", b"307"]
+    assert [offset for _, offset, _ in conn.taken] == [7, 307]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("options", [{"limited": False}, {"limited": True, "settle_on_delivery": True}])
+async def test_who_may_not_consume_a_stream(rig, options):
+    await rig.declare(rig.conn(), "s", durable=True, arguments=STREAM)
+    with pytest.raises(Refusal) as refused:
+        await rig.consume(rig.conn(), "s", **options)
+    assert refused.value.cause is Cause.PRECONDITION
+
+
+@pytest.mark.anyio
+async def test_a_consumer_beyond_the_end_begins_there(rig):
+    await rig.declare(rig.conn(), "s", durable=True, arguments=STREAM)
+    await rig.publish("", "s", b"1")
+    conn = rig.conn()
+    await rig.consume(conn, "s", credit=9, limited=True, stream=StreamRead(place="offset", value=9))
+    await rig.publish("", "s", b"2")
+    assert await conn.has(1) == [b"2"]
