@@ -1,7 +1,8 @@
 """Any sequence of what AMQP clients do, on a store that now and then refuses, against a model of sets and lists.
 
 Every confirmed message is delivered by every queue that was bound when it was published, as long as somebody there can
-take it; again until it is acknowledged, never after that; and first deliveries of a queue keep the order of publishing.
+take it; again until it is acknowledged, never after that; and first deliveries of a queue keep the order of publishing,
+those of each priority where the queue has some.
 """
 
 import asyncio
@@ -29,6 +30,8 @@ from tests.support.gateway.asking import ask
 from tests.support.gateway.queues_rig import QueuesRig
 
 CLIENTS, QUEUES, KEYS = range(3), ("a", "b", "own"), ("k", "l")
+PRIORITIZED = "b"
+PRIORITIES, PRIORITY_MAX = 4, 2  # messages have one of so many; one queue knows them up to that
 PATIENCE_S = 60
 REFUSED = ("leases.settle", "leases.take", "keys.put", "keys.delete", "queues.delete", "leases.waiting")
 
@@ -42,7 +45,7 @@ class Model:
         self.done: set[int] = set()  # acknowledged or rejected, and the store has it
         self.held: dict[int, Any] = {}  # unacknowledged, by whom
         self.settling: list[int] = []  # acknowledged, in the hands of the store
-        self.newest = -1  # of first deliveries
+        self.newest: dict[int, int] = {}  # of first deliveries, by priority
 
     @property
     def pending(self) -> list[int]:
@@ -219,8 +222,10 @@ class World:
         assert number not in model.done, f"{number} has been acknowledged"
         assert number not in model.held, f"{number} is somebody else's"
         if not redelivered:
-            assert number > model.newest, f"{number} comes for the first time, after {model.newest}"
-            model.newest = number
+            priority = min(number % PRIORITIES, PRIORITY_MAX) if queue == PRIORITIZED else 0
+            newest = model.newest.get(priority, -1)
+            assert number > newest, f"{number} comes for the first time, after {newest}"
+            model.newest[priority] = number
         model.held[number] = client
 
     # ---- rest
@@ -244,7 +249,9 @@ class World:
 
     async def declare(self, client: Client, queue: str) -> None:
         known = queue in self.models
-        await client.send(Queue.Declare(queue=queue, durable=queue == "a", exclusive=queue == "own"))
+        arguments = {"x-max-priority": PRIORITY_MAX} if queue == PRIORITIZED else {}
+        declare = Queue.Declare(queue=queue, durable=queue == "a", exclusive=queue == "own", arguments=arguments)
+        await client.send(declare)
         if not client.broken and not known:
             self.models[queue] = Model()
             self.models[queue].keys.add(queue)  # by the default exchange
@@ -266,7 +273,8 @@ class World:
             self.published += 1
             exchange = "amq.direct" if key in KEYS else ""
             client.peer.feed(b"")
-            await client.act(client.peer.publish(exchange, key, b"%d" % self.published))
+            priority = self.published % PRIORITIES
+            await client.act(client.peer.publish(exchange, key, b"%d" % self.published, priority=priority))
             client.read()
 
     async def consume(self, client: Client, queue: str, prefetch: int) -> None:
