@@ -31,7 +31,7 @@ class DataLoss(SparkError):
 
 
 class DiskFull(SparkError):
-    """No space for the tables."""
+    """Raised when the tables have no space on their disk."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -45,11 +45,11 @@ class DiskFull(SparkError):
 
 
 class MissingJdk(SparkError):
-    """No Java that Spark can run on; the text is one line and says what to install."""
+    """Raised without a Java that Spark can run on; the text is one line and says what to install."""
 
 
 class OutputBusy(SparkError):
-    """Another job is writing to the output directory."""
+    """Raised when another job is writing to the output directory."""
 
 
 class OutputMismatch(SparkError):

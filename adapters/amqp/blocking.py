@@ -50,7 +50,7 @@ class Blocking:
             self._untell()
 
     def refused(self, refusal: Refusal, now_ms: int) -> None:
-        """Something that was published has been refused, and may succeed later."""
+        """Tells the client to stop publishing after a refusal that a later attempt may not meet."""
         if self.understood:
             self._notify(refusal.detail)
             self._keepalive.blocked_until_ms = now_ms + max(BLOCKED_MS, refusal.retry_after_ms)

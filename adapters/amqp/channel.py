@@ -234,7 +234,7 @@ class Channel:
         self.output.freed(consumer)
 
     def free_consumers(self) -> None:
-        """All consumers may have other credit."""
+        """Notes that the credit of all consumers may have changed."""
         for consumer in self.consumers.values():
             if consumer.blocked or not consumer.no_ack:
                 self.output.freed(consumer)
@@ -256,9 +256,9 @@ class Channel:
             self._send_confirm(_ACK, last, multiple=last > done + 1)
 
     def refuse(self, first: int, count: int, refusal: Refusal) -> None:
-        """None of the messages with these tags was stored.
+        """Refuses the messages with these tags: none of them was stored.
 
-        What may succeed later is basic.nack; without confirms nobody would hear that, so there the channel closes.
+        A refusal that a later attempt may not meet is a basic.nack; without confirms the channel closes.
         """
         if self.confirming and refusal.retriable:
             self._send_confirm(_NACK, first + count - 1, multiple=count > 1)

@@ -565,7 +565,7 @@ class AmqpConnection(ConnectionOutput):
         self._end_channels()
 
     def _end_channels(self) -> None:
-        """Nothing is taken or delivered any more; what is leased goes back when the connection is gone."""
+        """Closes all channels; leased messages go back when the connection is gone."""
         for channel in self.channels.values():
             channel.state = State.CLOSED
             channel.drop_content()

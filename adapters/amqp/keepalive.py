@@ -35,7 +35,7 @@ class Keepalive:
         self._give_up_ms = now_ms + CLOSE_TIMEOUT_MS
 
     def closed(self) -> None:
-        """Nothing is due any more."""
+        """Clears all deadlines."""
         self._heartbeat_ms, self._give_up_ms = 0, None
         self.blocked_until_ms = self.expires_at_ms = None
 

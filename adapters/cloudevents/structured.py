@@ -33,7 +33,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class BatchRefusal(Refusal):
-    """Some events of a batch are malformed: `refused` says which, by their index. None is to be stored."""
+    """Raised for a batch with malformed events, which `refused` lists by index. No event of it may be stored."""
 
     def __init__(self, refused: Mapping[int, Refusal]) -> None:
         index, first = next(iter(refused.items()))

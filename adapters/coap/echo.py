@@ -25,7 +25,7 @@ class EchoVerifier:
     """Makes Echo values, verifies them, and remembers the endpoints that have sent a right one."""
 
     def __init__(self, settings: CoapOptions, *, random: Random, reliable: bool) -> None:
-        """With `reliable`, the transport has verified the endpoint's address."""
+        """Makes a verifier. `reliable`: the transport has verified the endpoint's address."""
         self._fresh_ms = settings.echo_fresh_s * 1_000
         self._amplification_max = 0 if reliable else settings.amplification_max
         self._key = random.getrandbits(KEY_BITS).to_bytes(KEY_BITS // 8, "big")

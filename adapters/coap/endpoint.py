@@ -64,7 +64,7 @@ class CoapEndpoint:
     def __init__(
         self, settings: CoapOptions, *, random: Random, transfers: BlockTransfers | None = None, reliable: bool = False
     ) -> None:
-        """With `reliable`, `transfers` is what all endpoints share, and the transport loses and repeats nothing."""
+        """Makes an endpoint. `reliable`: the transport loses and repeats nothing, and endpoints share `transfers`."""
         self._settings = settings
         self._reliable = reliable
         self.exchanges = Exchanges(

@@ -25,7 +25,7 @@ class ControllerDamaged(ControllerError):
 
 
 class ControllerClosed(ControllerError):
-    """This client, or this node, is shut down."""
+    """Raised when this client, or this node, is shut down."""
 
 
 class MetadataForgotten(ControllerError):
@@ -33,19 +33,19 @@ class MetadataForgotten(ControllerError):
 
 
 class ControllerUnreachable(ControllerError):
-    """No controller has answered in time. A command may have happened all the same; it can be asked for again."""
+    """Raised when no controller has answered in time. The command may have been done; it can be repeated."""
 
 
 class ControllerOverloaded(ControllerError):
-    """As much is in flight as may be; nothing was done."""
+    """Raised when too much is in flight; nothing was done."""
 
 
 class UnknownTopic(ControllerError):
-    """There is no topic of that name."""
+    """Raised for a topic that does not exist."""
 
 
 class TopicExists(ControllerError):
-    """There is one of that name already, with another configuration."""
+    """Raised when a topic of that name exists with another configuration."""
 
 
 class TopicLimit(ControllerError):
@@ -53,7 +53,7 @@ class TopicLimit(ControllerError):
 
 
 class UnknownQueue(ControllerError):
-    """No topic has a queue of that number."""
+    """Raised for a queue number that no topic has."""
 
 
 class QueueClosed(ControllerError):
@@ -61,11 +61,11 @@ class QueueClosed(ControllerError):
 
 
 class UnknownGroup(ControllerError):
-    """There is no store group of that number."""
+    """Raised for a store group that does not exist."""
 
 
 class GroupExists(ControllerError):
-    """There is, or was, a group of that number."""
+    """Raised when a store group of that number exists, or existed."""
 
 
 class GroupNotEmpty(ControllerError):
@@ -101,7 +101,7 @@ class NotElectable(ControllerError):
 
 
 class WrongCluster(ControllerError):
-    """Whoever asks belongs to another cluster than whoever is asked."""
+    """Raised when the client belongs to another cluster than the controller."""
 
 
 class WrongLog(ControllerError):
@@ -235,7 +235,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who may connect. `password` is a hash that only the gateway understands, and so are `rights`."""
+    """A user that may connect. The gateway alone understands `password`, a hash, and `rights`."""
 
     name: str
     password: str
@@ -315,7 +315,7 @@ class ControllerClient(Protocol):
         """Returns when the cache holds all that anybody had done before this call. Raises `ControllerError`."""
 
     async def do(self, request: Request[A_co]) -> A_co:
-        """Has a request done (`controller.api.commands`, `controller.api.requests`) and returns its answer.
+        """Performs a request (`controller.api.commands`, `controller.api.requests`) and returns its answer.
 
         Every command is idempotent: again it changes nothing and answers the same. Raises `ControllerError`: the
         leader refuses it, `ControllerUnreachable`: it may have been done, and can be asked for again.

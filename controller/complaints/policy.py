@@ -68,7 +68,7 @@ class Complaints:
         self._stays: dict[int, str] = {}  # group -> why its master stays, as it was logged last
 
     def began(self, now_ms: int) -> None:
-        """This controller leads now: proxies begin to report to it."""
+        """Begins anew as leader: proxies report to this controller from now on."""
         self._since_ms = now_ms
         self._reports.clear()
         for table in (self._damping, self._slow_ms, self._stays):
@@ -103,7 +103,7 @@ class Complaints:
         return self._by_proxies(found) or self._by_replicas(found, voters[group.master])
 
     def judge(self, group: Group, voters: Mapping[int, ReplicaReport], now_ms: int) -> tuple[int, ...]:
-        """Those of whom one is to be elected in the place of a group's master; nobody: it stays.
+        """Returns the replicas of which one should replace a group's master; empty: the master stays.
 
         `voters` are the newest heartbeats of the group's voters that are alive, the master's among them.
         """

@@ -55,7 +55,7 @@ class Elections:
         self._announced: dict[int, None] = {}  # groups with unclean election
 
     def began(self, now_ms: int) -> None:
-        """This controller leads now. What it heard as a follower counts, what it proposed before does not."""
+        """Begins as leader: heartbeats received as a follower count, earlier proposals do not."""
         self._registry.tick(now_ms)
         self._registry.complaints.began(now_ms)
         for table in (self._seen, self._proposed, self._wanted, self._avoided, self._announced):
@@ -230,7 +230,7 @@ class Elections:
         wait: bool = True,
         sound_only: bool = False,
     ) -> dict[int, Heartbeat]:
-        """Of those heard of, who may be elected: the sound ones; where there are none, the damaged ones.
+        """Returns the live replicas that may be elected: the sound ones, or without any the damaged ones.
 
         The latter only when the rest of the set has been silent for a while: one of them may be sound, and come back.
         """

@@ -23,7 +23,7 @@ class Serving:
         self._denied_ms: dict[int, int] = {}  # group -> when it was last said not to be served; groups are few
 
     def began(self, now_ms: int) -> None:
-        """This controller leads now."""
+        """Begins as leader."""
         self._since_ms = now_ms
         self._denied_ms.clear()
 

@@ -83,10 +83,10 @@ class CheckedController(Protocol):
         """Returns the applied state."""
 
     async def do(self, request: Request[A_co]) -> A_co:
-        """Has a request done by the leader, whoever that is. Raises `ControllerError`."""
+        """Sends a request to the current leader and returns its answer. Raises `ControllerError`."""
 
     async def ask_membership(self, request: AddMember) -> None:
-        """Asks the leader, whoever that is. Raises `ControllerError`."""
+        """Asks the current leader to add this controller. Raises `ControllerError`."""
 
 
 class MemoryCheck:

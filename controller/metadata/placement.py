@@ -1,4 +1,4 @@
-"""On which groups queues are placed."""
+"""The placement of queues on groups."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -104,7 +104,7 @@ class LocalController(StateClient):
         self.storage.close()
 
     async def barrier(self) -> None:
-        """Nobody else does anything. From here on the cluster has an id."""
+        """Waits until the cluster has an id; there are no other controllers to wait for."""
         if self._naming is not None:
             await asyncio.wait([self._naming])
 

@@ -230,7 +230,7 @@ class ControllerNode(StateClient):
         return self._metadata.state.cluster or self._cluster.id
 
     def check_cluster(self, cluster: str) -> None:
-        """Has to do with nobody of another cluster. Raises `WrongCluster`."""
+        """Raises `WrongCluster` for a peer of another cluster."""
         if cluster and self.cluster not in {"", cluster}:
             raise WrongCluster(f"this is controller {self.id} of cluster {self.cluster}, not of cluster {cluster}")
 
@@ -413,5 +413,5 @@ class ControllerNode(StateClient):
     # ---- what it says of itself
 
     def status(self) -> ControllerStatus:
-        """For an operator."""
+        """Returns the status that operators see."""
         return status_of(self.driver.status, self.state, self.registry, self.clock_ms())

@@ -12,7 +12,7 @@ class BadMessage(RaftError):
 
 
 class NotLeader(RaftError):
-    """Only the leader can do this. `leader` is the one believed to lead; None when nobody is known."""
+    """Raised by nodes that do not lead. `leader` is the node believed to lead; None when none is known."""
 
     def __init__(self, leader: int | None) -> None:
         super().__init__("no leader is known" if leader is None else f"the leader is node {leader}")
@@ -20,7 +20,7 @@ class NotLeader(RaftError):
 
 
 class ProposalDropped(RaftError):
-    """Nothing is done; the same call may succeed later: too much is in flight, or the leadership is handed over."""
+    """Raised when too much is in flight, or the leadership is handed over. Nothing is done; a retry may succeed."""
 
 
 class ProposalTooLarge(RaftError):
@@ -40,7 +40,7 @@ class Compacted(RaftError):
 
 
 class WentBack(RaftError):
-    """This node lacks what it has told others that it has: its directory is an older copy. It must not vote."""
+    """Raised when this node lacks entries that it acknowledged: its directory is an older copy. It must not vote."""
 
 
 class StorageFailed(RaftError):
@@ -48,7 +48,7 @@ class StorageFailed(RaftError):
 
 
 class StorageFull(StorageFailed):
-    """There is no room on the disk. The same `save` may succeed when there is some again."""
+    """Raised when the disk has no room. The same `save` may succeed later."""
 
 
 class StorageDamaged(StorageFailed, ControllerDamaged):

@@ -204,7 +204,7 @@ class Leader:
     # ---- what has happened here
 
     def persisted(self) -> None:
-        """This node's disk has more of the log."""
+        """Notes that this node's disk has more of the log."""
         self.match = self._node.log.stable
         self._commit()
 

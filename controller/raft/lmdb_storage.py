@@ -118,7 +118,7 @@ class LmdbStorage:
         self._identify(msgspec.structs.replace(self._identity, file=_file_of(self.env)))
 
     def renew(self, incarnation: str) -> None:
-        """Is another node, which nobody knows yet, with the same log. Raises `StorageFailed`."""
+        """Becomes a new incarnation with the same log, unknown to the others. Raises `StorageFailed`."""
         self._identify(Identity(incarnation=incarnation, file=_file_of(self.env)))
 
     def _identify(self, identity: Identity) -> None:

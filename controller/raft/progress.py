@@ -96,7 +96,7 @@ class Progress:
         return news
 
     def refused(self, index: Index, hint: Index) -> None:
-        """It has not the entry of `index`, and none after `hint` that could be ours."""
+        """Notes that the follower lacks the entry of `index`, and all of ours after `hint`."""
         if self.state is ProgressState.REPLICATE:
             if index > self.match:
                 self.become_probe()
@@ -108,7 +108,7 @@ class Progress:
             self.commit_sent = min(self.commit_sent, back - 1)
 
     def heard(self, last_index: Index) -> None:
-        """It has answered a heartbeat. What it has not acknowledged since the last one may have been lost."""
+        """Notes an answer to a heartbeat. Entries unacknowledged since the answer before may have been lost."""
         self.paused = False
         self.nudge = self.match < last_index and self.match == self._match_heard
         self._match_heard = self.match

@@ -33,7 +33,7 @@ class Storage(Protocol):
         """Returns whether it held something before it had an incarnation: others may not know that one yet."""
 
     def renew(self, incarnation: str) -> None:
-        """Is another incarnation, which nobody knows yet, with the same log. Raises `StorageFailed`."""
+        """Becomes a new incarnation with the same log, unknown to the others. Raises `StorageFailed`."""
 
     def keep(self) -> None:
         """Goes on as this incarnation in a directory that was copied. Raises `StorageFailed`."""
@@ -84,7 +84,7 @@ class MemoryStorage:
         return self._legacy
 
     def renew(self, incarnation: str) -> None:
-        """Is another incarnation, which nobody knows yet."""
+        """Becomes a new incarnation, unknown to the others."""
         self._incarnation, self._legacy = incarnation, False
 
     def keep(self) -> None:

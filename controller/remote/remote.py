@@ -299,6 +299,6 @@ class RemoteController(StateClient):
 
 
 def _worth(route: Route) -> tuple[int, bool, int, int]:
-    """Of two controllers' routes of a group, the one with more of this is the better one."""
+    """Returns the rank of a controller's route of a group; the route of higher rank is better."""
     heard = 0 if route.trouble is None else 1 + route.trouble.proxies_heard  # proxies report to the leader alone
     return route.master_epoch, route.master is not None, sum(replica.alive for replica in route.replicas), heard

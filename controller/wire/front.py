@@ -23,11 +23,11 @@ class StateClient:
         self._next_listener = 0
 
     async def _request(self, request: Request[Any]) -> Any:
-        """Has a request done when it is safe, and returns its answer. Raises `ControllerError`."""
+        """Performs a request when it is safe, and returns its answer. Raises `ControllerError`."""
         raise NotImplementedError
 
     async def do(self, request: Request[T]) -> T:
-        """Has a request done and returns its answer; some commands are answered from the state here."""
+        """Performs a request and returns its answer; some commands are answered from the state here."""
         if isinstance(request, Command):
             known = self._known(request)
             if known is not _ASK:

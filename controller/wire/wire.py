@@ -67,7 +67,7 @@ class BadAnswer(ControllerError):
 
 
 class NotLeading(ControllerError):
-    """Another controller leads, at `address`; or none does that is known, and it is empty."""
+    """An answer of a controller that does not lead: the leader's `address`, empty when none is known."""
 
     def __init__(self, address: str = "") -> None:
         super().__init__(f"the leader is at {address}" if address else "no leader is known")
@@ -125,7 +125,7 @@ class Identification(_Wire, frozen=True, array_like=True):
 
 
 class FollowRequest(_Wire, frozen=True, array_like=True):
-    """Everything after `index`, which the asker has applied; 0: it has nothing. `digest` is of all until then."""
+    """A request for all commands after `index`, which the client has applied (0: none). `digest` covers them all."""
 
     index: Number
     cluster: Text = ""

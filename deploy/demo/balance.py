@@ -19,7 +19,7 @@ class Row(NamedTuple):
 
     @property
     def balanced(self) -> bool:
-        """Everything acknowledged is in the log, nothing refused or never sent is, and Spark counted just that."""
+        """Returns whether the log has all acknowledged messages and no others, and Spark counted just those."""
         return self.acked <= self.logged <= self.acked + self.unknown and self.counted in {None, self.logged}
 
 

@@ -112,7 +112,7 @@ class Seen:
         return sum(self.by_fleet.values())
 
     def add(self, data: bytes) -> None:
-        """Whatever marks of this run are in some bytes."""
+        """Adds the marks of this run that some bytes hold."""
         for fleet, device, n in self._marks(data):
             key = (fleet, device)
             floor, above = self._floors.get(key, 0), self._above.setdefault(key, set())

@@ -19,7 +19,7 @@ class _Gap(NamedTuple):
 
 
 class SessionSeen(Seen):
-    """As `Seen`, with the client's absences. `missed_by_fleet` counts what was sent at QoS 0 to a left connection."""
+    """A `Seen` with the client's absences. `missed_by_fleet` counts what was sent at QoS 0 to a left connection."""
 
     def __init__(self, run: str) -> None:
         super().__init__(run)

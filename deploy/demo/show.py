@@ -37,7 +37,7 @@ LINE_S = 5.0  # between the lines where there is no terminal
 
 
 class ShowFailed(Exception):
-    """It could not run: a port is taken, a process has ended early."""
+    """Raised when the show cannot run: a port is taken, or a process has ended early."""
 
 
 class Options(NamedTuple):
@@ -72,7 +72,7 @@ class Show:
         self._before: dict[str, tuple[float, int]] = {}
 
     async def run(self) -> int:
-        """Everything; 0 when it balances. Raises `ShowFailed`."""
+        """Runs the whole show; returns 0 when it balances. Raises `ShowFailed`."""
         if self._resumed and self._options.seconds is not None:
             raise ShowFailed(f"{self._options.root} holds an earlier run; the balance needs an empty directory")
         self._logs.mkdir(parents=True, exist_ok=True)

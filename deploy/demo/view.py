@@ -25,7 +25,7 @@ class Aggregate(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """Everything at one moment."""
+    """The state of the show at one moment."""
 
     elapsed_s: float
     rows: Sequence[Row]

@@ -60,5 +60,5 @@ class _Remainder(Coroutine[Any, Any, T], Generator[Any, Any, T]):
         return self._work.throw(*error)
 
     def close(self) -> None:
-        """It will not go on."""
+        """Closes the coroutine, which does not go on."""
         self._work.close()

@@ -1,4 +1,4 @@
-"""From topics of an upstream to addresses of ours: filters with a template each.
+"""The way from topics of an upstream to addresses of ours: filters with a template each.
 
 In a template, `{topic}` is the upstream's topic, `{1}` the level, or with `#` the levels, that the filter's first
 wildcard stands for, `{2}` the second one's, and `{bridge}` the bridge's name. So `factory/+/state/#` with

@@ -173,7 +173,7 @@ class _BridgeRunner:
         self.running: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs the bridge until it is cancelled."""
         try:
             while True:
                 self.look.clear()

@@ -97,10 +97,10 @@ class _Stream:
 
 
 class _Connect(websockets.asyncio.client.connect):
-    """To where the configuration says, and nowhere else: what we say first is a password."""
+    """A connection to the configured server and no other: the first thing we send is a password."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
-        """No redirect is followed."""
+        """Refuses every redirect."""
         return exc
 
 

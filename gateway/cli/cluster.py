@@ -95,7 +95,7 @@ def _watch(cluster: Any, stopping: threading.Event, console: Any) -> None:
 
 
 def _make_groups(cluster: Any, controllers: Sequence[str], waiting: Callable[[Mapping[str, str]], object]) -> None:
-    """Have the controllers know the groups, however long they take to answer while they live. Raises `ChildFailed`."""
+    """Creates the groups at the controllers; waits as long as these run. Raises `ChildFailed`."""
     from controller.api.client import ControllerUnreachable  # noqa: PLC0415
 
     plan = cluster.plan
@@ -327,7 +327,7 @@ def transfer(
     config: ConfigOption = None,
     controllers: ControllersOption = None,
 ) -> None:
-    """Let another controller lead."""
+    """Transfer the leadership to another controller."""
     ask(config, controllers, lambda controller: controller.do(Transfer(to=id_)))
     typer.echo(f"controller {id_} is asked to lead")
 

@@ -67,7 +67,7 @@ def reset(
     port_offset: OffsetOption = 0,
     url: UrlOption = None,
 ) -> None:
-    """Have a group go on somewhere else; its members lose what they have read and not committed."""
+    """Move a group's offsets; its members lose what they have read and not committed."""
     if sum(given is not None for given in (to, time, offset or None)) != 1:
         raise typer.BadParameter("one of --to, --time and --offset says where it goes on")
     with _groups(gateway_url(url, host, port + port_offset)) as groups:

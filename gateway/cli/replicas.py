@@ -54,7 +54,7 @@ def repair(
     config: ConfigOption = None,
     controllers: ControllersOption = None,
 ) -> None:
-    """Have a replica read all of its log now; what is damaged it repairs from another one."""
+    """Verify the whole log of a replica now; it repairs damaged ranges from another one."""
     from gateway.operating import replicas  # noqa: PLC0415
 
     found = ask(config, controllers, lambda controller: replicas.verify(controller, group, replica, channel(config)))

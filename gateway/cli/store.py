@@ -120,7 +120,7 @@ def stats(data_dir: DataDirArgument = HERE, *, as_json: JsonOption = False) -> N
 
 
 def register(load: Load) -> None:
-    """Let `headgate store` by itself run a node. `load` reads the configuration: file, data directory, port offset."""
+    """Adds the command `headgate store`. `load` reads the configuration: file, data directory, port offset."""
 
     @app.callback(invoke_without_command=True)
     def node(

@@ -215,7 +215,7 @@ class LogConfig(_Section, frozen=True, kw_only=True):
 
 
 class Config(_Section, frozen=True, kw_only=True):
-    """Everything. `listeners` has every listener of every adapter, those not enabled too; `adapters` their options."""
+    """The whole configuration. `listeners` are those of every adapter, enabled or not; `adapters` their options."""
 
     port_offset: Annotated[int, Meta(ge=0, le=60_000, description="added to every port that is not 0")] = 0
     cluster: ClusterConfig = ClusterConfig()
@@ -426,7 +426,7 @@ def _finish(base: Config, listeners: dict[str, ListenerConfig], options: dict[st
 
 
 def _check_ports(config: Config, mistakes: Mistakes) -> None:
-    """No port over 65535, and none twice."""
+    """Notes ports over 65535, and ports that are used twice."""
     wanted: list[tuple[str, str, str, int]] = [("admin.port", "tcp", config.admin.host, config.admin.port)]
     if config.rpc.enabled:
         wanted.append(("rpc.port", "tcp", config.rpc.host, config.rpc.port))

@@ -1,4 +1,4 @@
-"""From the logs to subscribers: lanes, catching up, and searches for messages and last values.
+"""The way from the logs to subscribers: lanes, catching up, and searches for messages and last values.
 
 Imported by: bridges, push, runtime, sessions.
 Imports: domain, port, store.api, store.base, store.format.

@@ -13,7 +13,7 @@ def sift(
     subs: Sequence[tuple[SubscriptionId, ...]],
     conditions: Mapping[SubscriptionId, Where],
 ) -> tuple[list[int], list[tuple[SubscriptionId, ...]]]:
-    """Those of some messages, by index, that pass for at least one of their subscriptions, and for which.
+    """Returns the messages, by index, that pass for at least one subscription, and these subscriptions.
 
     What a condition says of a message is asked once for all subscribers of a batch.
     """

@@ -20,7 +20,7 @@ ACTIONS: tuple[Action, ...] = ("publish", "subscribe", "manage")
 
 
 class Permission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Something that is allowed or denied."""
+    """An action on addresses that is allowed or denied."""
 
     effect: Annotated[Literal["allow", "deny"], Meta(description="a deny wins over every allow")]
     actions: Annotated[

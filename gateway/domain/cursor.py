@@ -34,7 +34,7 @@ def cursor_of(positions: dict[int, Position]) -> Cursor:
 
 
 def later(one: Cursor, other: Cursor) -> Cursor:
-    """In each log the later of two positions, or the only one there is. The end of a log gives way to any other."""
+    """Returns the later of two positions in each log, or the only one. The end of a log gives way to any other."""
     found = by_log(one)
     for position in other:
         group = group_of(position.frame)

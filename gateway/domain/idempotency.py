@@ -30,7 +30,7 @@ class IdempotencyKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyRepeated(Refusal):
-    """Nothing is stored: a group has stored something under this key before, or remembers as many as it may.
+    """Raised when a group has stored a message under this key before, or its table of keys is full; nothing is stored.
 
     `refused` are the messages that could not have been stored in any case, by index.
     """

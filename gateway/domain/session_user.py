@@ -25,7 +25,7 @@ NOBODY = SessionUser()
 
 
 class NotItsUser(Refusal):
-    """It belongs to somebody else."""
+    """Raised when a session belongs to another user."""
 
     def __init__(self) -> None:
         super().__init__(Cause.FORBIDDEN, "the session belongs to another user")

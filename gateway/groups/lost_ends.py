@@ -25,7 +25,7 @@ class LostEnds:
         self._seen: dict[tuple[str, int], tuple[float, int]] = {}  # since when, and the first end
 
     def certain(self, group: str, ends: Mapping[int, int]) -> dict[int, int]:
-        """Those of some queues that have lost their end, with the end that was seen first: what followed is new."""
+        """Returns the queues that have lost their end, with the end that was seen first: what followed is new."""
         found: dict[int, int] = {}
         now_s = self._clock()
         for queue, end in ends.items():

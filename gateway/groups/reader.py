@@ -62,7 +62,7 @@ class QueueReader:
         self._waits = 0  # <= WAITS_COUNT_MAX
 
     async def read(self, positions: Mapping[int, int], wanted: ReadLimits) -> Reading:
-        """As many messages as there are and are wanted, at least one if there is any.
+        """Reads as many messages as there are and are wanted, at least one if there is any.
 
         At first each queue has an equal share. Queues that cannot be read now, or whose next messages are lost, are in
         `failed`.
@@ -99,7 +99,7 @@ class QueueReader:
                 return error
 
     async def wait(self, positions: Mapping[int, int], woken: asyncio.Event, wait_s: float) -> None:
-        """Until a queue has something at its position, `woken` is set, or the time is over. May return early."""
+        """Waits until a queue has a message at its position, `woken` is set, or time is up. May return early."""
         count = min(len(positions), WAITED_QUEUES_COUNT_MAX, WAITS_COUNT_MAX - self._waits)
         queues = self._rotated(sorted(positions))[:count]
         if count < len(positions):
@@ -173,7 +173,7 @@ def _take(found: Reading, queue: int, fetched: Fetched, wanted: ReadLimits) -> i
 
 
 def _records(frame: Frame, rows: Sequence[int]) -> list[tuple[int, bytes]]:
-    """Some records of a frame with their rows; empty ones where the frame is damaged."""
+    """Returns records of a frame with their rows; empty ones where the frame is damaged."""
     numbers = np.asarray(rows)
     entries = frame.rows[numbers]
     try:

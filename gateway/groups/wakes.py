@@ -58,7 +58,7 @@ class GroupWakes:
             waited.members.update(members)
 
     def wake_all(self) -> None:
-        """Everybody looks again."""
+        """Wakes all waiters."""
         for waited in self._waited.values():
             for event in waited.events:
                 event.set()

@@ -16,7 +16,7 @@ class Risk(NamedTuple):
 
 
 async def elect(controller: RemoteController, number: int, replica: int | None) -> Group:
-    """Has this replica elected, or the best one that is not master now; returns the group then.
+    """Elects this replica, or the best one that is not master now; returns the group then.
 
     The epoch that is known is said with it, so that a lost answer does not elect twice. Raises `ControllerError`.
     """
@@ -33,7 +33,7 @@ async def at_risk(controller: RemoteController, number: int) -> Risk:
 
 
 async def elect_unclean(controller: RemoteController, risk: Risk, replica: int | None) -> Group:
-    """Has a replica outside the set elected, on the epoch that was looked at. Raises `ControllerError`."""
+    """Elects a replica outside the set, at the epoch that was looked at. Raises `ControllerError`."""
     return await controller.do(
         Elect(group=risk.group.number, candidate=replica, master_epoch=risk.group.master_epoch, unclean=True)
     )

@@ -42,7 +42,7 @@ async def forget(controller: RemoteController, number: int, replica: int) -> Gro
 
 
 async def verify(controller: RemoteController, number: int, replica: int, credentials: Any = None) -> Verified:
-    """Has a replica read all of its log; what it found. Raises `ControllerError`, `CannotVerify`.
+    """Asks a replica to read all of its log; returns its findings. Raises `ControllerError`, `CannotVerify`.
 
     It repairs what is damaged by itself, from another replica, and goes on reading when nobody waits for it any more.
     """

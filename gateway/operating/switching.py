@@ -17,7 +17,7 @@ class CannotHandOver(HeadgateError):
 
 
 async def switch_over(controller: ControllerClient, group: int, replica: int, credentials: Any = None) -> Group:
-    """Has a group's master hand over to a replica; the group then. Raises `ControllerError`, `CannotHandOver`."""
+    """Hands a group over from its master to a replica; returns it. Raises `ControllerError`, `CannotHandOver`."""
     there = controller.group(group)
     if there is None:
         raise UnknownGroup(f"there is no store group {group}")

@@ -181,11 +181,11 @@ class Metrics:
         self.view_damages.set_function(damages)
 
     def watch_groups(self, groups: Callable[[], Sequence[GroupHealth]]) -> None:
-        """Has each store group's health among the metrics."""
+        """Adds each store group's health to the metrics."""
         self.registry.register(GroupFigures(groups))
 
     def watch_repairs(self, *, repaired: Callable[[], float], lost: Callable[[], float]) -> None:
-        """Has what became of damage among the metrics."""
+        """Adds the figures of repaired and lost messages to the metrics."""
         self.registry.register(DamageFigures(repaired, lost))
 
     def stored_by_protocol(self) -> dict[str, int]:

@@ -117,7 +117,7 @@ class ScrubStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything. `stored` counts messages by protocol since the start of this process."""
+    """The status document. `stored` counts messages by protocol since the start of this process."""
 
     version: str
     ready: bool

@@ -45,7 +45,7 @@ decode_release_request = msgspec.msgpack.Decoder(ReleaseRequest).decode
 
 
 class PendingTakeover:
-    """Somebody here who has asked another proxy for a name."""
+    """A request of this proxy for a name that another proxy owns."""
 
     __slots__ = ("asked", "changed", "mine", "others")
 

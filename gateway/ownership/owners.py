@@ -30,14 +30,14 @@ decode_cursor = msgspec.msgpack.Decoder(dict[QueueNumber, int]).decode
 
 
 class Taken(Refusal):
-    """Another proxy owns the name, and keeps it."""
+    """Raised when another proxy owns the name and keeps it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(Cause.CONFLICT, f"{name!r} is in use elsewhere")
 
 
 class OwnershipLost(Refusal):
-    """Another proxy owns the name by now: nothing was written."""
+    """Raised when another proxy owns the name by now: nothing was written."""
 
     def __init__(self, name: str) -> None:
         super().__init__(Cause.CONFLICT, f"{name!r} was taken over elsewhere")
@@ -77,16 +77,16 @@ class Listener(Protocol):
     """A user of names. Its methods are called as tasks; a `StoreError` or `Refusal` that they raise is logged."""
 
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
-        """Another proxy waits for a name that this process owns: let go of it soon, or lose it.
+        """Called when another proxy waits for a name that this process owns: release it soon, or lose it.
 
         `user` is for whom; what belongs to somebody else by now is not let go of.
         """
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
-        """The owner of a name is gone: take it, do what is left to do, and release it."""
+        """Called when the owner of a name is gone: take it, finish its work, and release it."""
 
     async def on_fenced(self) -> None:
-        """This process owns nothing any more: others may go on with all that it owned."""
+        """Called when this process owns nothing any more: others may take over all its names."""
 
 
 class Owners(Protocol):
@@ -184,7 +184,7 @@ class _LocalOwned:
 
 
 class LocalOwners:
-    """Of a process that is alone with its store."""
+    """The owners of a process that is alone with its store."""
 
     alone = True
     id = ""

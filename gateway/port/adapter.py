@@ -147,7 +147,7 @@ class SettleLeased(_Value, frozen=True, kw_only=True):
 
 
 class Ready(_Value, frozen=True, kw_only=True):
-    """This consumer can take deliveries again after having taken fewer than offered, or all it had credit for.
+    """A consumer's readiness for deliveries, after it took fewer than offered, or all that it had credit for.
 
     `credit` is how many from now on, whatever was said before; None: as many as before.
     """
@@ -294,7 +294,7 @@ class LastValue(Request[Message | None], frozen=True, kw_only=True):
 
 
 class LastValuesPage(_Value, frozen=True, kw_only=True):
-    """Some last values, their ids filled in. `after` is for asking for the next page, None when there is none."""
+    """A page of last values, their ids filled in. `after` asks for the next page; None: this was the last."""
 
     messages: Sequence[Message]
     after: str | None
@@ -312,7 +312,7 @@ class LastValues(Request[LastValuesPage], frozen=True, kw_only=True):
 
 
 class RetainedPage(_Value, frozen=True, kw_only=True):
-    """Some retained messages. `after` is where the next page begins; None: this was the last."""
+    """A page of retained messages. `after` is where the next page begins; None: this was the last."""
 
     messages: Sequence[Message]
     after: str | None
@@ -332,7 +332,7 @@ class Retained(Request[RetainedPage], frozen=True, kw_only=True):
 
 
 class ListAddresses(Request[Sequence[str]], frozen=True, kw_only=True):
-    """Some addresses that were published to, sorted, beginning with a prefix."""
+    """Asks for addresses that were published to and begin with a prefix, sorted."""
 
     prefix: str = ""
     limit: int = 1_000
@@ -457,7 +457,7 @@ class Adapter(Protocol):
         """Returns when to call `tick` next, by the same clock as `now_ms`; None: not at all."""
 
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:
-        """Another connection has taken over this one's session."""
+        """Ends: another connection has taken over the session."""
 
     def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
         """Says good-bye in the protocol's words and emits `Close`. `dismissed`: the user was removed, or changed."""

@@ -86,7 +86,7 @@ class Upstream(Protocol):
 
     @property
     def passed_over(self) -> Mapping[str, int]:
-        """By cause, the messages that were acknowledged without being stored: they cannot be, or are here already."""
+        """Returns by cause the number of messages acknowledged without being stored: unstorable, or here already."""
 
     def connected(self, now_ms: int) -> None:
         """Begins on a new connection."""

@@ -157,14 +157,14 @@ class GroupName(_Value, frozen=True, kw_only=True):
 
 
 class GroupsPage(_Value, frozen=True, kw_only=True):
-    """Some groups. `after` is for asking for the next page, None when there is none."""
+    """A page of groups. `after` asks for the next page; None: this was the last."""
 
     groups: Sequence[GroupName]
     after: str | None
 
 
 class ListGroups(Request[GroupsPage], frozen=True, kw_only=True):
-    """Some groups, by name."""
+    """Asks for a page of groups, by name."""
 
     limit: int = 100
     after: str = ""

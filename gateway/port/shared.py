@@ -55,7 +55,7 @@ def shared_name(text: str) -> SharedName | None:
 
 
 class JoinShared(Request[Sequence[str | Refusal]], frozen=True, kw_only=True):
-    """Let this connection's session be a member of shared subscriptions from now on, durably.
+    """Joins the connection's session to shared subscriptions, durably.
 
     Answers, parallel to `names`, the queue to `Consume`, or why not: FORBIDDEN unless all
     that the filter matches may be read, QUOTA where there are as many as there may be, UNAVAILABLE. What there is
@@ -66,7 +66,7 @@ class JoinShared(Request[Sequence[str | Refusal]], frozen=True, kw_only=True):
 
 
 class LeaveShared(Request[None], frozen=True, kw_only=True):
-    """It is no member of these any more, durably.
+    """Ends the session's membership in shared subscriptions, durably.
 
     What the connection holds of them it may still settle, unless it was the last member: then the queue is gone.
     """

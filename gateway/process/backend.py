@@ -86,7 +86,7 @@ class Backend(Protocol):
         """The store groups of a cluster."""
 
     def watch(self, metrics: Metrics) -> None:
-        """Has the log's figures among the metrics."""
+        """Adds the log's figures to the metrics."""
 
 
 class StoreFigures:
@@ -164,7 +164,7 @@ class StoreFigures:
 
 
 class LocalBackend(StoreFigures):
-    """Everything in this process."""
+    """The backend with store and controller in this process."""
 
     def __init__(self, config: Config, store: LocalStore, controller: LocalController) -> None:
         super().__init__(store, controller.topics)

@@ -156,7 +156,7 @@ class WorkerPool:
             pipe.write(orders)
 
     async def stop(self) -> None:
-        """Has all stop listening at once and ends; those that do not are ended."""
+        """Stops all workers: they stop listening at once; those that do not end are killed."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""From a published message to rows in the logs: routing, frames, marks, retained and delayed messages.
+"""The way from a published message to rows in the logs: routing, frames, marks, retained and delayed messages.
 
 `ingest` makes frames and `outgoing` hands them to the store groups.
 

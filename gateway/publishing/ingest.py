@@ -387,7 +387,7 @@ class Ingest:
         frame.rows.append(ROW.pack(TIMERS_QUEUE, at, len(timer), 0, 0, 0, 0, message.time_ms))
 
     def _elsewhere(self, receipt: Receipt, index: int, group: int, *, durable: bool) -> Building:
-        """Another group's frame, whose next row is of a message: which is stored when that frame is, too."""
+        """Returns the frame of another group for a copy of a message, which is stored when that frame is, too."""
         frame = self._building.get(group) or self._begin(group)
         if frame not in receipt.parts:
             frame.enter(receipt)

@@ -205,7 +205,7 @@ class Receipt:
         self.copies.setdefault(index, []).append(Copy(frame, len(frame.rows)))
 
     def take_back(self) -> None:
-        """Nothing of it is in the frames."""
+        """Removes the receipt's rows from all frames."""
         for frame in self.parts:
             frame.take_back()
 
@@ -243,7 +243,7 @@ def _add_marks(receipt: Receipt, marks: Marks, runs: Sequence[tuple[int, Buildin
 
 
 def _add_key(receipt: Receipt, key: IdempotencyKey) -> None:
-    """Has every frame of a `Publish` stored only if its log does not know the key yet, and brings the key."""
+    """Adds the key to every frame of a `Publish`, which is stored only if its log does not know the key yet."""
     for frame, first in receipt.parts.items():
         change = once_record(key, row=len(frame.rows), first=first, deliver_at_ms=receipt.messages[0].deliver_at_ms)
         frame.rows.append(guard_row(frame.pos, len(change), key.name, covers=len(frame.rows) - first, once=True))
@@ -253,7 +253,7 @@ def _add_key(receipt: Receipt, key: IdempotencyKey) -> None:
 
 
 def _add_fence(receipt: Receipt, fence: Fence) -> None:
-    """Has every frame of a `Publish` stored unless its log knows of a later owner, and raises the fence there."""
+    """Adds the fence to every frame of a `Publish`, which is stored unless its log knows of a later owner."""
     for frame, first in receipt.parts.items():
         row, change = fence_change(fence, frame.pos, covers=len(frame.rows) - first)
         frame.rows.append(row)

@@ -47,7 +47,7 @@ _NO_ALTERNATES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class UnknownTopicError(Exception):
-    """No topic of this name exists yet."""
+    """Raised for an address whose topic does not exist yet."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(topic)
@@ -302,7 +302,7 @@ class Router:
         group: int = 0,
         exchange: str | None = None,
     ) -> None:
-        """From now on put messages of matching addresses in a named queue of a group too; `key` is for `unbind`.
+        """Routes messages of matching addresses to a named queue of a group too; `unbind` takes the `key`.
 
         `exchange` is the one whose binding this is: it also takes what comes to that exchange from other exchanges.
         Raises `Refusal` (PRECONDITION) for a pattern that would be too dear to match.
@@ -312,7 +312,7 @@ class Router:
     def link(
         self, pattern: str, target: str, predicate: Predicate | None = None, *, key: Hashable, exchange: str
     ) -> None:
-        """From now on route messages of matching addresses of `exchange` through the exchange `target` too.
+        """Routes messages of matching addresses of `exchange` through the exchange `target` too.
 
         Raises as `bind` does.
         """

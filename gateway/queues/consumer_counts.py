@@ -44,17 +44,17 @@ class ConsumerCounts(Protocol):
     """The consumers that are known elsewhere. All methods raise `StoreError`."""
 
     async def join(self, queue: str, *, exclusive: bool) -> None:
-        """There is one more here. Raises `Refusal` where that cannot be."""
+        """Counts a consumer more here. Raises `Refusal` where that is not allowed."""
 
     async def leave(self, queue: str) -> int:
-        """There is one less here; how many there are elsewhere."""
+        """Counts a consumer less here; returns the number elsewhere."""
 
     async def elsewhere(self, queue: str) -> int:
         """Returns how many consumers there are at other proxies."""
 
 
 class LocalConsumerCounts:
-    """Of a gateway that is alone."""
+    """The consumer counts of a gateway that is alone."""
 
     async def join(self, queue: str, *, exclusive: bool) -> None:
         """See `ConsumerCounts`."""
@@ -78,7 +78,7 @@ class _LocalCount:
 
 
 class SharedConsumerCounts:
-    """Of one of several proxies."""
+    """The consumer counts of one of several proxies."""
 
     def __init__(self, store: StoreClient, owners: Owners) -> None:
         self._store = store
@@ -140,5 +140,5 @@ class SharedConsumerCounts:
         return queue
 
     def on_fenced(self) -> None:
-        """Nobody counts our consumers any more."""
+        """Forgets the own consumers, which other proxies do not count any more."""
         self._here.clear()

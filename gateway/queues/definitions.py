@@ -33,7 +33,7 @@ log = logs.get(__name__)
 
 
 class Changed(Exception):
-    """Another proxy was first: look again."""
+    """Raised when another proxy has changed the definition first."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -100,7 +100,7 @@ class _StoredVhosts:
 
 
 class LocalDefinitions(_StoredVhosts):
-    """Of a gateway that is alone."""
+    """The definitions of a gateway that is alone."""
 
     shared = False
 
@@ -137,7 +137,7 @@ class LocalDefinitions(_StoredVhosts):
 
 
 class SharedDefinitions(_StoredVhosts):
-    """Of one of several proxies."""
+    """The definitions that several proxies share."""
 
     shared = True
 

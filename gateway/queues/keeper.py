@@ -93,7 +93,7 @@ class Keeper:
         self.changed(queue.number)
 
     def changed(self, number: int) -> None:
-        """Something has come to a queue, or has left it."""
+        """Notes that messages have come to a queue, or have left it."""
         if self.rules(number).watched:
             self._upkeep.changed(number)
 

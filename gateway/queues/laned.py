@@ -29,7 +29,7 @@ class _Found:
         return self._heard.setdefault(lane, 0)
 
     def nothing_in(self, lane: int, stamp: int) -> None:
-        """Nothing was found in a lane."""
+        """Notes that a lane was found empty."""
         self._empty[lane] = stamp
 
     def may_have(self, lane: int) -> bool:
@@ -37,7 +37,7 @@ class _Found:
         return self._empty.get(lane, -1) != self._heard.get(lane, 0)
 
     def came(self, lanes: Iterable[int]) -> None:
-        """Something has come to some lanes, or back to them."""
+        """Notes messages that have come to lanes, or back to them."""
         for lane in lanes:
             if lane in self._heard:
                 self._heard[lane] += 1

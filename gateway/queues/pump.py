@@ -146,7 +146,7 @@ class Consumer:
             self.window = max(1, self.taken)
 
     def ready(self, credit: int | None) -> bool:
-        """It can take more; whether it could not before."""
+        """Notes that the consumer can take more; returns whether it could not before."""
         if credit is not None:
             self.credit = credit
         before, self.blocked = self.blocked, self.credit == 0
@@ -212,7 +212,7 @@ class Pump:
         self._wake.set()
 
     def wake(self) -> None:
-        """Something may be there to deliver."""
+        """Wakes the pump: there may be messages to deliver."""
         self._wake.set()
 
     @property

@@ -30,12 +30,12 @@ class QueueRouter(Protocol):
         group: int = 0,
         exchange: str | None = None,
     ) -> None:
-        """From now on put messages of matching addresses, of an exchange, in a queue, which lies in a store group."""
+        """Routes messages of matching addresses of an exchange to a queue, which lies in a store group."""
 
     def link(
         self, pattern: str, target: str, predicate: Predicate | None = None, *, key: Hashable, exchange: str
     ) -> None:
-        """From now on route messages of matching addresses of an exchange through the exchange `target` too."""
+        """Routes messages of matching addresses of an exchange through the exchange `target` too."""
 
     def unbind(self, key: Hashable) -> None:
         """Ends a binding or a link."""

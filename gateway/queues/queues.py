@@ -326,7 +326,7 @@ class NamedQueues:
                 self._changed(queue)
 
     def _changed(self, queue: Queue) -> None:
-        """Something has come to a queue."""
+        """Notes messages that have come to a queue."""
         queue.pump.wake()
         self.keeper.changed(queue.number)
 
@@ -419,7 +419,7 @@ class NamedQueues:
         self._cancel_all(queue)
 
     def _cancel_all(self, queue: Queue) -> None:
-        """Nothing more is delivered of a queue: its consumers are told, so that nobody waits for nothing."""
+        """Cancels all consumers of a queue from which no more is delivered."""
         if queue.shared:
             self._shares.here(queue.definition.name, 0)
         for consumer in list(queue.pump.consumers):
@@ -437,7 +437,7 @@ class NamedQueues:
             self._cancel_all(queue)
 
     def _finish_later(self) -> None:
-        """Something that should be gone is still there: try again, ever more seldom, until it is."""
+        """Retries the end of a queue that should be gone, ever more seldom, until it succeeds."""
         if not self._finishing:
             self._finishing = True
             self._spawn(self._finish())

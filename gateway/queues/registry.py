@@ -73,7 +73,7 @@ class QueueRegistry(ExchangeRegistry):
             await self._drop_soon([queue_name])
 
     async def on_fenced(self) -> None:
-        """Others remove the queues that belong to connections of this process."""
+        """Drops the exclusive queues of this process, which others remove."""
         async with self._changing:
             for name in [name for names in self._owned.values() for name in names]:
                 await self._removed_elsewhere(name, exchange=False)

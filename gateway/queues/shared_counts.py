@@ -38,7 +38,7 @@ _decode = msgspec.msgpack.Decoder(CountRecord).decode
 
 
 class SharedCounts:
-    """Of one proxy. It belongs to the event loop."""
+    """The counts of one proxy's members and of all others. It belongs to the event loop."""
 
     def __init__(self, store: StoreClient, owners: Owners) -> None:
         self._store = store
@@ -49,7 +49,7 @@ class SharedCounts:
         self._elsewhere: dict[str, int] = {}
 
     def here(self, queue: str, count: int) -> None:
-        """So many members are connected here."""
+        """Notes the number of members connected here."""
         if self._owners.alone:
             return
         if count:

@@ -48,7 +48,7 @@ class SingleActive:
         return None
 
     async def forget(self, queue: Queue) -> None:
-        """Another process may deliver a queue. Raises `StoreError`."""
+        """Lets another process deliver a queue. Raises `StoreError`."""
         owned = self._owned.pop(queue.number, None)
         if owned is not None:
             await owned.release()

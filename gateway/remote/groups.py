@@ -46,7 +46,7 @@ class RemoteGroups:
         offsets: Mapping[int, int] | None = None,
         queues: Sequence[int] = (),
     ) -> dict[int, int]:
-        """Has a group go on somewhere else; where that is."""
+        """Moves a group's offsets; returns them."""
         asked: dict[str, Any] = {"to": to, "queues": list(queues)}
         if timestamp is not None:
             asked["timestamp"] = int(timestamp) if timestamp.isascii() and timestamp.isdigit() else timestamp

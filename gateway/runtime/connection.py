@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self.ended_by_adapter(single, Outcome(error=error), size_bytes)
 
     def ended_by_adapter(self, single: Single, outcome: Outcome, size_bytes: int) -> None:
-        """Has the adapter say how a single message ended."""
+        """Passes the outcome of a single message to the adapter."""
         self.published(self.publish_of(single).token, outcome, size_bytes)
 
     def wake(self, data: bytes) -> None:
@@ -315,7 +315,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self.flush()
 
     def _turn_away(self) -> None:
-        """It has had its time to ask, and to hear why it is not let in."""
+        """Closes a refused connection, whose peer has had time to read the reason."""
         self.close("turned away")
 
     def close(self, reason: str) -> None:
@@ -368,7 +368,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self._responder = self.adapter if isinstance(self.adapter, Responder) else None
 
     def supersede(self) -> None:
-        """Another connection has this one's session now."""
+        """Ends: another connection has taken over the session."""
         if not self.gone:
             self.superseded = True
             self.guard(lambda: self.act(self.adapter.superseded(now_ms=now_ms())))
@@ -382,7 +382,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             self.flush()
 
     def dismiss(self) -> None:
-        """Whoever this is would not be let in any more."""
+        """Closes the connection of a client that would not be authenticated any more."""
         if not self.gone:
             self.guard(self._complete_alone)
             self.guard(lambda: self.act(self.adapter.shutdown(now_ms=now_ms(), dismissed=True)))

@@ -54,7 +54,7 @@ def waiting_for_a_restart(before: "Config", after: "Config") -> list[str]:
 
 
 async def follow(hub: StreamHub, news: AsyncIterator["Config"]) -> None:
-    """Has every new configuration count."""
+    """Applies every new configuration."""
     async for config in news:
         try:
             dismissed = apply(hub, config)

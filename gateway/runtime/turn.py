@@ -54,7 +54,7 @@ class StreamEndpoint(Endpoint):
 
     @abstractmethod
     def ended_by_adapter(self, single: Single, outcome: Outcome, size_bytes: int) -> None:
-        """Has the adapter say how a single message ended."""
+        """Passes the outcome of a single message to the adapter."""
 
     @abstractmethod
     def settled(self) -> None:

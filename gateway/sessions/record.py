@@ -40,7 +40,7 @@ class Holder(Protocol):
     gone: bool  # the connection has ended
 
     def supersede(self) -> None:
-        """Another connection has taken the session over: say so, and close."""
+        """Tells the client that another connection has taken over the session, and closes."""
 
     def shut_down(self) -> None:
         """The session cannot be served here any more: say so, and close."""

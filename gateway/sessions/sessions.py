@@ -152,7 +152,7 @@ class Sessions:
     async def _begin(
         self, held: LiveSession, request: OpenSession, record: SessionRecord | UnsetType | None
     ) -> OpenedSession:
-        """Has the session remember what it does, or nothing, and writes that its connection is there."""
+        """Makes the session durable or not, and records its connection."""
         key, owned = held.key, held.owned
         if isinstance(record, UnsetType):
             record = await load_record(self._store, key)

@@ -121,7 +121,7 @@ class Wills:
         return Delete(_key(session))
 
     def forgotten(self, session: str) -> None:
-        """There is no record any more."""
+        """Notes that the record is deleted."""
         if self._known is not None:
             self._known.pop(_key(session), None)
 

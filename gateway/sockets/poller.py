@@ -27,7 +27,7 @@ log = logs.get(__name__)
 
 
 class Ready(Protocol):
-    """Something with a socket."""
+    """A user of a socket."""
 
     together: Any  # whose reads are handed over with those of others, or None
 
@@ -35,7 +35,7 @@ class Ready(Protocol):
         """The socket can be read or written, or has failed."""
 
     def look_again(self) -> None:
-        """Has the poller find it again in its next look, if it can be read then."""
+        """Makes the poller report the socket again in its next look, if it can be read then."""
 
     def abort(self) -> None:
         """Removes the socket from the poller and closes it, whatever waits to be written."""

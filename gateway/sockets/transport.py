@@ -118,7 +118,7 @@ class SocketTransport(asyncio.Transport):
             self._look()
 
     def _look(self) -> None:
-        """Has the poller look for what is of use."""
+        """Sets the events that the poller looks for."""
         if self._number < 0:
             return
         events = (_READ if self._reading and not self._ended else 0) | (_WRITE if self._kept else 0)

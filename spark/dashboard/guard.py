@@ -45,7 +45,7 @@ def credentials() -> tuple[str, str] | None:
 
 
 def guard(server: Flask, *, check: CheckPassword | None) -> None:
-    """Have every request to a server checked: its password, or without `check` the name of the host."""
+    """Checks every request to a server: its password, or without `check` the name of the host."""
     users = None if check is None else _Users(check)
 
     @server.before_request

@@ -200,7 +200,7 @@ class _Job:
 
     @contextmanager
     def ended(self, asked: "Signals") -> Iterator[None]:
-        """No batch is under way inside, and none begins any more; unless a second signal cut the waiting short."""
+        """Ends the batches: none runs in the context and none begins, unless a second signal cuts the wait short."""
         while not (held := self._idle.acquire(timeout=_POLL_S)) and not asked.now:
             pass
         self._ending = True
@@ -273,7 +273,7 @@ class _Job:
         self._commits.paid()
 
     def _spread(self, plan: Plan, records: DataFrame | None) -> list[BucketReport]:
-        """Has every bucket worked on, by the executors."""
+        """Runs the work on every bucket in the executors."""
         buckets = self._commits.manifest.buckets
         if records is None:
             spread = self._session.range(0, buckets, 1, buckets)

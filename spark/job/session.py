@@ -117,7 +117,7 @@ def build_session(
 
 
 def _ship(session: SparkSession) -> None:
-    """Has every worker of a cluster get the package; the driver serves it until it ends."""
+    """Sends the package to every worker of a cluster; the driver serves it until it ends."""
     directory = Path(mkdtemp(prefix="headgate-package-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     write_package(directory / PACKAGE)

@@ -188,7 +188,7 @@ class _Chunk:
         self.__dict__.pop("rows", None)
 
     def only_picked(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Of values of all records those of the wanted ones."""
+        """Returns the values of the wanted records."""
         return values if self.picked is None else values[self.picked]
 
     @cached_property
@@ -211,7 +211,7 @@ class _Chunk:
         return self._decoded(decode)
 
     def _decoded(self, decoder: Callable[[bytes], _DecodedT]) -> list[_DecodedT]:
-        """Something of each wanted record. Raises `CorruptFrame`."""
+        """Decodes each wanted record. Raises `CorruptFrame`."""
         rows = self._all_rows
         starts = rows["pos"].astype(np.int64)
         starts += np.repeat([frame.payload_start for frame in self.fetched.frames], self.sizes)

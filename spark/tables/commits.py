@@ -214,7 +214,7 @@ class Commits:
         )
 
     def merge_all(self) -> None:
-        """Has the next pass merge all small files, however few."""
+        """Makes the next pass merge all small files, however few."""
         self._merge_files = 2
 
     def _capacity(self) -> Capacity:

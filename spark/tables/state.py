@@ -34,7 +34,7 @@ class BucketState(NamedTuple):
 
     @classmethod
     def empty(cls) -> "BucketState":
-        """Nothing yet."""
+        """Returns the state of a bucket without records."""
         return cls(
             {name: PARTIALS.empty_table() for name in WINDOW_TABLES},
             {name: MARKS.empty_table() for name in WINDOW_TABLES},

@@ -41,7 +41,7 @@ def prune(marks: pa.Table, kept: npt.NDArray[np.bool_]) -> pa.Table:
 
 
 def behind(windows: pa.Table, still_open: pa.Table, marks: pa.Table) -> npt.NDArray[np.bool_]:
-    """Of each row of `windows` whether it may be settled: at or before its series' mark, and not open."""
+    """Returns for each row of `windows` whether it may be settled: at or before its series' mark, and not open."""
     found = np.zeros(windows.num_rows, np.bool_)
     if not windows.num_rows or not marks.num_rows:
         return found

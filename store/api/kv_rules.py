@@ -84,7 +84,7 @@ class Space(NamedTuple):
         return cls(*_SPACE.unpack(data))
 
     def grown(self, keys: int, size_bytes: int) -> "Space":
-        """With so much more, or less, in it."""
+        """Returns the space with so many more, or fewer, keys and bytes."""
         return Space(self.keys + keys, self.size_bytes + size_bytes, self.keys_max, self.size_bytes_max)
 
     def over(self, before: "Space") -> bool:

@@ -115,7 +115,7 @@ class RevisionCompacted(StoreError):
 
 
 class TooManyHolds(StoreError):
-    """As many states of the key-value store are held as may be; one will be free soon."""
+    """Raised when the limit of held states of the key-value store is reached; one will be free soon."""
 
     retriable = True
 
@@ -195,7 +195,7 @@ class ViewsDamaged(StoreError):
 
 
 class ReplicaIncomplete(StoreError):
-    """This replica began with a snapshot of the views, and its log does not reach to where that was taken yet.
+    """Raised while a replica that began with a snapshot of the views lacks the log up to it.
 
     It can be read, and be a master, when it does.
     """
@@ -234,4 +234,4 @@ class ForeignCluster(StoreError):
 
 
 class DataDirLocked(StoreError):
-    """Another process has the data directory open."""
+    """Raised when another process has the data directory open."""

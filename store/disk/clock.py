@@ -78,7 +78,7 @@ class RisingClock:
             return self._last_ms
 
     def reached(self, ms: int) -> None:
-        """It is at least as late as this: something was stored then, perhaps by another clock."""
+        """Notes a time that has passed: a record was stored then, perhaps by another clock."""
         ahead = ms - self._now_ms()
         if ahead > LEAP_MS:
             logger.error(

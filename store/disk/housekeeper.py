@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 
 
 class Chore(NamedTuple):
-    """Something to do every `interval_s` seconds, counted from the end of the last time."""
+    """A task to do every `interval_s` seconds, counted from the end of the last time."""
 
     interval_s: float
     work: Callable[[], None]

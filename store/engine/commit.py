@@ -150,7 +150,7 @@ class Committer:
             self.wake()
 
     def wake(self) -> None:
-        """Has the commit thread write what was appended."""
+        """Wakes the commit thread."""
         if not self._rung:
             self._rung = True
             self._bell.put(None)

@@ -301,7 +301,7 @@ class Engine:
         self.receiver.receive(placed)
 
     def confirm(self, end: LogOffset) -> None:
-        """On a replica: the master has confirmed what lies before a log offset."""
+        """Notes, on a replica, that the master has confirmed all before a log offset."""
         self.receiver.confirm(end)
 
     def look_for_space(self) -> None:
@@ -316,7 +316,7 @@ class Engine:
         self._committer.append(frame, done, size=frame.size_bytes, wakes=wakes)
 
     def wake(self) -> None:
-        """Has the commit thread write what was appended."""
+        """Wakes the commit thread."""
         self._committer.wake()
 
     def commit_here(self) -> bool:

@@ -41,7 +41,7 @@ OnBytes: TypeAlias = Callable[[LogOffset], None]  # how far a reader of the log 
 
 
 class NoDataDir(StoreError):
-    """There is no store in this directory."""
+    """Raised for a directory without a store."""
 
 
 class Verified(NamedTuple):

@@ -67,7 +67,7 @@ class Chunks(NamedTuple):
         return iter(self.listed) if self.columns is None else self.columns.each()
 
     def queues(self) -> list[int]:
-        """Their queues, in log order; one may come again."""
+        """Returns the queues in log order; one may occur several times."""
         return [queue for queue, _ in self.listed] if self.columns is None else self.columns.queue.tolist()
 
     def nexts(self) -> Iterator[tuple[QueueNumber, QueueOffset]]:

@@ -83,7 +83,7 @@ class Floor:
         return self.at >= first and group_of(self.at) == group_of(first)
 
     def raise_to(self, at: LogOffset) -> None:
-        """Everything before a log offset is on disk. Takes about 4 us; a failure is logged and stops nothing."""
+        """Notes that all before a log offset is on disk. Takes about 4 us; a failure is logged and stops nothing."""
         if at <= self.at:
             return
         try:

@@ -80,7 +80,7 @@ class DamageLedger:
             return [one for one in self._open if one.start < end and one.end > start]
 
     def distrusted(self, start: LogOffset, end: LogOffset) -> list[Damage]:
-        """Those of a range whose frames are sound one by one, and not the ones that belong there."""
+        """Returns the damages of a range whose frames are sound, but do not belong there."""
         return [one for one in self.overlapping(start, end) if one.found_by == BY_SEAL]
 
     def report(self, damage: Damage) -> None:

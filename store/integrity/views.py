@@ -193,7 +193,7 @@ class ViewsHealth:
                 self._watch(_BUSY if self._depth else _IDLE)
 
     def _watch(self, state: bytes) -> None:
-        """Not synced: it is for processes that die, not for computers."""
+        """Writes the state without a sync: it is read after a crash of the process, not of the machine."""
         if self._data_dir is None:
             return
         try:

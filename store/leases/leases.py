@@ -352,7 +352,7 @@ class LeaseQueue:
                     self._deliveries[offset] = self.deliveries(offset) + 1
 
     def settle(self, ranges: Sequence[Range]) -> None:
-        """These are settled in the log."""
+        """Removes offsets that are settled in the log."""
         counts = self._deliveries
         self.in_flight.end(ranges)
         for start, end in ranges:

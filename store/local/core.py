@@ -182,7 +182,7 @@ class Core:
         return self.hooks is None or self.hooks.lost(at)
 
     def repaired(self) -> None:
-        """Has whoever waits for the repair of a damaged range try again."""
+        """Wakes the readers that wait for the repair of a damaged range."""
         self._repairs += 1
         for waiter in self._repair_waiters:
             if not waiter.done():

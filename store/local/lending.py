@@ -261,7 +261,7 @@ class Lending:
         return settling
 
     def _advanced(self, leases: LeaseQueue) -> None:
-        """Something is settled: where keys are kept in order, others may be lent now."""
+        """Wakes waiters where settled messages unblock others of the same key."""
         if leases.order is not None and (leases.order.waiting or leases.take_unblocked()):
             self._awakened((leases.queue,))
 

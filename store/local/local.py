@@ -233,7 +233,7 @@ class LocalStore:
         return self.core.engine.scrub.verifying
 
     def verify(self) -> None:
-        """Has the whole log read now, for damage; `hastened` until it has. Raises `StoreError`."""
+        """Starts reading the whole log for damage; `hastened` until it is done. Raises `StoreError`."""
         if not self.core.engine.scrub.hasten():
             raise StoreError("store.scrub_bytes_per_s is 0: stop the node, and use headgate store verify")
 

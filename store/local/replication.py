@@ -129,7 +129,7 @@ class LocalReplication:
             self.gate.give_up()
 
     def ask_first(self, *, agreed: Callable[[], Awaitable[None]], cut_off: Callable[[], bool]) -> None:
-        """Has a master's keys read only when it is certain that nobody else is master by now.
+        """Makes a master read keys only when it is certain that no other replica is master by now.
 
         A master that was superseded and has not heard of it would answer with what was the newest once. So a read
         waits for `agreed`: it asks the replicas in sync whether they follow still (`Master.ask_round`); reads that

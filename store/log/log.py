@@ -147,7 +147,7 @@ class CommitLog:
         self.end = start
 
     def insert_lost(self, start: LogOffset) -> None:
-        """Has a segment, whose file is missing, where those there are leave a gap."""
+        """Adds a segment whose file is missing, where the others leave a gap."""
         path = self._directory / segment_name(start)
         lost = Segment(self._files, path, start, lost=True, open_files=self._open_files)
         with self._changing:

@@ -111,7 +111,7 @@ class Sealer:
         self._distrusted: LogOffset | None = None  # from here on, seals are made again
 
     def distrust(self, at: LogOffset) -> None:
-        """Has the seals from a log offset on made again, with the next step. Any thread may call."""
+        """Discards the seals from a log offset on; the next step makes them again. Any thread may call."""
         self._distrusted = at
 
     def step(self, seconds: float = SEALING_S_MAX) -> None:

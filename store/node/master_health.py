@@ -103,7 +103,7 @@ class MasterHealth:
 
 
 def _since(since_ms: int | None, holds: bool, now_ms: int) -> int | None:
-    """Since when something holds; None where it does not."""
+    """Returns since when a condition holds; None while it does not."""
     if not holds:
         return None
     return now_ms if since_ms is None else since_ms

@@ -274,7 +274,7 @@ class StoreNode:
                 await self._lead(context)
 
     async def _begin_again(self, error: StoreFull | ViewsDamaged) -> None:
-        """Nobody is served: once there is room, all is as before. Damaged views are made anew by opening again."""
+        """Closes the store and opens it later: when there is room again, or to rebuild damaged views."""
         self.role = None
         self._speak()
         logger.warning("this replica waits and then opens its store again: %s", error)

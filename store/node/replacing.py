@@ -14,7 +14,7 @@ START_OVER_AGAIN_MS = 30_000  # from one attempt to the next: for each the maste
 
 
 def start_over(context: ReplicaContext, core: ReplicaCore) -> None:
-    """Has a snapshot of the master taken in place of damaged views that the log cannot make anew, if it is time."""
+    """Asks for a snapshot of the master in place of damaged views that the log cannot rebuild, if it is time."""
     store, now_ms = context.disk.store, context.now_ms()
     if store is None or not store.view_damages or store.views_rebuildable or now_ms < context.start_over_ms:
         return

@@ -90,7 +90,7 @@ class Pipe(asyncio.BufferedProtocol):
     # ---- whose it is
 
     def hold_in(self, hold: Callable[[int], object]) -> None:
-        """Has `hold` called with the bytes that are held, whenever that changes, until the other side is admitted."""
+        """Sets the callback for the number of held bytes, called at every change until the other side is admitted."""
         self._hold = hold
 
     def admit(self) -> None:
@@ -242,7 +242,7 @@ class Pipe(asyncio.BufferedProtocol):
                 self._transport.pause_reading()
 
     def _make_room(self, needed: int) -> None:
-        """Has room for more of the message that comes, of which a part may be here.
+        """Makes room for more of a message, of which a part may be here.
 
         It is given as bytes come, not as the message's size says: at most `_GROWTH` times what is here, `_GROWTH_LARGE`
         times where that is much, or the least.

@@ -31,7 +31,7 @@ class MasterReachability:
         self._probed_ms = 0  # of the silence, when the newest probe began
 
     def heard(self) -> None:
-        """The master has said something."""
+        """Notes that the master has sent something."""
         self._silence.heard()
 
     def look(self, group: Group | None, now_ms: int, *, me: int | None = None) -> bool:

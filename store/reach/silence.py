@@ -12,11 +12,11 @@ class PeerSilence:
         self._ticked_ms: int | None = None
 
     def begin(self) -> None:
-        """It is another peer from now on."""
+        """Begins with another peer."""
         self.ms, self.met = 0, False
 
     def heard(self) -> None:
-        """The peer has said something."""
+        """Notes that the peer has sent something."""
         self.ms, self.met = 0, True
 
     def tick(self, now_ms: int) -> None:

@@ -19,7 +19,7 @@ class Arrivals:
         self.count = 0  # of all of them; <= WAITERS_MAX
 
     async def wait(self, queue: QueueNumber, deadline: float) -> bool:
-        """Until something happens to a queue or, by the loop's clock, time is up: whether there is time left."""
+        """Waits for a change of a queue, or the deadline by the loop's clock; returns whether there is time left."""
         left = deadline - self._loop.time()
         if left <= 0 or self.count >= WAITERS_MAX:
             return False

@@ -207,7 +207,7 @@ class Recent:
         return tuple(self._runs)
 
     def unlisted(self, addresses: Sequence[str]) -> list[str]:
-        """Those of some addresses that could be listed and are not listed here."""
+        """Returns the addresses that could be listed and are not listed here."""
         return [one for one in dict.fromkeys(addresses) if listable(one) and not self._addresses.has(one)]
 
     def addresses(self, prefix: str, after: str) -> set[str]:

@@ -148,7 +148,7 @@ class Appender:
         return packed_message(self._round, parts) if parts else None
 
     def answered(self, acks: Sequence[Ack]) -> StoreError | None:
-        """Some frames have ended. Why the connection should be given up, if it should.
+        """Ends the frames of some acknowledgements; returns the reason to give up the connection, if any.
 
         Raises `BadAnswer` for acknowledgements of what was not sent.
         """

@@ -175,7 +175,7 @@ class Caller:
         return encode(taken)
 
     def answered(self, answers: Sequence[Answer]) -> StoreError | None:
-        """Some calls have ended. Why the connection should be given up, if it should."""
+        """Ends the calls of some answers; returns the reason to give up the connection, if any."""
         leave: StoreError | None = None
         paused = bool(self._paused)
         for answer in answers:

@@ -178,7 +178,7 @@ class _RetryLimit:
         self.reset()
 
     def reset(self) -> None:
-        """Something worked."""
+        """Resets the back-off and the time limit after a success."""
         self._since_s: float | None = None
         self._backoff = Backoff(BACKOFF_MIN_S, BACKOFF_MAX_S)
 

@@ -93,7 +93,7 @@ class EpochList:
         return self.entries[-1].epoch if self.entries else 0
 
     def append(self, epoch: int, start: LogOffset) -> "EpochList":
-        """With one more epoch. The newest one is replaced when it has no data; not kept, so that starts rise.
+        """Returns the list with one more epoch, which replaces the newest one if that has no data.
 
         Raises `BadEpochs` for an epoch that is not newer, or begins before the newest one.
         """
@@ -120,7 +120,7 @@ class EpochList:
         return EpochList(self.entries[max(bisect_right(self.entries, first, key=_by_start) - 1, 0) :])
 
     def extended(self, other: "EpochList", end: LogOffset) -> "EpochList":
-        """With the newer epochs of another list that begin at or before `end`; up to there both logs are the same."""
+        """Returns the list with the newer epochs of another that begin by `end`; up to there both logs are the same."""
         made = self
         for epoch, start in other.entries:
             if epoch > made.newest and start <= end:

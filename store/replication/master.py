@@ -396,7 +396,7 @@ class Master:
         self._advance()
 
     def fenced(self, epoch: int) -> None:
-        """There is a newer epoch, or one is being elected: nothing more is confirmed, sent or taken."""
+        """Ends the epoch for a newer one: nothing more is confirmed, sent or taken."""
         if epoch > self.epoch:
             self.ended = max(epoch, self.ended or 0)
             self.successor = None

@@ -63,7 +63,7 @@ class Peer:
     def acknowledge(
         self, flushed: LogOffset, round_: int, *, end: LogOffset, confirmed: LogOffset, now_ms: int
     ) -> None:
-        """It has that much on disk, while the log ends at `end`, and follows this master since a round was begun."""
+        """Notes what the replica has on disk, while the log ends at `end`, and the master's round that it answers."""
         assert self.stream is not None
         self.stream.ready = True
         self.acked = max(self.acked, flushed)

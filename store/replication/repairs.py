@@ -128,5 +128,5 @@ class Repairs:
         return any(not hole.lost for hole in self._holes)
 
     def since_ms(self, start: LogOffset) -> int | None:
-        """Since when the damage at a log offset has been known here."""
+        """Returns since when the damage at a log offset has been known here."""
         return next((hole.since_ms for hole in self._holes if hole.range.start <= start < hole.range.end), None)

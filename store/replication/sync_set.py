@@ -54,7 +54,7 @@ class SyncSet:
         return now_ms - self._heard_ms <= self._pace.fresh_ms
 
     def want(self, members: Collection[int]) -> None:
-        """Has another set asked for."""
+        """Begins to ask for another set."""
         assert self.pending is None
         self.pending = frozenset(members)
         self._asked_ms = NEVER_MS

@@ -34,11 +34,11 @@ class Hello(Arguments):
 
 
 class Ping(Arguments):
-    """So that the other side knows that this one lives."""
+    """A sign of life."""
 
 
 class Cancel(Arguments):
-    """Nobody waits any more for the answer to these calls."""
+    """A note that the client waits no more for the answers to these calls."""
 
     numbers: Annotated[tuple[Count, ...], _Items]
 

@@ -25,7 +25,7 @@ class QueueWaiters:
             self._drop(queue, waiter)
 
     def served(self, queue: QueueNumber, waiter: Waiter) -> None:
-        """It was given something, and will ask again by itself."""
+        """Forgets a waiter that was given messages, and will ask again by itself."""
         self._drop(queue, waiter)
 
     def _drop(self, queue: QueueNumber, waiter: Waiter) -> None:
@@ -41,7 +41,7 @@ class QueueWaiters:
             self.lendable([queue for queue in self._waiters if queue in found])
 
     def lendable(self, queues: Iterable[QueueNumber]) -> None:
-        """These queues may have something."""
+        """Wakes the waiters of queues that may have messages."""
         told: dict[Waiter, list[QueueNumber]] = {}
         for queue in queues:
             for waiter in self._waiters.pop(queue, {}):

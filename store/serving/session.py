@@ -376,7 +376,7 @@ class ServingSession:
         return _VOID
 
     def given_back(self, queue: QueueNumber) -> None:
-        """Another session may be lent what this one has given back."""
+        """Wakes other sessions that wait for messages that this one has given back."""
         self._waiters.lendable((queue,))
 
 

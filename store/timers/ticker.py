@@ -34,7 +34,7 @@ class Ticker:
         self._put_off = False  # for the time being nothing can be written, which is said once
 
     def wake_by(self, due_ms: int) -> None:
-        """There is something to do at a time, or now when that is over."""
+        """Wakes at a time, or now if that has passed."""
         if self._due_ms is None or due_ms < self._due_ms:
             self._due_ms = due_ms
             self._arm()

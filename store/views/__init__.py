@@ -279,7 +279,7 @@ class Views:
         self.dispatched = end
 
     def old(self) -> OldViews | None:
-        """Those that were here before, while these are made anew; None when they are not, or hold as much by now."""
+        """Returns the views from before a rebuild; None without a rebuild, or when the new views hold as much."""
         path = old_path(self.path)
         if not path.is_dir():
             return None

@@ -48,7 +48,7 @@ class OldViews:
     """Views in a directory where nobody writes them."""
 
     def __init__(self, path: Path) -> None:
-        """Those at `path`, which may be unreadable."""
+        """Opens the views at `path`, which may be unreadable."""
         self._path = path
         self._marks = read_marks(path)
 

@@ -140,20 +140,39 @@ def test_every_module_says_what_it_is(path):
 QUESTION_WORDS = frozenset(["What", "Who", "Whom", "Whose", "Which", "Whether", "How", "Where", "When", "Why"])
 
 
-def question_docstrings(tree: ast.Module) -> list[int]:
-    """Returns the lines of docstrings that begin with a question word instead of a verb or a noun."""
+# Words of sentences without an actor or a thing: "Nobody is served any more", "Of one protocol", "Has the log read".
+VAGUE_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        "It Of Nobody Somebody Something Nothing Everybody Everything Whoever Whatever Those These There None Some "
+        "Another Has Have Let That So As Is Until Since From With By On In At To For No",
+    )
+)
+
+
+def docstrings_that_begin(tree: ast.Module, words: frozenset[str]) -> list[int]:
+    """Returns the lines of docstrings whose first word is one of some."""
     documented = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
     nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
-    return [node.body[0].lineno for node in nodes if (ast.get_docstring(node) or "-").split()[0] in QUESTION_WORDS]
+    firsts = [(node.body[0], (ast.get_docstring(node) or "-").split()[0].rstrip(".,:;")) for node in nodes if node.body]
+    return [statement.lineno for statement, first in firsts if first in words]
 
 
 def test_no_docstring_begins_with_a_question_word():
     """A reader learns from the first words what a function does: "Returns whether ...", not "Whether ..."."""
-    found = {name(path): question_docstrings(ast.parse(path.read_text("utf-8"))) for path in CODE}
+    found = {name(path): docstrings_that_begin(ast.parse(path.read_text("utf-8")), QUESTION_WORDS) for path in CODE}
     assert {path: lines for path, lines in found.items() if lines} == {}
     bad, good = "def f():\n    'Whether it is.'", "def f():\n    'Returns whether it is.'"
-    assert question_docstrings(ast.parse(bad)) == [2]
-    assert question_docstrings(ast.parse(good)) == []
+    assert docstrings_that_begin(ast.parse(bad), QUESTION_WORDS) == [2]
+    assert docstrings_that_begin(ast.parse(good), QUESTION_WORDS) == []
+
+
+def test_a_docstring_of_the_product_begins_with_a_verb_or_a_noun():
+    found = {name(path): docstrings_that_begin(ast.parse(path.read_text("utf-8")), VAGUE_WORDS) for path in MODULES}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+    bad, good = "class A:\n    'Nothing.'", "class A:\n    'An empty log.'"
+    assert docstrings_that_begin(ast.parse(bad), VAGUE_WORDS) == [2]
+    assert docstrings_that_begin(ast.parse(good), VAGUE_WORDS) == []
 
 
 def test_files_are_short_enough_to_read():

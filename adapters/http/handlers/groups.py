@@ -234,7 +234,7 @@ def delete_group(request: Request, context: Context) -> Action:
 
 
 def post_reset(request: Request, context: Context) -> Action:
-    """Has a group go on somewhere else."""
+    """Moves a group's offsets."""
     (group,) = _names(context)
     read_query(request)
     given = _body(request, context, _Reset)

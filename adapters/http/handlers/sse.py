@@ -88,7 +88,7 @@ class EventStreams:
         ]
 
     def begun(self, token: Token, cursor: Cursor) -> bool:
-        """It is known where a stream begins in each log; False for the token of something else."""
+        """Notes where a stream begins in each log; returns False for a token that is no stream's."""
         stream = self._beginning.pop(token, None)
         if stream is not None:
             stream.following = by_log(cursor)

@@ -122,13 +122,13 @@ class AbuseLimiter:
         self._control_frames = 0
 
     def reset(self, now_ms: int) -> bool:
-        """It has reset a stream."""
+        """Counts a stream that the peer has reset; returns whether it is within the limit."""
         self._enter(now_ms)
         self._resets += 1
         return self._resets <= RESETS_MAX
 
     def control(self, now_ms: int) -> bool:
-        """It has sent a frame without content."""
+        """Counts a frame without content; returns whether it is within the limit."""
         self._enter(now_ms)
         self._control_frames += 1
         return self._control_frames <= CONTROL_FRAMES_MAX

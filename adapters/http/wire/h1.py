@@ -254,7 +254,7 @@ class Http1:
         self._started_ms = self._now_ms
 
     def on_url(self, part: bytes) -> None:
-        """Some of the request target."""
+        """Takes a part of the request target."""
         self._target += part
         self._seen(len(part))
 
@@ -288,7 +288,7 @@ class Http1:
         self._expect(version)
 
     def on_body(self, part: bytes) -> None:
-        """Some of the body."""
+        """Takes a part of the body."""
         self._unseen_bytes = 0
         self._body_bytes += len(part)
         if self._body_bytes > self._options.max_body_bytes:
@@ -426,7 +426,7 @@ class Http1:
                 self._stop()
 
     def _stop(self) -> None:
-        """Nothing is said or read behind this."""
+        """Stops reading and writing."""
         self._ended = True
         self._held_bytes = 0
         self._slots.clear()

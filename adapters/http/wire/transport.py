@@ -78,7 +78,7 @@ class Transport(Protocol):
         """A response whose body follows by `send` and ends by `finish`."""
 
     def send(self, exchange: Exchange, data: bytes, *, now_ms: int) -> None:
-        """Some of the body."""
+        """Sends a part of the body."""
 
     def finish(self, exchange: Exchange) -> None:
         """The end of the body."""
@@ -90,7 +90,7 @@ class Transport(Protocol):
         """Answers requests that are not all there with 503, and holds nothing of them any more."""
 
     def begin_shutdown(self) -> None:
-        """No more requests; what is under way may end."""
+        """Refuses further requests; those in progress may end."""
 
     def tick(self, *, now_ms: int) -> Sequence[Event]:
         """`deadline_ms` has come."""

@@ -138,7 +138,7 @@ class Reader:
         return found
 
     def rest(self) -> bytes:
-        """Everything that is left."""
+        """Takes all bytes that are left."""
         return self.take(self.end - self.at)
 
     @property

@@ -1,4 +1,4 @@
-"""From the first byte to a session: the link to the client, CONNECT, and AUTH.
+"""The way from the first byte to a session: the link to the client, CONNECT, and AUTH.
 
 Imported by: mqtt, mqtt.session.
 Imports: mqtt.codec, mqtt.messages, gateway.domain, gateway.port, store.api.

@@ -90,7 +90,7 @@ class ConnectionContext:
         return True
 
     def forget(self) -> None:
-        """Nobody wants to know any more what is answered."""
+        """Forgets who waits for answers."""
         self._answers.clear()
 
     def send_or(self, packet: Packet, shorter: Packet) -> None:

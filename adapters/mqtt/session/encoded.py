@@ -26,7 +26,7 @@ class WithoutTopic(NamedTuple):
 
     @classmethod
     def of(cls, piece: Piece) -> "WithoutTopic":
-        """Of the same packet with its topic."""
+        """Makes one of the same packet with its topic."""
         qos, head, tail = piece
         at = 2
         while head[at - 1] & 0x80:
@@ -106,7 +106,7 @@ class Encoded:
         return piece
 
     def address(self, index: int) -> str:
-        """Of one message."""
+        """Returns the address of a message."""
         return self._messages[index].address
 
     def without_topic(self, index: int) -> WithoutTopic:
@@ -159,7 +159,7 @@ class Encoded:
         self.largest = max(largest, self.largest)
 
     def join(self) -> bytes:
-        """At QoS 0: the packets of the whole batch."""
+        """Returns the packets of the whole batch at QoS 0."""
         if self.whole is None:
             self.make_all()
             self.whole = b"".join([piece[1] for piece in self.pieces if piece is not None])
@@ -167,7 +167,7 @@ class Encoded:
 
 
 class _NoPieces:
-    """None is kept."""
+    """An empty table of pieces, which keeps none."""
 
     __slots__ = ()
 

@@ -99,13 +99,13 @@ class Intake:
         self.held_up = False  # a QoS 2 message waits until it may be stored, and all behind it
 
     def begin(self) -> None:
-        """It is known whose messages these are."""
+        """Begins to take messages, once their client is known."""
         self._client_id = own_client_id(self.context.client_id, self.context.device)
         plain = NO_TEMPLATE if self._client_id is None else Template.of(NO_PROPERTIES, self._client_id)
         self._templates, self.native = Templates(plain), plain.native
 
     def forget(self) -> None:
-        """Nothing is read any more: let go of whoever would be told."""
+        """Forgets the handler of other packets, as no more input is read."""
         self._control = _nobody
 
     # ---- a read

@@ -134,7 +134,7 @@ class Keeper:
         self.save_now(self._expiry_s)
 
     def forget(self) -> None:
-        """Nothing is saved any more: let go of those who would be asked."""
+        """Forgets the sources of the state, as nothing is saved any more."""
         self._state = self._exchanges = bytes
         self._saved_now, self._refused = _nothing, _nothing
 

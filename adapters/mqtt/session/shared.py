@@ -247,7 +247,7 @@ class SharedFeed:
             member.consumer = None
 
     def _lost(self, member: _Member, now_ms: int, after_ms: int = REJOIN_INTERVAL_MS) -> None:
-        """Nothing is lent to a member any more: it joins again in a while."""
+        """Ends a member's consumer, and has it join again later."""
         if member.consumer is not None:
             self._by_consumer.pop(member.consumer, None)
             self._context.effects.append(Cancel(consumer=member.consumer))

@@ -40,7 +40,7 @@ class Plan(NamedTuple):
 
 
 class Subscriptions:
-    """By filter and by id; a filter is subscribed to once, the newest options count (MQTT-3.8.4-3)."""
+    """Subscriptions by filter and by id; of several to one filter, the newest options count (MQTT-3.8.4-3)."""
 
     __slots__ = ("_by_id", "_by_pattern", "_bytes", "_next", "_options", "_own", "_plans", "_ticket")
 
@@ -117,7 +117,7 @@ class Subscriptions:
         return self._ticket
 
     def begun(self, subs: Iterable[SubscriptionId], since: tuple[PositionTuple, ...]) -> None:
-        """It is known where subscriptions began, of which some may have ended meanwhile."""
+        """Notes where subscriptions began; some of them may have ended meanwhile."""
         for sub in subs:
             if sub in self._by_id:
                 self._keep(self._by_id[sub]._replace(since=since))

@@ -53,13 +53,13 @@ class SysFeed:
         self._lost_held: dict[int, tuple[LogOffset, LogOffset]] = {}  # by log: what is told when output was taken
 
     def add(self, subscription: Subscription) -> None:
-        """A subscription wants values."""
+        """Begins to send values to a subscription."""
         self._trie.add(subscription.pattern, subscription.sub)
         if self._context.options.sys_interval_s and self._due_ms is None:
             self._due_ms = 0
 
     def remove(self, subscription: Subscription) -> None:
-        """It has ended."""
+        """Stops sending values to a subscription."""
         self._trie.discard(subscription.pattern, subscription.sub)
         if not len(self._trie):
             self._due_ms = self._last_values = None

@@ -38,7 +38,7 @@ class AllowedPages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Refused(Exception):
-    """There will be no WebSocket: `status` and `detail` say why."""
+    """Raised when the upgrade to a WebSocket is refused: `status` and `detail` give the reason."""
 
     def __init__(self, status: int, detail: str, *headers: tuple[str, str]) -> None:
         super().__init__(detail)
@@ -113,7 +113,7 @@ class Upgrade:
     # ---- called by the parser
 
     def on_url(self, part: bytes) -> None:
-        """Some of the request target."""
+        """Takes a part of the request target."""
         self._target += part
 
     def on_header(self, name: bytes, value: bytes | None) -> None:

@@ -28,7 +28,7 @@ class Outgoing(msgspec.Struct, eq=False, kw_only=True):
 
 
 class Window:
-    """At most `count_max` messages and about `bytes_max` bytes that are not settled."""
+    """A window of at most `count_max` messages and about `bytes_max` bytes that are not settled."""
 
     def __init__(self, *, count_max: int, bytes_max: int) -> None:
         self._count_max = count_max

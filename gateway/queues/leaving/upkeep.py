@@ -35,7 +35,7 @@ class Upkeep:
         self._wake = asyncio.Event()
 
     def changed(self, number: int) -> None:
-        """Something has come to a queue, or has left it: look soon."""
+        """Schedules a look at a queue whose messages have changed."""
         now_ms = self._now_ms()
         self._schedule(number, max(now_ms, self._looked.get(number, 0) + AGAIN_MS))
 

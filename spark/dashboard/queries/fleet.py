@@ -24,7 +24,7 @@ WHERE (? = '' OR contains(lower(device), ?) OR contains(lower(address), ?)) GROU
 
 
 class DevicePage(NamedTuple):
-    """Some devices, and how many there are in all that the search finds."""
+    """A page of devices, and the number of all that the search finds."""
 
     rows: list[dict[str, Any]]
     total: int

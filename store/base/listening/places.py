@@ -18,7 +18,7 @@ class ConnectionSlots:
     """Connections of one kind, each a task; whichever has to make way is cancelled."""
 
     def __init__(self) -> None:
-        """None are taken."""
+        """Begins without connections."""
         self._held: dict[bytes, dict[asyncio.Task[None], None]] = {}  # by origin, oldest first; none is empty
         self._origins: dict[asyncio.Task[None], bytes] = {}
 

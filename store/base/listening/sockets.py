@@ -57,7 +57,7 @@ def _tcp_listeners(host: str, port: int) -> list[socket.socket]:
 
 
 def keep_alive(accepted: socket.socket) -> None:
-    """Has the kernel notice a client whose machine is gone."""
+    """Turns on the kernel's keep-alive, which notices a client whose machine is gone."""
     if accepted.family == socket.AF_UNIX:
         return
     with suppress(OSError):  # it has ended already, which will be noticed

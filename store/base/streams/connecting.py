@@ -77,7 +77,7 @@ class Silence:
         self._heard = False  # since the last look
 
     def heard(self) -> None:
-        """Something has come."""
+        """Notes that the peer has sent something."""
         self._heard = True
 
     async def lasts(self) -> None:

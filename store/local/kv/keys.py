@@ -254,7 +254,7 @@ class LocalKeys:
         return removed
 
     def _due(self, now_ms: int) -> list[tuple[str, str, int]]:
-        """Some keys whose time is over: (namespace, key, revision)."""
+        """Returns some expired keys: (namespace, key, revision)."""
         recent = self._recent.all_slots()
         over = ((at, held.revision) for at, held in recent.items() if 0 < held.expires_at_ms <= now_ms)
         with self._views.reading() as txn:
