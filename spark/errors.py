@@ -31,7 +31,7 @@ class DataLoss(SparkError):
 
 
 class DiskFull(SparkError):
-    """Raised when the tables have no space on their disk."""
+    """The disk of the tables is full."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -45,11 +45,11 @@ class DiskFull(SparkError):
 
 
 class MissingJdk(SparkError):
-    """Raised without a Java that Spark can run on; the text is one line and says what to install."""
+    """The Java that Spark needs is missing; the text is one line and says what to install."""
 
 
 class OutputBusy(SparkError):
-    """Raised when another job is writing to the output directory."""
+    """The output directory is in use by another job."""
 
 
 class OutputMismatch(SparkError):

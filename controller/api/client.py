@@ -25,7 +25,7 @@ class ControllerDamaged(ControllerError):
 
 
 class ControllerClosed(ControllerError):
-    """Raised when this client, or this node, is shut down."""
+    """The client, or this node, is shut down."""
 
 
 class MetadataForgotten(ControllerError):
@@ -33,19 +33,19 @@ class MetadataForgotten(ControllerError):
 
 
 class ControllerUnreachable(ControllerError):
-    """Raised when no controller has answered in time. The command may have been done; it can be repeated."""
+    """The controllers have not answered in time. The command may have been done; it can be repeated."""
 
 
 class ControllerOverloaded(ControllerError):
-    """Raised when too much is in flight; nothing was done."""
+    """Too much is in flight; nothing was done."""
 
 
 class UnknownTopic(ControllerError):
-    """Raised for a topic that does not exist."""
+    """The topic does not exist."""
 
 
 class TopicExists(ControllerError):
-    """Raised when a topic of that name exists with another configuration."""
+    """The topic exists with another configuration."""
 
 
 class TopicLimit(ControllerError):
@@ -53,7 +53,7 @@ class TopicLimit(ControllerError):
 
 
 class UnknownQueue(ControllerError):
-    """Raised for a queue number that no topic has."""
+    """The queue belongs to no topic."""
 
 
 class QueueClosed(ControllerError):
@@ -61,11 +61,11 @@ class QueueClosed(ControllerError):
 
 
 class UnknownGroup(ControllerError):
-    """Raised for a store group that does not exist."""
+    """The store group does not exist."""
 
 
 class GroupExists(ControllerError):
-    """Raised when a store group of that number exists, or existed."""
+    """The store group exists, or existed."""
 
 
 class GroupNotEmpty(ControllerError):
@@ -101,7 +101,7 @@ class NotElectable(ControllerError):
 
 
 class WrongCluster(ControllerError):
-    """Raised when the client belongs to another cluster than the controller."""
+    """The client belongs to another cluster than the controller."""
 
 
 class WrongLog(ControllerError):

@@ -31,7 +31,7 @@ _RETRIABLE = frozenset({Cause.QUOTA, Cause.RATE, Cause.OVERLOAD, Cause.UNAVAILAB
 
 
 class Refusal(HeadgateError):
-    """Raised when a request is refused. `retry_after_ms` is a hint, 0 when there is none.
+    """The request was refused. `retry_after_ms` is a hint, 0 when there is none.
 
     A share or count that is used up (`Cause.QUOTA`) comes back when something is given up: without a hint, no protocol
     says when to try again.

@@ -19,7 +19,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a CR at the end may be half of o
 
 
 class Unreachable(HeadgateError):
-    """Raised when no server answers."""
+    """The server does not answer."""
 
 
 class RemoteRefused(HeadgateError):

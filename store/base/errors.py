@@ -115,7 +115,7 @@ class RevisionCompacted(StoreError):
 
 
 class TooManyHolds(StoreError):
-    """Raised when the limit of held states of the key-value store is reached; one will be free soon."""
+    """The limit of held states of the key-value store is reached; one will be free soon."""
 
     retriable = True
 
@@ -195,7 +195,7 @@ class ViewsDamaged(StoreError):
 
 
 class ReplicaIncomplete(StoreError):
-    """Raised while a replica that began with a snapshot of the views lacks the log up to it.
+    """The replica began with a snapshot of the views, and its log does not reach up to it yet.
 
     It can be read, and be a master, when it does.
     """
@@ -234,4 +234,4 @@ class ForeignCluster(StoreError):
 
 
 class DataDirLocked(StoreError):
-    """Raised when another process has the data directory open."""
+    """The data directory is open in another process."""

@@ -41,7 +41,7 @@ OnBytes: TypeAlias = Callable[[LogOffset], None]  # how far a reader of the log 
 
 
 class NoDataDir(StoreError):
-    """Raised for a directory without a store."""
+    """The directory holds no store."""
 
 
 class Verified(NamedTuple):

@@ -86,8 +86,8 @@ def test_the_reason_of_a_process_is_what_it_says_itself(tmp_path):
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (UnknownQueue("24"), "headgate: No topic has a queue of that number: 24"),
-        (ControllerUnreachable(""), "headgate: No controller has answered in time. A command may have happened"),
+        (UnknownQueue("24"), "headgate: The queue belongs to no topic: 24"),
+        (ControllerUnreachable(""), "headgate: The controllers have not answered in time. The command may have been done"),
         (UnknownQueue("no topic has a queue 24"), "headgate: no topic has a queue 24"),
     ],
 )
