@@ -204,4 +204,4 @@ class SharedTransfers(BlockTransfers):
     """Transfers of several endpoints, none of which has to be woken for them: who shares them calls `expire`."""
 
     def deadline_ms(self) -> None:
-        """None: what has been silent for too long is forgotten with the next input."""
+        """Returns None: silent transfers are forgotten with the next input."""

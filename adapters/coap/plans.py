@@ -26,7 +26,7 @@ class Plans:
         self.known: dict[bytes, Plan] = {}
 
     def belong(self, device: str) -> None:
-        """Has what is read from now on be of a device; "": of whichever the address says."""
+        """Sets the device of requests that are read from now on; "": the one that the address names."""
         if device != self._device:
             self._device = device
             self.known.clear()

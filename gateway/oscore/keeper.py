@@ -84,7 +84,7 @@ class ContextKeeper:
         )
 
     def stop(self) -> None:
-        """Has nobody wait any more, as the gateway stops."""
+        """Ends all waiting, as the gateway stops."""
         self._stopping = True
         for told in self._told.values():
             if not told.done():
@@ -102,7 +102,7 @@ class ContextKeeper:
         return self._lost.pop(socket)
 
     def _lose(self, name: str) -> None:
-        """Has the socket that uses a context hear that it must not any more."""
+        """Tells the socket that uses a context that it must not any more."""
         socket = self._users.pop(name, None)
         if socket is None or socket.gone:
             return

@@ -178,7 +178,7 @@ class Close(_Value, frozen=True, kw_only=True):
 
 
 class HandOver(_Value, frozen=True, kw_only=True):
-    """Have the adapter of another listener go on with the connection, from `data` on, as if it had come by that one.
+    """Hands the connection over to the adapter of another listener, which reads from `data` on.
 
     Nothing of this adapter's is under way, and nothing follows: it is told nothing more.
     """

@@ -306,7 +306,7 @@ class Endpoint:
         self.close(effect.reason)
 
     def hand_over(self, effect: HandOver) -> None:
-        """Has another adapter go on. Only streams are handed over."""
+        """Hands the connection over to another adapter. Only streams are handed over."""
         raise NotImplementedError(effect.listener)
 
     # ---- to the adapter

@@ -247,7 +247,7 @@ class OscoreSocket:
     def _ask_for_echo(
         self, held: HeldContext, association: Association, packet: Packet, bound: RequestId, now_ms: int
     ) -> None:
-        """Has a client prove that its request is new, after the replay window was lost (RFC 8613, B.1.2)."""
+        """Asks a client to prove that its request is new, after the replay window was lost (RFC 8613, B.1.2)."""
         plaintext = bytes((UNAUTHORIZED,)) + encode_options([(ECHO, held.echo)])
         kind = ACK if packet.type == CON else packet.type
         mid = packet.mid if packet.type == CON else packet.mid ^ self._endpoints.plain.core.mid_mask

@@ -87,7 +87,10 @@ def test_the_reason_of_a_process_is_what_it_says_itself(tmp_path):
     ("error", "line"),
     [
         (UnknownQueue("24"), "headgate: The queue belongs to no topic: 24"),
-        (ControllerUnreachable(""), "headgate: The controllers have not answered in time. The command may have been done"),
+        (
+            ControllerUnreachable(""),
+            "headgate: The controllers have not answered in time. The command may",
+        ),
         (UnknownQueue("no topic has a queue 24"), "headgate: no topic has a queue 24"),
     ],
 )
