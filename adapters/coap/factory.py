@@ -1,9 +1,10 @@
 """The factory that the entry point `coap` names."""
 
 from adapters.coap.endpoint import CoapEndpoint
+from adapters.coap.secured.socket import SecuredSocket
 from adapters.coap.settings import CoapOptions
 from adapters.coap.stream import CoapConnection, StreamsContext
-from gateway.port.adapter import Adapter, ConnectionInfo, DatagramAdapter, Listener, Random
+from gateway.port.adapter import Adapter, ConnectionInfo, DatagramAdapter, Listener, Random, SecuredDatagramAdapter
 
 
 class CoapFactory:
@@ -20,6 +21,9 @@ class CoapFactory:
             tls_port=5684,
             alpn=("coap",),
             summary="CoAP over TCP (RFC 8323), the same",
+        ),
+        Listener(
+            name="coaps", port=5684, transport="udp", dtls=True, enabled=False, summary="CoAP over DTLS 1.2, the same"
         ),
     )
     options = CoapOptions
@@ -40,6 +44,10 @@ class CoapFactory:
 
             return OscoreSocket(options, random=random)
         return CoapEndpoint(options, random=random)
+
+    def bind_secured(self, options: CoapOptions, *, random: Random) -> SecuredDatagramAdapter:
+        """The state machine of a new socket with DTLS."""
+        return SecuredSocket(options, random=random)
 
 
 FACTORY = CoapFactory()

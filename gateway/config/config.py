@@ -147,9 +147,12 @@ class ListenerConfig(_Section, frozen=True, kw_only=True):
     transport: str = "tcp"  # "tcp" or "udp"
     alpn: tuple[str, ...] = ()
     summary: str = ""
+    dtls: bool = False
 
 
-DECLARED = frozenset({"name", "adapter", "transport", "alpn", "summary"})  # fields of a listener that nobody configures
+DECLARED = frozenset(
+    {"name", "adapter", "transport", "alpn", "summary", "dtls"}
+)  # fields of a listener that nobody configures
 
 
 class TopicsConfig(_Section, frozen=True, kw_only=True):
@@ -352,6 +355,7 @@ def _place(given: ListenerConfig, adapter: str, listener: Listener, keys: Any, o
     tls_port = given.tls_port if "tls_port" in keys else listener.tls_port
     return msgspec.structs.replace(
         given,
+        enabled=given.enabled if "enabled" in keys else listener.enabled,
         port=_moved(port, offset),
         tls_port=None if tls_port is None else _moved(tls_port, offset),
         name=listener.name,
@@ -359,6 +363,7 @@ def _place(given: ListenerConfig, adapter: str, listener: Listener, keys: Any, o
         transport=listener.transport,
         alpn=tuple(listener.alpn),
         summary=listener.summary,
+        dtls=listener.dtls,
     )
 
 

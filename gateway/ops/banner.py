@@ -23,7 +23,7 @@ def announce(listening: Sequence[Listening], *, data_dir: str, console: Console 
         table.add_column(heading)
     for one in listening:
         host = f"[{one.host}]" if ":" in one.host else one.host
-        kind = f"{one.transport} + TLS" if one.secure else one.transport
+        kind = f"{one.transport} + {'DTLS' if one.transport == 'udp' else 'TLS'}" if one.secure else one.transport
         table.add_row(one.name, f"{host}:{one.port}".replace("[", r"\["), kind, one.summary)
     console.print(table)
     console.print(f"data in {data_dir}; stop with Ctrl-C", style="dim", highlight=False)

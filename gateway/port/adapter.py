@@ -500,6 +500,16 @@ class DatagramAdapter(Protocol):
         """Returns the datagrams to send now."""
 
 
+class SecuredDatagramAdapter(DatagramAdapter, Protocol):
+    """One whose peers have sessions below it (DTLS). Datagrams are of peers that have joined."""
+
+    def joined(self, peer: Peer, who: Principal | None) -> None:
+        """A peer has a session, as a principal; None: it has proven nothing."""
+
+    def left(self, peer: Peer) -> None:
+        """A peer has no session any more; what it observed is over."""
+
+
 class Listener(_Value, frozen=True, kw_only=True):
     """One port an adapter listens on by default, before the operator's port offset."""
 
@@ -509,6 +519,8 @@ class Listener(_Value, frozen=True, kw_only=True):
     tls_port: int | None = None  # its twin under TLS
     alpn: Sequence[str] = ()
     summary: str = ""  # for the table that `headgate serve` prints
+    dtls: bool = False  # of "udp": the factory is a `SecuredDatagramFactory`
+    enabled: bool = True  # unless the operator says otherwise
 
 
 class AdapterFactory(Protocol):
@@ -522,6 +534,14 @@ class AdapterFactory(Protocol):
 
     def bind(self, options: Any, *, random: "Random") -> DatagramAdapter:
         """Returns the state machine of a new datagram socket."""
+
+
+@runtime_checkable
+class SecuredDatagramFactory(Protocol):
+    """A factory whose protocol goes over DTLS."""
+
+    def bind_secured(self, options: Any, *, random: "Random") -> SecuredDatagramAdapter:
+        """Returns the state machine of a new socket with DTLS."""
 
 
 class Random(Protocol):

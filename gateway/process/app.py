@@ -27,6 +27,7 @@ from gateway.publishing import topic_settings
 from gateway.runtime.amqp_operations import AmqpOperations
 from gateway.runtime.connection import Connection
 from gateway.runtime.datagram import DatagramEndpoint
+from gateway.runtime.dtls import dtls_adapter
 from gateway.runtime.endpoint import ListenerContext
 from gateway.runtime.hub import ProcessHub
 from gateway.runtime.reloading import follow, reread, watch_users
@@ -160,12 +161,25 @@ class Gateway:
 
     async def _listen(self, listener: ListenerConfig, context: ListenerContext) -> None:
         if listener.transport == "udp":
+            secured = dtls_adapter(self.hub, context, self.config.auth, self.config.tls) if listener.dtls else None
             with listening_on(f"listeners.{listener.name}", listener.host, listener.port):
                 endpoint = await DatagramEndpoint.open(
-                    self.hub, context, listener.host, listener.port, shared=self._worker is not None
+                    self.hub,
+                    context,
+                    listener.host,
+                    listener.port,
+                    shared=self._worker is not None,
+                    adapter=secured,
                 )
             self._sockets.append(endpoint)
-            self._listens(listener.name, listener.host, endpoint.address[1], transport="udp", summary=listener.summary)
+            self._listens(
+                listener.name,
+                listener.host,
+                endpoint.address[1],
+                transport="udp",
+                secure=listener.dtls,
+                summary=listener.summary,
+            )
             return
         if listener.plain:
             await self._serve(listener, context, listener.port, None)

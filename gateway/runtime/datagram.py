@@ -27,8 +27,9 @@ class DatagramEndpoint(Endpoint):
 
     adapter: DatagramAdapter
 
-    def __init__(self, hub: Hub, listener: ListenerContext, sock: socket.socket, *, loopback: bool) -> None:
-        adapter = listener.factory.bind(listener.options, random=hub.random)
+    def __init__(
+        self, hub: Hub, listener: ListenerContext, sock: socket.socket, adapter: DatagramAdapter, *, loopback: bool
+    ) -> None:
         super().__init__(hub, listener.protocol, adapter, loopback=loopback)
         self._loop = asyncio.get_running_loop()
         self._socket = sock
@@ -39,9 +40,20 @@ class DatagramEndpoint(Endpoint):
 
     @classmethod
     async def open(
-        cls, hub: Hub, listener: ListenerContext, host: str, port: int, *, shared: bool = False
+        cls,
+        hub: Hub,
+        listener: ListenerContext,
+        host: str,
+        port: int,
+        *,
+        shared: bool = False,
+        adapter: DatagramAdapter | None = None,
     ) -> "DatagramEndpoint":
-        """Binds a socket; on a `shared` port the kernel gives each peer to one of several. Raises OSError."""
+        """Binds a socket; on a `shared` port the kernel gives each peer to one of several. Raises OSError.
+
+        Without an `adapter` it is the one of the listener's factory.
+        """
+        adapter = adapter or listener.factory.bind(listener.options, random=hub.random)
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
         family, kind, proto, _, address = found[0]
@@ -55,7 +67,7 @@ class DatagramEndpoint(Endpoint):
         except OSError:
             sock.close()
             raise
-        return cls(hub, listener, sock, loopback=is_loopback(host))
+        return cls(hub, listener, sock, adapter, loopback=is_loopback(host))
 
     @property
     def address(self) -> Peer:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -96,6 +97,7 @@ from gateway.publishing.retained import retained_page
 from gateway.push.registry import PushRegistry
 from gateway.queues.queues import NamedQueues
 from gateway.runtime import access_requests as rights
+from gateway.runtime.dtls import vouched_principal
 from gateway.runtime.endpoint import Endpoint, Hub
 from gateway.security.auth import same_principal
 from store.api.message import Message
@@ -192,14 +194,7 @@ async def _authenticate(asked: RequestContext, request: Authenticate) -> Princip
 async def _open_context(asked: RequestContext, request: OpenContext) -> OpenedContext:
     hub, endpoint = asked.hub, asked.endpoint
 
-    def principal_of(name: str) -> Principal:
-        principal = hub.authenticator.vouched(name)
-        return msgspec.structs.replace(
-            principal,
-            secret=hub.timer_secrets.of(name),
-            permissions=hub.access.permissions(principal, protocol=endpoint.protocol),
-        )
-
+    principal_of = partial(vouched_principal, hub, protocol=endpoint.protocol)
     return await hub.contexts.open(endpoint, request, principal_of)
 
 

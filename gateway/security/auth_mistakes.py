@@ -13,7 +13,9 @@ from store.base.process_errors import ConfigError
 def auth_mistakes(auth: AuthConfig, tls: TlsConfig) -> Iterator[tuple[str, str]]:
     """Yields the mistakes that no single key of the two sections shows: the key, and what to write."""
     yield from _tls_mistakes(tls)
-    otherwise = auth.jwt.enabled or tls.client_certificates != "off"  # users may prove otherwise who they are
+    # Users may prove otherwise who they are.
+    otherwise = auth.jwt.enabled or tls.client_certificates != "off"
+    otherwise = otherwise or auth.oscore_file is not None or auth.psk_file is not None
     for name, user in auth.users.items():
         try:
             check_user_name(name)

@@ -100,5 +100,8 @@ class AuthConfig(msgspec.Struct, frozen=True, kw_only=True):
     oscore_file: Annotated[
         Path | None, Meta(description="JSON: OSCORE's security contexts of CoAP clients; read again when it changes")
     ] = None
+    psk_file: Annotated[
+        Path | None, Meta(description="JSON: pre-shared keys of DTLS clients; read again when it changes")
+    ] = None
     users: Mapping[str, UserConfig] = msgspec.field(default_factory=dict)
     jwt: JwtConfig = JwtConfig()

@@ -18,7 +18,7 @@ PORTS = {
     "rpc": 8081,
     "admin": 8088,
 }
-TLS_PORTS = {"mqtts": 8883, "mqtt-wss": 8084, "amqps": 5671, "https": 8443}
+TLS_PORTS = {"coaps": 5684, "mqtts": 8883, "mqtt-wss": 8084, "amqps": 5671, "https": 8443}
 OFFSETS = range(10_000, 22_500)  # added to ports below 10,000
 TRIES = 100
 

@@ -556,6 +556,7 @@ def test_the_factory() -> None:
     assert [(one.name, one.port, one.transport, one.tls_port) for one in FACTORY.listeners] == [
         ("coap", 5683, "udp", None),
         ("coap-tcp", 5683, "tcp", 5684),
+        ("coaps", 5684, "udp", None),
     ]
     assert FACTORY.options is CoapOptions
     endpoint = FACTORY.bind(CoapOptions(), random=Random(1))

@@ -1,0 +1,284 @@
+"""All DTLS sessions of one UDP socket, without the socket: records in, plaintext and records out.
+
+A peer takes no memory until it has answered a cookie (RFC 6347, 4.2.1). Handshakes under way, and sessions, are
+limited; the session that was silent longest gives way to a new one, and a silent one is forgotten after a time.
+"""
+
+import contextlib
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from OpenSSL import SSL
+
+from gateway.dtls.context import DATAGRAM_BYTES, DtlsContext, described
+from gateway.dtls.psk_file import PreSharedKey
+from gateway.port.adapter import Peer
+
+RECORD_BYTES: Final = 13  # of a record's header
+HANDSHAKE, CLIENT_HELLO = 22, 1
+SESSIONS_COUNT_MAX: Final = 16_384  # established, of one socket: some 30 KB each
+HANDSHAKES_COUNT_MAX: Final = 512  # under way
+HANDSHAKE_MS: Final = 30_000  # that a handshake may take
+IDLE_MS: Final = 3_600_000  # that a session may be silent
+CHECK_MS: Final = 10_000  # how long the key of a session counts as provisioned
+READ_BYTES: Final = 65_536
+
+
+class Identified(NamedTuple):
+    """A peer whose handshake is done: the user of its key, or the names in its certificate, or neither."""
+
+    user: str | None
+    certificate: Any
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    connection: SSL.Connection
+    peer: Peer
+    began_ms: int
+    heard_ms: int
+    established: bool = False
+    key: tuple[bytes, PreSharedKey] | None = None  # and its identity
+    checked_ms: int = 0  # when the key was looked for last
+
+
+class DtlsSessions:
+    """Sessions by peer. `joined` and `left` are told of those that begin and end; `output` has records to send."""
+
+    def __init__(
+        self,
+        new_context: Callable[[], DtlsContext],
+        *,
+        joined: Callable[[Peer, Identified], bool],
+        left: Callable[[Peer], None],
+        find_key: Callable[[bytes], PreSharedKey | None] | None = None,
+    ) -> None:
+        """`joined` returns whether the peer is let in. `new_context` may bring another one when files change."""
+        self._new_context = new_context
+        self._context = new_context()
+        self._joined = joined
+        self._left = left
+        self._find_key = find_key
+        self._spare = self._context.connection()  # listens to peers that have no session
+        self._established: dict[Peer, _Session] = {}  # the one that was silent longest first
+        self._handshakes: dict[Peer, _Session] = {}  # the oldest first
+        self._due: list[tuple[int, int, _Session]] = []  # a heap of handshakes, by when to look at them
+        self._count = 0
+        self.output: list[tuple[bytes, Peer]] = []
+
+    def __len__(self) -> int:
+        return len(self._established)
+
+    @property
+    def handshakes(self) -> int:
+        """Returns how many handshakes are under way."""
+        return len(self._handshakes)
+
+    # ---- input
+
+    def receive(self, data: bytes, peer: Peer, now_ms: int) -> list[bytes]:
+        """Takes a datagram; returns the plaintexts in it."""
+        if len(data) < RECORD_BYTES:
+            return []
+        session = self._handshakes.get(peer)
+        if session is None:
+            session = self._established.get(peer)
+            if session is None or _is_client_hello(data):
+                self._listen(data, peer, now_ms)
+                return []
+        return self._read(session, data, now_ms)
+
+    def _listen(self, data: bytes, peer: Peer, now_ms: int) -> None:
+        """Takes a datagram of a peer without a session, or one that begins anew: a cookie is all it gets at first."""
+        if not _is_client_hello(data) or len(self._handshakes) >= HANDSHAKES_COUNT_MAX:
+            return
+        self._refresh()
+        self._context.peer = peer
+        connection = self._spare
+        try:
+            connection.bio_write(data)
+            connection.DTLSv1_listen()
+        except SSL.WantReadError:
+            self._collect(connection, peer)
+            return
+        except SSL.Error:
+            self._spare = self._context.connection()
+            return
+        self._spare = self._context.connection()
+        if peer in self._established:
+            self._forget(self._established[peer])
+        session = self._handshakes[peer] = _Session(connection, peer, now_ms, now_ms)
+        self._shake(session, now_ms)
+
+    def _refresh(self) -> None:
+        """Takes another context once there is one, for new sessions."""
+        context = self._new_context()
+        if context is not self._context:
+            self._context = context
+            self._spare = context.connection()
+
+    def _read(self, session: _Session, data: bytes, now_ms: int) -> list[bytes]:
+        """Takes a datagram of a session, and returns its plaintexts."""
+        connection = session.connection
+        session.heard_ms = now_ms
+        if not self._holds(session, now_ms):
+            self.close(session.peer)
+            return []
+        connection.bio_write(data)
+        if not session.established and not self._shake(session, now_ms):
+            return []
+        self._established[session.peer] = self._established.pop(session.peer)
+        found: list[bytes] = []
+        try:
+            while True:
+                found.append(connection.recv(READ_BYTES))
+        except SSL.WantReadError:
+            self._collect(connection, session.peer)
+        except SSL.ZeroReturnError:
+            self.close(session.peer)
+        except SSL.Error:  # an alert, or what OpenSSL does not go on after
+            self._collect(connection, session.peer)
+            self._forget(session)
+        return found
+
+    def _holds(self, session: _Session, now_ms: int) -> bool:
+        """Returns whether the key of a session is still the client's; it is looked for now and then."""
+        if session.key is None or not session.established or now_ms - session.checked_ms < CHECK_MS:
+            return True
+        session.checked_ms = now_ms
+        identity, key = session.key
+        return self._find_key is None or self._find_key(identity) == key
+
+    def _shake(self, session: _Session, now_ms: int) -> bool:
+        """Goes on with a handshake; returns whether it is done."""
+        context = self._context
+        context.peer, context.identified = session.peer, None
+        try:
+            session.connection.do_handshake()
+        except SSL.WantReadError:
+            session.key = context.identified or session.key
+            self._collect(session.connection, session.peer)
+            self._watch(session, now_ms)
+            return False
+        except SSL.Error:
+            self._collect(session.connection, session.peer)
+            self._forget(session)
+            return False
+        self._collect(session.connection, session.peer)
+        session.key = context.identified or session.key
+        return self._establish(session, now_ms)
+
+    def _establish(self, session: _Session, now_ms: int) -> bool:
+        """A handshake is done: its peer is let in, or not."""
+        del self._handshakes[session.peer]
+        if len(self._established) >= SESSIONS_COUNT_MAX:
+            self.close(next(iter(self._established)))
+        self._established[session.peer] = session
+        session.established, session.checked_ms = True, now_ms
+        user = None if session.key is None else session.key[1].user
+        certificate = session.connection.get_peer_certificate(as_cryptography=True)
+        known = None if certificate is None else described(certificate)
+        if not self._joined(session.peer, Identified(user, known)):
+            self.close(session.peer)
+            return False
+        return True
+
+    # ---- output
+
+    def send(self, data: bytes, peer: Peer) -> None:
+        """Sends a plaintext to a peer that has a session."""
+        session = self._established.get(peer)
+        if session is None:
+            return
+        try:
+            session.connection.send(data)
+        except SSL.Error:
+            self._forget(session)
+            return
+        self._collect(session.connection, peer)
+
+    def close(self, peer: Peer) -> None:
+        """Ends a session with an alert (RFC 5246, 7.2.1)."""
+        session = self._established.get(peer)
+        if session is None:
+            return
+        with contextlib.suppress(SSL.Error):  # it may have ended already
+            session.connection.shutdown()
+        self._collect(session.connection, peer)
+        self._forget(session)
+
+    def _collect(self, connection: SSL.Connection, peer: Peer) -> None:
+        """Takes the records that a session has made: as many in a datagram as fit."""
+        try:
+            data = connection.bio_read(READ_BYTES)
+        except SSL.WantReadError:
+            return
+        self.output += [(datagram, peer) for datagram in datagrams_of(data)]
+
+    # ---- time
+
+    def tick(self, now_ms: int) -> None:
+        """Sends again what a handshake waits for, and gives up what takes too long or is silent."""
+        while self._due and self._due[0][0] <= now_ms:
+            session = heapq.heappop(self._due)[2]
+            if self._handshakes.get(session.peer) is not session:
+                continue
+            if now_ms - session.began_ms >= HANDSHAKE_MS:
+                self._forget(session)
+                continue
+            try:
+                session.connection.DTLSv1_handle_timeout()
+            except SSL.Error:
+                self._forget(session)
+                continue
+            self._collect(session.connection, session.peer)
+            self._watch(session, now_ms)
+        while self._established:
+            session = next(iter(self._established.values()))
+            if now_ms - session.heard_ms < IDLE_MS:
+                break
+            self.close(session.peer)
+
+    def deadline_ms(self) -> int | None:
+        """Returns when `tick` is due."""
+        deadlines = [self._due[0][0]] if self._due else []
+        if self._established:
+            deadlines.append(next(iter(self._established.values())).heard_ms + IDLE_MS)
+        return min(deadlines, default=None)
+
+    def _watch(self, session: _Session, now_ms: int) -> None:
+        timeout_s = session.connection.DTLSv1_get_timeout()
+        due_ms = session.began_ms + HANDSHAKE_MS
+        if timeout_s is not None:
+            due_ms = min(due_ms, now_ms + max(1, int(timeout_s * 1_000)))
+        self._count += 1
+        heapq.heappush(self._due, (due_ms, self._count, session))
+
+    def _forget(self, session: _Session) -> None:
+        if self._handshakes.get(session.peer) is session:
+            del self._handshakes[session.peer]
+        if self._established.get(session.peer) is session:
+            del self._established[session.peer]
+            self._left(session.peer)
+
+
+def _is_client_hello(data: bytes) -> bool:
+    """Returns whether a datagram begins a handshake: a ClientHello that nothing protects (epoch 0)."""
+    if len(data) <= RECORD_BYTES or data[0] != HANDSHAKE or data[3:5] != b"\0\0":
+        return False
+    return data[RECORD_BYTES] == CLIENT_HELLO
+
+
+def datagrams_of(data: bytes) -> Iterator[bytes]:
+    """Returns records in datagrams, none cut, as many in each as fit."""
+    begin = at = 0
+    while at < len(data):
+        end = at + RECORD_BYTES + int.from_bytes(data[at + 11 : at + 13], "big")
+        if end - begin > DATAGRAM_BYTES and at > begin:
+            yield data[begin:at]
+            begin = at
+        at = end
+    if begin < len(data):
+        yield data[begin:]

@@ -1,0 +1,106 @@
+"""Peers with sessions below CoAP: each principal's requests are its own, and end with its session."""
+
+from random import Random
+from typing import Any
+
+from adapters.coap import FACTORY
+from adapters.coap.registry import GET, OBSERVE
+from adapters.coap.settings import CoapOptions
+from adapters.coap.wire import Packet
+from gateway.domain.principal import Principal
+from gateway.port.adapter import Authenticate, Call, Outcome, Publish, Subscribe
+from store.api.message import Message
+from tests.support.coap.coap_driver import OTHER, PEER, Driver, dotted, request
+
+LAST = Message(address="a/b", body=b"hello", id="1", content_type="text/plain")
+
+
+class SecuredDriver(Driver):
+    """A socket with DTLS, and its gateway, which lets strangers in."""
+
+    def __post_init__(self) -> None:
+        self.endpoint: Any = FACTORY.bind_secured(CoapOptions(**self.settings), random=Random(7))
+        self.who: list[tuple[str, str | None]] = []
+
+    def complete(self, effects: list[Any], outcome: Outcome | None = None) -> None:
+        for effect in effects:
+            who = getattr(effect, "who", None)
+            if isinstance(effect, Call) and isinstance(effect.request, Authenticate):
+                told = Outcome(value=Principal(name=""))
+                self.complete(list(self.endpoint.completed(effect.token, told, now_ms=self.now_ms)))
+                continue
+            if isinstance(effect, Publish | Call | Subscribe):
+                self.who.append((type(effect).__name__, None if who is None else who.name))
+            super().complete([effect], outcome)
+
+
+def test_each_principal_acts_for_itself() -> None:
+    driver = SecuredDriver(last=LAST)
+    driver.endpoint.joined(PEER, Principal(name="dev1"))
+    driver.endpoint.joined(OTHER, Principal(name="gateway", trusted_gateway=True))
+    datagrams = [request("t/x/y/z", mid=n) for n in range(2)]
+    effects = [*driver.endpoint.receive([(datagrams[0], PEER), (datagrams[1], OTHER)], now_ms=driver.now_ms)]
+    driver.complete(effects)
+    assert [peer for _, peer in driver.endpoint.take_output()] == [PEER, OTHER]
+    assert driver.who == [("Publish", "dev1"), ("Publish", "gateway")]
+    assert [message.device for message in driver.stored] == ["dev1", "z"]
+
+
+def test_a_stranger_is_let_in_as_one() -> None:
+    driver = SecuredDriver(last=LAST)
+    driver.endpoint.joined(PEER, None)
+    assert dotted(driver.get("t/a/b").code) == "2.05"
+    assert driver.who == [("Call", None)]
+
+
+def test_who_has_no_session_is_not_heard() -> None:
+    driver = SecuredDriver(last=LAST)
+    assert driver.exchange(request("t/a/b")) == []
+
+
+def test_an_observation_ends_with_its_session() -> None:
+    driver = SecuredDriver(last=LAST)
+    driver.endpoint.joined(PEER, Principal(name="dev1"))
+    driver.endpoint.joined(OTHER, Principal(name="dev2"))
+    for peer in (PEER, OTHER):
+        driver.exchange(request("t/a/b", GET, options=((OBSERVE, b""),)), peer=peer)
+    assert driver.subscribed() == ["a/b", "a/b"]
+    assert [name for kind, name in driver.who if kind == "Subscribe"] == ["dev1", "dev2"]
+    driver.endpoint.left(PEER)
+    driver.complete(list(driver.endpoint.tick(now_ms=driver.now_ms)))
+    assert driver.subscribed() == ["a/b"]
+    (sub,) = driver.subscriptions
+    message = Message(address="a/b", body=b"2", id="2", content_type="text/plain")
+    (packet,) = driver.deliver(message, sub=sub)
+    assert packet.payload == b"2"
+
+
+def test_an_answer_to_a_session_that_is_over_goes_to_nobody() -> None:
+    driver = SecuredDriver(last=LAST)
+    driver.endpoint.joined(PEER, Principal(name="dev1"))
+    effects = driver.receive(request("t/a/b"))
+    driver.endpoint.joined(PEER, Principal(name="dev2"))
+    driver.complete(effects)
+    assert driver.sent() == []
+
+
+def test_message_ids_of_another_session_are_other_ones() -> None:
+    """RFC 7252, 9.1.1: a message is a repetition within its own session alone."""
+    driver = SecuredDriver(last=LAST)
+    for name in ("dev1", "dev1"):
+        driver.endpoint.joined(PEER, Principal(name=name))
+        (answer,) = driver.exchange(request("t/a/b", mid=5))
+        assert dotted(answer.code) == "2.01"
+        assert driver.exchange(request("t/a/b", mid=5)) == [answer]
+    assert len(driver.stored) == 2
+
+
+def test_endpoints_that_hold_nothing_are_given_up() -> None:
+    driver = SecuredDriver({"exchange_lifetime_ms": 1_000}, last=LAST)
+    for n in range(1_000):
+        driver.endpoint.joined(PEER, Principal(name=f"dev{n}"))
+        (answer,) = driver.exchange(request("t/a/b", mid=n))
+        assert isinstance(answer, Packet)
+        driver.now_ms += 3_000
+        driver.tick(0)
+    assert len(driver.endpoint._endpoints) < 600

@@ -1,0 +1,315 @@
+"""DTLS sessions over a network of lists: cookies before state, limits, losses, and what is no DTLS."""
+
+import contextlib
+import json
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("OpenSSL", reason="pyOpenSSL, of the extra dtls, is not installed")
+
+from OpenSSL import SSL
+from OpenSSL._util import ffi, lib
+
+from gateway.dtls.adapter import DtlsAdapter
+from gateway.dtls.context import DATAGRAM_BYTES, DtlsContext
+from gateway.dtls.psk_file import LOOK_INTERVAL_MS, PreSharedKey, PreSharedKeys, read_keys
+from gateway.dtls.sessions import CHECK_MS, HANDSHAKE_MS, IDLE_MS, DtlsSessions, datagrams_of
+from gateway.security.auth_settings import TlsConfig
+from store.base.process_errors import ConfigError
+
+KEYS = {b"dev1": PreSharedKey(b"key-of-dev1", "dev1"), b"gw": PreSharedKey(b"key-of-gateway", "dev2")}
+
+
+class Client:
+    """A client of DTLS with a pre-shared key, without a socket."""
+
+    def __init__(self, identity=b"dev1", key=b"key-of-dev1"):
+        context = SSL.Context(SSL.DTLS_CLIENT_METHOD)
+
+        def find(_, hint, identity_out, identity_room, psk, room):
+            ffi.memmove(identity_out, identity + b"\0", len(identity) + 1)
+            ffi.memmove(psk, key, len(key))
+            return len(key)
+
+        kind = "unsigned int(SSL *, const char *, char *, unsigned int, unsigned char *, unsigned int)"
+        self._callback = ffi.callback(kind, find)
+        lib.SSL_CTX_set_psk_client_callback(context._context, self._callback)
+        context.set_cipher_list(b"PSK:@SECLEVEL=0")
+        context.set_options(SSL.OP_NO_QUERY_MTU)
+        self.connection = SSL.Connection(context, None)
+        self.connection.set_connect_state()
+        self.connection.set_ciphertext_mtu(DATAGRAM_BYTES)
+        self.done = False
+
+    def shake(self):
+        try:
+            self.connection.do_handshake()
+            self.done = True
+        except SSL.WantReadError:
+            pass
+        return self.out()
+
+    def out(self):
+        try:
+            return list(datagrams_of(self.connection.bio_read(65_536)))
+        except SSL.WantReadError:
+            return []
+
+    def send(self, data):
+        self.connection.send(data)
+        return self.out()
+
+    def read(self, datagrams):
+        found = []
+        for data in datagrams:
+            self.connection.bio_write(data)
+            with contextlib.suppress(SSL.WantReadError):
+                found.append(self.connection.recv(65_536))
+        return found
+
+
+class Server:
+    def __init__(self, keys=KEYS):
+        self.keys = dict(keys)
+        self.now_ms = 1_000_000
+        self.joined, self.left = [], []
+        context = DtlsContext(TlsConfig(), self.keys.get)
+        self.sessions = DtlsSessions(
+            lambda: context, joined=self._joined, left=self.left.append, find_key=self.keys.get
+        )
+
+    def _joined(self, peer, identified):
+        self.joined.append((peer, identified.user))
+        return True
+
+    def hear(self, datagrams, peer):
+        """The plaintexts in datagrams; `sent` has what is sent."""
+        found = []
+        for data in datagrams:
+            found += self.sessions.receive(data, peer, self.now_ms)
+        return found
+
+    def sent(self, peer=None):
+        output, self.sessions.output = self.sessions.output, []
+        return [data for data, to in output if peer in {None, to}]
+
+    def connect(self, client, peer, rounds=10):
+        datagrams = client.shake()
+        for _ in range(rounds):
+            self.hear(datagrams, peer)
+            for data in self.sent(peer):
+                client.connection.bio_write(data)
+            datagrams = client.shake()
+            if client.done and not datagrams:
+                break
+        return client.done
+
+
+def test_a_session_carries_plaintexts_both_ways():
+    server, client, peer = Server(), Client(), ("h", 1)
+    assert server.connect(client, peer)
+    assert server.joined == [(peer, "dev1")]
+    assert server.hear(client.send(b"one") + client.send(b"two"), peer) == [b"one", b"two"]
+    server.sessions.send(b"three", peer)
+    assert client.read(server.sent(peer)) == [b"three"]
+    client.connection.shutdown()
+    assert server.hear(client.out(), peer) == []
+    assert server.left == [peer]
+    assert len(server.sessions) == 0
+
+
+def test_a_peer_is_known_by_its_key():
+    server = Server()
+    assert server.connect(Client(b"gw", b"key-of-gateway"), ("h", 2))
+    assert server.joined == [(("h", 2), "dev2")]
+
+
+@pytest.mark.parametrize(("identity", "key"), [(b"dev1", b"another"), (b"nobody", b"key-of-dev1")])
+def test_a_wrong_key_joins_nobody(identity, key):
+    server = Server()
+    with contextlib.suppress(SSL.Error):  # the client is told, or not
+        assert not server.connect(Client(identity, key), ("h", 1))
+    server.now_ms += HANDSHAKE_MS
+    server.sessions.tick(server.now_ms)
+    assert server.joined == []
+    assert len(server.sessions) == server.sessions.handshakes == 0
+
+
+def test_nothing_is_kept_before_a_cookie_comes_back():
+    server = Server()
+    for n in range(100):
+        server.hear(Client().shake(), ("h", n))
+    assert server.sessions.handshakes == 0
+    answers = server.sent()
+    assert len(answers) == 100
+    assert max(map(len, answers)) < 80, "and it gets less than it has sent"
+
+
+def test_a_cookie_is_good_for_its_own_address_alone():
+    server, client = Server(), Client()
+    server.hear(client.shake(), ("h", 1))
+    for data in server.sent():
+        client.connection.bio_write(data)
+    server.hear(client.shake(), ("stolen", 1))
+    assert server.sessions.handshakes == 0
+
+
+def test_handshakes_under_way_are_limited_and_end(monkeypatch):
+    monkeypatch.setattr("gateway.dtls.sessions.HANDSHAKES_COUNT_MAX", 3)
+    server = Server()
+    clients = [Client() for _ in range(5)]
+    for n, client in enumerate(clients):  # each goes as far as its cookie
+        server.hear(client.shake(), ("h", n))
+        for data in server.sent():
+            client.connection.bio_write(data)
+        server.hear(client.shake(), ("h", n))
+        server.sent()
+    assert server.sessions.handshakes == 3
+    for _ in range(100):
+        deadline = server.sessions.deadline_ms()
+        if deadline is None:
+            break
+        server.now_ms = max(server.now_ms, deadline)
+        server.sessions.tick(server.now_ms)
+    assert server.now_ms <= 1_000_000 + HANDSHAKE_MS + 1
+    assert server.sessions.handshakes == 0
+    assert server.connect(Client(), ("h", 9))
+
+
+def test_the_session_that_was_silent_longest_gives_way(monkeypatch):
+    monkeypatch.setattr("gateway.dtls.sessions.SESSIONS_COUNT_MAX", 2)
+    server, clients = Server(), [Client() for _ in range(3)]
+    for n in range(2):
+        assert server.connect(clients[n], ("h", n))
+    server.hear(clients[0].send(b"x"), ("h", 0))
+    assert server.connect(clients[2], ("h", 2))
+    assert server.left == [("h", 1)]
+
+
+def test_a_silent_session_is_forgotten():
+    server, peer = Server(), ("h", 1)
+    server.connect(Client(), peer)
+    server.now_ms += IDLE_MS
+    server.sessions.tick(server.now_ms)
+    assert server.left == [peer]
+    assert server.sessions.deadline_ms() is None
+
+
+def test_a_client_that_begins_anew_takes_its_sessions_place():
+    """RFC 6347, 4.2.8: not before it has answered a cookie."""
+    server, peer = Server(), ("h", 1)
+    first, second = Client(), Client()
+    assert server.connect(first, peer)
+    server.hear(second.shake(), peer)
+    assert server.left == [], "somebody else may have sent that"
+    assert server.hear(first.send(b"x"), peer) == [b"x"]
+    for data in server.sent(peer):
+        second.connection.bio_write(data)
+    assert server.connect(second, peer)
+    assert server.left == [peer]
+    assert server.hear(second.send(b"y"), peer) == [b"y"]
+
+
+def test_a_session_whose_key_is_removed_ends():
+    server, client, peer = Server(), Client(), ("h", 1)
+    server.connect(client, peer)
+    server.keys[b"dev1"] = PreSharedKey(b"another key", "dev1")
+    assert server.hear(client.send(b"x"), peer) == [b"x"]
+    server.now_ms += CHECK_MS
+    assert server.hear(client.send(b"y"), peer) == []
+    assert server.left == [peer]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_handshake_outlives_losses(seed):
+    random, server, client, peer = Random(seed), Server(), Client(), ("h", 1)
+    datagrams = client.shake()
+    for _ in range(200):
+        server.hear([data for data in datagrams if random.random() < 0.7], peer)
+        for data in server.sent(peer):
+            if random.random() < 0.7:
+                client.connection.bio_write(data)
+        datagrams = client.shake()
+        if client.done and len(server.sessions):
+            break
+        if not datagrams:
+            server.now_ms += 1_100
+            server.sessions.tick(server.now_ms)
+            if client.connection.DTLSv1_get_timeout() is not None:
+                lib.DTLSv1_handle_timeout(client.connection._ssl)
+                datagrams = client.out()
+        if server.now_ms > 1_000_000 + HANDSHAKE_MS:
+            break
+    assert server.sessions.handshakes <= 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_bytes_are_passed_over(seed):
+    random, server, client, peer = Random(seed), Server(), Client(), ("h", 1)
+    assert server.connect(client, peer)
+    for n in range(600):
+        data = bytearray(client.send(b"data")[0] if n % 3 else random.randbytes(random.randrange(80)))
+        if data and n % 2:
+            data[random.randrange(len(data))] ^= 1 << random.randrange(8)
+        other = ("h", 2) if n % 5 == 0 else peer
+        for plain in server.hear([bytes(data)], other):
+            assert plain == b"data"
+    assert server.sessions.handshakes == 0
+    assert server.connect(Client(), ("h", 3))
+
+
+def test_records_are_never_cut():
+    records = [
+        bytes((22, 254, 253)) + bytes(8) + size.to_bytes(2, "big") + bytes(size) for size in (900, 900, 10, 1_300)
+    ]
+    assert [len(data) for data in datagrams_of(b"".join(records))] == [913, 936, 1_313]
+
+
+def test_an_adapter_sees_plaintexts():
+    inner = SimpleNamespace(
+        receive=lambda datagrams, now_ms: list(datagrams),
+        take_output=lambda: [(b"answer", ("h", 1))],
+        deadline_ms=lambda: 5,
+        tick=lambda now_ms: [],
+    )
+    server, client = Server(), Client()
+    server.connect(client, ("h", 1))
+    adapter = DtlsAdapter(inner, server.sessions)
+    assert adapter.receive([(client.send(b"x")[0], ("h", 1))], now_ms=0) == [(b"x", ("h", 1))]
+    assert adapter.receive([(b"noise", ("h", 2))], now_ms=0) == ()
+    assert client.read([data for data, _ in adapter.take_output()]) == [b"answer"]
+    assert adapter.deadline_ms() == 5
+
+
+# ---- the file
+
+
+def test_keys_are_read_again_when_the_file_changes(tmp_path):
+    path, clock = tmp_path / "psk.json", [0]
+    keys = PreSharedKeys(path, now_ms=lambda: clock[0])
+    assert keys.find(b"dev1") is None
+    path.write_text(json.dumps({"keys": [{"identity": "dev1", "key": "00" * 16}]}))
+    clock[0] += LOOK_INTERVAL_MS
+    assert keys.find(b"dev1") == PreSharedKey(bytes(16), "dev1")
+    path.write_text("{")
+    clock[0] += LOOK_INTERVAL_MS
+    assert keys.find(b"dev1") is not None, "a file with a mistake changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ({"identity": "a" * 129, "key": "00" * 16}, "identity"),
+        ({"identity": "a", "key": "00" * 7}, "key: must have 8 to 256 bytes"),
+        ({"identity": "a", "key": "xy"}, "key"),
+        ({"identity": "a", "key": "00" * 16, "user": "a\0"}, "user"),
+        ({"identity": "a\0b", "key": "00" * 16}, "identity"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(tmp_path, key, said):
+    path = tmp_path / "psk.json"
+    path.write_text(json.dumps({"keys": [key]}))
+    with pytest.raises(ConfigError, match=said):
+        read_keys(path)
