@@ -277,8 +277,8 @@ def test_help_lists_the_commands():
         assert re.search(rf"\b{command}\b", text)
 
 
-def test_the_readmes_ports_are_the_adapters():
-    text = (ROOT / "README.md").read_text("utf-8")
+def test_the_documented_ports_are_the_adapters():
+    text = (ROOT / "docs" / "operations.md").read_text("utf-8")
     rows = dict(re.findall(r"^\| (\d+)[^|]*\|[^|]*\| `listeners\.([\w-]+)` \|", text, re.MULTILINE))
     declared = {str(one.port): one.name for one in config.load(None, {}).listeners.values()}
     assert rows == declared
