@@ -64,7 +64,7 @@ class DtlsContext:
         return hmac.digest(self._cookie_key, repr(self.peer).encode(), "sha256")[:COOKIE_BYTES]
 
     def _take_keys(self, context: SSL.Context, find_key: Callable[[bytes], PreSharedKey | None]) -> None:
-        """Has OpenSSL ask for keys. An unknown identity gets a key that nobody has: it is not told from a wrong key."""
+        """Sets the lookup of keys. An unknown identity gets a random key, so that it looks like a wrong key."""
 
         def find(_: Any, identity: Any, psk: Any, room: int) -> int:
             name: bytes = ffi.string(identity)
@@ -83,7 +83,7 @@ class DtlsContext:
 
 
 def _use_certificates(context: SSL.Context, tls: TlsConfig) -> None:
-    """Has a context use the certificates of `[tls]`. Raises `ConfigError`."""
+    """Loads the certificates of `[tls]` into a context. Raises `ConfigError`."""
     try:
         context.use_certificate_chain_file(str(tls.cert_file))
         context.use_privatekey_file(str(tls.key_file or tls.cert_file))

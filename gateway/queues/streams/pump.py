@@ -109,7 +109,7 @@ class StreamPump:
         self._wake.set()
 
     def wake(self) -> None:
-        """Something may be there to deliver."""
+        """Wakes the pump: there may be messages to deliver."""
         self._wake.set()
 
     async def get(self, owner: int) -> tuple[Message, Lease] | None:
