@@ -11,7 +11,17 @@ Imported by: amqp, coap, http, mqtt.
 Imports: gateway.domain, store.api.
 """
 
-from adapters.cloudevents.attributes import ADDRESS, CORE, AttributeRefusal, Route, clean, is_name, split
+from adapters.cloudevents.attributes import (
+    ADDRESS,
+    CORE,
+    OURS,
+    PROPERTIES,
+    AttributeRefusal,
+    Route,
+    clean,
+    is_name,
+    split,
+)
 from adapters.cloudevents.avro import STRUCTURED_AVRO, from_avro, to_avro
 from adapters.cloudevents.event import DEFAULT_TYPE, NATIVE, attributes_of, from_attributes, placed, wrap
 from adapters.cloudevents.protobuf import (
@@ -45,6 +55,8 @@ __all__ = [
     "CORE",
     "DEFAULT_TYPE",
     "NATIVE",
+    "OURS",
+    "PROPERTIES",
     "STRUCTURED_AVRO",
     "STRUCTURED_JSON",
     "STRUCTURED_PROTOBUF",

@@ -9,6 +9,8 @@ from gateway.domain.address import address_of_subject, check_address
 from gateway.domain.errors import Cause, Refusal
 
 ADDRESS: Final = "headgateaddress"  # where an event was published, where that is not what it names
+PROPERTIES: Final = "headgateproperties"  # properties that no attribute says: a JSON array of names and texts
+OURS: Final = frozenset({ADDRESS, PROPERTIES})  # attributes that the gateway alone sets
 Route: TypeAlias = Callable[[Mapping[str, str]], str | None]  # context attributes to an address, or None: the default
 
 SPECVERSION: Final = "1.0"

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from adapters.cloudevents.attributes import ADDRESS, CORE, Route, check, malformed
+from adapters.cloudevents.attributes import CORE, OURS, Route, check, malformed
 from adapters.cloudevents.event import NATIVE, message_of, placed, wrap
 from adapters.cloudevents.structured import is_json
 from gateway.domain.errors import Cause, Refusal
@@ -193,7 +193,7 @@ def from_avro(
     context: dict[str, str] = {}
     typed: dict[str, int | bool] = {}
     for name, value in attributes.items():
-        if value is None or name == ADDRESS:  # which only the gateway says
+        if value is None or name in OURS:  # which only the gateway says
             continue
         if isinstance(value, bytes):
             context[name] = b64encode(value).decode()

@@ -8,15 +8,21 @@ numbers or booleans; `data`, how the structured form held the body where its con
 Where an event was published is always seen: by MQTT's topic name and AMQP's routing key, and elsewhere by what the
 event names, its subject or else `events/{type}`, or where that is another address by `headgateaddress`, an extension
 that the gateway alone sets. What a publisher says by that name is left out.
+
+Properties whose names no attribute may have, and repeats, are in `headgateproperties`, which the gateway alone sets,
+too: a JSON array of names and texts, in their order.
 """
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from adapters.cloudevents.attributes import (
     ADDRESS,
     CORE,
+    OURS,
+    PROPERTIES,
     SPECVERSION,
     Route,
     address_of,
@@ -73,7 +79,7 @@ _MAPPED: Final = {
     "correlationid": _Mapped("correlation", _correlation, _correlation_text),
     "traceparent": _Mapped("traceparent", _text, str),
 }
-_RESERVED: Final = CORE | _MAPPED.keys() | {ADDRESS}
+_RESERVED: Final = CORE | _MAPPED.keys() | OURS
 
 
 def from_attributes(
@@ -169,15 +175,18 @@ def attributes_of(message: Message) -> dict[str, str] | None:
 
 
 def placed(message: Message) -> dict[str, str] | None:
-    """Returns the attributes of an event, and where it was published, for bindings that do not say it themselves.
+    """Returns the attributes of an event, and what bindings do not say themselves: where it was published, and others.
 
-    `headgateaddress` is there where the message's address is not the one that the event names.
+    `headgateaddress` is there where the message's address is not the one that the event names, `headgateproperties`
+    where no attribute says a property.
     """
     attributes = attributes_of(message)
     if attributes is not None:
         subject = attributes.get("subject")
         if subject != message.address and named_address(subject, attributes["type"]) != message.address:
             attributes[ADDRESS] = clean(message.address)
+        if message.properties:
+            _say_others(attributes, message.properties)
     return attributes
 
 
@@ -207,4 +216,19 @@ def wrap(message: Message, *, topic: str | None = None) -> dict[str, str]:
     for name, text in message.properties:
         if name not in attributes and name not in _RESERVED and is_name(name):
             attributes[name] = clean(text)
+    if message.properties:
+        _say_others(attributes, message.properties)
     return attributes
+
+
+def _say_others(attributes: dict[str, str], properties: Iterable[tuple[str, str]]) -> None:
+    """Adds the properties that no attribute says, as text without control characters."""
+    said: set[str] = set()
+    others: list[tuple[str, str]] = []
+    for name, text in properties:
+        if name not in said and is_name(name) and name not in _RESERVED and attributes.get(name) in {text, clean(text)}:
+            said.add(name)
+        else:
+            others.append((name, text))
+    if others:
+        attributes[PROPERTIES] = json.dumps(others, separators=(",", ":")).replace("\x7f", "\\u007f")

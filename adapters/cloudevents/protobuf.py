@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
-from adapters.cloudevents.attributes import ADDRESS, CORE, Route, check, malformed
+from adapters.cloudevents.attributes import CORE, OURS, Route, check, malformed
 from adapters.cloudevents.event import NATIVE, message_of, placed, wrap
 from adapters.cloudevents.structured import is_json
 from adapters.cloudevents.timestamps import parse_ms
@@ -80,7 +80,8 @@ def from_protobuf(
                 typed[name] = found
         elif number in {6, 7, 8}:
             data = number, value
-    context.pop(ADDRESS, None)  # which only the gateway says
+    for name in OURS:  # which only the gateway says
+        context.pop(name, None)
     for name in typed:
         if name in CORE:
             raise malformed(name, "is not a string")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from adapters.cloudevents.attributes import ADDRESS, CORE, Route, check, malformed
+from adapters.cloudevents.attributes import CORE, OURS, Route, check, malformed
 from adapters.cloudevents.batches import plain_batch
 from adapters.cloudevents.event import NATIVE, message_of, placed, wrap
 from gateway.domain.errors import Cause, Refusal
@@ -136,7 +136,8 @@ def _message(
 ) -> Message:
     """The message of one event's members; `fields` is filled in."""
     data, data_base64 = members.pop("data", None), members.pop("data_base64", None)
-    members.pop(ADDRESS, None)  # which only the gateway says
+    for name in OURS:  # which only the gateway says
+        members.pop(name, None)
     context: dict[str, str] = {}
     typed: dict[str, int | bool] = {}
     for name, raw in members.items():

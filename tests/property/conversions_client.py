@@ -69,9 +69,14 @@ _NOT_EXTENSIONS |= {"expirytime", "correlationid", "traceparent", "contentencodi
 _OF_DOCUMENTS = {"datacontenttype", "contentencoding", "replyto"}
 
 
+def without_ours(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns attributes without those that the gateway alone sets."""
+    return {n: value for n, value in attributes.items() if n not in {"headgateaddress", "headgateproperties"}}
+
+
 def rows_of_attributes(found: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that attributes show; where an event was published is one of them, not an attribute of its own."""
-    attributes = {name: value for name, value in found.items() if name != "headgateaddress"}
+    attributes = without_ours(found)
     get = attributes.get
     correlation = get("correlationid")
     rows = put(
@@ -89,6 +94,7 @@ def rows_of_attributes(found: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in attributes.items()
         if name not in _NOT_EXTENSIONS
     ]
+    rows["properties"] += [tuple(pair) for pair in json.loads(found.get("headgateproperties", "[]"))]
     return rows
 
 
@@ -100,4 +106,4 @@ def heard_document(document: dict[str, Any]) -> Heard:
     put(rows, content_type=left.get("datacontenttype"), content_encoding=left.get("contentencoding"))
     rows["body"] = data
     put(rows, address=left.get("headgateaddress") or named_address(left.get("subject"), left["type"]))
-    return Heard(rows, {"document": {name: value for name, value in document.items() if name != "headgateaddress"}})
+    return Heard(rows, {"document": without_ours(document)})

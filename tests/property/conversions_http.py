@@ -5,7 +5,7 @@ from base64 import b64decode, b64encode
 from typing import Any
 from urllib.parse import quote, unquote
 
-from conversions_client import FRAME, Client, Heard, heard_document, put, rows_of_attributes, stamp
+from conversions_client import FRAME, Client, Heard, heard_document, put, rows_of_attributes, stamp, without_ours
 from conversions_said import NOW_MS, Said
 
 from adapters.http import HttpOptions
@@ -107,8 +107,7 @@ class Http(Client):
             body=answer.body,
         )
         rows["properties"] += [pair for pair in answer.headers if pair[0] == "x-lot"]
-        attributes.pop("headgateaddress", None)
-        return Heard(rows, {**headers, "body": answer.body, "attributes": attributes})
+        return Heard(rows, {**headers, "body": answer.body, "attributes": without_ours(attributes)})
 
     def speaker(self, said: Said) -> str | None:
         levels = said.address.split("/")

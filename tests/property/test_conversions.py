@@ -54,7 +54,7 @@ deliver_at_ms    | -          | -            | -             | -             | -
 reply_to         | -          | -            | same          | -             | same         | -            | same
 correlation      | -          | text         | same          | text          | same         | text         | same
 traceparent      | -          | same         | same          | same          | same         | same         | same
-properties       | -          | attributes'  | same          | attributes'   | and x-lot    | attributes'  | numbered
+properties       | -          | and others   | same          | and others    | and x-lot    | and others   | numbered
 body             | same       | data         | same          | same          | same         | data         | same
 attributes       | -          | typed        | as text       | typed         | as text      | typed        | as text
 """
@@ -111,9 +111,16 @@ def attributes(pairs: tuple[tuple[str, str], ...], _: Told) -> list[tuple[str, s
     return [(name, next(text for n, text in pairs if n == name)) for name in dict(pairs) if name in fit]
 
 
+def and_others(pairs: tuple[tuple[str, str], ...], told: Told) -> list[tuple[str, str]]:
+    """What no attribute may be called, and repeats, are in an attribute of their own, in their order."""
+    said = attributes(pairs, told)
+    left = dict(said)
+    return said + [(name, text) for name, text in pairs if left.pop(name, None) is None]
+
+
 def and_x_lot(pairs: tuple[tuple[str, str], ...], told: Told) -> list[tuple[str, str]]:
     """The header that the gateway is told to keep has all its repeats."""
-    return attributes(pairs, told) + [pair for pair in pairs if pair[0] == "x-lot"]
+    return and_others(pairs, told) + [pair for pair in pairs if pair[0] == "x-lot"]
 
 
 def numbered(pairs: tuple[tuple[str, str], ...], _: Told) -> list[tuple[str, str]]:
@@ -162,7 +169,7 @@ CELLS: dict[str, Callable[[Any, Told], Any]] = {
     "seconds left": lambda at_ms, told: None if at_ms is None else -(-(at_ms - told.now_ms) // 1000) * 1000,
     "time left": lambda at_ms, told: None if at_ms is None else at_ms - told.now_ms,
     "text": text,
-    "attributes'": attributes,
+    "and others": and_others,
     "and x-lot": and_x_lot,
     "numbered": numbered,
     "data": data,

@@ -16,10 +16,10 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from adapters.cloudevents import (
-    ADDRESS,
     BATCH_JSON,
     BATCH_PROTOBUF,
     CORE,
+    OURS,
     STRUCTURED_AVRO,
     STRUCTURED_JSON,
     STRUCTURED_PROTOBUF,
@@ -67,8 +67,8 @@ _BATCHES: Final[dict[str, Callable[..., Iterator[Message | Refusal]]]] = {
 }
 _BOOLEANS: Final = {"": True, "true": True, "1": True, "false": False, "0": False}
 _EVENTS_ALONE: Final = CORE - {"id", "type", "time", "specversion"}  # a plain message has no place for them
-_CONSUMED: Final = frozenset(  # `ADDRESS` is for the gateway alone to say
-    {"id", "type", "time", "partitionkey", "expirytime", "correlationid", "traceparent", ADDRESS}
+_CONSUMED: Final = OURS | frozenset(  # which are for the gateway alone to say
+    {"id", "type", "time", "partitionkey", "expirytime", "correlationid", "traceparent"}
 )
 
 

@@ -195,6 +195,7 @@ def test_a_message_that_never_was_an_event_is_wrapped() -> None:
         "partitionkey": "k",
         "expirytime": "2018-04-05T17:31:01.500Z",
         "unit": "C%0A",
+        "headgateproperties": '[["Not-One","x"],["unit","again"],["subject","x"]]',
     }
     assert wrap(message, topic="a b")["source"] == "//headgate/a%20b"
     assert wrap(msgspec.structs.replace(message, type="reading"))["type"] == "reading"
