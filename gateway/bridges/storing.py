@@ -44,6 +44,7 @@ class BridgeStore:
         self._chance = chance
         self._hold = hold
         self._under_way: asyncio.Future[Outcome] | None = None
+        self._never: Mapping[int, Refusal] = {}  # of the batch, what will never be stored
         self._tokens = 0
 
     async def stored(self, messages: Sequence[Message]) -> Mapping[int, Refusal]:
@@ -52,6 +53,7 @@ class BridgeStore:
         Raises `OwnershipLost`.
         """
         left, never = list(range(len(messages))), dict[int, Refusal]()
+        self._never = never
         while left:
             while self._crowded():
                 self._hold()
@@ -85,7 +87,7 @@ class BridgeStore:
             return False
         finally:
             self._under_way = None
-        return outcome.error is None and not outcome.refused
+        return outcome.error is None and not outcome.refused and not self._never
 
     async def _wait(self, refusal: Refusal, messages: int) -> None:
         self._hold()  # the upstream keeps the rest

@@ -112,7 +112,7 @@ def attributes(pairs: tuple[tuple[str, str], ...], _: Told) -> list[tuple[str, s
 
 
 def and_others(pairs: tuple[tuple[str, str], ...], told: Told) -> list[tuple[str, str]]:
-    """What no attribute may be called, and repeats, are in an attribute of their own, in their order."""
+    """Properties that no attribute says, and repeats, are in an attribute of their own, in their order."""
     said = attributes(pairs, told)
     left = dict(said)
     return said + [(name, text) for name, text in pairs if left.pop(name, None) is None]
