@@ -6,6 +6,7 @@ from conversions_client import Client, Heard, put, rows_of_attributes
 from conversions_said import NOW_MS, Said
 from pamqp import commands
 
+from adapters.amqp.codec.property_fields import edited
 from gateway.domain.address import from_routing_key, to_routing_key
 from gateway.domain.batch import Batch
 from store.api.message import Message
@@ -41,7 +42,10 @@ class Amqp(Client):
         sent = amqp_peer.publish(1, "amq.topic", key, said.body, delivery_mode=said.qos + 1, headers=headers, **fields)
         peer.feed(sent)
         (message,) = peer.published()
-        return message, {"routing_key": key, "body": said.body, "properties": self._content_header(sent)}
+        properties = self._content_header(sent)
+        if said.delay_ms:  # it is over when anybody hears of the message
+            properties = edited(properties, added={"x-delay": -said.delay_ms})
+        return message, {"routing_key": key, "body": said.body, "properties": properties}
 
     @staticmethod
     def _content_header(data: bytes) -> bytes:
