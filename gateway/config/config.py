@@ -116,7 +116,8 @@ class GatewayConfig(_Section, frozen=True, kw_only=True):
         int,
         Meta(
             ge=MiB,
-            description="bytes waiting for all slow peers of a process; beyond, the one with most is cut off",
+            description="responses that clients of HTTP do not read, of a process; beyond, the connection with most "
+            "is cut off",
         ),
     ] = 256 * MiB
     connections_max: Annotated[int, Meta(ge=1, description="open connections, over all listeners")] = 50_000

@@ -475,7 +475,7 @@ class Responder(Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """Returns the bytes held that the peer has not taken."""
+        """Returns the bytes held of responses that the peer has not taken; event streams have bounds of their own."""
 
 
 class DatagramAdapter(Protocol):

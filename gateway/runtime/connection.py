@@ -28,7 +28,7 @@ TURNED_AWAY_S = 5.0  # how long a peer that is not let in may take to ask and be
 LONG_READ_S = 0.01  # a read that takes more processor time than this is followed by a turn of the others
 HELD_S = 60.0  # until input is read that nobody has asked for again: never, as `gateway.waking` ends sooner
 STALL_TIMEOUT_S = 60.0  # a peer that reads nothing of what waits for it is cut off after this
-UNREAD_FREE_BYTES = 64 << 10  # of a connection, which do not count
+UNREAD_FREE = 2  # of a connection, in write buffers: event streams take as much in a burst, and do not count
 
 log = logs.get(__name__)
 
@@ -58,7 +58,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self._pause: asyncio.TimerHandle | None = None  # set while it is not read: too fast, or others' turn
         self.ended = False
         self.early_bytes = 0
-        self.unread_bytes = 0  # of output that the peer does not take; they count in the process's budget
+        self.unread_bytes = 0  # of responses that the peer does not take; they count in the process's budget
         self._responder: Responder | None = None
         self._network = b""
         self.alone = None
@@ -171,12 +171,12 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             self.early_bytes = early
             STRANGERS.hold(self, self._network, early)
 
-    def _count_unread(self, transport: asyncio.Transport) -> None:
-        """Counts what the peer makes us hold of output; beyond what all may, the connection with most is cut off."""
-        unread = 0 if self._responder is None else self._responder.unread_bytes
+    def _count_unread(self, responder: Responder, transport: asyncio.Transport) -> None:
+        """Counts what the peer makes us hold of responses; beyond what all may, the connection with most is cut off."""
+        unread = responder.unread_bytes
         if not self.writable:
             unread += transport.get_write_buffer_size()
-        if unread <= UNREAD_FREE_BYTES:
+        if unread <= UNREAD_FREE * self._hub.write_buffer_bytes_max:
             unread = 0
         if unread != self.unread_bytes:
             self.unread_bytes = unread
@@ -275,8 +275,8 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         if out:
             self.flow.bytes_out += len(out)
             transport.write(out)
-        if self._responder is not None or not self.writable or self.unread_bytes:
-            self._count_unread(transport)
+        if self._responder is not None:
+            self._count_unread(self._responder, transport)
         if self.ended and not self._asked:
             self.close("")
             return

@@ -83,7 +83,7 @@ class StreamHub(Hub):
     pauses: PauseGuard
     pressure: Pressure
     turn: "ReadBatch"
-    unread: StrangersBudget  # of output that peers do not take
+    unread: StrangersBudget  # of responses that peers do not take
     write_buffer_bytes_max: int
 
     @abstractmethod

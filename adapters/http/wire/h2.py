@@ -95,8 +95,9 @@ class Http2:
 
     @property
     def unread_bytes(self) -> int:
-        """Returns the bytes held of responses that no window takes."""
-        return self._held_out_bytes
+        """Returns the bytes held of whole responses that no window takes."""
+        waiting = [self._streams[exchange] for exchange in self._blocked]
+        return sum([len(stream.out) for stream in waiting if stream.ended])
 
     @property
     def arriving_bytes(self) -> int:

@@ -54,7 +54,7 @@ class Transport(Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """Returns the bytes held of responses that the peer does not take, or not yet."""
+        """Returns the bytes held of responses that the peer does not take; those of events need not count."""
 
     @property
     def arriving_bytes(self) -> int:

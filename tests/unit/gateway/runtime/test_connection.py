@@ -294,6 +294,7 @@ def test_a_peer_that_never_reads_is_cut_off(hub, connection):
 def test_the_connection_that_holds_most_output_makes_way_for_others(hub, connection):
     """Of what the socket does not take and what the adapter holds, over all connections of a process."""
     hub.unread = StrangersBudget(1_000_000)
+    assert 2 * hub.write_buffer_bytes_max < 300_000
     hub.unread.hold(Timer(None), connection._network, 300_000)
     connection._responder = SimpleNamespace(unread_bytes=400_000)
     connection.shown.unread_bytes = 300_000
@@ -311,10 +312,18 @@ def test_the_connection_that_holds_most_output_makes_way_for_others(hub, connect
 
 
 def test_output_that_is_read_counts_no_more(hub, connection):
+    connection._responder = SimpleNamespace(unread_bytes=0)
     connection.shown.unread_bytes = 300_000
     connection.pause_writing()
     assert hub.unread.held_bytes == 300_000
     connection.resume_writing()
+    assert hub.unread.held_bytes == 0
+
+
+def test_output_of_protocols_without_long_responses_does_not_count(hub, connection):
+    """A burst to many healthy subscribers waits in their sockets, and is bounded there."""
+    connection.shown.unread_bytes = 300_000
+    connection.pause_writing()
     assert hub.unread.held_bytes == 0
 
 
