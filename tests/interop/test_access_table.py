@@ -288,6 +288,7 @@ EFFECTS = {
     "Consume": "access_requests.check_consume, and the pump",
     "Call": "the right named in gateway.runtime.requests",
     **dict.fromkeys(["Unsubscribe", "Settled", "SettleLeased", "Ready", "Cancel", "Close"], "its own"),
+    "HandOver": "the next adapter's: to it the peer is a stranger again (`Connection.hand_over`)",
 }
 
 
