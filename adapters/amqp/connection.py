@@ -498,7 +498,13 @@ class AmqpConnection(ConnectionOutput):
         self.call(self._login, answered)
 
     def _update_secret(self, method: Methods.UpdateSecret, now_ms: int) -> None:
-        """A new password of the same user, mostly a token that expires later (an extension of RabbitMQ)."""
+        """Takes a token of the same user that expires later (an extension of RabbitMQ).
+
+        As there, credentials that do not expire need no renewal: the new secret changes nothing.
+        """
+        if self._principal.expires_at_ms is None:
+            self.write(method_frame(0, Methods.UpdateSecretOk))
+            return
 
         def answered(outcome: Outcome, now_ms: int) -> None:
             if self._phase is not Phase.OPEN:

@@ -93,10 +93,17 @@ def test_a_new_secret_lets_a_connection_live_longer():
     "outcome", [{"value": Principal(name="other")}, {"error": Refusal(Cause.UNAUTHENTICATED, "wrong name or password")}]
 )
 def test_a_new_secret_of_nobody_or_somebody_else_closes(outcome):
-    peer = Peer().open(principal=Principal(name="u"))
+    peer = Peer()
+    peer.open(principal=Principal(name="u", expires_at_ms=peer.now_ms + 60_000))
     renew(peer, **outcome)
     closed = peer.one(commands.Connection.Close)
     assert (closed.reply_code, closed.class_id, closed.method_id) == (530, 10, 70)
+
+
+def test_credentials_that_do_not_expire_need_no_new_secret():
+    peer = Peer().open(principal=Principal(name="u"))
+    assert not peer.send(commands.Connection.UpdateSecret(new_secret="new", reason="because"))
+    peer.one(commands.Connection.UpdateSecretOk)
 
 
 def test_the_device_that_a_token_claims_and_the_user_who_bears_it():
