@@ -2,8 +2,10 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -15,8 +17,10 @@ from gateway.cli.remote import ADMIN_PORT, HostOption, OffsetOption, gateway_url
 from gateway.ops.amqp_report import BindingReport, CloseConnections, ConnectionReport, QueueReport
 from gateway.remote.amqp import RemoteAmqp
 from gateway.remote.http import RemoteGateway
+from store.base.process_errors import ConfigError
 
 EXIT_NOTHING = 1
+TIMEOUT_S, IMPORT_TIMEOUT_S = 30.0, 150.0  # for one answer
 
 app = typer.Typer(help="Queues, bindings and connections of AMQP.", no_args_is_help=True)
 
@@ -111,9 +115,71 @@ def close(
         raise typer.Exit(EXIT_NOTHING)
 
 
+@app.command("import-definitions")
+def import_definitions(
+    file: Annotated[Path, typer.Argument(help="RabbitMQ's definitions.json; - reads it from standard input.")],
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    policies: Annotated[
+        Path | None, typer.Option("--policies", help="Where to write policies, for the configuration.")
+    ] = None,
+    as_json: JsonOption = False,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = ADMIN_PORT,
+    port_offset: OffsetOption = 0,
+) -> None:
+    """Make the virtual hosts, exchanges, queues, bindings and users of RabbitMQ's definitions that are not there.
+
+    What cannot be taken is said, a line each. It may be repeated: what is there stays. Policies belong into the
+    configuration: they are printed as TOML, or written to a file.
+    """
+    data = _definitions(file)
+    with _amqp(host, port + port_offset, timeout_s=IMPORT_TIMEOUT_S) as amqp:
+        report = amqp.import_definitions(data, dry_run=dry_run)
+    if policies is not None:
+        policies.write_text(report.configuration, "utf-8")
+    if as_json:
+        typer.echo(msgspec.json.encode(report))
+        return
+    made = "would make" if dry_run else "made"
+    words = {"made": made, "partly": "in part", "refused": "cannot take"}
+    for step in report.steps:
+        if step.outcome in words:
+            typer.echo(f"{words[step.outcome]} {step.what}" + (f": {step.why}" if step.why else ""))
+    counts = Counter(step.outcome for step in report.steps)
+    taken = f"{made} {counts['made']}, {counts['kept']} there already"
+    typer.echo(f"{taken}, {counts['partly']} in part, {counts['refused']} not taken")
+    if report.configuration and policies is None:
+        typer.echo(f"\n# for the configuration:\n\n{report.configuration}")
+
+
+@app.command("remove-user")
+def remove_user(
+    name: Annotated[str, typer.Argument(help="The name.")],
+    *,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = ADMIN_PORT,
+    port_offset: OffsetOption = 0,
+) -> None:
+    """Remove a user that was imported; whoever is connected by this name is told to go."""
+    with _amqp(host, port + port_offset) as amqp:
+        amqp.remove_user(name)
+    typer.echo(f"user {name} is removed")
+
+
+def _definitions(file: Path) -> bytes:
+    """Reads a file of definitions. Raises `ConfigError`, OSError."""
+    data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    try:
+        msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{file}: this is not a file of RabbitMQ's definitions: {error}") from error
+    return data
+
+
 @contextmanager
-def _amqp(host: str, port: int) -> Iterator[RemoteAmqp]:
-    with RemoteGateway(gateway_url(None, host, port)) as gateway:
+def _amqp(host: str, port: int, *, timeout_s: float = TIMEOUT_S) -> Iterator[RemoteAmqp]:
+    with RemoteGateway(gateway_url(None, host, port), timeout_s=timeout_s) as gateway:
         yield RemoteAmqp(gateway)
 
 

@@ -170,4 +170,7 @@ def _shown(rules: Any) -> Sequence[str]:
         for one in rules["rules"]
         for pattern in one["filters"]
     ]
+    for one in rules.get("vhosts", ()):
+        words = [f"{name} {one[name]!r}" for name in ("configure", "write", "read")]
+        lines.append(f"vhost {one['vhost']!r}: {', '.join(words)}")
     return [*lines, f"--otherwise {rules['otherwise']}"]

@@ -23,6 +23,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from gateway.domain.access_filters import EVERYTHING, MANY, ONE, Levels, covers, levels_of, matches, meet, touches
+from gateway.domain.access_names import NameClause, VhostPermission, names_of, reaches_everybodys
 from gateway.domain.access_settings import ACTIONS, PLACEHOLDER, AccessConfig, Action, OwnAccess, Permission
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.named import denied_name
@@ -58,6 +59,7 @@ class ActionClauses(NamedTuple):
 
     denies: tuple[Clause, ...] = ()
     allows: tuple[Clause, ...] = ()  # none where the default is to allow, for which they change nothing
+    names: tuple[NameClause, ...] = ()  # the same by the names of things; there are no denies by name
 
 
 class ActionRules(NamedTuple):
@@ -102,6 +104,9 @@ def decide(saying: ActionRules, address: str) -> Decision:
     for clause in saying.allows:
         if matches(clause.levels, levels):
             return Decision(allowed=True, origin=clause.origin)
+    for name in saying.own.names:
+        if name.matches(levels):
+            return Decision(allowed=True, origin=name.origin)
     return Decision(allowed=saying.otherwise, origin="")
 
 
@@ -139,6 +144,7 @@ class Access:
         """
         saying, wanted = self._rules_of(action), levels_of(pattern)
         found = [wanted] if saying.otherwise else [meet(clause.levels, wanted) for clause in saying.allows]
+        found += [wanted for name in saying.own.names if name.meets(wanted)]
         return any(one is not None and not any(covers(deny.levels, one) for deny in saying.denies) for one in found)
 
     def reaches_all(self, action: Action, pattern: str) -> bool:
@@ -146,7 +152,9 @@ class Access:
         saying, wanted = self._rules_of(action), levels_of(pattern)
         if any(touches(deny.levels, wanted) for deny in saying.denies):
             return False
-        return saying.otherwise or any(covers(clause.levels, wanted) for clause in saying.allows)
+        if saying.otherwise or any(covers(clause.levels, wanted) for clause in saying.allows):
+            return True
+        return any(name.covers(wanted) for name in saying.own.names)
 
     def explain(self, action: Action, address: str) -> Decision:
         """Returns the decision about an address, and the rule it comes from."""
@@ -189,6 +197,8 @@ class Rules:
             placed += [(f"rule {i} of user {identity.name}", one) for i, one in enumerate(own.rules)]
         shared = meant.allowing if otherwise else meant.denying
         mine = _terms(placed, identity, otherwise=otherwise) if placed else _NO_TERMS
+        if own is not None and own.vhosts and not otherwise:
+            mine = _with_names(mine, own.vhosts, identity.name)
         sayings = tuple([ActionRules(terms, more, otherwise) for terms, more in zip(shared, mine, strict=True)])
         if otherwise and not any(one.shared.denies or one.own.denies for one in sayings):
             return None
@@ -210,6 +220,19 @@ class Rules:
         )
         self._meant[numbers] = meant
         return meant
+
+
+def _with_names(
+    terms: tuple[ActionClauses, ...], said: Sequence[VhostPermission], user: str
+) -> tuple[ActionClauses, ...]:
+    """Returns the terms of a client with its permissions by names."""
+    found = []
+    for action, one in zip(ACTIONS, terms, strict=True):
+        allows = one.allows
+        if reaches_everybodys(said, action):
+            allows = (*allows, Clause((MANY,), f"amq.topic of user {user}"))
+        found.append(one._replace(allows=allows, names=names_of(said, action, user)))
+    return tuple(found)
 
 
 def _has_placeholders(permission: Permission) -> bool:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from gateway.domain.access_names import VhostPermission, name_mistakes
 from gateway.domain.errors import Refusal
 from gateway.domain.filters import check_filter
 
@@ -69,6 +70,7 @@ class OwnAccess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     otherwise: Literal["allow", "deny"]
     rules: tuple[Permission, ...] = ()
+    vhosts: tuple[VhostPermission, ...] = ()
 
 
 def access_mistakes(config: AccessConfig, protocols: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -126,10 +128,14 @@ def own_access(said: Any) -> OwnAccess:
     for permission in own.rules:
         for key, mistake in _mistakes(permission):
             raise ValueError(f"{key}: {mistake}")
+    for mistake in name_mistakes(own.vhosts):
+        raise ValueError(mistake)
     return own
 
 
 def rights_of(own: OwnAccess) -> Mapping[str, Any]:
     """Returns the same as plain values, for `controller.api.client.User.rights`."""
-    plain: Mapping[str, Any] = msgspec.json.decode(msgspec.json.encode(own))
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(own))
+    if not own.vhosts:
+        del plain["vhosts"]
     return plain

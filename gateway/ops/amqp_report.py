@@ -10,7 +10,8 @@ T = TypeVar("T")
 ROWS_COUNT_MAX = 1_000  # in one answer
 
 QUEUES_PATH, BINDINGS_PATH, CONNECTIONS_PATH = "/amqp/queues", "/amqp/bindings", "/amqp/connections"
-CLOSE_PATH = "/amqp/connections/close"
+CLOSE_PATH, IMPORT_PATH = "/amqp/connections/close", "/amqp/definitions"
+REMOVE_USER_PATH = "/amqp/users/remove"
 
 
 class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,3 +71,34 @@ class Closed(msgspec.Struct, frozen=True, kw_only=True):
     """The connections that were closed."""
 
     ids: Sequence[str]
+
+
+class RemoveUser(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A user to remove, who may have been imported."""
+
+    name: str
+
+
+class ImportOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An import of RabbitMQ's definitions, as they stand in their file."""
+
+    definitions: msgspec.Raw
+    dry_run: bool = False
+
+
+class ImportStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing of the definitions: `made`, there already (`kept`), taken in part (`partly`), or `refused`.
+
+    `why` is a sentence of what is refused, or of what is not taken over of it.
+    """
+
+    what: str  # "queue 'orders' in vhost '/'"
+    outcome: str
+    why: str = ""
+
+
+class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
+    """All of an import. `configuration` is what has to be written into the configuration, in TOML."""
+
+    steps: Sequence[ImportStep]
+    configuration: str = ""

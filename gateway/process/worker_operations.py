@@ -16,7 +16,9 @@ from gateway.ops.amqp_report import (
     BINDINGS_PATH,
     CLOSE_PATH,
     CONNECTIONS_PATH,
+    IMPORT_PATH,
     QUEUES_PATH,
+    REMOVE_USER_PATH,
     ROWS_COUNT_MAX,
     Closed,
     ConnectionReport,
@@ -41,10 +43,18 @@ class WorkerOperations:
             BINDINGS_PATH: lambda query: self._list(BINDINGS_PATH, query),
             CONNECTIONS_PATH: self.connections,
         }
-        return Operations(listings, {CLOSE_PATH: self.close})
+        actions = {
+            CLOSE_PATH: self.close,
+            IMPORT_PATH: lambda body: self._do(IMPORT_PATH, body),
+            REMOVE_USER_PATH: lambda body: self._do(REMOVE_USER_PATH, body),
+        }
+        return Operations(listings, actions)
 
     async def _list(self, path: str, query: Mapping[str, str]) -> Any:
         return msgspec.json.decode(await _ask(self._ready[0], path, query))
+
+    async def _do(self, path: str, body: bytes) -> Any:
+        return msgspec.json.decode(await _ask(self._ready[0], path, {}, body))
 
     @property
     def _ready(self) -> Sequence[Worker]:

@@ -4,7 +4,7 @@ The definition of an exchange holds the bindings that lead to it, as a queue's d
 predeclared exchange stores a definition for it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -33,6 +33,7 @@ from gateway.queues.bindings import (
     patterns,
 )
 from gateway.queues.definitions import Changed
+from gateway.queues.leaving.policies import QueuesConfig
 from gateway.queues.pump import Connection
 from gateway.queues.queue import Queue
 from gateway.queues.topology import Topology
@@ -48,6 +49,20 @@ log = logs.get(__name__)
 
 class ExchangeRegistry(Topology):
     """Changes exchanges, and the bindings of queues and exchanges to them."""
+
+    async def consumers_of(self, queue: Queue) -> int:
+        """Returns how many consumers a queue has, at all proxies. Raises `StoreError`."""
+        return len(queue.pump.consumers) + await self._counts.elsewhere(queue.definition.name)
+
+    @property
+    def policies(self) -> QueuesConfig:
+        """Returns the policies, as they were configured."""
+        return self._policies.config
+
+    @property
+    def exchanges(self) -> Collection[Exchange]:
+        """Returns the exchanges that are known here."""
+        return self._exchanges.values()
 
     async def open_vhost(self, _conn: Connection, request: OpenVhost) -> None:
         """See `OpenVhost`. Raises `Refusal`, `StoreError`."""
@@ -67,27 +82,11 @@ class ExchangeRegistry(Topology):
             if existing is None:
                 raise Refusal(Cause.NOT_FOUND, f"no exchange {said(request.name)}")
             return
-        wanted = Exchange(
-            name=request.name,
-            kind=request.kind,
-            durable=request.durable,
-            auto_delete=request.auto_delete,
-            internal=request.internal,
-            alternate=request.arguments.get(ALTERNATE),
-            arguments={name: request.arguments[name] for name in KIND_ARGUMENTS if name in request.arguments},
-        )
+        wanted = exchange_of(request)
         if existing is not None:
-            fields = ("kind", "durable", "auto_delete", "internal", "alternate")
-            check_same("exchange", request.name, existing, wanted, fields)
-            for name in KIND_ARGUMENTS:
-                check_equal("exchange", request.name, name, existing.arguments.get(name), wanted.arguments.get(name))
+            check_same_exchange(existing, wanted)
             return
-        if local_name(request.name).startswith(RESERVED):
-            raise Refusal(Cause.FORBIDDEN, f"exchange names that begin with {RESERVED!r} are reserved")
-        if request.kind not in EXCHANGE_KINDS:
-            raise Refusal(Cause.PRECONDITION, f"exchanges are {', '.join(EXCHANGE_KINDS)}, not {request.kind!r}")
-        check_exchange_arguments(request.kind, request.arguments)
-        exchange_root(request.name)
+        check_new_exchange(request)
         if len(self._exchanges) - len(PREDECLARED) * len(self.vhosts) >= EXCHANGES_COUNT_MAX:
             raise Refusal(Cause.QUOTA, f"there are {EXCHANGES_COUNT_MAX} exchanges already")
         self._revisions[wanted.name] = await self._definitions.put(wanted, 0, lasting=wanted.durable)
@@ -210,6 +209,38 @@ class ExchangeRegistry(Topology):
         if self._definitions.shared:
             return bindings
         return tuple(b for b in bindings if self._exchanges[b.exchange].durable)
+
+
+def exchange_of(request: DeclareExchange) -> Exchange:
+    """Returns the exchange that a declaration asks for."""
+    return Exchange(
+        name=request.name,
+        kind=request.kind,
+        durable=request.durable,
+        auto_delete=request.auto_delete,
+        internal=request.internal,
+        alternate=request.arguments.get(ALTERNATE),
+        arguments={name: request.arguments[name] for name in KIND_ARGUMENTS if name in request.arguments},
+    )
+
+
+def check_same_exchange(existing: Exchange, wanted: Exchange) -> None:
+    """Raises `Refusal` (PRECONDITION) when a declaration differs from the exchange that exists."""
+    fields = ("kind", "durable", "auto_delete", "internal", "alternate")
+    check_same("exchange", wanted.name, existing, wanted, fields)
+    for name in KIND_ARGUMENTS:
+        check_equal("exchange", wanted.name, name, existing.arguments.get(name), wanted.arguments.get(name))
+
+
+def check_new_exchange(request: DeclareExchange) -> None:
+    """Raises `Refusal` for an exchange that nobody may make."""
+    name = local_name(request.name)
+    if not name or name.startswith(RESERVED):
+        raise Refusal(Cause.FORBIDDEN, f"exchange names that begin with {RESERVED!r} are reserved")
+    if request.kind not in EXCHANGE_KINDS:
+        raise Refusal(Cause.PRECONDITION, f"exchanges are {', '.join(EXCHANGE_KINDS)}, not {request.kind!r}")
+    check_exchange_arguments(request.kind, request.arguments)
+    exchange_root(request.name)
 
 
 def check_binding(exchange: Exchange, binding: Binding) -> None:

@@ -18,14 +18,7 @@ from gateway.domain.session_user import SessionUser
 from gateway.domain.vhosts import said
 from gateway.ownership.owners import LocalOwners, Owned, Owners
 from gateway.port.adapter import Cancel, Consume, ConsumerCancelled, ConsumerId, Leased, Random, Ready, SettleLeased
-from gateway.port.queues import (
-    CountRoutes,
-    DeclareQueue,
-    GetMessage,
-    Got,
-    PurgeQueue,
-    QueueInfo,
-)
+from gateway.port.queues import CountRoutes, DeclareQueue, GetMessage, Got, PurgeQueue, QueueInfo
 from gateway.port.streams import StreamRead
 from gateway.publishing.router import Router, UnknownTopicError
 from gateway.queues import consumer_counts

@@ -93,7 +93,7 @@ class QueueRegistry(ExchangeRegistry):
         if queue is not None:
             check_access(conn, queue)
             if not request.passive:
-                _check_same_queue(queue, request)
+                check_same_queue(queue, request)
         elif request.passive:
             raise no_queue(request.name)
         elif local_name(request.name).startswith(_RESERVED_QUEUES):
@@ -104,10 +104,7 @@ class QueueRegistry(ExchangeRegistry):
 
     async def _make(self, conn: Connection, request: DeclareQueue) -> Queue:
         """Makes a queue, with its name claimed meanwhile, and as long as it is a connection's own."""
-        if is_stream(request.arguments):
-            check_stream(request)
-        else:
-            check_queue_arguments(request.arguments)
+        check_new_queue(request)
         vhost, name = split_name(request.name)
         name = in_vhost(vhost, name or self._fresh_name())
         owned = await self._claim(name)
@@ -291,7 +288,15 @@ def lane_name(queue: str, priority: int) -> str:
     return f"{RESERVED}lane.{priority}.{short}"
 
 
-def _check_same_queue(queue: Queue, request: DeclareQueue) -> None:
+def check_new_queue(request: DeclareQueue) -> None:
+    """Raises `Refusal` (PRECONDITION) for a queue that there cannot be."""
+    if is_stream(request.arguments):
+        check_stream(request)
+    else:
+        check_queue_arguments(request.arguments)
+
+
+def check_same_queue(queue: Queue, request: DeclareQueue) -> None:
     """Raises `Refusal` when a declaration differs from the queue that exists (AMQP 0-9-1, queues.declare), as RabbitMQ.
 
     CONFLICT where one of them is exclusive and the other is not, PRECONDITION for the rest. An exclusive queue goes

@@ -1,7 +1,7 @@
 """The exchanges, queues and bindings that are known here: loaded, followed where other proxies change them, routed."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -240,15 +240,6 @@ class Topology:
             async with self._changing:
                 await self._learn_of(name)
         return self.find(name, conn)
-
-    async def consumers_of(self, queue: Queue) -> int:
-        """Returns how many consumers a queue has, at all proxies. Raises `StoreError`."""
-        return len(queue.pump.consumers) + await self._counts.elsewhere(queue.definition.name)
-
-    @property
-    def exchanges(self) -> Collection[Exchange]:
-        """Returns the exchanges that are known here."""
-        return self._exchanges.values()
 
     def exchange(self, name: str) -> Exchange | None:
         """An exchange that is known here."""

@@ -10,13 +10,18 @@ from gateway.ops.amqp_report import (
     BINDINGS_PATH,
     CLOSE_PATH,
     CONNECTIONS_PATH,
+    IMPORT_PATH,
     QUEUES_PATH,
+    REMOVE_USER_PATH,
     ROWS_COUNT_MAX,
     BindingReport,
     CloseConnections,
     Closed,
     ConnectionReport,
+    ImportOrder,
+    ImportReport,
     QueueReport,
+    RemoveUser,
     Rows,
 )
 from gateway.remote.http import RemoteGateway, RemoteRefused
@@ -48,6 +53,16 @@ class RemoteAmqp:
         """Closes connections; returns which."""
         closed: Closed = self._read("POST", CLOSE_PATH, Closed, msgspec.json.encode(wanted))
         return closed.ids
+
+    def import_definitions(self, definitions: bytes, *, dry_run: bool) -> ImportReport:
+        """Imports RabbitMQ's definitions, or says what that would do."""
+        order = ImportOrder(definitions=msgspec.Raw(definitions), dry_run=dry_run)
+        report: ImportReport = self._read("POST", IMPORT_PATH, ImportReport, msgspec.json.encode(order))
+        return report
+
+    def remove_user(self, name: str) -> None:
+        """Removes a user that is not the configuration's."""
+        self._read("POST", REMOVE_USER_PATH, RemoveUser, msgspec.json.encode(RemoveUser(name=name)))
 
     def _rows(self, path: str, vhost: str | None, kind: type[Rows[T]]) -> Iterator[T]:
         offset, more = 0, True

@@ -8,22 +8,31 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from controller.api.client import ControllerError
+from controller.api.commands import DeleteUser
 from gateway.domain.vhosts import local_name, split_name, vhost_of
 from gateway.ops.amqp_report import (
     BINDINGS_PATH,
     CLOSE_PATH,
     CONNECTIONS_PATH,
+    IMPORT_PATH,
     QUEUES_PATH,
+    REMOVE_USER_PATH,
     ROWS_COUNT_MAX,
     BindingReport,
     CloseConnections,
     Closed,
     ConnectionReport,
+    ImportOrder,
+    ImportReport,
     QueueReport,
+    RemoveUser,
     Rows,
 )
 from gateway.port.operated import OperatedAdapter
 from gateway.queues.bindings import Exchange, QueueDefinition
+from gateway.queues.importing.definitions_file import read_definitions
+from gateway.queues.importing.importer import MADE, Importer
 from gateway.queues.queue import Queue
 from gateway.runtime.connection import Connection
 from gateway.runtime.hub import ProcessHub
@@ -44,12 +53,18 @@ class AmqpOperations:
 
     def __init__(self, hub: ProcessHub) -> None:
         self._hub = hub
+        self._importing = False
 
     @property
     def operations(self) -> Operations:
         """Returns the listings and actions, by path."""
         listings = {QUEUES_PATH: self.queues, BINDINGS_PATH: self.bindings, CONNECTIONS_PATH: self.connections}
-        return Operations(listings, {CLOSE_PATH: self.close})
+        actions = {
+            CLOSE_PATH: self.close,
+            IMPORT_PATH: self.import_definitions,
+            REMOVE_USER_PATH: self.remove_user,
+        }
+        return Operations(listings, actions)
 
     async def queues(self, query: Mapping[str, str]) -> Rows[QueueReport]:
         """Returns the named queues, by virtual host and name. Raises `ActionRefused`."""
@@ -114,6 +129,45 @@ class AmqpOperations:
         if chosen:
             log.info("an operator has closed connections", count=len(chosen), reason=wanted.reason)
         return Closed(ids=[str(number) for number in chosen])
+
+    async def import_definitions(self, body: bytes) -> ImportReport:
+        """Makes what RabbitMQ's definitions define, or says what it would make. Raises `ActionRefused`."""
+        try:
+            order = msgspec.json.decode(body, type=ImportOrder)
+            found = read_definitions(bytes(order.definitions))
+        except ValueError as error:
+            raise ActionRefused(HTTPStatus.BAD_REQUEST, str(error)) from error
+        if self._importing:
+            raise ActionRefused(HTTPStatus.CONFLICT, "definitions are being imported already; ask again")
+        self._importing = True
+        try:
+            importer = Importer(
+                self._hub.queues.registry,
+                self._hub.controller,
+                configured=self._hub.authenticator.configured,
+                dry_run=order.dry_run,
+            )
+            report = await importer.run(found)
+        finally:
+            self._importing = False
+        made = sum(step.outcome == MADE for step in report.steps)
+        if made and not order.dry_run:
+            log.info("definitions of RabbitMQ are imported", made=made, of=len(report.steps))
+        return report
+
+    async def remove_user(self, body: bytes) -> RemoveUser:
+        """Removes a user of the cluster. Raises `ActionRefused`."""
+        try:
+            wanted = msgspec.json.decode(body, type=RemoveUser)
+        except msgspec.DecodeError as error:
+            raise ActionRefused(HTTPStatus.BAD_REQUEST, str(error)) from error
+        if self._hub.controller.user(wanted.name) is None:
+            raise ActionRefused(HTTPStatus.NOT_FOUND, f"there is no user {wanted.name!r} besides the configuration's")
+        try:
+            await self._hub.controller.do(DeleteUser(name=wanted.name))
+        except ControllerError as error:
+            raise ActionRefused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+        return wanted
 
 
 def read_close(body: bytes) -> CloseConnections:

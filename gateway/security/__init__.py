@@ -1,5 +1,5 @@
 """Authentication, access and limits: passwords, tokens, certificates, rights, and the rates of clients.
 
-Imported by: cli, config, dtls, process, push, runtime.
+Imported by: gateway.*.
 Imports: base, domain, ops, port, sockets, controller.api, store.api, store.base.
 """

@@ -5,7 +5,7 @@ A name is the same however it was proven: permissions belong to the name (`Princ
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -134,6 +134,11 @@ class Authenticator:
     def vouched(self, name: str) -> Principal:
         """Returns the principal of a user whose key the protocol itself has verified, as OSCORE does."""
         return self._principal(Claim(name))
+
+    @property
+    def configured(self) -> Collection[str]:
+        """Returns the names of the users of the configuration."""
+        return self._config.users.keys()
 
     def session_user(self, principal: Principal) -> SessionUser | None:
         """Returns the owner of a new session of a principal; None where sessions are not bound to their users."""

@@ -1,7 +1,8 @@
 """Passwords: hashes of them, and the comparison off the event loop.
 
 A hash is argon2id's (RFC 9106), a verifier of SCRAM's (`gateway.security.scram`), or both with a space between:
-argon2id's is what a password that was sent is compared with, for trying passwords against it costs most.
+argon2id's is what a password that was sent is compared with, for trying passwords against it costs most. Users who came
+from RabbitMQ may have its hash (`gateway.security.rabbitmq_hashes`).
 
 A comparison costs some 20 ms of a processor and 19 MiB, on purpose. Devices connect again and again with the same
 password, so what was right is remembered for a while, by a digest under a key of this process's own.
@@ -24,7 +25,7 @@ from typing import NamedTuple, TypeVar
 from argon2 import PasswordHasher, extract_parameters
 from argon2.exceptions import InvalidHashError, VerificationError
 
-from gateway.security import scram
+from gateway.security import rabbitmq_hashes, scram
 from gateway.security.fair_work import FairWork
 
 MEMORY_KIB, PASSES, LANES = 19 * 1024, 2, 1  # OWASP's least for argon2id
@@ -71,8 +72,10 @@ def check_hash(hashed: str) -> None:
     for part in parts:
         if part.startswith(scram.PREFIX):
             scram.Verifier.parse(part)
+        elif part.startswith(rabbitmq_hashes.PREFIX):
+            rabbitmq_hashes.check(part)
         elif not part.startswith(ARGON2):
-            raise ValueError(f"begins with neither {ARGON2} nor {scram.PREFIX}")
+            raise ValueError(f"begins with neither {ARGON2} nor {scram.PREFIX} nor {rabbitmq_hashes.PREFIX}")
         else:
             try:
                 costs = extract_parameters(part)
@@ -233,6 +236,8 @@ def _kind(hashed: str) -> str:
     for part in parts:
         if part.startswith(ARGON2):
             return "$".join(part.split("$")[:4])
+        if part.startswith(rabbitmq_hashes.PREFIX):
+            return part[: part.rindex("$")]
     return next((part.partition(":")[0] for part in parts if part.startswith(scram.PREFIX)), "")
 
 
@@ -242,6 +247,8 @@ def _is_right(hashed: str, password: bytes) -> bool:
         for part in parts:
             if part.startswith(ARGON2):
                 return _hasher.verify(part, password)
+            if part.startswith(rabbitmq_hashes.PREFIX):
+                return rabbitmq_hashes.is_match(part, password)
     except (VerificationError, InvalidHashError):
         return False
     verifier = verifier_in(hashed)

@@ -281,7 +281,7 @@ GRPC = {
 }
 # By where it listens, and browsers by Host and Origin; actions are for this machine alone.
 ADMIN = {"/healthz", "/readyz", "/metrics", "/status", "/amqp/queues", "/amqp/bindings", "/amqp/connections"}
-ADMIN_ACTIONS = {"/amqp/connections/close"}
+ADMIN_ACTIONS = {"/amqp/connections/close", "/amqp/definitions", "/amqp/users/remove"}
 EFFECTS = {
     "Publish": "Permissions.refused",
     "Subscribe": "Permissions.check_filter by the adapter, and each address by the fan-out",

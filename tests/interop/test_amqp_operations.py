@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import aio_pika
@@ -139,3 +140,71 @@ async def test_connections_of_a_user_are_closed_and_come_again(gateway: GatewayP
 def test_nothing_is_closed_that_was_not_named(gateway: GatewayProcess) -> None:
     assert command(gateway, "close", status=2) == []
     assert command(gateway, "close", "none", "1.99999", status=1) == []
+
+
+# ---- RabbitMQ's definitions
+
+DEFINITIONS = Path(__file__).parents[1] / "support" / "amqp" / "rabbitmq_definitions.json"  # of RabbitMQ 3.10.8
+PASSWORD = "s3cret"  # of the user "app" in it
+
+
+def test_definitions_of_rabbitmq_are_imported_and_their_user_logs_in(gateway: GatewayProcess, tmp_path: Path) -> None:
+    dry = command(gateway, "import-definitions", str(DEFINITIONS), "--dry-run")
+    assert "would make queue 'orders.eu' in vhost 'shop'" in dry
+    assert rows(gateway, "queues", "--vhost", "a/b") == []
+    assert not [row for row in rows(gateway, "queues") if row["name"] == "orders.eu"]
+    written = tmp_path / "policies.toml"
+    made = command(gateway, "import-definitions", str(DEFINITIONS), "--policies", str(written))
+    assert [line.replace("would make", "made") for line in dry if line.startswith("would make")] == [
+        line for line in made if line.startswith("made")
+    ]
+    assert 'vhost = "shop"' in written.read_text()
+    again = command(gateway, "import-definitions", str(DEFINITIONS))
+    assert not [line for line in again if line.startswith("made ") and "there already" not in line]
+
+    def connect_app(vhost: str) -> pika.BlockingConnection:
+        credentials = pika.PlainCredentials("app", PASSWORD)
+        parameters = pika.ConnectionParameters("127.0.0.1", gateway.port("amqp"), vhost, credentials=credentials)
+        return pika.BlockingConnection(parameters)
+
+    def code_of(work: Callable[[Any], object]) -> int:
+        channel = connection.channel()
+        try:
+            work(channel)
+        except pika.exceptions.ChannelClosedByBroker as error:
+            return int(error.reply_code)
+        return 0
+
+    with contextlib.closing(connect_app("shop")) as connection:  # by patterns of the file
+        asked: dict[str, Callable[[Any], object]] = {
+            "write": lambda one: (one.confirm_delivery(), one.basic_publish("orders", "eu.new", b"1")),
+            "read": lambda one: one.basic_get("orders.eu"),
+            "configure": lambda one: one.queue_declare("orders.us"),
+            "write elsewhere": lambda one: (one.confirm_delivery(), one.basic_publish("events", "", b"1")),
+            "read elsewhere": lambda one: one.basic_get("dead"),
+            "configure elsewhere": lambda one: one.queue_declare("other"),
+        }
+        allowed = {"write", "read", "configure"}
+        assert {name: code_of(work) for name, work in asked.items()} == {
+            name: 0 if name in allowed else 403 for name in asked
+        }
+    with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match=r"\(530\)"):
+        connect_app("a/b")
+    assert command(gateway, "remove-user", "app") == ["user app is removed"]
+    assert command(gateway, "remove-user", "app", status=1) == []
+    with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+        connect_app("shop")
+
+
+def test_a_bad_file_is_one_error(gateway: GatewayProcess, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.json"
+    for data, status in (("{", 2), ("[]", 2), ("{}", 1), ('{"queues": [{"name": 5}]}', 1)):
+        bad.write_text(data)
+        run = [sys.executable, "-m", "gateway.cli", "amqp", "import-definitions", str(bad)]
+        run += ["--admin-port", str(gateway.port("admin"))]
+        done = subprocess.run(run, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        assert done.returncode == status
+        assert done.stdout == ""
+        (line,) = done.stderr.splitlines()
+        assert "this is not a file of RabbitMQ's definitions" in line
+    assert command(gateway, "import-definitions", str(tmp_path / "none.json"), status=1) == []

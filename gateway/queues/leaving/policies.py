@@ -54,6 +54,7 @@ class Policies:
     def __init__(self, config: QueuesConfig, *, creates_topics: bool = True) -> None:
         self.creates_topics = creates_topics
         self.vhosts = config.vhosts
+        self.config = config
         self._users = _sorted(config.policies)
         self._operators = _sorted(config.operator_policies)
 
@@ -98,20 +99,28 @@ def policy_mistakes(config: QueuesConfig) -> Iterator[tuple[str, str]]:
             check_vhost(vhost)
         except ValueError as error:
             yield "queues.vhosts", str(error)
-    for section, policies, known in (
-        ("policies", config.policies, (*_LIMITS, *_OTHERS, ALTERNATE)),
-        ("operator_policies", config.operator_policies, _LIMITS),
-    ):
+    for section, policies in (("policies", config.policies), ("operator_policies", config.operator_policies)):
         for policy in policies:
-            key = f"queues.{section}.{policy.name}"
-            try:
-                re.compile(policy.pattern)
-            except re.error as error:
-                yield f"{key}.pattern", f"{policy.pattern!r} is no regular expression: {error}"
-            if unknown := sorted(set(policy.definition) - set(known)):
-                yield f"{key}.definition", f"{unknown[0]!r} is not among {', '.join(known)}"
-            elif why := _why_not(policy.definition):
-                yield f"{key}.definition", why
+            for key, mistake in policy_mistakes_of(policy, operator=section == "operator_policies"):
+                yield f"queues.{section}.{policy.name}.{key}", mistake
+
+
+def known_keys(*, operator: bool) -> tuple[str, ...]:
+    """Returns the keys that a definition may have."""
+    return _LIMITS if operator else (*_LIMITS, *_OTHERS, ALTERNATE)
+
+
+def policy_mistakes_of(policy: PolicyConfig, *, operator: bool) -> Iterator[tuple[str, str]]:
+    """Yields the mistakes of one policy: the key in it, and what to write."""
+    known = known_keys(operator=operator)
+    try:
+        re.compile(policy.pattern)
+    except re.error as error:
+        yield "pattern", f"{policy.pattern!r} is no regular expression: {error}"
+    if unknown := sorted(set(policy.definition) - set(known)):
+        yield "definition", f"{unknown[0]!r} is not among {', '.join(known)}"
+    elif why := _why_not(policy.definition):
+        yield "definition", why
 
 
 def _why_not(definition: Mapping[str, Any]) -> str | None:
