@@ -102,13 +102,11 @@ class QueueHead:
             peeked = [Lease(QueueOffset(fetched.offset + n), 0, *place) for n, place in enumerate(places)]
             found = self.read(peeked)
             expired = found.live[0].offset - fetched.offset if found.live else len(peeked)
-            if expired and not await self._remove(owner, expired):
-                return None  # others have taken some of it: whoever they are looks again
-            if found.live:
-                return self._due_ms(found)
-            if not expired:
-                return None
-            count = BATCH_COUNT_MAX
+            if not expired:  # the first that waits stays
+                return self._due_ms(found) if found.live else None
+            if not await self._remove(owner, expired):
+                return None  # others have taken it: whoever they are looks again
+            count = BATCH_COUNT_MAX  # look again: what consumers hold is among the places, and does not wait
         return None
 
     def _due_ms(self, found: Found) -> int | None:
@@ -120,15 +118,15 @@ class QueueHead:
         return min((due for due in dues if due is not None), default=None)
 
     async def _remove(self, owner: int, count: int) -> bool:
-        """Leases `count` messages and removes what has expired of them; returns whether that was all."""
+        """Leases up to `count` messages and removes what has expired of them; returns whether there were any."""
         leases = await self._store.leases.take(self._number, owner, max_count=count)
         found = self.read(leases)
-        if found.live:  # others have taken some of what was at the head
+        if found.live:  # others hold some of what was at the head
             offsets = [lease.offset for lease in found.live]
             self._store.leases.requeue(self._number, owner, offsets, delivered=False)
             self._woken()
         await self.discard(owner, found)
-        return bool(leases) and not found.live
+        return len(found.live) < len(leases)
 
     def read(self, leases: Sequence[Lease], idle_since_ms: int | None = None) -> Found:
         """Returns what leases stand for, as of now."""

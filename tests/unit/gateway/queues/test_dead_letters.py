@@ -8,10 +8,11 @@ from pamqp.commands import Basic
 from adapters.amqp.codec.properties import properties_of
 from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
-from gateway.port.queues import BindQueue, DeclareExchange
+from gateway.port.queues import BindQueue, DeclareExchange, GetMessage
 from gateway.queues.dead_letters import DeadLetters
 from gateway.queues.leaving.deaths import DEATHS_COUNT_MAX, dead_letter, is_cycle, known_deaths
 from gateway.queues.leaving.reading import Letter
+from gateway.queues.leaving.upkeep import OWNER
 from store.api.log import Appended
 from store.api.message import Message
 from store.base.errors import LeaseLost, StoreOverloaded
@@ -237,3 +238,25 @@ async def test_another_group_has_its_dead_letter_before_the_source_is_settled(ri
         (append, forward) = store.calls
         assert append == ("append", [dead.number])
         assert (forward[0], set(forward[1]) <= set(topic)) == ("forward", True)
+
+
+# ---- expiry around what consumers hold
+
+
+@pytest.mark.parametrize("held_until_ms", [2_000, 9_000])
+async def test_what_expires_behind_held_messages_is_looked_at_in_its_time(rig, held_until_ms):
+    """A consumer holds a message between those that expire: neither its time nor its place counts."""
+    await rig.declare(rig.conn(), "q")
+    conn = rig.conn()
+    await rig.publish("", "q", b"0", b"1", expires_at_ms=2_000)
+    await rig.publish("", "q", b"2", expires_at_ms=held_until_ms)
+    await rig.publish("", "q", b"3", expires_at_ms=2_000)
+    await rig.publish("", "q", b"4", expires_at_ms=5_000)
+    offsets = []
+    for _ in range(3):
+        offsets += (await rig.request(conn, GetMessage(queue="q"))).leased.offsets
+    await rig.settle(conn, "q", "requeue", *offsets[:2])
+    rig.now_ms = 3_000
+    queue = rig.queues.registry.queues["q"]
+    assert await queue.pump.head.trim(OWNER) == 5_000
+    assert await rig.store.leases.waiting(queue.number) == 1
