@@ -35,6 +35,7 @@ from store.base.listening.places import ConnectionSlots, origin_of
 from store.base.process_errors import listening_on
 
 HEAD_BYTES_MAX = 8 * 1024  # a request head that is longer gets 431
+FORWARDED = frozenset({"forwarded", "via", "x-forwarded-for", "x-real-ip"})  # a proxy asks for somebody else
 ACTION_BYTES_MAX = 16 * 1024 * 1024  # of the body of an action
 ACTION_TIMEOUT_S = 120.0  # from the head of an action to its end
 HEAD_TIMEOUT_S = 5.0  # from connecting to the end of the head
@@ -246,7 +247,7 @@ class AdminServer:
         self, action: Action, path: str, headers: Mapping[str, str], reader: asyncio.StreamReader, *, here: bool
     ) -> _Answer:
         """The answer to an action."""
-        if not here:
+        if not here or not headers.keys().isdisjoint(FORWARDED):
             return _problem(HTTPStatus.FORBIDDEN, "actions are for this machine alone: ask by its loopback address")
         if headers.get("content-type", "").partition(";")[0].strip() != JSON:
             return _problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the body of an action is {JSON}")

@@ -134,7 +134,7 @@ class Model:
                 self.bury(one.queue, one.entry, "rejected", now_ms)
 
     def lose(self, client: int) -> None:
-        """What a client holds returns to its place."""
+        """Returns what a client holds to its place."""
         held, self.held[client] = self.held[client], []
         for one in held:
             self.give_back(*one)

@@ -230,6 +230,7 @@ async def test_an_action_that_is_refused_says_why():
 
 async def test_actions_are_for_this_machine_alone(monkeypatch):
     async with serving(operations=OPERATIONS) as server:
+        assert (await post(server, x_forwarded_for="10.0.0.1")).status_code == 403
         monkeypatch.setattr(admin, "_is_loopback", lambda host: False)
         refused = await post(server)
         assert refused.status_code == 403
