@@ -84,6 +84,7 @@ class Client:
         self.holds = False
         self.subscriptions: list[Any] = []
         self.refusal: Refusal | None = None  # of those who ask to be let in
+        self.principal = Principal(name="")  # who is let in
         if opened:
             self.send(csm())
 
@@ -100,7 +101,7 @@ class Client:
             if isinstance(effect, Close):
                 self.closed = effect
             elif isinstance(effect, Call) and isinstance(effect.request, Authenticate):
-                outcome = Outcome(error=self.refusal) if self.refusal else Outcome(value=Principal(name=""))
+                outcome = Outcome(error=self.refusal) if self.refusal else Outcome(value=self.principal)
                 self.complete(effect, outcome)
             elif isinstance(effect, Publish | Call):
                 self.held.append(effect)
@@ -255,6 +256,23 @@ def test_a_shutdown_releases() -> None:
 
 
 # ---- requests
+
+
+def test_a_certificates_user_is_the_device_of_its_messages() -> None:
+    """Unless it may speak for other devices: then the address says, as it does for strangers."""
+    found = []
+    for principal in (
+        Principal(name="dev1"),
+        Principal(name="dev1", device="plant/dev1"),
+        Principal(name="gateway", trusted_gateway=True),
+        Principal(name=""),
+    ):
+        client = Client()
+        client.principal = principal
+        for _ in range(2):
+            client.send(request("t/telemetry/site1/dev42"))
+        found.append([message.device for message in client.stored])
+    assert found == [["dev1"] * 2, ["plant/dev1"] * 2, ["dev42"] * 2, ["dev42"] * 2]
 
 
 def test_requests_are_answered_by_their_tokens() -> None:
