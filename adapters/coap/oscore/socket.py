@@ -179,87 +179,98 @@ class OscoreSocket:
         held = self._contexts.find((request.fields.kid, request.fields.kid_context), data, peer, now_ms)
         if held is None:
             return
-        association = self._associate(held, peer)
-        reply = self._replies.find(association.inner, packet.mid, data, now_ms, ours=False)
+        reply = self._replies.find(_inner_name(held, peer), packet.mid, data, now_ms, ours=False)
         if reply is not None:
             if reply:
                 self._output.append((reply, peer))
             return
-        self._unprotect(held, association, packet, request, data, now_ms)
+        plaintext = self._unprotect(held, peer, packet, request, now_ms)
+        inner = None if plaintext is None else inner_datagram(data, plaintext, observe=request.observe)
+        if inner is not None:
+            self._take(held, peer, packet, request, data, inner, now_ms)
+
+    def _unprotect(
+        self, held: HeldContext, peer: Peer, packet: Packet, request: ProtectedRequest, now_ms: int
+    ) -> bytes | None:
+        """Returns the plaintext of a request that is genuine and new; answers another one."""
+        context, piv, kid = held.context, request.fields.piv, request.fields.kid
+        assert context is not None
+        assert piv is not None
+        assert kid is not None
+        knows = context.knows_requests
+        if knows and not context.is_new(piv):
+            self._answer(packet, peer, UNAUTHORIZED, "Replay detected", now_ms)
+            return None
+        bound = RequestId(kid, piv, packet.code == FETCH)
+        try:
+            plaintext = context.unprotect(bound, request.ciphertext)
+            if inner_datagram(b"\x40\0\0\0", plaintext, observe=None) is None:
+                raise ProtectionError
+        except ProtectionError:
+            self._answer(packet, peer, BAD_REQUEST, "Decryption failed", now_ms)
+            return None
+        if knows:
+            context.note(piv)
+        elif _has_echo(plaintext, held.echo):
+            context.begin_after(piv)
+        else:
+            self._ask_for_echo(held, peer, packet, bound)
+            return None
+        return plaintext
+
+    def _take(  # noqa: PLR0917 - what is known of the request by now
+        self,
+        held: HeldContext,
+        peer: Peer,
+        packet: Packet,
+        request: ProtectedRequest,
+        data: bytes,
+        inner: bytes,
+        now_ms: int,
+    ) -> None:
+        """Hands a genuine request to the endpoint of its user: its address is its client's from now on."""
+        fields = request.fields
+        assert held.opened is not None
+        assert fields.kid is not None
+        assert fields.piv is not None
+        association = self._associate(held, peer)
+        self._replies.put(association.inner, packet.mid, data, b"", now_ms, ours=False)
+        association.asked(packet.mid, packet.token, RequestId(fields.kid, fields.piv, packet.code == FETCH))
+        endpoint = self._endpoints.of(held.opened.principal.name, held.opened.principal)
+        self._by_address[peer][association.inner] = endpoint
+        self._effects += self._endpoints.receive(endpoint, [(inner, association.inner)], now_ms)
 
     def _associate(self, held: HeldContext, peer: Peer) -> Association:
-        """Returns what there is of an address in a context."""
+        """Returns what there is of an address in a context; the address heard of longest ago gives way to a new one."""
         association = held.peers.pop(peer, None)
         if association is None:
             assert held.context is not None
             assert held.opened is not None
             if len(held.peers) >= PEERS_COUNT_MAX:
                 self._forget_peer(held, next(iter(held.peers)))
-            inner = (*peer, held.opened.name)
-            association = Association(held.context, peer, inner)
-            self._by_inner[inner] = held, association
+            association = Association(held.context, peer, _inner_name(held, peer))
+            self._by_inner[association.inner] = held, association
             endpoint = self._endpoints.of(held.opened.principal.name, held.opened.principal)
-            self._by_address.setdefault(peer, {})[inner] = endpoint
+            self._by_address.setdefault(peer, {})[association.inner] = endpoint
         held.peers[peer] = association
         return association
 
-    def _unprotect(  # noqa: PLR0917 - what is known of the request by now
-        self,
-        held: HeldContext,
-        association: Association,
-        packet: Packet,
-        request: ProtectedRequest,
-        data: bytes,
-        now_ms: int,
-    ) -> None:
-        """Verifies a request that has not come before, and hands it to its endpoint."""
-        context, piv, kid = association.context, request.fields.piv, request.fields.kid
-        assert piv is not None
-        assert kid is not None
-        peer, knows = association.outer, context.knows_requests
-        if knows and not context.is_new(piv):
-            self._answer(packet, peer, UNAUTHORIZED, "Replay detected", now_ms)
-            return
-        bound = RequestId(kid, piv, packet.code == FETCH)
-        try:
-            plaintext = context.unprotect(bound, request.ciphertext)
-        except ProtectionError:
-            self._answer(packet, peer, BAD_REQUEST, "Decryption failed", now_ms)
-            return
-        inner = inner_datagram(data, plaintext, observe=request.observe)
-        if inner is None:
-            self._answer(packet, peer, BAD_REQUEST, "Decryption failed", now_ms)
-            return
-        if not knows:
-            if not _has_echo(plaintext, held.echo):
-                self._ask_for_echo(held, association, packet, bound, now_ms)
-                return
-            context.begin_after(piv)
-        else:
-            context.note(piv)
-        self._replies.put(association.inner, packet.mid, data, b"", now_ms, ours=False)
-        association.asked(packet.mid, packet.token, bound)
-        assert held.opened is not None
-        endpoint = self._endpoints.of(held.opened.principal.name, held.opened.principal)
-        self._by_address[peer][association.inner] = endpoint
-        self._effects += self._endpoints.receive(endpoint, [(inner, association.inner)], now_ms)
-
-    def _ask_for_echo(
-        self, held: HeldContext, association: Association, packet: Packet, bound: RequestId, now_ms: int
-    ) -> None:
+    def _ask_for_echo(self, held: HeldContext, peer: Peer, packet: Packet, bound: RequestId) -> None:
         """Asks a client to prove that its request is new, after the replay window was lost (RFC 8613, B.1.2)."""
+        context = held.context
+        assert context is not None
         plaintext = bytes((UNAUTHORIZED,)) + encode_options([(ECHO, held.echo)])
         kind = ACK if packet.type == CON else packet.type
         mid = packet.mid if packet.type == CON else packet.mid ^ self._endpoints.plain.core.mid_mask
         first = 0x40 | kind << 4 | len(packet.token)
         data = bytes((first, UNAUTHORIZED, mid >> 8, mid & 0xFF)) + packet.token
         try:
-            piv, ciphertext = association.context.protect(bound, plaintext, own_number=True)
+            piv, ciphertext = context.protect(bound, plaintext, own_number=True)
         except NumbersUsedUpError:
             return
         fields = Fields(piv)
         sent = protected_datagram(data, observe=None, fetched=bound.fetched, fields=fields, ciphertext=ciphertext)
-        self._output.append((sent, association.outer))
+        self._output.append((sent, peer))
 
     def _refuse(self, data: bytes, peer: Peer, refusal: Refusal, now_ms: int) -> None:
         """Answers a request whose context cannot be used (RFC 8613, 8.2)."""
@@ -348,6 +359,12 @@ class OscoreSocket:
         if data[0] >> 4 & 3 == CON:
             self._replies.put(association.inner, mid, data, sent, now_ms, ours=True)
         return sent
+
+
+def _inner_name(held: HeldContext, peer: Peer) -> Peer:
+    """Returns the name that the endpoint of a context's user knows an address by."""
+    assert held.opened is not None
+    return (*peer, held.opened.name)
 
 
 def _has_echo(plaintext: bytes, echo: bytes) -> bool:

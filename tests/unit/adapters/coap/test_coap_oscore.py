@@ -390,6 +390,25 @@ def test_a_confirmable_notification_is_sent_again_as_it_was() -> None:
     assert driver.subscribed() == []
 
 
+def test_whoever_forges_messages_ends_no_observation() -> None:
+    """The kid can be read by everybody: an address counts as a client's once a genuine message has come from it."""
+    driver, client = served()
+    driver.protected(client, "t/a/b", GET, options=((OBSERVE, b""),))
+    old = client.protect_request("t/a/b", GET, token=b"x")
+    driver.raw(old)
+    forger = ClientContext(secret=bytes(16))
+    for n in range(40):
+        peer = (f"198.51.100.{n}", 5_683)
+        assert driver.code(forger.protect_request("t/a/b"), peer=peer) in {
+            "4.00 Decryption failed",
+            "4.01 Replay detected",
+        }
+        assert driver.code(old, peer=peer) == "4.01 Replay detected"
+    driver.complete(list(driver.endpoint.tick(now_ms=driver.now_ms)))
+    assert driver.subscribed() == ["a/b"]
+    assert len(driver.deliver(Message(address="a/b", body=b"2", id="2", content_type="text/plain"))) == 1
+
+
 def test_who_observes_inside_alone_does_not_observe() -> None:
     """RFC 8613, 4.1.3.5: a proxy that took the option away would not forward notifications."""
     driver, client = served()
