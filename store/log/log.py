@@ -88,9 +88,13 @@ class CommitLog:
 
     @property
     def floor(self) -> LogOffset:
-        """The log offset before which everything is known to have been on this disk; 0 where that is not known."""
+        """The log offset before which everything is known to have been on this disk; 0 where that is not known.
+
+        A power failure may have taken the file `floor`, and known damage lies in what was there.
+        """
         known = self._floor is not None and self._floor.belongs_to(self.first)
-        return self._floor.at if known and self._floor is not None else START
+        at = self._floor.at if known and self._floor is not None else START
+        return max([at, *(one.end for one in self.damages.open()[-1:])])
 
     @property
     def origin(self) -> LogOffset:

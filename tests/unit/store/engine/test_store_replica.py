@@ -432,6 +432,38 @@ async def test_a_torn_tail_is_cut_though_frames_behind_say_it_was_synced(tmp_pat
     await master.close()
 
 
+@pytest.mark.parametrize("damaged", [2, 4])
+async def test_damage_that_is_known_is_not_taken_for_a_torn_tail_where_the_floor_is_lost(tmp_path, damaged):
+    """The list of damages says, too, how far the log was on disk."""
+    master = await open_master(tmp_path / "master", alone=True)
+    replica = await open_replica(tmp_path / "replica")
+    for n in range(5):
+        await append(master, frame((16, b"%d" % n * 50)))
+    await feed(master, replica)
+    size = master.replication.end // 5
+    replica.replication.confirm(size)
+    await until(lambda: replica.log.confirmed == size)
+    await replica.close()
+    (segment,) = (tmp_path / "replica" / "log").iterdir()
+    with segment.open("r+b") as file:
+        file.seek(damaged * size + 70)
+        file.write(bytes(20))
+    replica = await open_replica(tmp_path / "replica", scrub_bytes_per_s=0)
+    found = (damaged * size, (damaged + 1) * size)
+    assert [(one.start, one.end) for one in replica.damages] == [found]
+    await replica.close()
+    (tmp_path / "replica" / "floor").unlink()
+    replica = await open_replica(tmp_path / "replica", scrub_bytes_per_s=0)
+    assert [(one.start, one.end) for one in replica.damages] == [found]
+    assert replica.replication.held == 5 * size
+    assert replica.replication.end == (5 if damaged == 2 else damaged) * size
+    await replica.close()
+    replica = await open_replica(tmp_path / "replica", scrub_bytes_per_s=0, truncate_to=damaged * size)
+    assert (replica.replication.held, list(replica.damages)) == (damaged * size, [])
+    await replica.close()
+    await master.close()
+
+
 async def test_damage_is_not_passed_over(tmp_path, monkeypatch):
     """A replica that left a frame out would be another one than its master: it waits for the repair."""
     monkeypatch.setattr("store.engine.engine.LogTail", lambda: LogTail(0))
