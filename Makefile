@@ -95,7 +95,7 @@ faults: $(STAMP) ## A cluster of processes hurt under load: killed, cut off, dis
 chaos: $(STAMP) ## MQTT clients cut off and taken over, their gateway killed (CHAOS_S=600 CHAOS_SEED=1)
 	@echo "$(CHAOS_S) seconds, CHAOS_SEED=$(CHAOS_SEED)"
 	HEADGATE_CHAOS_S=$(CHAOS_S) HEADGATE_CHAOS_SEED=$(CHAOS_SEED) $(BIN)/python -m pytest -s \
-		tests/cluster/test_mqtt_chaos.py $(ARGS)
+		tests/cluster/kill/test_mqtt_chaos.py $(ARGS)
 
 check: $(STAMP) ## The checks without the tests
 	$(BIN)/ruff check

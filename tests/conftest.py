@@ -20,8 +20,9 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # tests may import gRPC 
 hypothesis.settings.register_profile("headgate", deadline=None)
 hypothesis.settings.load_profile("headgate")
 
-# A test may import the rig of another one by its file's name, whichever folder of `unit` that is in.
-sys.path += sorted({str(file.parent) for file in (Path(__file__).parent / "unit").rglob("test_*.py")})
+# A test may import the rig of another one by its file's name, whichever folder of tests that is in.
+KINDS = ("unit", "property", "sim", "interop", "cluster")
+sys.path += sorted({str(file.parent) for kind in KINDS for file in (Path(__file__).parent / kind).rglob("*.py")})
 
 
 SIMULATIONS = Path(__file__).parent / "sim"

@@ -97,7 +97,7 @@ class Reader:
     def _rest(self) -> None:
         """Leaves processor and interpreter to the write path for a moment, after having worked for one.
 
-        Beside four readers at full speed appends take 1 ms so, 3.5 ms otherwise (tests/bench/cold_reads.py).
+        Beside four readers at full speed appends take 1 ms so, 3.5 ms otherwise (tests/bench/store/cold_reads.py).
         """
         now = perf_counter()
         if now - self._rested > WORK_S:

@@ -159,7 +159,7 @@ def _list(_: argparse.Namespace) -> int:
 
 
 def _profile(_: argparse.Namespace) -> int:
-    from tests.bench import mqtt_path
+    from tests.bench.gateway import mqtt_path
 
     return mqtt_path.main()
 

@@ -4,22 +4,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.bench.load.amqp_channels import AmqpChannels
-from tests.bench.load.amqp_consume import AmqpConsume
-from tests.bench.load.amqp_publish import AmqpPublish
+from tests.bench.load.amqp.amqp_channels import AmqpChannels
+from tests.bench.load.amqp.amqp_consume import AmqpConsume
+from tests.bench.load.amqp.amqp_publish import AmqpPublish
 from tests.bench.load.base import Load
-from tests.bench.load.coap_devices import CoapDevices
-from tests.bench.load.coap_post import CoapPost
-from tests.bench.load.http_devices import HttpDevices
-from tests.bench.load.http_post import HttpPost
+from tests.bench.load.coap.coap_devices import CoapDevices
+from tests.bench.load.coap.coap_post import CoapPost
+from tests.bench.load.http.http_devices import HttpDevices
+from tests.bench.load.http.http_post import HttpPost
 from tests.bench.load.in_process import SparkRead, StoreAppend
-from tests.bench.load.mqtt_catch_up import MqttCatchUp
-from tests.bench.load.mqtt_connect import MqttConnect
-from tests.bench.load.mqtt_devices import MqttDevices
-from tests.bench.load.mqtt_latency import MqttLatency
-from tests.bench.load.mqtt_publish import MqttFanout, MqttPublish
-from tests.bench.load.mqtt_storm import MqttStorm
-from tests.bench.load.mqtt_subscribers import MqttSubscribers
+from tests.bench.load.mqtt.mqtt_catch_up import MqttCatchUp
+from tests.bench.load.mqtt.mqtt_connect import MqttConnect
+from tests.bench.load.mqtt.mqtt_devices import MqttDevices
+from tests.bench.load.mqtt.mqtt_latency import MqttLatency
+from tests.bench.load.mqtt.mqtt_publish import MqttFanout, MqttPublish
+from tests.bench.load.mqtt.mqtt_storm import MqttStorm
+from tests.bench.load.mqtt.mqtt_subscribers import MqttSubscribers
 
 BROKERS = ("headgate", "mosquitto", "nats", "rabbitmq", "amqtt")
 

@@ -186,6 +186,12 @@ def test_a_folder_has_one_subject():
     assert {folder: n for folder, n in files.items() if n > FILES_IN_FOLDER} == {}
 
 
+def test_a_folder_of_tests_has_one_subject():
+    files = Counter(path.parent for path in CODE if path.is_relative_to(ROOT / "tests"))
+    assert {name(folder): n for folder, n in files.items() if n > FILES_IN_FOLDER} == {}
+    assert [name(path) for path in CODE if path.parent == ROOT / "tests" / "unit"] == []
+
+
 def test_no_file_lies_flat_in_tests():
     """Tests lie in the folder of their kind, and code that they share lies in a room of `tests/support`."""
     flat = {path.name for path in FILES if path.parent == ROOT / "tests"}

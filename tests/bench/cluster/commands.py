@@ -1,4 +1,4 @@
-"""Counts what controllers take a second; `tests.bench.controllers` runs it in a process of its own."""
+"""Counts what controllers take a second; `tests.bench.cluster.controllers` runs it in a process of its own."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from tests.bench.store.studies import Rows
 async def measure_case(directory: Path, *, seconds: float, rounds: int, tasks: list[int]) -> Rows:
     """All of it."""
     options = ("--seconds", str(seconds), "--rounds", str(rounds), "--dir", str(directory))
-    command = ("-m", "tests.bench.controllers", *options, "--tasks", *[str(task) for task in tasks])
+    command = ("-m", "tests.bench.cluster.controllers", *options, "--tasks", *[str(task) for task in tasks])
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
     out, _ = await process.communicate()
     if process.returncode:

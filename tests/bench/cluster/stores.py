@@ -13,8 +13,8 @@ from store.format.frame import UnplacedFrame
 from store.remoting import RemoteStore
 from tests.bench.cluster.rig import BenchCluster, running
 from tests.bench.procfs import cpu_s
+from tests.bench.store.store_append import build, throughput
 from tests.bench.store.studies import Rows
-from tests.bench.store_append import build, throughput
 
 WARM_UP_S = 0.5
 CLIENTS = 64

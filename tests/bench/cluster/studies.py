@@ -100,7 +100,8 @@ CLUSTER_STUDIES: Mapping[str, Study] = {
             name="commands",
             title="Commands of controllers",
             about="Topics created, each on the disks of a majority before its answer, by so many clients at a time. "
-            "Failover: from the loss of the leader to the next command that is answered. `tests/bench/controllers.py`.",
+            "Failover: from the loss of the leader to the next command that is answered. "
+            "`tests/bench/cluster/controllers.py`.",
             program="tests.bench.cluster.commands",
             cases=[{"seconds": 2.0, "rounds": 3, "tasks": [1, 64]}],
             columns={

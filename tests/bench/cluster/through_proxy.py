@@ -14,12 +14,12 @@ import msgspec
 from gateway.operating.local_cluster import Node
 from tests.bench.cluster.rig import BenchCluster, load_on, running
 from tests.bench.cluster.stores import append_times
-from tests.bench.load.mqtt_latency import MqttLatency
-from tests.bench.load.mqtt_publish import MqttPublish
-from tests.bench.load.mqtt_wire import connect, publish, receive, topic
+from tests.bench.load.mqtt.mqtt_latency import MqttLatency
+from tests.bench.load.mqtt.mqtt_publish import MqttPublish
+from tests.bench.load.mqtt.mqtt_wire import connect, publish, receive, topic
 from tests.bench.procfs import cpu_s
+from tests.bench.store.store_append import build, throughput
 from tests.bench.store.studies import Rows
-from tests.bench.store_append import build, throughput
 
 WARM_UP = 20_000  # messages
 CONNECTIONS = 4

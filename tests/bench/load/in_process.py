@@ -25,7 +25,7 @@ class StoreAppend(Load, frozen=True, kw_only=True, tag="store-append"):
     def run(self) -> Measured:
         """See `Load.run`."""
         options = {"seconds": self.seconds_each, "records": self.records, "queues": self.queues}
-        found, elapsed_s = _output("store_append.py", options)
+        found, elapsed_s = _output("store/store_append.py", options)
         rate, latency = found["throughput"], found["latency"]
         also = {name: rate[name] for name in ("frames_per_s", "mb_per_s")}
         also |= {name: latency[name] for name in ("mean_us", "p99_us", "max_us")}
@@ -41,7 +41,7 @@ class SparkRead(Load, frozen=True, kw_only=True, tag="spark-read"):
 
     def run(self) -> Measured:
         """See `Load.run`."""
-        found, elapsed_s = _output("spark_read.py", {"records": self.records, "cores": self.cores})
+        found, elapsed_s = _output("spark/spark_read.py", {"records": self.records, "cores": self.cores})
         rates = {f"{name}_per_s": float(rate) for name, rate in found["records_per_s"].items()}
         return Measured(value=rates.pop("full_per_s"), elapsed_s=elapsed_s, done=self.records, also=rates)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from store.format.frame import FRAME_ASYNC
 from store.local.local import LocalStore
+from tests.bench.store.store_append import build, throughput
 from tests.bench.store.studies import Rows
-from tests.bench.store_append import build, throughput
 
 FRAMES = 64
 QUEUES, ADDRESSES, SIZE_BYTES = 8, 1_000, 150

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from store.format.frame import QueueOffset
 from store.local.local import LocalStore
-from tests.bench.cold_reads import FETCH_BYTES, QUEUE, drop_cache, fill
+from tests.bench.store.cold_reads import FETCH_BYTES, QUEUE, drop_cache, fill
 from tests.bench.store.studies import Rows
 
 CACHED_MB = 48  # of the 64 MiB that the store keeps

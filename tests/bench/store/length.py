@@ -19,11 +19,11 @@ from store.api.keys import Put
 from store.api.log import IndexKind
 from store.format.frame import FIRST_QUEUE, ROW, ROW_INDEX_ADDRESS, QueueNumber, QueueOffset, UnplacedFrame
 from store.local.local import LocalStore
-from tests.bench.cold_reads import drop_cache
 from tests.bench.procfs import forget_peak, memory_mb
+from tests.bench.store.cold_reads import drop_cache
+from tests.bench.store.store_append import WINDOW
 from tests.bench.store.studies import Rows
-from tests.bench.store_append import WINDOW
-from tests.bench.timers_leases import append_all
+from tests.bench.store.timers_leases import append_all
 
 RECORDS, SIZE_BYTES = 100, 150  # of a frame
 QUEUES, ADDRESSES, ADDRESSES_A_FRAME, KEYS = 64, 20_000, 10, 10_000

@@ -25,10 +25,10 @@ from store.api.log import Appended
 from store.base.errors import StoreError
 from store.local.local import LocalStore
 from store.views import MAP_SIZE_BYTES, Views
-from tests.bench.cold_reads import drop_cache
 from tests.bench.procfs import memory_mb
+from tests.bench.store.cold_reads import drop_cache
+from tests.bench.store.store_append import build
 from tests.bench.store.studies import Rows
-from tests.bench.store_append import build
 
 FRAMES, WINDOW = 64, 64
 PACED = 1_000  # frames a second: 20 MB

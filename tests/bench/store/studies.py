@@ -103,8 +103,8 @@ STUDIES: Mapping[str, Study] = {
             title="Few queues and very many",
             about="`batch`: frames of 100 records of one queue; `mixed`: 100 records of as many queues; `single`: one "
             "record. Appends with 64 frames under way; fetches of at most 100 records go round the queues at random, "
-            "in a store just opened. `tests/bench/many_queues.py`.",
-            program="tests.bench.many_queues",
+            "in a store just opened. `tests/bench/store/many_queues.py`.",
+            program="tests.bench.store.many_queues",
             cases=[
                 {"shape": shape, "queues": queues, "seconds": 2.0}
                 for shape in ("batch", "mixed", "single")
@@ -127,8 +127,8 @@ STUDIES: Mapping[str, Study] = {
             title="Keys and values, beside etcd",
             about="64 clients with one request under way each, 10,000 keys, 100 bytes, each put on disk before its "
             "answer, gets linearizable; the better of etcd's two interfaces is what counts. Client and server share "
-            "the machine; `client` is how much of a core the client took. `tests/bench/kv.py`.",
-            program="tests.bench.kv",
+            "the machine; `client` is how much of a core the client took. `tests/bench/store/kv.py`.",
+            program="tests.bench.store.kv",
             cases=[{"seconds": 2.0, "rounds": 3}],
             columns={
                 "per_s": "a second",
@@ -144,8 +144,8 @@ STUDIES: Mapping[str, Study] = {
             name="timers-leases",
             title="Timers and leases",
             about="100,000 timers and 200,000 messages of 150 bytes, everything on disk before it counts; leases in "
-            "batches of 256 but where it says one by one. `tests/bench/timers_leases.py`.",
-            program="tests.bench.timers_leases",
+            "batches of 256 but where it says one by one. `tests/bench/store/timers_leases.py`.",
+            program="tests.bench.store.timers_leases",
             cases=[{}],
             columns={
                 "per_s": "a second",
@@ -207,8 +207,8 @@ STUDIES: Mapping[str, Study] = {
             name="cold-reads",
             title="Appends while old data is read from disk",
             about="Single records at 500 a second: alone, and beside readers that fetch a log of 600 MB which is not "
-            "in the page cache. `tests/bench/cold_reads.py`.",
-            program="tests.bench.cold_reads",
+            "in the page cache. `tests/bench/store/cold_reads.py`.",
+            program="tests.bench.store.cold_reads",
             cases=[{"readers": 1, "mb": 600}, {"readers": 4, "mb": 600}],
             columns={
                 "reading_p50_us": "beside p50 us",

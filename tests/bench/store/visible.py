@@ -10,8 +10,8 @@ from store.api.log import Appended
 from store.base.errors import StoreError
 from store.format.frame import FIRST_QUEUE, Frame, QueueNumber, QueueOffset, UnplacedFrame
 from store.local.local import LocalStore
+from tests.bench.store.store_append import WINDOW, build
 from tests.bench.store.studies import Rows
-from tests.bench.store_append import WINDOW, build
 
 QUEUE = QueueNumber(FIRST_QUEUE)
 FETCH_BYTES = 1 << 20

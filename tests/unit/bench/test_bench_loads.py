@@ -13,14 +13,25 @@ import h2.events
 import pytest
 
 from tests.bench.load import one_each as one_each_module
-from tests.bench.load.amqp_wire import ACK, BODY, HEADER, NACK, ChannelAcks, Confirms, Session, frame, method, short
+from tests.bench.load.amqp.amqp_wire import (
+    ACK,
+    BODY,
+    HEADER,
+    NACK,
+    ChannelAcks,
+    Confirms,
+    Session,
+    frame,
+    method,
+    short,
+)
 from tests.bench.load.base import LoadError, json_payload
-from tests.bench.load.coap_devices import CoapDevices
-from tests.bench.load.http_wire import Http1, Http2, Post
-from tests.bench.load.mqtt_publish import MqttPublish
-from tests.bench.load.mqtt_storm import MqttStorm
-from tests.bench.load.mqtt_subscribers import MqttSubscribers, pubacks
-from tests.bench.load.mqtt_wire import PINGRESP, PublishCounter, publish, topic
+from tests.bench.load.coap.coap_devices import CoapDevices
+from tests.bench.load.http.http_wire import Http1, Http2, Post
+from tests.bench.load.mqtt.mqtt_publish import MqttPublish
+from tests.bench.load.mqtt.mqtt_storm import MqttStorm
+from tests.bench.load.mqtt.mqtt_subscribers import MqttSubscribers, pubacks
+from tests.bench.load.mqtt.mqtt_wire import PINGRESP, PublishCounter, publish, topic
 from tests.bench.load.one_each import one_each
 
 

@@ -4,9 +4,10 @@ import msgspec
 import pytest
 
 from tests.bench import __main__ as program
-from tests.bench import mqtt_path, report
+from tests.bench import report
 from tests.bench.catalogue import SERVERS, other
 from tests.bench.figures import FIGURES
+from tests.bench.gateway import mqtt_path
 from tests.bench.load.base import Measured
 from tests.bench.result import Result, against, load_all, summarise
 
