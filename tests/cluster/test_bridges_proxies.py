@@ -1,7 +1,6 @@
 """A bridge of two proxies: one of them runs it, and when that one is killed the other goes on, with nothing lost."""
 
 import json
-import time
 import urllib.request
 
 import pytest
@@ -10,10 +9,10 @@ from paho.mqtt.packettypes import PacketTypes
 from gateway.operating.local_cluster import Plan
 from tests.support.cluster.local_clusters import on_free_ports, one_group, started
 from tests.support.mqtt.paho_client import Client, fresh, properties
+from tests.support.process.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-PATIENCE_S = 60
 COUNT = 300
 BRIDGE = """
 [proxy]
@@ -29,14 +28,6 @@ filter = "up/#"
 qos = 2
 to = "plant7/{{1}}"
 """
-
-
-def until(holds, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-    return found
 
 
 @pytest.fixture
@@ -64,7 +55,7 @@ def runs(cluster, *names):
 
 def test_one_proxy_runs_it_and_another_goes_on_when_it_is_killed_or_ends(cluster):
     one, other = cluster.proxies
-    runner = until(lambda: runs(cluster, one, other), "no proxy runs the bridge")
+    runner = wait_until(lambda: runs(cluster, one, other), "no proxy runs the bridge")
     idle = other if runner == one else one
     assert not bridge(cluster, idle)["here"]
     session = properties(PacketTypes.CONNECT, SessionExpiryInterval=600)
@@ -89,9 +80,9 @@ def test_one_proxy_runs_it_and_another_goes_on_when_it_is_killed_or_ends(cluster
         assert not bridge(cluster, runner)["here"]
         reader.close()
         cluster.stop(idle)
-        until(lambda: runs(cluster, runner), "nobody goes on")
+        wait_until(lambda: runs(cluster, runner), "nobody goes on")
         writer.publish("up/x", b"last", 1)
-        until(lambda: bridge(cluster, runner)["stored"], "nothing comes")
+        wait_until(lambda: bridge(cluster, runner)["stored"], "nothing comes")
     finally:
         reader.close()
         writer.close()

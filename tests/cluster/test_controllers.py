@@ -9,7 +9,8 @@ from controller.api.client import ControllerUnreachable
 from controller.api.commands import CreateTopic, Limits
 from controller.api.requests import RemoveMember
 from controller.remote.remote import RemoteController
-from tests.support.controller.controllers import ControllerProcess, ControllerProcesses, now_ms, until
+from tests.support.controller.controllers import ControllerProcess, ControllerProcesses, now_ms
+from tests.support.process.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(300)]
 PATIENCE_S = 60.0

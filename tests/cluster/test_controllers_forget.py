@@ -11,7 +11,8 @@ import pytest
 from controller.api.commands import CreateTopic, Limits
 from controller.incarnations import words
 from controller.remote.remote import RemoteController
-from tests.support.controller.controllers import ControllerProcesses, now_ms, until
+from tests.support.controller.controllers import ControllerProcesses, now_ms
+from tests.support.process.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(300)]
 PATIENCE_S = 120.0

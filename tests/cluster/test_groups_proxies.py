@@ -10,6 +10,7 @@ import pytest
 from gateway.operating.local_cluster import Plan
 from tests.support.cluster.local_clusters import on_free_ports, one_group, started
 from tests.support.process.ports import PORTS
+from tests.support.process.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -103,13 +104,6 @@ class Consumer:
         self.client.close()
 
 
-def until(holds, what):
-    deadline = time.monotonic() + TIMEOUT_S
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 def lag(url, group):
     return httpx.get(f"{url}/groups/{group}", timeout=30).raise_for_status().json()["lag"]
 
@@ -166,17 +160,17 @@ def test_another_member_takes_over_from_one_that_is_gone_with_its_proxy(cluster,
     try:
         gone.start()
         other.start()
-        until(lambda: len(gone.queues) == len(other.queues) == 4, "the queues are not shared")
-        until(lambda: lag(urls[1], "working") == 0, "not everything is read")
+        wait_until(lambda: len(gone.queues) == len(other.queues) == 4, "the queues are not shared")
+        wait_until(lambda: lag(urls[1], "working") == 0, "not everything is read")
         shared = set(gone.queues) | set(other.queues)
         gone.hold.set()
         publish(urls[1], "works", range(200, 300))
-        until(lambda: any(int(id_) >= 200 for _, _, id_ in gone.seen), "nothing to lose")
+        wait_until(lambda: any(int(id_) >= 200 for _, _, id_ in gone.seen), "nothing to lose")
         with without(cluster, "proxy-1"):
             publish(urls[1], "works", range(300, 400))
-            until(lambda: gone.failed is not None, "the client has not seen its proxy die")
-            until(lambda: set(other.queues) == shared, "the queues are not taken over")
-            until(lambda: lag(urls[1], "working") == 0, "not everything is read")
+            wait_until(lambda: gone.failed is not None, "the client has not seen its proxy die")
+            wait_until(lambda: set(other.queues) == shared, "the queues are not taken over")
+            wait_until(lambda: lag(urls[1], "working") == 0, "not everything is read")
             refused = httpx.post(
                 f"{urls[1]}/groups/working/members/{gone.member}/commit", json={"after": "1"}, timeout=30
             )
@@ -200,7 +194,7 @@ def test_who_waits_is_answered_when_the_gateway_ends(new_gateway):
             target=lambda: answers.append(consumer.client.get(f"{consumer.path}/messages", params={"wait": 60}))
         )
         waiting.start()
-        until(lambda: owners(gateway.url, "g") == {consumer.member}, "it has no queues again, so it does not wait")
+        wait_until(lambda: owners(gateway.url, "g") == {consumer.member}, "it has no queues again, so it does not wait")
         began = time.monotonic()
         assert gateway.stop() == 0
         waiting.join(TIMEOUT_S)
@@ -220,8 +214,8 @@ def test_every_worker_answers_for_every_member(tmp_path):
         publish(gateway.url, "shared", range(300))
         each = httpx.Limits(max_keepalive_connections=0)  # a connection for each request, to one worker or the other
         consumers = [Consumer(gateway.url, "g", "shared", ttl_s=30, limits=each).start() for _ in range(3)]
-        until(lambda: sum(len(consumer.queues) for consumer in consumers) == 8, "the queues are not shared")
-        until(lambda: lag(gateway.url, "g") == 0, "not everything is read")
+        wait_until(lambda: sum(len(consumer.queues) for consumer in consumers) == 8, "the queues are not shared")
+        wait_until(lambda: lag(gateway.url, "g") == 0, "not everything is read")
         for consumer in consumers:
             consumer.stop()
             assert consumer.failed is None

@@ -1,6 +1,5 @@
 """A subscription of two proxies: one delivers, and when that one is killed the other goes on, with nothing lost."""
 
-import time
 import urllib.request
 
 import httpx
@@ -10,6 +9,7 @@ from gateway.operating.local_cluster import Plan
 from tests.support.cluster.local_clusters import on_free_ports, one_group, started
 from tests.support.http.webhook_sink import WebhookSink
 from tests.support.process.ports import PORTS
+from tests.support.process.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -22,14 +22,6 @@ ttl_s = 2.0
 [subscriptions]
 private_sinks = ["127.0.0.1"]
 """
-
-
-def until(holds, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-    return found
 
 
 @pytest.fixture
@@ -77,20 +69,20 @@ def test_one_proxy_delivers_and_another_goes_on_when_it_is_killed_or_ends(cluste
     try:
         with client(cluster, one) as opened:
             assert opened.post("/subscriptions", json=body).status_code == 201
-        runner = until(lambda: runs(cluster, one, other), "no proxy runs the subscription")
+        runner = wait_until(lambda: runs(cluster, one, other), "no proxy runs the subscription")
         idle = other if runner == one else one
         publish(idle, COUNT)
-        sink.until(lambda: {one.body for one in sink.taken} >= sent)
+        sink.wait_until(lambda: {one.body for one in sink.taken} >= sent)
         cluster.stop(runner, kill=True)
         publish(idle, COUNT)
-        sink.until(lambda: {one.body for one in sink.taken} >= sent)
+        sink.wait_until(lambda: {one.body for one in sink.taken} >= sent)
         assert runs(cluster, idle) == idle
         # And back, when that one ends in order.
         cluster.start(runner)
         list(cluster.until_ready([runner]))
         cluster.stop(idle)
         publish(runner, COUNT)
-        sink.until(lambda: {one.body for one in sink.taken} >= sent)
+        sink.wait_until(lambda: {one.body for one in sink.taken} >= sent)
         assert runs(cluster, runner) == runner
         order = [int(one.body) for one in sink.taken]
         for key in range(5):  # each again from where it was committed, and never backwards by more than that

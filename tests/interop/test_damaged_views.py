@@ -1,7 +1,6 @@
 """A bit that flips in the views below a gateway that runs: what it hit is not served, and a restart has it again."""
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,29 +8,16 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.process.waiting import wait_until
+from tests.support.store.flips import flip_all
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 VALUE = b"a value that nobody else has"
 
 
-def until(found: Callable[[], Any]) -> Any:
-    """Returns what is found, once there is something."""
-    deadline = time.monotonic() + 20
-    while not (value := found()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return value
-
-
-def flip(path: Path) -> None:
-    """Flip a bit of every copy of the value."""
-    data = path.read_bytes()
-    with path.open("r+b") as file:
-        at = data.find(VALUE)
-        while at >= 0:
-            file.seek(at + 7)
-            file.write(bytes((data[at + 7] ^ 2,)))
-            at = data.find(VALUE, at + 1)
+def flip_views(path: Path) -> None:
+    flip_all(path, VALUE, within=7, bit=1)
 
 
 def test_a_flipped_byte_of_a_value_is_not_served_over_http(new_gateway: Callable[..., Any]) -> None:
@@ -40,8 +26,8 @@ def test_a_flipped_byte_of_a_value_is_not_served_over_http(new_gateway: Callable
     with httpx.Client(base_url=gateway.url, trust_env=False) as client:
         assert client.put("/kv/a/key", content=VALUE).status_code in {200, 201}
         assert client.put("/kv/a/other", content=b"fine").status_code in {200, 201}
-        until(lambda: VALUE in views.read_bytes())
-        flip(views)
+        wait_until(lambda: VALUE in views.read_bytes())
+        flip_views(views)
         answer = client.get("/kv/a/key")
         while answer.status_code == 200 and answer.content == VALUE:  # memory lets go of it in a moment
             answer = client.get("/kv/a/key")

@@ -8,16 +8,9 @@ import httpx
 import pika
 import pytest
 
+from tests.support.process.waiting import wait_until
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
-
-
-def until(found: Callable[[], Any]) -> Any:
-    """Returns what is found, once there is something."""
-    deadline = time.monotonic() + 20
-    while not (value := found()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return value
 
 
 def value_of(gateway: Any, address: str) -> bytes | None:
@@ -44,9 +37,9 @@ def test_it_comes_at_its_time_and_can_be_called_off(shared_gateway: Any) -> None
     assert httpx.delete(url, trust_env=False).status_code == 204
     assert httpx.delete(url, trust_env=False).status_code == 404
     publish(shared_gateway, "later/4", b"behind it", delay=3)
-    assert until(lambda: value_of(shared_gateway, "later/1")) == b"now and then"
+    assert wait_until(lambda: value_of(shared_gateway, "later/1")) == b"now and then"
     assert time.time() - sent >= 1
-    assert until(lambda: value_of(shared_gateway, "later/4")) == b"behind it"
+    assert wait_until(lambda: value_of(shared_gateway, "later/4")) == b"behind it"
     assert value_of(shared_gateway, "later/2") is None
     far = httpx.post(f"{shared_gateway.url}/topics/later/3?delay=100000000", content=b"", trust_env=False)
     assert far.status_code == 400
@@ -77,7 +70,7 @@ def test_killed_and_started_again_it_comes_once(new_gateway: Callable[..., Any])
     gateway.kill()
     time.sleep(1.2)  # they become due while nothing runs
     gateway.start()
-    assert until(lambda: value_of(gateway, "once/2")) == b"2"
+    assert wait_until(lambda: value_of(gateway, "once/2")) == b"2"
     gateway.kill()
     gateway.start()
     with pika.BlockingConnection(parameters(gateway)) as connection:

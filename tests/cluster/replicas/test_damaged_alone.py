@@ -2,7 +2,6 @@
 
 import base64
 import json
-import time
 
 import httpx
 from paho.mqtt.packettypes import PacketTypes
@@ -10,19 +9,10 @@ from paho.mqtt.packettypes import PacketTypes
 from store.disk.files import OsFiles
 from store.integrity.floor import read_floor
 from tests.support.mqtt.paho_client import Client, fresh, properties
+from tests.support.process.waiting import wait_until
 
 COUNT = 20
 HURT = 7
-WAIT_S = 30
-
-
-def until(condition):
-    """Returns a condition's result, as soon as it is truthy."""
-    deadline = time.monotonic() + WAIT_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
 
 
 def session(gateway, name):
@@ -51,7 +41,7 @@ def test_a_gateway_alone_says_what_damage_has_taken(new_gateway):
     path.write_bytes(data)
 
     gateway.start()
-    status = until(lambda: (found := json.loads(gateway.admin("/status")))["damages"] and found)
+    status = wait_until(lambda: (found := json.loads(gateway.admin("/status")))["damages"] and found)
     assert status["ready"]
     (lost,) = status["lost"]
     assert lost["topic"] == "plant"

@@ -15,7 +15,8 @@ from gateway.operating.local_cluster import Plan
 from gateway.operating.switching import CannotHandOver, switch_over
 from store.remoting import RemoteStore
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, one_group, started
-from tests.support.controller.controllers import until
+from tests.support.process.waiting import until
+from tests.support.store.flips import flip
 from tests.support.store.node_kit import Load
 from tests.support.store.replica_kit import log_bytes
 from tests.support.store.store_kit import append, bodies, frame
@@ -104,13 +105,8 @@ async def filled(group):
     return [load.body(one) for one in acknowledged]
 
 
-def flip(path):
-    """Flip a bit in the middle of a file."""
-    with path.open("r+b") as file:
-        file.seek(at := path.stat().st_size // 2)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 16]))
+def flip_middle(path):
+    flip(path, path.stat().st_size // 2, bit=4)
 
 
 async def test_a_replica_with_a_flipped_byte_or_a_cut_segment_loses_no_message_when_it_is_master(group):
@@ -118,7 +114,7 @@ async def test_a_replica_with_a_flipped_byte_or_a_cut_segment_loses_no_message_w
     first, second = (name for name in group.names if name != group.master)
 
     await group.stop(first)
-    flip(group.segments(first)[2])
+    flip_middle(group.segments(first)[2])
     group.cluster.start(first)
     await group.lead(first)
     assert await bodies(group.store, 16) == expected
@@ -144,7 +140,7 @@ async def test_an_empty_replica_is_filled_from_a_master_whose_log_has_a_flipped_
     group.cluster.start(master)  # with nothing of its log in memory
     await group.lead(master)
     await group.stop(empty)
-    flip(group.segments(master)[3])
+    flip_middle(group.segments(master)[3])
     shutil.rmtree(group.cluster.plan.directory / "data" / empty)
     group.cluster.start(empty)
     await group.whole()

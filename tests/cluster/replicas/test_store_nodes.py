@@ -11,7 +11,7 @@ import pytest
 from gateway.operating.local_cluster import Plan
 from store.remoting import RemoteStore
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, one_group, started
-from tests.support.controller.controllers import until
+from tests.support.process.waiting import until
 from tests.support.store.node_kit import Load
 from tests.support.store.replica_kit import log_bytes
 from tests.support.store.store_kit import bodies

@@ -3,13 +3,13 @@
 import json
 import os
 import signal
-import time
 import urllib.request
 
 import httpx
 import pytest
 
 from tests.support.http.webhook_sink import WebhookSink
+from tests.support.process.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -20,14 +20,6 @@ CONFIG = '[subscriptions]\nprivate_sinks = ["127.0.0.1"]\n[proxy]\nttl_s = 2.0\n
 def workers(gateway):
     with urllib.request.urlopen(f"http://127.0.0.1:{gateway.port('admin')}/status", timeout=30) as answer:
         return json.loads(answer.read())["workers"]
-
-
-def until(holds, what):
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-    return found
 
 
 def test_another_worker_goes_on_when_the_one_that_delivers_is_killed(new_gateway, tmp_path):
@@ -49,24 +41,24 @@ def test_another_worker_goes_on_when_the_one_that_delivers_is_killed(new_gateway
                     sent.add(body)
 
     try:
-        until(lambda: all(one["ready"] for one in workers(gateway)), "not all workers are ready")
+        wait_until(lambda: all(one["ready"] for one in workers(gateway)), "not all workers are ready")
         with httpx.Client(base_url=gateway.url, timeout=PATIENCE_S, trust_env=False) as client:
             settings = {"retrymin": 0.1, "retrymax": 0.5}
             body = {"sink": sink.url, "protocol": "HTTP", "protocolsettings": settings}
             body["config"] = {"addresses": ["push/#"]}
             made = client.post("/subscriptions", json=body).json()
         publish(20)
-        sink.until(lambda: {one.body for one in sink.taken} >= sent)
+        sink.wait_until(lambda: {one.body for one in sink.taken} >= sent)
         for one in workers(gateway):  # whichever of them delivers
             os.kill(one["pid"], signal.SIGKILL)
             publish(20)
-            sink.until(lambda: {one.body for one in sink.taken} >= sent)
-            until(lambda: all(one["ready"] for one in workers(gateway)), "not all workers are back")
+            sink.wait_until(lambda: {one.body for one in sink.taken} >= sent)
+            wait_until(lambda: all(one["ready"] for one in workers(gateway)), "not all workers are back")
         publish(20)
-        sink.until(lambda: {one.body for one in sink.taken} >= sent)
+        sink.wait_until(lambda: {one.body for one in sink.taken} >= sent)
         assert len(sent) > 20
         with httpx.Client(base_url=gateway.url, timeout=PATIENCE_S, trust_env=False) as client:
-            until(
+            wait_until(
                 lambda: client.get(f"/subscriptions/{made['id']}").json()["status"]["delivered"] >= len(sent),
                 "the status is not that of all",
             )

@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.amqp.exclusive_queues import LOCKED, codes, connect, take
 from tests.support.cluster.senders import MqttSender, stored
+from tests.support.process.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -40,14 +41,6 @@ def connections(gateway):
     return [worker["connections"] for worker in status(gateway)["workers"]]
 
 
-def until(holds, what):
-    deadline = time.monotonic() + WAIT_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-    return found
-
-
 class Client:
     """One that collects what it is sent."""
 
@@ -65,7 +58,7 @@ class Client:
         self.client.on_message = lambda _client, _data, message: self.got.append(message.payload.decode())
         self.client.connect("127.0.0.1", gateway.port("mqtt"))
         self.client.loop_start()
-        until(lambda: self.connects, f"{name} is not let in")
+        wait_until(lambda: self.connects, f"{name} is not let in")
 
     def _connected(self, _client, _data, flags, *_):
         self.present = flags.session_present
@@ -92,10 +85,10 @@ def connect_until_all_serve(gateway, clients, make):
 
     def everywhere():
         clients.append(make(len(clients)))
-        until(lambda: status(gateway)["connections"].get("mqtt", 0) >= len(clients), "connections are not counted")
+        wait_until(lambda: status(gateway)["connections"].get("mqtt", 0) >= len(clients), "connections are not counted")
         return all(worker["connections"] for worker in status(gateway)["workers"])
 
-    until(everywhere, "a worker has no connection")
+    wait_until(everywhere, "a worker has no connection")
 
 
 def test_all_workers_serve_what_any_of_them_takes(gateway):
@@ -109,9 +102,9 @@ def test_all_workers_serve_what_any_of_them_takes(gateway):
         client.publish("all/x", str(n))
     expected = sorted(str(n) for n in range(len(clients)))
     for client in clients:
-        until(lambda client=client: len(client.got) >= len(expected), f"{len(client.got)} of {len(expected)}")
+        wait_until(lambda client=client: len(client.got) >= len(expected), f"{len(client.got)} of {len(expected)}")
         assert sorted(client.got) == expected
-    until(lambda: status(gateway)["stored"].get("mqtt", 0) >= len(clients), "stored messages are not counted")
+    wait_until(lambda: status(gateway)["stored"].get("mqtt", 0) >= len(clients), "stored messages are not counted")
     metrics = gateway.admin("/metrics")
     assert f'headgate_messages_in_total{{protocol="mqtt",status="stored",topic="all"}} {len(clients)}.0' in metrics
     assert f'headgate_connections{{protocol="mqtt"}} {len(clients)}.0' in metrics
@@ -126,7 +119,7 @@ def test_a_client_id_is_connected_once_whichever_worker_it_is_at(gateway):
         before = holders[-1]
         before.client.reconnect_delay_set(60, 60)
         holders.append(Client(gateway, "same", clean=False))
-        until(lambda before=before: before.drops, "the connection before is still there")
+        wait_until(lambda before=before: before.drops, "the connection before is still there")
         assert holders[-1].present
     for holder in holders:
         holder.close()
@@ -138,18 +131,18 @@ def test_a_worker_that_is_killed_takes_nothing_acknowledged_with_it(gateway):
     senders = [MqttSender(gateway, f"workers-{n}", 0) for n in range(4)]
     for sender in senders:
         sender.start()
-    until(lambda: all(len(sender.acked) > 200 for sender in senders), "nothing is acknowledged")
+    wait_until(lambda: all(len(sender.acked) > 200 for sender in senders), "nothing is acknowledged")
     victim = status(gateway)["workers"][0]
     os.kill(victim["pid"], signal.SIGKILL)
-    lost = until(lambda: [one for one in clients if one.drops], "nobody has lost a connection")
+    lost = wait_until(lambda: [one for one in clients if one.drops], "nobody has lost a connection")
     began_s = time.monotonic()
-    until(lambda: all(one.connects > one.drops for one in clients), "a client is not let in again")
+    wait_until(lambda: all(one.connects > one.drops for one in clients), "a client is not let in again")
     assert time.monotonic() - began_s < 8
     assert all(one.present for one in lost)
     clients[0].publish("kept/x", "after")
     for client in clients:
-        until(lambda client=client: "after" in client.got, "a session does not go on")
-    again = until(
+        wait_until(lambda client=client: "after" in client.got, "a session does not go on")
+    again = wait_until(
         lambda: (one := status(gateway)["workers"][0])["ready"] and one["pid"] != victim["pid"] and one,
         "the worker is not started again",
     )
@@ -168,13 +161,13 @@ def test_a_worker_that_is_killed_takes_nothing_acknowledged_with_it(gateway):
 
 def test_an_exclusive_queue_is_one_connections_at_all_workers(gateway):
     """The queue ends with its connection, and with the worker that the connection is at."""
-    until(lambda: not any(connections(gateway)), "connections of before are still there")
+    wait_until(lambda: not any(connections(gateway)), "connections of before are still there")
     opened = []
     at = [[], []]
     while sorted(map(len, at)) < [1, 2]:  # as it comes by chance
         before = connections(gateway)
         opened.append(connect(gateway.port("amqp")))
-        until(lambda before=before: sum(connections(gateway)) == sum(before) + 1, "a connection is not counted")
+        wait_until(lambda before=before: sum(connections(gateway)) == sum(before) + 1, "a connection is not counted")
         where = next(n for n, count in enumerate(connections(gateway)) if count > before[n])
         at[where].append(opened[-1])
     here = max(range(WORKERS), key=lambda n: len(at[n]))
@@ -190,7 +183,9 @@ def test_an_exclusive_queue_is_one_connections_at_all_workers(gateway):
     killed = status(gateway)["workers"][here]
     os.kill(killed["pid"], signal.SIGKILL)
     assert take(elsewhere, "own") == 0
-    until(lambda: (one := status(gateway)["workers"][here])["ready"] and one["pid"] != killed["pid"], "no worker again")
+    wait_until(
+        lambda: (one := status(gateway)["workers"][here])["ready"] and one["pid"] != killed["pid"], "no worker again"
+    )
     for one in opened:
         if one.is_open:
             with contextlib.suppress(pika.exceptions.AMQPError):
@@ -209,9 +204,9 @@ def test_the_data_directory_is_one_processes_and_its_workers_in_turn(gateway):
     gateway.start()
     assert {"all", "kill", "kept", "turns"} <= {topic["name"] for topic in status(gateway)["topics"]}
     client = Client(gateway, "turns", clean=False)
-    until(lambda: client.got == ["with workers"], client.got)
+    wait_until(lambda: client.got == ["with workers"], client.got)
     client.publish("turns/a", "alone")
-    until(lambda: client.got[1:] == ["alone"], client.got)
+    wait_until(lambda: client.got[1:] == ["alone"], client.got)
     client.close()
     publisher = Client(gateway, "turns-publisher")
     publisher.publish("turns/b", "for later")
@@ -220,9 +215,9 @@ def test_the_data_directory_is_one_processes_and_its_workers_in_turn(gateway):
     gateway.arguments = workers
     gateway.start()
     client = Client(gateway, "turns", clean=False)
-    until(lambda: client.got, "nothing of before")
+    wait_until(lambda: client.got, "nothing of before")
     client.publish("turns/a", "again")
-    until(lambda: "again" in client.got, client.got)
+    wait_until(lambda: "again" in client.got, client.got)
     assert client.got == ["for later", "again"]
     client.close()
 
@@ -242,7 +237,7 @@ def test_workers_end_with_the_process_that_has_started_them(gateway):
     pids = [worker["pid"] for worker in status(gateway)["workers"]]
     gateway.kill()
     for pid in pids:
-        until(lambda pid=pid: not _lives(pid), f"worker {pid} is still there")
+        wait_until(lambda pid=pid: not _lives(pid), f"worker {pid} is still there")
     gateway.start()
 
 

@@ -16,19 +16,12 @@ from tests.support.amqp.rabbitmq import MISSING, RabbitMQ
 from tests.support.mqtt.paho_client import Client, properties
 from tests.support.process.certificates import Authority
 from tests.support.process.gateways import restart
+from tests.support.process.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 PATIENCE_S = 60
 COUNT = 200
-
-
-def until(holds: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-    return found
 
 
 def figures(gateway, name: str = "up") -> dict[str, Any]:
@@ -37,7 +30,7 @@ def figures(gateway, name: str = "up") -> dict[str, Any]:
 
 
 def connected(gateway):
-    return until(lambda: figures(gateway)["connected"], f"the bridge is not connected: {figures(gateway)}")
+    return wait_until(lambda: figures(gateway)["connected"], f"the bridge is not connected: {figures(gateway)}")
 
 
 class Upstream:
@@ -203,7 +196,7 @@ def test_a_queue_is_read_in_order_with_what_its_messages_say(upstream, bridged, 
     user = dict(found[0].properties.UserProperty)
     assert (user["a"], user["nested"], user["signed"], user["id"]) == ("1", '{"b":[1,2]}', "-5", "m1")
     assert (found[0].properties.ContentType, found[0].properties.CorrelationData) == ("text/plain", b"c1")
-    until(lambda: figures(gateway)["unacknowledged"] == 0, "not all is acknowledged")
+    wait_until(lambda: figures(gateway)["unacknowledged"] == 0, "not all is acknowledged")
     assert figures(gateway)["stored"] == COUNT
     metrics = gateway.admin("/metrics")
     assert 'headgate_bridge_connected{bridge="up"} 1.0' in metrics
@@ -235,7 +228,7 @@ def test_what_cannot_be_stored_is_rejected_and_is_a_dead_letter_of_the_upstream(
     ((_, properties, body),) = drained(writer, "dead", 1)
     assert body == bodies[1]
     assert properties.headers["x-death"][0]["reason"] == "rejected"
-    until(lambda: figures(gateway)["stored"] == 2, "the others are not stored")
+    wait_until(lambda: figures(gateway)["stored"] == 2, "the others are not stored")
     assert figures(gateway)["refused"] == {"too_large": 1}
 
 
@@ -254,9 +247,9 @@ def test_addresses_are_forwarded_in_order_and_confirmed(upstream, bridged, chann
     assert properties.delivery_mode == 2
     assert properties.message_id
     assert len({one.message_id for _, one, _ in found}) == COUNT
-    until(lambda: figures(gateway)["forwarded"] == COUNT, "not all is counted")
+    wait_until(lambda: figures(gateway)["forwarded"] == COUNT, "not all is counted")
     assert figures(gateway)["unconfirmed"] == 0
-    until(lambda: figures(gateway)["behind_bytes"] == 0, "the cursor does not move")
+    wait_until(lambda: figures(gateway)["behind_bytes"] == 0, "the cursor does not move")
     assert f'headgate_bridge_forwarded_messages_total{{bridge="up",status="forwarded"}} {COUNT}.0' in gateway.admin(
         "/metrics"
     )
@@ -265,13 +258,13 @@ def test_addresses_are_forwarded_in_order_and_confirmed(upstream, bridged, chann
 def test_a_mandatory_message_waits_until_a_queue_takes_it(upstream, bridged, channel):
     gateway = bridged(FORWARD + "mandatory = true\n")
     publish(gateway.port("mqtt"), "plant/a/state/b", b"1", b"2")
-    until(lambda: "mandatory" in figures(gateway)["error"], "the bridge does not say why it waits")
+    wait_until(lambda: "mandatory" in figures(gateway)["error"], "the bridge does not say why it waits")
     assert figures(gateway)["forwarded"] == 0
     reader = channel(upstream.port)
     reader.queue_declare("out", durable=True)
     reader.queue_bind("out", "letters", "#")
     assert [body for *_, body in drained(reader, "out", 2)] == [b"1", b"2"]
-    until(lambda: figures(gateway)["error"] == "", "the error stays")
+    wait_until(lambda: figures(gateway)["error"] == "", "the error stays")
 
 
 def test_nothing_is_lost_when_the_gateway_is_killed_in_the_middle(upstream, bridged, channel):
@@ -304,7 +297,7 @@ def test_nothing_is_lost_when_the_gateway_is_killed_in_the_middle(upstream, brid
     while stored != set(range(COUNT)):
         stored.add(int(reader.get().payload))
     reader.close()
-    until(lambda: figures(gateway)["unacknowledged"] == 0, "not all is acknowledged")
+    wait_until(lambda: figures(gateway)["unacknowledged"] == 0, "not all is acknowledged")
     assert peer.queue_declare("work", passive=True).method.message_count == 0
 
 
@@ -324,9 +317,9 @@ def test_it_goes_on_when_the_upstream_was_killed(mortal, bridged, channel):
     peer.queue_bind("out", "letters", "#")
     gateway = bridged(READ + FORWARD)
     peer.basic_publish("orders", "order.x", b"before", pika.BasicProperties(delivery_mode=2))
-    until(lambda: figures(gateway)["stored"] == 1, "it is not read")
+    wait_until(lambda: figures(gateway)["stored"] == 1, "it is not read")
     mortal.kill()
-    until(lambda: not figures(gateway)["connected"], "the bridge does not notice")
+    wait_until(lambda: not figures(gateway)["connected"], "the bridge does not notice")
     assert figures(gateway)["error"]
     assert gateway.answers("/readyz")
     publish(gateway.port("mqtt"), "plant/a/state/b", *[b"%d" % n for n in range(20)])
@@ -335,7 +328,7 @@ def test_it_goes_on_when_the_upstream_was_killed(mortal, bridged, channel):
     peer = channel(mortal.port)
     assert [int(body) for *_, body in drained(peer, "out", 20)] == list(range(20))
     peer.basic_publish("orders", "order.x", b"after", pika.BasicProperties(delivery_mode=2))
-    until(lambda: figures(gateway)["stored"] >= 2, "it is not read again")  # `before`, too, if its ack was lost
+    wait_until(lambda: figures(gateway)["stored"] >= 2, "it is not read again")  # `before`, too, if its ack was lost
     assert figures(gateway)["reconnects"] >= 1
 
 
@@ -343,7 +336,7 @@ def test_an_upstream_that_refuses_says_why(upstream, new_gateway, tmp_path):
     url = f"amqp://127.0.0.1:{upstream.port}"
     file = configured(tmp_path, url, '[[bridges.up.consume]]\nqueue = "nowhere"\n')
     gateway = new_gateway("--config", str(file)).start()
-    until(lambda: "nowhere" in figures(gateway).get("error", ""), f"no reason is said: {figures(gateway)}")
+    wait_until(lambda: "nowhere" in figures(gateway).get("error", ""), f"no reason is said: {figures(gateway)}")
     assert not figures(gateway)["connected"]
 
 
@@ -354,7 +347,7 @@ def test_credentials_that_are_wrong_are_said_and_never_shown(upstream, new_gatew
         tmp_path, f"amqp://127.0.0.1:{upstream.port}", READ, username="nobody/%", password_file=str(secret)
     )
     gateway = new_gateway("--config", str(file)).start()
-    until(lambda: "not reached" in figures(gateway).get("error", ""), "no reason is said")
+    wait_until(lambda: "not reached" in figures(gateway).get("error", ""), "no reason is said")
     assert "hush" not in gateway.log.read_text()
     assert "hush" not in gateway.admin("/status")
 
@@ -369,9 +362,9 @@ def test_what_was_read_is_not_forwarded_back(upstream, bridged, channel):
     )
     writer.basic_publish("orders", "order.theirs", b"1")
     publish(gateway.port("mqtt"), "order/ours", b"2")
-    until(lambda: figures(gateway)["forwarded"] == 1, "ours is not forwarded")
-    until(lambda: figures(gateway)["refused"].get("looped") == 1, "ours, which comes back, is not known")
-    until(lambda: figures(gateway)["not_forwarded"].get("looped") == 1, "theirs goes back")
+    wait_until(lambda: figures(gateway)["forwarded"] == 1, "ours is not forwarded")
+    wait_until(lambda: figures(gateway)["refused"].get("looped") == 1, "ours, which comes back, is not known")
+    wait_until(lambda: figures(gateway)["not_forwarded"].get("looped") == 1, "theirs goes back")
     assert figures(gateway)["stored"] == 1
 
 
@@ -390,7 +383,7 @@ def test_gateways_that_read_each_other_store_a_message_once_each(new_gateway, tm
         connected(gateway)
     for gateway in gateways:
         publish(gateway.port("mqtt"), "order/x", b"1", b"2")
-    until(lambda: sum(figures(one)["refused"].get("looped", 0) for one in gateways) == 4, "messages go round")
+    wait_until(lambda: sum(figures(one)["refused"].get("looped", 0) for one in gateways) == 4, "messages go round")
     assert [figures(one)["stored"] for one in gateways] == [2, 2]
 
 
@@ -404,8 +397,8 @@ def test_over_tls_the_upstream_has_to_be_who_it_says(new_gateway, tmp_path, chan
     gateway = new_gateway("--config", str(configured(tmp_path, url, trusting))).start()
     connected(gateway)
     channel(source.port("amqp")).basic_publish("orders", "order.x", b"secret")
-    until(lambda: figures(gateway)["stored"] == 1, "it is not read")
+    wait_until(lambda: figures(gateway)["stored"] == 1, "it is not read")
     directory = tmp_path / "other"
     directory.mkdir()
     other = new_gateway("--config", str(configured(directory, url, READ))).start()
-    until(lambda: "certificate" in figures(other).get("error", "").lower(), "a stranger's certificate is taken")
+    wait_until(lambda: "certificate" in figures(other).get("error", "").lower(), "a stranger's certificate is taken")

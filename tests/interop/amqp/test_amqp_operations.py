@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.amqp.pika_queues import TIMEOUT_S
 from tests.support.process.gateways import GatewayProcess
+from tests.support.process.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -58,14 +59,6 @@ def connected(gateway: GatewayProcess, vhost: str = "/") -> Iterator[pika.Blocki
             connection.close()
 
 
-def until(holds: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
-
-
 def test_queues_and_bindings_are_listed(gateway: GatewayProcess) -> None:
     with connected(gateway) as one, connected(gateway, "shop") as two:
         for connection, count in ((one, 1), (two, 2)):
@@ -88,7 +81,7 @@ def test_queues_and_bindings_are_listed(gateway: GatewayProcess) -> None:
             ]
 
         wanted = [("/", "q", 1, 0, True, {"x-max-length": 10}), ("shop", "q", 0, 1, True, {"x-max-length": 10})]
-        until(lambda: found() == wanted)
+        wait_until(lambda: found() == wanted)
         (row,) = rows(gateway, "queues", "--vhost", "shop")
         assert row["vhost"] == "shop"
         made = {
@@ -107,14 +100,14 @@ def test_queues_and_bindings_are_listed(gateway: GatewayProcess) -> None:
 def test_a_connection_is_closed_with_320(gateway: GatewayProcess) -> None:
     with connected(gateway) as stays, connected(gateway, "shop") as goes:
         goes.channel().queue_declare("", exclusive=True)
-        (row,) = until(lambda: rows(gateway, "connections", "--vhost", "shop"))
+        (row,) = wait_until(lambda: rows(gateway, "connections", "--vhost", "shop"))
         assert (row["user"], row["channels"], row["consumers"], row["listener"]) == ("guest", 1, 0, "amqp")
         assert row["peer"].startswith("127.0.0.1:")
         assert command(gateway, "close", row["id"], "--reason", "for a test") == [row["id"]]
         with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
             goes.process_data_events(TIMEOUT_S)
         assert (closed.value.reply_code, closed.value.reply_text) == (320, "for a test")
-        until(lambda: rows(gateway, "connections", "--vhost", "shop") == [])
+        wait_until(lambda: rows(gateway, "connections", "--vhost", "shop") == [])
         assert command(gateway, "close", row["id"], status=1) == []
         assert stays.channel().queue_declare("", exclusive=True).method.queue
 

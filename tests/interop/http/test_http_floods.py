@@ -3,7 +3,6 @@
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from hyperframe.frame import (
 )
 
 from adapters.http.wire.guard import PREFACE
+from tests.support.process.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -80,13 +80,6 @@ def served(gateway: Any) -> None:
             assert other.get("/topics/floods/large").content == LARGE
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def closed(wire: socket.socket) -> bool:
     """Reads what there is; returns whether the gateway has closed."""
     wire.setblocking(False)
@@ -114,8 +107,8 @@ def test_answers_behind_windows_that_do_not_open_take_a_bounded_part_of_memory(g
                     wire.sendall(WindowUpdateFrame(1, window_increment=1).serialize() * 10)
             except OSError:
                 continue  # it made way
-        until(lambda: sum(closed(wire) for wire in wires) >= WIRES_COUNT - 4)
-        until(lambda: memory_bytes(gateway) - before < GROWTH_BYTES_MAX)  # but for answers that are read just now
+        wait_until(lambda: sum(closed(wire) for wire in wires) >= WIRES_COUNT - 4)
+        wait_until(lambda: memory_bytes(gateway) - before < GROWTH_BYTES_MAX)  # but for answers that are read just now
         served(gateway)
     finally:
         for wire in wires:
@@ -168,7 +161,7 @@ def test_a_flood_ends_its_connections_and_hurts_nobody(gateway: Any, flood: Call
     served(gateway)
     for thread in threads:
         thread.join(TIMEOUT_S)
-    until(lambda: all(closed(wire) for wire in wires))
+    wait_until(lambda: all(closed(wire) for wire in wires))
     assert memory_bytes(gateway) - before < GROWTH_BYTES_MAX
     for wire in wires:
         wire.close()
@@ -185,7 +178,7 @@ def test_header_blocks_without_end_take_little_memory(gateway: Any) -> None:
             wire.sendall(data)
         except OSError:
             continue
-    until(lambda: all(closed(wire) for wire in wires))
+    wait_until(lambda: all(closed(wire) for wire in wires))
     served(gateway)
     assert memory_bytes(gateway) - before < GROWTH_BYTES_MAX
     for wire in wires:

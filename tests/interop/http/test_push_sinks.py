@@ -15,6 +15,7 @@ from cloudevents.core.bindings.http import HTTPMessage, from_binary_event, from_
 
 from tests.support.http.webhook_sink import Delivered, WebhookSink
 from tests.support.process.gateways import GatewayProcess
+from tests.support.process.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -57,14 +58,6 @@ def subscribe(client: httpx.Client, sink: WebhookSink, **more: Any) -> dict[str,
     return answer.json()
 
 
-def until(holds: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-    return found
-
-
 def state(client: httpx.Client, id_: str) -> dict[str, Any]:
     return client.get(f"/subscriptions/{id_}").json()["status"]
 
@@ -90,7 +83,7 @@ def test_the_sdk_reads_what_a_sink_is_sent(client: httpx.Client, sink: WebhookSi
     made = subscribe(client, sink, protocolsettings=settings, sinkcredential=credential)
     assert "accesstoken" not in made["sinkcredential"]
     assert client.post("/events", json={"celsius": 21.5}, headers={**EVENT, "ce-id": "1"}).status_code == 200
-    (came,) = sink.until(lambda: list(sink.came))
+    (came,) = sink.wait_until(lambda: list(sink.came))
     assert (came.headers["x-tenant"], came.headers["authorization"]) == ("a", "Bearer tok")
     assert came.headers["webhook-request-origin"] == "gateway.example.com"
     assert sink.asked[0].headers["webhook-request-origin"] == "gateway.example.com"
@@ -100,7 +93,7 @@ def test_the_sdk_reads_what_a_sink_is_sent(client: httpx.Client, sink: WebhookSi
     assert event.get_extension("colour") == "rote Grütze"
     data = event.get_data()
     assert (json.loads(data) if isinstance(data, bytes) else data) == {"celsius": 21.5}
-    assert until(lambda: state(client, made["id"])["delivered"], "no status") == 1
+    assert wait_until(lambda: state(client, made["id"])["delivered"], "no status") == 1
 
 
 def test_filters_sources_types_and_addresses_choose(client: httpx.Client, sink: WebhookSink) -> None:
@@ -125,7 +118,7 @@ def test_filters_sources_types_and_addresses_choose(client: httpx.Client, sink: 
         headers = {"ce-specversion": "1.0", "ce-id": str(number), "ce-source": source, "ce-type": kind}
         answer = client.post("/events", headers={**headers, "ce-subject": subject, "ce-n": n}, content=b"x")
         assert answer.status_code == 200
-    sink.until(lambda: len(sink.came) == 2)
+    sink.wait_until(lambda: len(sink.came) == 2)
     assert {one.headers["ce-id"] for one in sink.came} == {"0", "6"}
 
 
@@ -135,7 +128,7 @@ def test_requests_are_signed_as_standard_webhooks_says(client: httpx.Client, sin
     made = subscribe(client, sink, protocolsettings={"signingsecret": secret})
     assert secret not in client.get(f"/subscriptions/{made['id']}").text
     publish(client, "signed/a", b"one")
-    (came,) = sink.until(lambda: list(sink.came))
+    (came,) = sink.wait_until(lambda: list(sink.came))
     assert came.headers["content-type"].startswith("application/cloudevents+json")  # so that attributes are signed too
     id_, stamp = came.headers["webhook-id"], came.headers["webhook-timestamp"]
     assert abs(int(stamp) - time.time()) < TIMEOUT_S
@@ -157,7 +150,7 @@ def test_each_key_is_in_order_and_a_failing_one_holds_up_no_other(client: httpx.
     subscribe(client, sink)
     for number in range(30):
         publish(client, "order/x", b"%d" % number, ce_partitionkey=f"k{number % 3}")
-    sink.until(lambda: len(sink.taken) == 30)
+    sink.wait_until(lambda: len(sink.taken) == 30)
     for key in range(3):
         found = [int(one.body) for one in sink.taken if one.headers["ce-partitionkey"] == f"k{key}"]
         assert found == list(range(key, 30, 3))
@@ -171,8 +164,8 @@ def test_what_a_sink_never_takes_goes_to_the_dead_letter_address(client: httpx.C
     made = subscribe(client, sink, config={"addresses": ["live/#"]}, protocolsettings=settings)
     for body in (b"bad", b"worse", b"good"):
         publish(client, f"live/{body.decode()}", body)
-    sink.until(lambda: len(sink.taken) == 1)
-    until(lambda: state(client, made["id"])["dead"] == 2, "no dead letters")
+    sink.wait_until(lambda: len(sink.taken) == 1)
+    wait_until(lambda: state(client, made["id"])["dead"] == 2, "no dead letters")
     assert [one.body for one in sink.came].count(b"bad") == 3
     assert [one.body for one in sink.came].count(b"worse") == 1
     last = client.get("/topics/dead/x")
@@ -188,24 +181,24 @@ def test_a_sink_that_fails_opens_the_breaker_and_one_that_is_gone_pauses(
     made = subscribe(client, sink, config={"addresses": ["breaker/#"]})
     for number in range(20):
         publish(client, "breaker/x", b"%d" % number, ce_partitionkey=str(number))
-    until(lambda: state(client, made["id"])["state"] == "failing", "the breaker stays closed")
+    wait_until(lambda: state(client, made["id"])["state"] == "failing", "the breaker stays closed")
     assert "503" in state(client, made["id"])["error"]
     before = len(sink.came)
     assert before < 40
     sink.answer = lambda request: 410
-    until(lambda: state(client, made["id"])["state"] == "gone", "it is not paused")
+    wait_until(lambda: state(client, made["id"])["state"] == "gone", "it is not paused")
     sink.answer = lambda request: 204
     assert client.post(f"/subscriptions/{made['id']}/resume").status_code == 200
-    sink.until(lambda: {int(one.body) for one in sink.taken} == set(range(20)))
+    sink.wait_until(lambda: {int(one.body) for one in sink.taken} == set(range(20)))
 
 
 def test_pause_resume_update_and_delete(client: httpx.Client, sink: WebhookSink) -> None:
     made = subscribe(client, sink)
     path = f"/subscriptions/{made['id']}"
     publish(client, "p/x", b"1")
-    sink.until(lambda: len(sink.taken) == 1)
+    sink.wait_until(lambda: len(sink.taken) == 1)
     assert client.post(f"{path}/pause").json()["status"]["state"] == "paused"
-    until(lambda: state(client, made["id"])["state"] == "paused", "it goes on")
+    wait_until(lambda: state(client, made["id"])["state"] == "paused", "it goes on")
     publish(client, "p/x", b"2")
     publish(client, "q/x", b"3")
     other = WebhookSink()
@@ -215,7 +208,7 @@ def test_pause_resume_update_and_delete(client: httpx.Client, sink: WebhookSink)
         assert client.put(path, json=body, headers={"if-match": '"1"'}).status_code == 412
         assert client.put(path, json=body, headers={"if-match": tag}).status_code == 200
         assert client.post(f"{path}/resume").status_code == 200
-        other.until(lambda: [one.body for one in other.taken] == [b"2"])
+        other.wait_until(lambda: [one.body for one in other.taken] == [b"2"])
         assert [one["id"] for one in client.get("/subscriptions").json()] == [made["id"]]
         assert client.delete(path).json()["id"] == made["id"]
         assert client.get(path).status_code == client.delete(path).status_code == 404
@@ -229,18 +222,18 @@ def test_nothing_is_sent_without_consent_and_no_faster_than_allowed(client: http
     sink.consent = "somebody.else"
     made = subscribe(client, sink, protocolsettings={"rate": 50})
     publish(client, "c/x", b"1")
-    sink.until(lambda: len(sink.asked) >= 2)
+    sink.wait_until(lambda: len(sink.asked) >= 2)
     assert sink.asked[0].headers["webhook-request-rate"] == "3000"
     assert not sink.came
     status = state(client, made["id"])
     assert (status["state"], "not consented" in status["error"]) == ("pending", True)
     sink.rate = "600"  # a minute: ten a second
     sink.consent = "gateway.example.com"
-    sink.until(lambda: len(sink.taken) == 1)
+    sink.wait_until(lambda: len(sink.taken) == 1)
     began = time.monotonic()
     for number in range(15):
         publish(client, "c/x", b"%d" % number, ce_partitionkey=str(number))
-    sink.until(lambda: len(sink.taken) == 16)
+    sink.wait_until(lambda: len(sink.taken) == 16)
     assert time.monotonic() - began > 0.4
 
 
@@ -260,10 +253,10 @@ def test_kill_9_under_delivery_loses_nothing(new_gateway: Callable[..., Any], tm
                     headers = {**EVENT, "ce-id": id_, "ce-partitionkey": str(number % 7)}
                     assert client.post("/events", content=b"{}", headers=headers).status_code == 200
                     sent.add(id_)
-            slow.until(lambda: len(slow.taken) >= 20 * (round_ + 1))  # noqa: B023
+            slow.wait_until(lambda: len(slow.taken) >= 20 * (round_ + 1))  # noqa: B023
             gateway.kill()
             gateway.start()
-        slow.until(lambda: {one.headers["ce-id"] for one in slow.taken} == sent)
+        slow.wait_until(lambda: {one.headers["ce-id"] for one in slow.taken} == sent)
         first: dict[str, list[str]] = {}
         for one in slow.taken:
             lane = first.setdefault(one.headers["ce-partitionkey"], [])
@@ -334,6 +327,6 @@ def test_another_gateway_is_a_sink_that_consents(
         headers = {**EVENT, "ce-id": str(number), "ce-subject": "across/x", "ce-partitionkey": "k"}
         assert client.post("/events", content=b"%d" % number, headers=headers).status_code == 200
     with httpx.Client(base_url=other.url, timeout=TIMEOUT_S, trust_env=False) as there:
-        until(lambda: there.get("/topics/across/x").text == "49", "not all have come")
+        wait_until(lambda: there.get("/topics/across/x").text == "49", "not all have come")
         last = there.get("/topics/across/x")
     assert (last.headers["ce-source"], last.headers["ce-colour"]) == ("/plant/7", "rote%20Gr%C3%BCtze")

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ from amqtt_headgate import HeadgatePlugin
 from tests.support.mqtt.paho_client import Client, properties
 from tests.support.mqtt.upstreams import free_port
 from tests.support.process.gateways import restart
+from tests.support.process.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -96,13 +96,6 @@ def client() -> Iterator[Callable[..., Client]]:
         one.close()
 
 
-def until(holds: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 def test_what_clients_publish_is_stored_in_order_and_acknowledged(new_gateway, broker, client):
     gateway = new_gateway().start()
     reader = client(gateway.port("mqtt"), paho.MQTTv5)
@@ -121,7 +114,7 @@ def test_what_clients_publish_is_stored_in_order_and_acknowledged(new_gateway, b
     late = client(gateway.port("mqtt"), paho.MQTTv5)
     late.subscribe("amqtt/up/kept", qos=1)
     assert late.get().retain
-    until(lambda: amqtt.plugin.stored == 61, "not all is counted")
+    wait_until(lambda: amqtt.plugin.stored == 61, "not all is counted")
 
 
 def test_what_the_broker_does_not_let_its_clients_publish_is_not_handed_over(new_gateway, broker, client):
@@ -172,7 +165,7 @@ def test_what_is_more_than_may_be_held_is_not_acknowledged(new_gateway, broker, 
     infos = [writer.paho.publish("up/x", b"%d" % number, 1) for number in range(2)]
     for _ in infos:
         local.get()
-    until(lambda: amqtt.plugin.dropped == 1, "both are held")
+    wait_until(lambda: amqtt.plugin.dropped == 1, "both are held")
     gateway.start()
     infos[0].wait_for_publish(PATIENCE_S)
     assert infos[0].is_published()

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 from paho.mqtt.packettypes import PacketTypes
-from test_bridges_upstream import configured, connected, figures, until
+from test_bridges_upstream import configured, connected, figures
 
 from tests.support.mqtt.paho_client import Client, properties
+from tests.support.process.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -50,7 +51,7 @@ def client() -> Iterator[Callable[[Any], Client]]:
 
 def until_all_are_dropped(gateways, count):
     """Every message ends where it began: what is still under way is nowhere."""
-    until(lambda: sum(figures(one)["refused"].get("looped", 0) for one in gateways) == count, "messages go round")
+    wait_until(lambda: sum(figures(one)["refused"].get("looped", 0) for one in gateways) == count, "messages go round")
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -85,7 +86,7 @@ def test_it_stays_so_when_a_gateway_begins_again(ring, client):
     client(second).publish("up/x", b"meanwhile", 1)
     first.start()
     connected(first)
-    until(lambda: figures(first)["stored"] == 1, "it is not read")
+    wait_until(lambda: figures(first)["stored"] == 1, "it is not read")
     until_all_are_dropped([second], 1)
     client(second).publish("up/x", b"after", 1)
     until_all_are_dropped([second], 2)

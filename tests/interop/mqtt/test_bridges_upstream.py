@@ -2,7 +2,6 @@
 
 import json
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,10 @@ from tests.support.mqtt.paho_client import Client, fresh, properties
 from tests.support.mqtt.upstreams import Amqtt, Mosquitto
 from tests.support.process.certificates import Authority
 from tests.support.process.gateways import restart
+from tests.support.process.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
-PATIENCE_S = 60
 BROKERS = {
     f"{kind.__name__.lower()}-{version}": pytest.param(
         (kind, version), marks=pytest.mark.skipif(bool(kind.missing), reason=kind.missing or "-")
@@ -29,21 +28,13 @@ BROKERS = {
 }
 
 
-def until(holds: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-    return found
-
-
 def figures(gateway) -> dict[str, Any]:
     (found,) = json.loads(gateway.admin("/status"))["bridges"] or [{"connected": False}]  # not begun yet
     return found
 
 
 def connected(gateway):
-    return until(lambda: figures(gateway)["connected"], "the bridge is not connected")
+    return wait_until(lambda: figures(gateway)["connected"], "the bridge is not connected")
 
 
 def configured(directory: Path, url: str, *, to: str = "plant7/{topic}", qos: int = 2, **more: Any) -> Path:
@@ -119,13 +110,13 @@ def test_messages_of_any_qos_come_through_and_again_when_the_upstream_was_away(u
         assert {one.qos for one in found} == {granted}
         assert sorted(int(one.payload) for one in found) == list(range(50))
         assert {one.topic for one in found} == {f"plant7/up/{qos}/{n}" for n in range(3)}
-    until(lambda: figures(bridged)["stored"] == 150, "not all is counted")
+    wait_until(lambda: figures(bridged)["stored"] == 150, "not all is counted")
     assert figures(bridged)["unacknowledged"] == 0
     metrics = bridged.admin("/metrics")
     assert 'headgate_bridge_connected{bridge="up"} 1.0' in metrics
     assert 'headgate_bridge_messages_total{bridge="up",status="stored"} 150.0' in metrics
     upstream.kill()
-    until(lambda: not figures(bridged)["connected"], "the bridge does not notice")
+    wait_until(lambda: not figures(bridged)["connected"], "the bridge does not notice")
     assert figures(bridged)["error"]
     assert 'headgate_bridge_connected{bridge="up"} 0.0' in bridged.admin("/metrics")
     assert bridged.answers("/readyz")  # clients of ours are served all the same
@@ -167,7 +158,7 @@ def test_nothing_is_lost_when_the_gateway_is_killed(new_gateway, tmp_path, clien
 
         def disturb(number):
             if number == 150:
-                until(lambda: figures(gateway)["stored"], "nothing comes")
+                wait_until(lambda: figures(gateway)["stored"], "nothing comes")
                 gateway.kill()
             if number == 350:
                 restart(gateway)
@@ -188,18 +179,20 @@ def test_while_the_disk_is_full_the_upstream_keeps_it_all(new_gateway, tmp_path,
         gateway = new_gateway("--config", str(file), environ=full)
         gateway.answers = lambda _path: type(gateway).answers(gateway, "/healthz")  # ready it will not be
         gateway.start()
-        until(lambda: figures(gateway)["connected"], "the bridge is not connected")
+        wait_until(lambda: figures(gateway)["connected"], "the bridge is not connected")
         writer = publisher(client, upstream)
         for number in range(100):
             writer.publish("up/x", b"%d" % number, 1)
-        found = until(lambda: (one := figures(gateway))["unacknowledged"] and one["error"] and one, "nothing comes")
+        found = wait_until(
+            lambda: (one := figures(gateway))["unacknowledged"] and one["error"] and one, "nothing comes"
+        )
         assert found["stored"] == 0
         assert "full" in found["error"] or "free" in found["error"] or "disk" in found["error"]
         gateway.kill()
         gateway.environ.clear()
         del gateway.answers
         gateway.start()
-        until(lambda: figures(gateway)["stored"] >= 100, "what was not acknowledged does not come again")
+        wait_until(lambda: figures(gateway)["stored"] >= 100, "what was not acknowledged does not come again")
     finally:
         gateway.close()
         upstream.stop()

@@ -19,8 +19,9 @@ from gateway.port.adapter import Will
 from store.api.client import StoreClient
 from store.api.message import Message
 from store.local.local import LocalStore
-from tests.support.gateway.proxies_rig import TTL_S, Holder, Proxy, until, wills_in
+from tests.support.gateway.proxies_rig import TTL_S, Holder, Proxy, wills_in
 from tests.support.process.clock import Clock
+from tests.support.process.waiting import until
 
 NAMES = ("a", "b")
 PROXIES = 3

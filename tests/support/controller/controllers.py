@@ -16,19 +16,13 @@ from controller.raft.errors import StorageFailed
 from controller.remote.remote import RemoteController
 from store.rpc.credentials import CredentialFiles
 from tests.support.process.ports import free_port
+from tests.support.process.waiting import until
 
 TICK_S = 0.01
 
 
 def now_ms():
     return time.time_ns() // 1_000_000
-
-
-async def until(condition, timeout_s=90.0):
-    """Wait for a condition that no event announces."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 class Words:

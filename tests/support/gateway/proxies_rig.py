@@ -139,15 +139,3 @@ async def wills_in(store: LocalStore) -> list[bytes]:
     return [
         decode(frame.record(row)).body for frame, rows in zip(fetched.frames, fetched.rows, strict=True) for row in rows
     ]
-
-
-async def until(condition: Any, *, timeout_s: float = 10.0) -> None:
-    """Wait for a condition, which may be a coroutine function."""
-    async with asyncio.timeout(timeout_s):
-        while True:
-            found = condition()
-            if asyncio.iscoroutine(found):
-                found = await found
-            if found:
-                return
-            await asyncio.sleep(0.005)

@@ -14,7 +14,7 @@ from store.node.settings import NodeSettings
 from store.remoting import RemoteStore
 from store.replication.errors import CannotSwitchOver
 from store.replication.pace import Pace
-from tests.support.controller.controllers import until
+from tests.support.process.waiting import until
 from tests.support.store.store_kit import begin, frame
 
 GROUP = 3

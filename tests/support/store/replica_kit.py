@@ -1,9 +1,9 @@
 """The part that the tests of replicas share: hooks that remember, a master and replicas fed from its log by hand."""
 
-import asyncio
 from pathlib import Path
 
 from store.local.local import LocalStore
+from tests.support.process.waiting import until
 from tests.support.store.store_kit import begin
 
 WAIT_S = 60
@@ -52,13 +52,6 @@ async def open_replica(path: Path, **options) -> LocalStore:
     store = await LocalStore.open(path, **{"role": "replica", "replication": hooks, **options})
     store.hooks = hooks
     return store
-
-
-async def until(condition):
-    """Wait for something that others on the loop, or threads, bring about."""
-    async with asyncio.timeout(WAIT_S):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def stored(master, *frames):

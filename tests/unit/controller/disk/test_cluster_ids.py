@@ -19,7 +19,8 @@ from controller.remote.heartbeats import Heartbeats
 from controller.wire import wire
 from controller.wire.commander import Commander
 from controller.wire.wire import open_channel, path
-from tests.support.controller.controllers import Controllers, until
+from tests.support.controller.controllers import Controllers
+from tests.support.process.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

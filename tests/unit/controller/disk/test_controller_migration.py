@@ -12,7 +12,8 @@ from controller.api.requests import Elect
 from controller.metadata.state import SNAPSHOT_VERSION, MetadataState
 from controller.node.local import LocalController
 from controller.node.node import ControllerNode
-from tests.support.controller.controllers import Controllers, now_ms, until
+from tests.support.controller.controllers import Controllers, now_ms
+from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
 

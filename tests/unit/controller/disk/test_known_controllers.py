@@ -6,7 +6,8 @@ from controller.api.commands import CreateTopic
 from controller.api.requests import RemoveMember, Transfer
 from controller.disk.known import KnownControllers
 from controller.remote.remote import RemoteController
-from tests.support.controller.controllers import Controllers, now_ms, until
+from tests.support.controller.controllers import Controllers, now_ms
+from tests.support.process.waiting import until
 
 
 def test_what_was_learned_is_there_after_a_restart(tmp_path):

@@ -11,7 +11,8 @@ from controller.elections.registry import DEAD_AFTER_MS, Heartbeat, Registry
 from controller.elections.serving import Serving
 from controller.node.local import LocalController
 from controller.remote.heartbeats import Heartbeats
-from tests.support.controller.controllers import Controllers, until
+from tests.support.controller.controllers import Controllers
+from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
 

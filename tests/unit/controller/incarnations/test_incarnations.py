@@ -13,7 +13,8 @@ from controller.api.requests import AddMember
 from controller.incarnations import words
 from controller.raft import Member, Membership, MemoryStorage, first_snapshot
 from controller.raft.lmdb_storage import LmdbStorage
-from tests.support.controller.controllers import Controllers, Network, until
+from tests.support.controller.controllers import Controllers, Network
+from tests.support.process.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 ONE_QUEUE = Limits(default_queues=1)

@@ -14,7 +14,8 @@ from controller.metadata.growth import check_growth
 from controller.metadata.state import QUEUE_NUMBER_MAX, RECOVERED_EPOCHS, RECOVERED_QUEUES, MetadataState
 from controller.raft import StorageFailed
 from gateway.cli.commands import app
-from tests.support.controller.controllers import Controllers, until
+from tests.support.controller.controllers import Controllers
+from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
 ONE_QUEUE = Limits(default_queues=1)

@@ -43,7 +43,8 @@ from controller.remote.heartbeats import Heartbeats
 from controller.wire import wire
 from controller.wire.commander import Commander, settled
 from controller.wire.wire import open_channel, path
-from tests.support.controller.controllers import TICK_S, Controllers, certificates, now_ms, until
+from tests.support.controller.controllers import TICK_S, Controllers, certificates, now_ms
+from tests.support.process.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 OPENSSL = shutil.which("openssl")

@@ -16,8 +16,8 @@ from gateway.ownership.owners import OwnershipLost
 from gateway.port.adapter import Outcome
 from gateway.port.marks import Fence
 from store.base.clock import now_ms
-from tests.support.gateway.proxies_rig import until
 from tests.support.mqtt.upstream_broker import Broker
+from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
 

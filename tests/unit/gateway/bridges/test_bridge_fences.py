@@ -30,8 +30,9 @@ from gateway.publishing.router import Router
 from store.api.message import decode
 from store.format.frame import QueueOffset
 from store.local.local import LocalStore
-from tests.support.gateway.proxies_rig import Proxy, until
+from tests.support.gateway.proxies_rig import Proxy
 from tests.support.process.clock import Clock
+from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
 

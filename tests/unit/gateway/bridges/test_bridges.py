@@ -15,9 +15,10 @@ from store.base.errors import StoreUnreachable
 from store.base.process_errors import ConfigError
 from store.guards.rows import FENCES, epoch_in
 from store.local.local import LocalStore
-from tests.support.gateway.proxies_rig import Proxy, until
+from tests.support.gateway.proxies_rig import Proxy
 from tests.support.process.clock import Clock
 from tests.support.process.ports import free_port
+from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
 

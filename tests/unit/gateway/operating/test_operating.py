@@ -21,7 +21,8 @@ from store.base.errors import QueueDropped
 from store.format.frame import LogOffset, Position
 from store.local.local import LocalStore
 from store.node.replica_role import ReplicaRole
-from tests.support.controller.controllers import Controllers, now_ms, until
+from tests.support.controller.controllers import Controllers, now_ms
+from tests.support.process.waiting import until
 from tests.support.store.node_kit import GROUP, StoreGroup
 from tests.support.store.store_kit import append, bodies, frame
 

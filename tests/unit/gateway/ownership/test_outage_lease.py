@@ -14,8 +14,9 @@ from gateway.port.adapter import SaveSession, Will
 from store.api.message import Message
 from store.base.errors import StoreUnreachable
 from store.local.local import LocalStore
-from tests.support.gateway.proxies_rig import TTL_S, Proxy, until, wills_in
+from tests.support.gateway.proxies_rig import TTL_S, Proxy, wills_in
 from tests.support.process.clock import Clock
+from tests.support.process.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

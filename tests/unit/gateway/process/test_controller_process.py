@@ -27,7 +27,7 @@ from store.base.admin import AdminPlace
 from store.base.clock import now_ms
 from store.base.process_errors import ConfigError, ServerFailed
 from store.node import run as store_process
-from tests.support.controller.controllers import until
+from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
 THREE = ClusterConfig(controllers={"1": "10.0.0.1:8082", "2": "10.0.0.2:8082", "3": "[::1]:8082"})

@@ -16,6 +16,7 @@ from gateway.process.child import ChildFailed
 from gateway.process.worker_pool import WorkerPool, WorkerSilent
 from gateway.security.passwords import hash_password
 from store.base.streams.backoff import Backoff
+from tests.support.process.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -63,12 +64,6 @@ async def pool(tmp_path, monkeypatch):
     yield pool
     await pool.stop()
     assert not any(worker.child for worker in pool.workers)
-
-
-async def until(holds):
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 async def test_all_serve_when_it_has_started(pool):

@@ -30,9 +30,10 @@ from store.api.message import Message
 from store.local.local import LocalStore
 from store.remoting import RemoteStore
 from tests.support.gateway.asking import ask
-from tests.support.gateway.proxies_rig import TTL_S, until
+from tests.support.gateway.proxies_rig import TTL_S
 from tests.support.gateway.queues_rig import QueuesRig
 from tests.support.process.clock import Clock
+from tests.support.process.waiting import until
 from tests.support.store.remote_kit import Node
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]

@@ -13,8 +13,8 @@ from gateway.port.adapter import ConsumerId, Disposition, SettleLeased
 from gateway.port.shared import JoinShared, LeaveShared
 from gateway.queues.shared_subscriptions import SharedSubscriptions
 from store.local.local import LocalStore
-from tests.support.gateway.proxies_rig import until
 from tests.support.process.clock import Clock
+from tests.support.process.waiting import until
 from tests.support.store.remote_kit import Node
 
 pytestmark = pytest.mark.anyio

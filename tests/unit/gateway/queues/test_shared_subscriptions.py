@@ -15,8 +15,8 @@ from gateway.queues.shared_subscriptions import SharedSubscriptions
 from store.base.errors import StoreFailed
 from store.format.frame import QueueNumber
 from store.local.local import LocalStore
-from tests.support.gateway.proxies_rig import until
 from tests.support.gateway.queues_rig import QueuesRig
+from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,8 @@ from gateway.domain.access_settings import AccessConfig
 from gateway.domain.principal import Principal
 from gateway.ops.metrics import Metrics
 from gateway.security.access_control import AccessControl
-from tests.support.controller.controllers import Controllers, until
+from tests.support.controller.controllers import Controllers
+from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -15,8 +15,9 @@ from gateway.ownership.owner_keys import (
 )
 from gateway.port.adapter import SaveSession
 from store.local.local import LocalStore
-from tests.support.gateway.proxies_rig import TTL_S, Proxy, until
+from tests.support.gateway.proxies_rig import TTL_S, Proxy
 from tests.support.process.clock import Clock
+from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
 

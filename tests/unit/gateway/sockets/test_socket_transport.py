@@ -13,7 +13,7 @@ import pytest
 from gateway.sockets import calls, listening, poller
 from gateway.sockets.listening import PlainListener
 from gateway.sockets.poller import Poller
-from tests.support.store.replica_kit import until
+from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
 

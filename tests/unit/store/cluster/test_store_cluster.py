@@ -14,6 +14,7 @@ from store.format.queue_config import QueueConfig
 from store.format.records import TimerSet
 from store.local.local import LocalStore
 from store.remoting import RemoteStore
+from tests.support.process.waiting import until
 from tests.support.store.remote_kit import Node
 from tests.support.store.store_kit import append, begin, bodies, frame, records_frame
 
@@ -89,12 +90,6 @@ async def cluster(controller, nodes):
         for log in cluster.logs.values():
             await log.connected()
         yield cluster
-
-
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_what_names_a_queue_goes_where_the_queue_lies(cluster, stores):

@@ -12,7 +12,9 @@ from store.log.log import CommitLog
 from store.log.scrub import START_FACTOR, Scrub
 from store.log.sealer import Sealer
 from store.log.segment import BadRange
-from tests.support.store.replica_kit import open_replica, until
+from tests.support.process.waiting import until
+from tests.support.store.flips import flip
+from tests.support.store.replica_kit import open_replica
 from tests.support.store.store_kit import append, frame
 
 pytestmark = pytest.mark.anyio
@@ -40,11 +42,9 @@ def started(directory, rate=1 << 30):
     return log, Scrub(log, files=files, path=path, now_ms=lambda: 1, bytes_per_s=rate, seals=seals, at_start=True)
 
 
-def flip(directory, one, at):
+def flip_frame(directory, one, at):
     path = max(p for p in (directory / "log").iterdir() if int(p.stem) <= one.start)
-    data = bytearray(path.read_bytes())
-    data[one.start - int(path.stem) + at] ^= 1
-    path.write_bytes(data)
+    flip(path, one.start - int(path.stem) + at)
 
 
 def test_the_whole_log_is_read_after_each_start_whenever_the_last_pass_was(tmp_path):
@@ -58,7 +58,7 @@ def test_the_whole_log_is_read_after_each_start_whenever_the_last_pass_was(tmp_p
         scrub.save()
         log.close()
     for hurt in (placed[3], placed[-1]):  # the last segment too, though it was written just now
-        flip(tmp_path, hurt, 70)
+        flip_frame(tmp_path, hurt, 70)
     log, scrub = started(tmp_path)
     scrub.step()
     assert [one.start for one in log.damages.open()] == [placed[3].start, placed[-1].start]
@@ -144,7 +144,7 @@ def test_a_sound_frame_that_is_not_the_one_that_was_sealed_is_damage(tmp_path):
 
 async def test_what_the_scrub_finds_reaches_the_hooks(tmp_path):
     placed = write(tmp_path)
-    flip(tmp_path, placed[13], HEADER.size + 3)
+    flip_frame(tmp_path, placed[13], HEADER.size + 3)
     replica = await open_replica(tmp_path, segment_size_bytes=SEGMENT_BYTES)
     await until(lambda: ("damaged", 0) in replica.hooks.told)
     assert [(one.start, one.found_by) for one in replica.damages] == [(placed[13].start, "scrub")]

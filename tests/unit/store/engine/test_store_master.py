@@ -22,7 +22,8 @@ from store.format.records import KvPut, TimerSet
 from store.local import local
 from store.local.local import LocalStore
 from store.log.tail import LogTail
-from tests.support.store.replica_kit import open_master, stored, until
+from tests.support.process.waiting import until
+from tests.support.store.replica_kit import open_master, stored
 from tests.support.store.store_kit import FaultyFiles, append, begin, bodies, frame, records_frame
 
 pytestmark = pytest.mark.anyio

@@ -11,6 +11,7 @@ from store.format.frame import HEADER, ROW
 from store.local.local import LocalStore
 from store.views import Views
 from store.views.old import old_path
+from tests.support.store.flips import flip
 from tests.support.store.store_kit import append, begin, bodies, frame
 
 pytestmark = pytest.mark.anyio
@@ -18,12 +19,8 @@ pytestmark = pytest.mark.anyio
 HEAD = HEADER.size + ROW.size
 
 
-def flip(data_dir, at):
-    """A bit of the log, whose first segment has it."""
-    path = min((data_dir / "log").iterdir())
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1
-    path.write_bytes(data)
+def flip_log(data_dir, at):
+    flip(min((data_dir / "log").iterdir()), at)
 
 
 async def filled(data_dir):
@@ -42,7 +39,7 @@ def data_dir(tmp_path):
 @pytest.mark.parametrize("which", [0, 3, -1])
 async def test_a_flipped_bit_at_the_end_is_damage_where_the_views_were(data_dir, which):
     _, group = await filled(data_dir)
-    flip(data_dir, group[which] + HEAD)
+    flip_log(data_dir, group[which] + HEAD)
     with StoppedStore(data_dir) as store:
         end = store.end
         found = store.verify()
@@ -67,7 +64,7 @@ async def test_what_a_crash_has_left_behind_the_views_is_still_cut(data_dir):
     path = min((data_dir / "log").iterdir())
     with path.open("ab") as file:
         file.write(frame((17, b"torn")).header(log_offset=0, epoch=1, stored_at_ms=1, unsynced=0))
-    flip(data_dir, group[-1] + HEAD)
+    flip_log(data_dir, group[-1] + HEAD)
     with StoppedStore(data_dir) as store:
         found = store.verify()
         assert [(damage.start, damage.end) for damage in found.damages] == [(group[-1], store.end - HEADER.size)]
@@ -85,7 +82,7 @@ async def test_offsets_stay_what_they_were(data_dir, how, monkeypatch):
         leased = await store.leases.take(16, 1, max_count=5)
         await store.leases.settle(16, 1, [one.offset for one in leased])
         await store.groups.commit("g", {16: 5})
-    flip(data_dir, at[1] + HEADER.size)
+    flip_log(data_dir, at[1] + HEADER.size)
     if how == "command":
         with StoppedStore(data_dir) as store:
             store.rebuild_views()
@@ -115,7 +112,7 @@ async def test_offsets_stay_what_they_were(data_dir, how, monkeypatch):
 async def test_an_interrupted_rebuild_goes_on_with_what_the_old_views_know(data_dir, monkeypatch):
     async with await LocalStore.open(data_dir) as store:
         at = [(await append(store, frame((16, b"m%d" % i)))).frame for i in range(10)]
-    flip(data_dir, at[4] + HEADER.size)
+    flip_log(data_dir, at[4] + HEADER.size)
     apply = Views.apply
 
     def interrupted(views, runs):
@@ -136,7 +133,7 @@ async def test_an_interrupted_rebuild_goes_on_with_what_the_old_views_know(data_
 async def test_without_old_views_a_damaged_log_makes_new_ones_only_by_force(data_dir):
     async with await LocalStore.open(data_dir) as store:
         at = [(await append(store, frame((16, b"m%d" % i)))).frame for i in range(4)]
-    flip(data_dir, at[1] + HEADER.size)
+    flip_log(data_dir, at[1] + HEADER.size)
     for path in (data_dir / "views").iterdir():
         path.unlink()
     for _ in range(2):
@@ -156,7 +153,7 @@ async def test_views_that_know_more_than_a_damaged_log_are_not_thrown_away(data_
         at = store.replication.end
         await store.keys.put("key", b"value")
         await append(store, frame((16, b"b")))
-    flip(data_dir, at + HEADER.size)
+    flip_log(data_dir, at + HEADER.size)
     with StoppedStore(data_dir) as store, pytest.raises(NotRebuildable, match="1 changes of keys"):
         store.rebuild_views()
     async with await LocalStore.open(data_dir) as store:
@@ -178,7 +175,7 @@ async def test_damage_behind_what_the_views_had_is_as_in_any_recovery(data_dir, 
         at = (await append(store, frame((16, b"b")))).frame
         await append(store, frame((16, b"c")))
     views.write_bytes(kept)
-    flip(data_dir, at + HEADER.size)
+    flip_log(data_dir, at + HEADER.size)
     with caplog.at_level(logging.ERROR), StoppedStore(data_dir) as store:
         assert store.rebuild_views() == store.end
     assert "damaged" in caplog.text

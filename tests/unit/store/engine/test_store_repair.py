@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from test_store_scrub import flip
+from test_store_scrub import flip_frame
 
 from store.base.errors import DataDirLocked, NotRebuildable
 from store.disk.files import OsFiles
@@ -71,7 +71,7 @@ def test_a_sound_directory(data_dir):
 @pytest.mark.parametrize("at", [1, 9, HEADER.size + 1, HEADER.size + 60])
 def test_damage_is_found_with_its_segment(data_dir, at):
     hurt = frames_of(data_dir)[23]
-    name = flip(data_dir, hurt, at)
+    name = flip_frame(data_dir, hurt, at)
     with StoppedStore(data_dir) as store:
         found = store.verify()
         items = list(store.items())

@@ -17,7 +17,8 @@ from store.local import replication as local_replication
 from store.local.local import LocalStore
 from store.log.retention import Limits
 from store.log.tail import LogTail
-from tests.support.store.replica_kit import feed, log_bytes, open_master, open_replica, stored, until
+from tests.support.process.waiting import until
+from tests.support.store.replica_kit import feed, log_bytes, open_master, open_replica, stored
 from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
 
 pytestmark = pytest.mark.anyio

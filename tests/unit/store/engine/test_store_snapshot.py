@@ -25,7 +25,8 @@ from store.format.frame import origin_of
 from store.local.local import LocalStore
 from store.log.retention import Limits
 from store.views import Views
-from tests.support.store.replica_kit import feed, open_master, open_replica, until
+from tests.support.process.waiting import until
+from tests.support.store.replica_kit import feed, open_master, open_replica
 from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]

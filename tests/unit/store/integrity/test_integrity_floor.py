@@ -9,7 +9,9 @@ from store.disk.files import OsFiles
 from store.format.frame import ROW
 from store.integrity.floor import Floor, read_floor
 from store.local.local import LocalStore
-from tests.support.store.replica_kit import feed, log_bytes, open_master, open_replica, until
+from tests.support.process.waiting import until
+from tests.support.store.flips import flip
+from tests.support.store.replica_kit import feed, log_bytes, open_master, open_replica
 from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
 
 pytestmark = pytest.mark.anyio
@@ -83,16 +85,14 @@ async def replicated(tmp_path, count=6, confirmed=2):
     return master
 
 
-def flip(directory, at, bit=1):
+def flip_log(directory, at):
     (path,) = (directory / "log").iterdir()
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1 << bit
-    path.write_bytes(data)
+    flip(path, at, bit=1)
 
 
 async def test_a_flipped_byte_in_front_of_a_replicas_floor_is_damage_and_no_torn_tail(tmp_path):
     master = await replicated(tmp_path)
-    flip(tmp_path / "replica", 3 * SIZE + 70)
+    flip_log(tmp_path / "replica", 3 * SIZE + 70)
     replica = await open_replica(tmp_path / "replica")
     assert [(one.start, one.end) for one in replica.damages] == [(3 * SIZE, 4 * SIZE)]
     assert replica.replication.end == 6 * SIZE  # what is sound behind it was acknowledged and is kept
@@ -111,7 +111,7 @@ async def test_a_flipped_byte_in_front_of_a_replicas_floor_is_damage_and_no_torn
 async def test_a_replica_that_has_lost_its_end_is_damaged_until_its_master_has_sent_it_again(tmp_path, how):
     master = await replicated(tmp_path)
     if how == "flipped":
-        flip(tmp_path / "replica", 5 * SIZE + 3)
+        flip_log(tmp_path / "replica", 5 * SIZE + 3)
     else:
         (path,) = (tmp_path / "replica" / "log").iterdir()
         path.write_bytes(path.read_bytes()[: 5 * SIZE + 7] if how == "cut" else b"")

@@ -11,7 +11,8 @@ from store.base.errors import CorruptFrame
 from store.disk.files import OsFiles
 from store.integrity.sectors import PAGE_BYTES, pieces, read_around
 from store.local.local import LocalStore
-from tests.support.store.replica_kit import log_bytes, open_replica, until
+from tests.support.process.waiting import until
+from tests.support.store.replica_kit import log_bytes, open_replica
 from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio

@@ -7,23 +7,20 @@ import pytest
 from store.base.errors import CorruptFrame, RevisionCompacted
 from store.format.frame import HEADER
 from store.local.local import LocalStore
+from tests.support.store.flips import flip
 from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
 
 
-def flip(data_dir, *places):
-    path = min((data_dir / "log").iterdir())
-    data = bytearray(path.read_bytes())
-    for at in places:
-        data[at + HEADER.size] ^= 1
-    path.write_bytes(data)
+def flip_bodies(data_dir, *places):
+    flip(min((data_dir / "log").iterdir()), *[at + HEADER.size for at in places])
 
 
 async def test_a_reader_of_a_queue_goes_on_behind_the_damage(tmp_path):
     async with await LocalStore.open(tmp_path) as store:
         at = [(await append(store, frame((16, b"a%d" % n), (16, b"b%d" % n)))).frame for n in range(6)]
-    flip(tmp_path, at[1], at[2], at[5])
+    flip_bodies(tmp_path, at[1], at[2], at[5])
     async with await LocalStore.open(tmp_path) as store:
         found, damaged, offset = [], [], 0
         while offset < (await store.queues.bounds(16)).next:
@@ -58,7 +55,7 @@ async def test_a_watch_that_meets_damage_says_what_is_left(tmp_path, last):
         revisions = [await store.keys.put(f"k{n}", b"v") for n in range(5)]
         await append(store, frame((16, b"x")))
     hurt = 4 if last else 2
-    flip(tmp_path, revisions[hurt] - 1)
+    flip_bodies(tmp_path, revisions[hurt] - 1)
     async with await LocalStore.open(tmp_path) as store:
         assert [change.key for change in await changes_from(store, 1, hurt)] == [f"k{n}" for n in range(hurt)]
         with pytest.raises(RevisionCompacted) as compacted:

@@ -7,6 +7,7 @@ import pytest
 from store.base.errors import OffsetOutOfRange, StoreClosed
 from store.local.local import LocalStore
 from store.recent import arrivals
+from tests.support.process.waiting import until
 from tests.support.store.store_kit import append, begin, frame
 
 pytestmark = pytest.mark.anyio
@@ -26,11 +27,6 @@ def waiting(store, queue, offset, ms=LONG_MS, **limits):
 
 def records(fetched):
     return [one.record(row) for one, rows in zip(fetched.frames, fetched.rows, strict=True) for row in rows]
-
-
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0)
 
 
 async def test_what_is_there_comes_at_once(store):

@@ -10,7 +10,9 @@ from store.local.local import LocalStore
 from store.log.log import CommitLog
 from store.log.mending import mend
 from store.log.segment import BadRange
-from tests.support.store.replica_kit import log_bytes, open_replica, until
+from tests.support.process.waiting import until
+from tests.support.store.flips import flip
+from tests.support.store.replica_kit import log_bytes, open_replica
 from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
@@ -47,17 +49,11 @@ def mend_all(log, placed):
         mend(log, damage.start, between(placed, damage.start, damage.end))
 
 
-def flip(path, at, bit=3):
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1 << bit
-    path.write_bytes(data)
-
-
 @pytest.mark.parametrize("at", [2, 9, 25, 70, 120])
 def test_mend_puts_a_flipped_frame_right(tmp_path, at):
     placed = write(tmp_path)
     before = log_bytes(tmp_path)
-    flip(files_of(tmp_path)[1], at)
+    flip(files_of(tmp_path)[1], at, bit=3)
     log = reopened(tmp_path)
     (damage,) = log.damages.open()
     hurt = next(one for one in placed if one.start == damage.start)
@@ -100,7 +96,7 @@ def test_mend_recreates_missing_segment_files(tmp_path):
 
 def test_mend_takes_nothing_but_the_frames_that_belong_there(tmp_path):
     placed = write(tmp_path)
-    flip(files_of(tmp_path)[1], 70)
+    flip(files_of(tmp_path)[1], 70, bit=3)
     before = log_bytes(tmp_path)
     log = reopened(tmp_path)
     (damage,) = log.damages.open()
@@ -123,7 +119,7 @@ def test_mend_takes_nothing_but_the_frames_that_belong_there(tmp_path):
 def test_mend_comes_after_retention_has_deleted_what_was_damaged(tmp_path):
     """Found by the joint simulation, whose own log did not expect it."""
     placed = write(tmp_path)
-    flip(files_of(tmp_path)[0], 70)
+    flip(files_of(tmp_path)[0], 70, bit=3)
     log = reopened(tmp_path)
     (damage,) = log.damages.open()
     log.trim(log.segments[1].start)
@@ -189,7 +185,7 @@ def test_mend_leaves_what_the_writer_has_under_way_to_the_writer(tmp_path):
 async def test_a_replica_is_told_of_damage_and_mended_while_it_serves(tmp_path):
     placed = write(tmp_path, count=30)
     path = files_of(tmp_path)[1]
-    flip(path, 70)
+    flip(path, 70, bit=3)
     options = {"segment_size_bytes": SEGMENT_BYTES, "cache_bytes_max": 0, "scrub_bytes_per_s": 1 << 30}
     store = await open_replica(tmp_path, **options)
     async with store:
@@ -206,7 +202,7 @@ async def test_a_repaired_damage_stays_repaired_and_an_open_one_open_after_a_res
             await append(store, frame((16, b"%03d" % n + bytes(100))))
     placed = list(CommitLog(OsFiles(), tmp_path / "log", segment_size_bytes=SEGMENT_BYTES).scan(0, 1 << 40))
     for path in files_of(tmp_path)[1:3]:
-        flip(path, 70)
+        flip(path, 70, bit=3)
     options = {"segment_size_bytes": SEGMENT_BYTES, "cache_bytes_max": 0, "scrub_bytes_per_s": 1 << 30}
     async with await LocalStore.open(tmp_path, **options) as store:
         await until(lambda: len(store.damages) == 2)

@@ -8,7 +8,8 @@ from store.base.errors import CorruptFrame, ReplicaIncomplete
 from store.format.frame import HEADER, Position
 from store.local import core
 from store.local.local import LocalStore
-from tests.support.store.replica_kit import open_master, until
+from tests.support.process.waiting import until
+from tests.support.store.replica_kit import open_master
 from tests.support.store.store_kit import append, frame
 
 pytestmark = pytest.mark.anyio

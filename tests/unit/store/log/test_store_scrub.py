@@ -12,6 +12,7 @@ from store.log.log import CommitLog
 from store.log.scrub import PASS_INTERVAL_MS, REST_MS, Scrub
 from store.log.segment import segment_name
 from store.views.old import set_aside
+from tests.support.store.flips import flip
 from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
 
 pytestmark = pytest.mark.anyio
@@ -42,14 +43,12 @@ def scrub(log, directory, *, now=T0, rate=1 << 30, files=None):
     return made, clock
 
 
-def flip(directory, placed, at, bit=0):
-    """Flip a bit of the byte that is `at` behind a frame's beginning."""
+def flip_frame(directory, placed, at, bit=0):
+    """Flips a bit of the byte that is `at` behind a frame's beginning; returns the segment's name."""
     for path in (directory / "log").iterdir():
         start = int(path.stem)
         if start <= placed.start < start + path.stat().st_size:
-            data = bytearray(path.read_bytes())
-            data[placed.start - start + at] ^= 1 << bit
-            path.write_bytes(data)
+            flip(path, placed.start - start + at, bit=bit)
             return path.name
     raise AssertionError
 
@@ -73,7 +72,7 @@ def test_a_sound_log_is_read_to_its_last_seal_and_not_again_before_a_day(tmp_pat
 
 def test_the_last_segment_is_read_when_it_has_been_on_disk_for_a_while(tmp_path):
     placed = write(tmp_path, count=5)
-    flip(tmp_path, placed[3], 70)
+    flip_frame(tmp_path, placed[3], 70)
     log = reopened(tmp_path)
     log.place(frame((16, b"new")), epoch=1, stored_at_ms=9)
     log.flush()
@@ -238,7 +237,7 @@ async def test_a_flip_is_found_reported_and_never_served(tmp_path, region, caplo
     frames = list(log.scan(0, log.end))
     log.close()
     hurt = frames[13]
-    name = flip(tmp_path, hurt, REGIONS[region], bit=REGIONS[region] % 8)
+    name = flip_frame(tmp_path, hurt, REGIONS[region], bit=REGIONS[region] % 8)
     async with await LocalStore.open(
         tmp_path, segment_size_bytes=2_000, cache_bytes_max=0, scrub_bytes_per_s=0
     ) as store:
@@ -276,7 +275,7 @@ async def test_a_flip_is_found_reported_and_never_served(tmp_path, region, caplo
 def test_segments_are_named_in_what_is_reported(tmp_path):
     placed = write(tmp_path)
     hurt = placed[25]
-    name = flip(tmp_path, hurt, 70)
+    name = flip_frame(tmp_path, hurt, 70)
     log = reopened(tmp_path)
     one, _ = scrub(log, tmp_path)
     one.step()

@@ -9,8 +9,9 @@ import pytest
 from controller.elections.admission import ReplicaAdmission
 from store.node import node as node_module
 from store.node.master_role import MasterRole
-from tests.support.controller.controllers import Controllers, until
+from tests.support.controller.controllers import Controllers
 from tests.support.process.ports import free_port
+from tests.support.process.waiting import until
 from tests.support.store.node_kit import PATIENCE_S, Load, StoreGroup
 from tests.support.store.store_kit import append, bodies, frame
 

@@ -4,7 +4,8 @@ import pytest
 
 from controller.api.commands import CloseQueue, CreateTopic, DropQueue
 from store.base.errors import QueueDropped
-from tests.support.controller.controllers import Controllers, until
+from tests.support.controller.controllers import Controllers
+from tests.support.process.waiting import until
 from tests.support.store.node_kit import GROUP, PATIENCE_S, StoreGroup
 from tests.support.store.store_kit import append, bodies, frame
 

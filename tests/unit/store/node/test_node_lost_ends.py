@@ -16,7 +16,8 @@ from store.node.disk import Disk
 from store.node.master_role import MasterRole
 from store.node.node import StoreNode
 from store.replication.unclean_file import load_unclean, save_unclean
-from tests.support.controller.controllers import Controllers, until
+from tests.support.controller.controllers import Controllers
+from tests.support.process.waiting import until
 from tests.support.store.node_kit import GROUP, PATIENCE_S, StoreGroup
 from tests.support.store.replica_kit import log_bytes
 from tests.support.store.store_kit import append, bodies, frame

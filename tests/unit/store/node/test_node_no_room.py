@@ -10,7 +10,8 @@ from store.node import node as node_module
 from store.node import replica_role
 from store.node.disk import Disk
 from store.replication.epoch_file import EpochFile
-from tests.support.controller.controllers import Controllers, until
+from tests.support.controller.controllers import Controllers
+from tests.support.process.waiting import until
 from tests.support.store.node_kit import GROUP, PATIENCE_S, StoreGroup
 from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
 

@@ -16,7 +16,9 @@ from store.node.master_role import MasterRole
 from store.node.repair.agreement import Agreement
 from store.node.repair.serving import RangeServer
 from store.node.run import _Process
-from tests.support.controller.controllers import Controllers, until
+from tests.support.controller.controllers import Controllers
+from tests.support.process.waiting import until
+from tests.support.store.flips import flip
 from tests.support.store.node_kit import GROUP, PATIENCE_S, StoreGroup
 from tests.support.store.replica_kit import log_bytes
 from tests.support.store.store_kit import append, bodies, frame
@@ -47,14 +49,10 @@ async def fill(group):
     await group.settled()
 
 
-def flip(group, name, segment=1, at=300):
-    """Flip a bit in a closed segment of a replica; the log offset."""
+def flip_segment(group, name, segment=1, at=300):
+    """Flips a bit in a closed segment of a replica; returns the log offset."""
     path = sorted((group.directory / name / "log").iterdir())[segment]
-    with path.open("r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 8]))
+    flip(path, at, bit=3)
     return int(path.stem) + at
 
 
@@ -105,7 +103,7 @@ async def test_a_replica_is_repaired_and_is_out_of_the_set_meanwhile(tmp_path, c
             raise StoreUnreachable("not now")
 
         monkeypatch.setattr(RangeServer, "send", refused)
-        flip(group, hurt)
+        flip_segment(group, hurt)
         scrub(group, hurt)
         await group.in_sync(master, other)
         registry = controllers.nodes[1].registry
@@ -132,7 +130,7 @@ async def test_a_master_is_repaired_from_a_replica_and_stays_master(tmp_path, co
         await fill(group)
         name = await restarted_master(group)
         epoch = group.role(name).core.epoch
-        flip(group, name)
+        flip_segment(group, name)
         scrub(group, name)
         await repaired(group, name)
         assert group.role(name).core.epoch == epoch
@@ -148,7 +146,7 @@ async def test_an_emptied_replica_is_filled_around_the_damage_of_its_master(tmp_
         empty, _ = (name for name in group.names if name != master)
         await group.stop(empty)
         await group.in_sync(*(name for name in group.names if name != empty))
-        flip(group, master)
+        flip_segment(group, master)
         shutil.rmtree(tmp_path / empty)
         with caplog.at_level(logging.INFO):
             await group.start(empty)
@@ -180,7 +178,7 @@ async def test_an_emptied_replica_waits_for_its_masters_repair_without_dialling_
 
         monkeypatch.setattr(RangeServer, "send", refused)
         monkeypatch.setattr(MasterRole, "attend", counted)
-        at = flip(group, master)
+        at = flip_segment(group, master)
         shutil.rmtree(tmp_path / empty)
         await group.start(empty)
         role = group.nodes[master].role
@@ -207,7 +205,7 @@ async def test_a_master_that_is_not_repaired_hands_over(tmp_path, controllers, m
         await fill(group)
         name = await restarted_master(group)
         epoch = group.role(name).core.epoch
-        flip(group, name)
+        flip_segment(group, name)
         scrub(group, name)
         assert await group.master(after=epoch) != name
         assert "as its log is not repaired" in caplog.text
@@ -227,7 +225,7 @@ async def test_two_replicas_with_different_damages_repair_each_other(tmp_path, c
         )  # as a replica, no longer as master
         for name, places in ((master, [(1, 300), (2, 300)]), (replica, [(1, 1500), (3, 300)])):
             for segment, at in places:
-                flip(group, name, segment, at)
+                flip_segment(group, name, segment, at)
         scrub(group, master)
         scrub(group, replica)
         await repaired(group, master, 2)
@@ -242,7 +240,7 @@ async def test_what_every_replica_has_damaged_is_said_to_be_lost_and_the_group_g
     async with group:
         await fill(group)
         for name in group.names:
-            flip(group, name)
+            flip_segment(group, name)
         for name in group.names:
             scrub(group, name)
         await until(lambda: all(node.repairer.lost_bytes for node in group.nodes.values()), PATIENCE_S)
@@ -279,7 +277,7 @@ async def test_a_group_of_two_refuses_writes_while_one_is_damaged(tmp_path, cont
         master = await group.master()
         hurt = next(name for name in group.names if name != master)
         monkeypatch.setattr(RangeServer, "send", refused)
-        flip(group, hurt)
+        flip_segment(group, hurt)
         scrub(group, hurt)
         await until(lambda: group.role(master).core.refusal is not None, PATIENCE_S)
         with pytest.raises(NotWritable, match="damaged"):

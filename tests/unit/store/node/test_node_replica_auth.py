@@ -11,7 +11,8 @@ from store.node import wire
 from store.node.identity import ReplicaIdentity
 from store.node.replica_auth import sign, stranger
 from store.replication.messages import Hello, Refused, Why, decode, encode
-from tests.support.controller.controllers import Controllers, until
+from tests.support.controller.controllers import Controllers
+from tests.support.process.waiting import until
 from tests.support.store.node_kit import GROUP, StoreGroup
 from tests.support.store.store_kit import append, frame
 

@@ -5,7 +5,8 @@ import pytest
 from controller.api.client import GroupConfig
 from store.node import replica_role
 from store.node.replica_role import ReplicaRole
-from tests.support.controller.controllers import Controllers, until
+from tests.support.controller.controllers import Controllers
+from tests.support.process.waiting import until
 from tests.support.store.node_kit import PATIENCE_S, Load, StoreGroup
 from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
 

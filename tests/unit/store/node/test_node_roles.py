@@ -18,7 +18,8 @@ from store.log.retention import Limits
 from store.node.wire import SWITCH_OVER, SwitchRequest, decode, encode, open_channel, path
 from store.remoting import RemoteStore
 from store.replication.errors import CannotSwitchOver
-from tests.support.controller.controllers import Controllers, until
+from tests.support.controller.controllers import Controllers
+from tests.support.process.waiting import until
 from tests.support.store.node_kit import GROUP, PACE, PATIENCE_S, Load, StoreGroup
 from tests.support.store.replica_kit import log_bytes
 from tests.support.store.store_kit import FaultyFiles, append, begin, bodies, frame

@@ -12,7 +12,9 @@ from store.node import replacing
 from store.node.snapshots import SnapshotSender
 from store.node.wire import SnapshotRequest
 from store.replication.epochs import EpochList
-from tests.support.controller.controllers import Controllers, until
+from tests.support.controller.controllers import Controllers
+from tests.support.process.waiting import until
+from tests.support.store.flips import flip_all
 from tests.support.store.node_kit import GROUP, PATIENCE_S, StoreGroup
 from tests.support.store.store_kit import append, bodies, frame
 
@@ -48,16 +50,8 @@ async def filled(group):
     return store
 
 
-def flip(path, what, bit=4):
-    """Flip a bit of every copy of some bytes in a file, which LMDB's map shows at once."""
-    data = path.read_bytes()
-    at = data.find(what)
-    assert at >= 0
-    with path.open("r+b") as file:
-        while at >= 0:
-            file.seek(at + 5)
-            file.write(bytes((data[at + 5] ^ bit,)))
-            at = data.find(what, at + 1)
+def flip_views(path, what):
+    assert flip_all(path, what)
 
 
 def spoil(path, start=0, size=1 << 20):
@@ -98,7 +92,7 @@ async def test_a_replica_that_cannot_make_its_views_anew_starts_over_from_the_ma
         store = await filled(group)
         replica = a_replica(group, await group.master())
         end = group.nodes[replica].disk.store.replication.end
-        flip(tmp_path / replica / "views" / "data.mdb", VALUE)
+        flip_views(tmp_path / replica / "views" / "data.mdb", VALUE)
         group.nodes[replica].disk.store.core.engine.views.walk.step(0)
         await until(lambda: installed, PATIENCE_S)
         await is_whole_again(group, replica, store)

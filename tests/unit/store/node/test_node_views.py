@@ -5,7 +5,9 @@ import contextlib
 import pytest
 
 from store.base.errors import StoreError
-from tests.support.controller.controllers import Controllers, until
+from tests.support.controller.controllers import Controllers
+from tests.support.process.waiting import until
+from tests.support.store.flips import flip_all
 from tests.support.store.node_kit import PATIENCE_S, StoreGroup
 from tests.support.store.store_kit import append, bodies, frame
 
@@ -39,17 +41,8 @@ async def filled(group):
     return store
 
 
-def flip(directory, what):
-    """Flip a bit of every copy of some bytes in a node's views, which LMDB's map shows at once."""
-    path = directory / "views" / "data.mdb"
-    data = path.read_bytes()
-    at = data.find(what)
-    assert at >= 0
-    with path.open("r+b") as file:
-        while at >= 0:
-            file.seek(at + 5)
-            file.write(bytes((data[at + 5] ^ 4,)))
-            at = data.find(what, at + 1)
+def flip_views(directory, what):
+    assert flip_all(directory / "views" / "data.mdb", what)
 
 
 def is_sound(group, name):
@@ -61,7 +54,7 @@ def is_sound(group, name):
 async def test_a_master_whose_views_are_damaged_hands_over_and_makes_them_anew(group, tmp_path):
     store = await filled(group)
     old = await group.master()
-    flip(tmp_path / old, VALUE)
+    flip_views(tmp_path / old, VALUE)
     found = None
     while found is None:
         with contextlib.suppress(StoreError):
@@ -79,7 +72,7 @@ async def test_a_replica_makes_its_views_anew_from_its_own_log(group, tmp_path):
     store = await filled(group)
     master = await group.master()
     replica = next(name for name in group.names if name != master)
-    flip(tmp_path / replica, VALUE)
+    flip_views(tmp_path / replica, VALUE)
     hurt = group.nodes[replica].disk.store
     hurt.core.engine.views.walk.step(0)
     assert hurt.is_damaged

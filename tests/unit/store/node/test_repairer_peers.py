@@ -19,7 +19,8 @@ from store.node.repair.agreement import Agreement
 from store.node.repair.repairer import Repairer
 from store.node.wire import RangeEnd, RangePart, RangeRequest, SealsAnswer, SealsRequest
 from store.replication.epochs import EpochList
-from tests.support.store.replica_kit import log_bytes, open_replica, until
+from tests.support.process.waiting import until
+from tests.support.store.replica_kit import log_bytes, open_replica
 from tests.support.store.store_kit import frame
 
 pytestmark = pytest.mark.anyio

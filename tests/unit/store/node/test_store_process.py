@@ -11,7 +11,8 @@ from gateway.process.nodes import store_settings
 from store.base.process_errors import ServerFailed, listening_on
 from store.node.run import _Process
 from store.serving.rpc import StoreService
-from tests.support.controller.controllers import Controllers, until
+from tests.support.controller.controllers import Controllers
+from tests.support.process.waiting import until
 from tests.support.store.node_kit import GROUP, StoreGroup
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from store.reach.reachability import MasterReachability
 from store.reach.reporter import Reporter
 from store.reach.silence import STEP_MS_MAX, PeerSilence
 from store.remoting import RemoteStore
-from tests.support.controller.controllers import until
+from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
 

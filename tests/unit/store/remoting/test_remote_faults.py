@@ -25,6 +25,7 @@ from store.remoting.caller import CALLS_COUNT_MAX, Caller
 from store.rpc import arguments
 from store.rpc.table import AGAIN, ONCE
 from tests.support.process.relay import Relay
+from tests.support.process.waiting import until
 from tests.support.store.remote_kit import Node
 from tests.support.store.store_kit import append, begin, bodies, frame
 
@@ -54,12 +55,6 @@ async def relay(node):
 async def store(relay):
     async with await RemoteStore.open(0, lambda: relay.target, budget_s=5) as store:
         yield store
-
-
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def sequenced(count, *, producer=7, start=1):

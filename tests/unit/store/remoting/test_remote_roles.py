@@ -8,8 +8,9 @@ from store.base.errors import NotMaster, OffsetOutOfRange
 from store.format.frame import Position
 from store.local.local import LocalStore
 from store.remoting import RemoteStore
+from tests.support.process.waiting import until
 from tests.support.store.remote_kit import Node
-from tests.support.store.replica_kit import feed, open_master, open_replica, until
+from tests.support.store.replica_kit import feed, open_master, open_replica
 from tests.support.store.store_kit import append, begin, bodies, frame
 
 pytestmark = pytest.mark.anyio

@@ -20,6 +20,7 @@ from store.rpc.paths import APPEND, CALLS, MESSAGE_BYTES_MAX, TAIL, TailRequest,
 from store.serving import intake, service, session
 from store.serving.rpc import StoreService
 from store.timers.timers import TimerLimits
+from tests.support.process.waiting import until
 from tests.support.store.remote_kit import Node
 from tests.support.store.store_kit import append, bodies, frame
 
@@ -44,12 +45,6 @@ async def node(local):
 async def channel(node):
     async with open_channel(node.target, None, message_bytes_max=MESSAGE_BYTES_MAX) as channel:
         yield channel
-
-
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def ask(number, method, *arguments):

@@ -15,6 +15,7 @@ from store.local.local import LocalStore
 from store.views import Views
 from store.views.layout import DBS_MAX, FORMAT
 from store.views.verify import Walk
+from tests.support.store.flips import flip_all
 from tests.support.store.store_kit import append, bodies, frame
 from tests.support.store.views_kit import INDEXED, fill, plain, told
 
@@ -45,22 +46,13 @@ async def put(directory, **options):
     return store
 
 
-def flip(directory, what, within=5):
-    """Flip a bit of every copy of some bytes in the views' file, which LMDB's map shows at once; how many."""
-    path = directory / "views" / "data.mdb"
-    data = path.read_bytes()
-    at, found = data.find(what), 0
-    with path.open("r+b") as file:
-        while at >= 0:
-            file.seek(at + within)
-            file.write(bytes((data[at + within] ^ 4,)))
-            at, found = data.find(what, at + 1), found + 1
-    return found
+def flip_views(directory, what, within=5):
+    return flip_all(directory / "views" / "data.mdb", what, within=within)
 
 
 async def test_a_flipped_byte_of_a_key_s_value_is_not_served(tmp_path):
     async with await put(tmp_path) as store:
-        assert flip(tmp_path, VALUE)
+        assert flip_views(tmp_path, VALUE)
         with pytest.raises(ViewsDamaged, match="'kv'"):
             await store.keys.get("key")
         with pytest.raises(ViewsDamaged):
@@ -72,7 +64,7 @@ async def test_a_flipped_byte_of_a_key_s_value_is_not_served(tmp_path):
 
 async def test_damaged_views_are_made_anew_when_the_store_is_opened_again(tmp_path, caplog):
     async with await put(tmp_path) as store:
-        flip(tmp_path, VALUE)
+        flip_views(tmp_path, VALUE)
         with pytest.raises(ViewsDamaged):
             await store.keys.get("key")
     assert (tmp_path / "views.damaged").exists()
@@ -86,7 +78,7 @@ async def test_damaged_views_are_made_anew_when_the_store_is_opened_again(tmp_pa
 
 async def test_what_is_damaged_while_nobody_looks_is_made_anew_at_the_start(tmp_path):
     await (await put(tmp_path)).close()
-    assert flip(tmp_path, VALUE)
+    assert flip_views(tmp_path, VALUE)
     async with await LocalStore.open(tmp_path) as store:
         assert (await store.keys.get("key")).value == VALUE
         assert not store.is_damaged
@@ -97,7 +89,7 @@ async def test_a_damaged_entry_of_a_consume_queue_is_made_anew(tmp_path):
         with store.core.engine.views.reading() as txn:
             (chunk,) = store.core.engine.views.queues.chunks(txn, 16, 0)
         entry = chunk.frame.to_bytes(8, "big") + chunk.frame_size_bytes.to_bytes(4, "big")
-        assert flip(tmp_path, entry, within=7)
+        assert flip_views(tmp_path, entry, within=7)
         with pytest.raises(ViewsDamaged, match="'queues'"):
             await store.queues.fetch(16, 0, max_bytes=1 << 20)
         assert store.is_damaged
@@ -108,7 +100,7 @@ async def test_a_damaged_entry_of_a_consume_queue_is_made_anew(tmp_path):
 
 async def test_a_record_that_damaged_views_cannot_decide_is_not_answered_as_done(tmp_path):
     async with await put(tmp_path) as store:
-        flip(tmp_path, VALUE)
+        flip_views(tmp_path, VALUE)
         with pytest.raises(Exception, match=r"damaged"):
             await store.keys.put("key", b"new")
         assert isinstance(store.error, ViewsDamaged)
@@ -155,7 +147,7 @@ async def test_the_housekeeping_verifies_the_views(tmp_path):
     async with await LocalStore.open(tmp_path) as store:
         await store.keys.put("key", VALUE)
         await store.core.until_dispatched(store.log.confirmed)
-        flip(tmp_path, VALUE)
+        flip_views(tmp_path, VALUE)
         for _ in range(1000):
             if store.is_damaged:
                 break
@@ -185,7 +177,7 @@ async def test_a_walk_counts_what_is_written_beside_it(tmp_path):
 
 async def test_views_of_a_trimmed_log_stay_and_serve_what_is_sound(tmp_path):
     await (await put(tmp_path)).close()
-    assert flip(tmp_path, VALUE)
+    assert flip_views(tmp_path, VALUE)
     views = Views(tmp_path / "views", rebuildable=False, health=ViewsHealth(tmp_path))
     assert views.health.is_damaged
     with views.reading() as txn:
