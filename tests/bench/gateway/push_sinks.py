@@ -1,6 +1,6 @@
 """Subscriptions with sinks of their own: memory of each while idle, and deliveries a second to all. Prints JSON.
 
-python -m tests.bench.push_sinks [--sinks 1000] [--events 20]
+python -m tests.bench.gateway.push_sinks [--sinks 1000] [--events 20]
 
 A gateway in a process of its own delivers to one server that answers 204 to all: sink n is the path /n, whose
 subscription hears the address `sinks/n`. Every sink gets `--events` events, published in batches of 100; what counts is
