@@ -22,7 +22,7 @@ from tests.support.amqp import celery_app
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 PATIENCE_S = 60
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def url(gateway: Any) -> str:
