@@ -108,6 +108,11 @@ class Connection:
 
     # ---- the port
 
+    @property
+    def closed(self) -> bool:
+        """Returns whether the connection has ended, by whichever side."""
+        return self.phase is Phase.CLOSED
+
     def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
         """Bytes from the client, cut anywhere."""
         if self.phase is Phase.CLOSED:

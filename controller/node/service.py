@@ -1,7 +1,6 @@
 """A controller's gRPC server: what other controllers, store nodes, proxies and operators are served (see wire.py)."""
 
 import asyncio
-import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -54,7 +53,6 @@ from controller.wire.wire import (
     encode_answer,
 )
 from store.base import listening
-from store.base.streams import FIXED_WINDOW
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +61,6 @@ SNAPSHOTS_MAX = 8  # states being sent at the same time
 REPLICAS_PER_NODE_MAX = 1_024  # that a store node speaks for
 PUSH_ALIVE_S = 1.0  # a store node hears something at least that often; it gives up after 2.5 s of silence
 WRITE_S = 1.0  # for what is being written when a stream is to be ended
-KEEPALIVE_MIN_MS = 5_000  # clients may ping this often to find a dead connection
 
 
 class _Gone(Exception):
@@ -92,27 +89,15 @@ class ControllerService:
         `credentials` are `grpc.ServerCredentials`; without them everybody may connect.
         """
         service = cls(node)
-        server = listening.server_for(address)(
-            options=(
-                ("grpc.so_reuseport", 0),  # a second server on the port is a mistake, not a load balancer
-                ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-                ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-                ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MIN_MS),
-                ("grpc.keepalive_permit_without_calls", 1),
-                *FIXED_WINDOW,
-            ),
-            maximum_concurrent_rpcs=STREAMS_MAX,
+        service._server, service.port = await listening.serve(
+            listening.server_for(address),
+            address,
+            {SERVICE: service._handlers()},
+            credentials=credentials,
+            received_bytes_max=MESSAGE_BYTES_MAX,
+            sent_bytes_max=MESSAGE_BYTES_MAX,
+            calls_count_max=STREAMS_MAX,
         )
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, service._handlers()),))
-        try:
-            if credentials is None:
-                service.port = server.add_insecure_port(address)
-            else:
-                service.port = server.add_secure_port(address, credentials)
-        except RuntimeError as error:
-            raise OSError(errno.EADDRINUSE, "it is in use, or not an address of this machine") from error
-        await server.start()
-        service._server = server
         return service
 
     async def stop(self) -> None:

@@ -13,11 +13,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from gateway.bridges.figures import Figures
-from gateway.bridges.reconnecting import reconnecting
-from gateway.bridges.settings import BridgeConfig
-from gateway.bridges.storing import BridgeStore, Store
-from gateway.bridges.upstream_stream import UpstreamError, UpstreamStream
+from gateway.bridges.shared.figures import Figures
+from gateway.bridges.shared.reconnecting import reconnecting
+from gateway.bridges.shared.settings import BridgeConfig
+from gateway.bridges.shared.storing import BridgeStore, Store
+from gateway.bridges.shared.upstream_stream import UpstreamError, UpstreamStream
 from gateway.ownership.owners import Owned
 from gateway.port.bridge import LOOPED, Upstream
 from gateway.port.marks import Fence

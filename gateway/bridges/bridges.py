@@ -18,12 +18,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.bridges.addresses import DestinationMap
 from gateway.bridges.bridge import Bridge
-from gateway.bridges.figures import Figures
-from gateway.bridges.settings import BridgeConfig
-from gateway.bridges.storing import Store
-from gateway.bridges.upstream_stream import dial
+from gateway.bridges.shared.addresses import DestinationMap
+from gateway.bridges.shared.figures import Figures
+from gateway.bridges.shared.settings import BridgeConfig
+from gateway.bridges.shared.storing import Store
+from gateway.bridges.shared.upstream_stream import dial
 from gateway.delivery.fanout import Fanout
 from gateway.domain.errors import Refusal
 from gateway.domain.session_user import SessionUser

@@ -45,7 +45,7 @@ def up(
     """Start a whole cluster as processes on this machine, and stop it with Ctrl-C."""
     from rich.console import Console  # noqa: PLC0415 - here and below: what only this command needs
 
-    from gateway.operating.local_cluster import LocalCluster, Plan  # noqa: PLC0415
+    from gateway.process.local_cluster import LocalCluster, Plan  # noqa: PLC0415
 
     plan = Plan(directory.resolve(), nodes, groups, nodes, nodes // 2 + 1, proxies, port_offset)
     cluster = LocalCluster(plan)

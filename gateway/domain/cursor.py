@@ -5,10 +5,10 @@ cursor is simply its positions, the logs ascending. A log that a cursor says not
 met: for it, that log begins at its beginning.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from store.format.frame import LogOffset, Position, group_of, origin_of
+from store.format.frame import LogOffset, Position, QueueNumber, group_of, origin_of
 
 Cursor: TypeAlias = tuple[Position, ...]
 
@@ -50,3 +50,28 @@ def earlier(cursor: Cursor, bounds: Cursor) -> Cursor:
         return cursor
     limits = by_log(bounds)
     return tuple([min(at, limits.get(group_of(at.frame), at)) for at in cursor])
+
+
+# A cursor as a group's offsets: of the log of group g, the frame is under 2 g and the row under 2 g + 1.
+
+
+def offsets_of(cursor: Cursor) -> Mapping[QueueNumber, int]:
+    """Returns a cursor as offsets."""
+    offsets: dict[QueueNumber, int] = {}
+    for group, position in by_log(cursor).items():
+        offsets[QueueNumber(2 * group)], offsets[QueueNumber(2 * group + 1)] = position
+    return offsets
+
+
+def cursor_of_offsets(offsets: Mapping[QueueNumber, int]) -> Cursor:
+    """Returns offsets as a cursor."""
+    frames = [(number, frame) for number, frame in sorted(offsets.items()) if number % 2 == 0]
+    return tuple([Position(LogOffset(at), offsets.get(QueueNumber(number + 1), 0)) for number, at in frames])
+
+
+def distance(one: Cursor, other: Cursor) -> int:
+    """Returns how many bytes `other` is ahead in a log: the largest such distance of all logs."""
+    behind = by_log(one)
+    return max(
+        (at.frame - behind.get(group, beginning_of(group)).frame for group, at in by_log(other).items()), default=0
+    )

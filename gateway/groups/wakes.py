@@ -1,19 +1,14 @@
 """Wakes those who wait on a consumer group when its members or the owners of its queues have changed."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from gateway.groups.state import STATE, decode_queue
+from gateway.ownership.following import below, follow_keys
 from gateway.ownership.owners import Spawn
 from store.api.client import StoreClient
 from store.api.keys import Change
-from store.base import logs
-from store.base.errors import StoreError
-
-RETRY_S = 1.0
-
-log = logs.get(__name__)
 
 
 class _Waited:
@@ -64,25 +59,24 @@ class GroupWakes:
                 event.set()
 
     async def _follow(self) -> None:
-        while True:
-            changes = self._store.keys.watch(f"{STATE}/", f"{STATE}0")
-            try:
-                async for some in changes:
-                    for change in some.changes:
-                        self._changed(change)
-            except StoreError as error:
-                log.warning("changes of consumer groups cannot be read now", error=str(error), retry_s=RETRY_S)
-            finally:
-                await changes.aclose()
-            await asyncio.sleep(RETRY_S)
-            self.wake_all()
+        await follow_keys(
+            self._store,
+            below(STATE),
+            look=self._look,
+            changed=self._changed,
+            trouble="changes of consumer groups cannot be read now",
+        )
 
-    def _changed(self, change: Change) -> None:
-        group, _, rest = change.key[len(STATE) + 1 :].partition("/")
-        waited = self._waited.get(group)
-        if waited is not None and _concerns_others(waited.members, rest, change):
-            for event in waited.events:
-                event.set()
+    async def _look(self) -> None:
+        self.wake_all()  # they read the group themselves
+
+    async def _changed(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            group, _, rest = change.key[len(STATE) + 1 :].partition("/")
+            waited = self._waited.get(group)
+            if waited is not None and _concerns_others(waited.members, rest, change):
+                for event in waited.events:
+                    event.set()
 
 
 def _concerns_others(members: set[str], key: str, change: Change) -> bool:

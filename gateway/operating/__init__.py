@@ -3,6 +3,6 @@
 None of it prints but the report.
 
 Imported by: cli.
-Imports: groups, ownership, process, sessions, controller.api, controller.elections, controller.remote, controller.wire,
-store.api, store.base, store.format, store.node.
+Imports: domain, groups, ownership, controller.api, controller.elections, controller.remote, controller.wire, store.api,
+store.base, store.format, store.rpc.
 """

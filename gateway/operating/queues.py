@@ -12,11 +12,11 @@ import msgspec
 
 from controller.api.client import ControllerClient, QueueClosed, Topic, UnknownQueue, UnknownTopic
 from controller.api.commands import DeleteTopic, DropQueue
+from gateway.domain.cursor import cursor_of_offsets
 from gateway.groups.state import names_range
 from gateway.groups.store import load_group
 from gateway.ownership.owners import CURSORS, decode_cursor
 from gateway.ownership.stored_entries import stored_entries
-from gateway.sessions.record import cursor_of_offsets
 from store.api.client import StoreClient
 from store.base.errors import StoreError
 from store.format.frame import Position, QueueNumber, QueueOffset, group_of

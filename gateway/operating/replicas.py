@@ -10,8 +10,8 @@ from controller.api.client import Group, ReplicaInSync, UnknownGroup, UnknownRep
 from controller.api.commands import ForgetReplica, RetireReplica
 from controller.remote.remote import RemoteController
 from store.base.process_errors import HeadgateError
-from store.node import wire
-from store.node.wire import Verified, VerifyRequest
+from store.rpc import replica_wire as wire
+from store.rpc.replica_wire import Verified, VerifyRequest
 
 ANSWER_S = 5.0  # that a replica has for saying how far it is
 LOOK_S = 0.2  # between two questions

@@ -7,7 +7,7 @@ import grpc.aio
 
 from controller.api.client import ControllerClient, Group, NoMaster, UnknownGroup
 from store.base.process_errors import HeadgateError
-from store.node import wire
+from store.rpc import replica_wire as wire
 
 PATIENCE_S = 15.0  # draining takes 5 s at most
 

@@ -22,6 +22,7 @@ from controller.api.client import Service
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.keys import kv_key
 from gateway.domain.session_user import SessionUser, check_user
+from gateway.ownership.following import below, follow_keys
 from gateway.ownership.outage_lease import OutageLease
 from gateway.ownership.owner_keys import (
     OWNERS,
@@ -45,7 +46,7 @@ from store.api.keys import Change, Delete, Put
 from store.base import logs
 from store.base.errors import AppendOutcomeUnknown, RevisionConflict, StoreError
 
-WATCHED = ("proxies/", "proxies0")  # "0" is the character behind "/"
+PROXIES = "proxies"
 TAKEOVER_S = 3.0  # that a living owner has to let go of a name
 RELEASE_REQUEST_TTL_MS = 60_000  # of what was asked for and never answered
 TAKEN_OVER_COUNT = 64
@@ -196,23 +197,22 @@ class ClusterOwners:
 
     async def _watch(self) -> None:
         """Hears what the other proxies ask for, and which of them are gone."""
-        while True:
-            try:
-                changes = self.store.keys.watch(*WATCHED)
-                self.outage_lease.forget()
-                try:
-                    await self._look_for_release_requests()
-                    self._deaths.set()  # whoever ended while nobody watched
-                    async for some in changes:
-                        for change in some.changes:
-                            self._changed(change)
-                finally:
-                    await changes.aclose()
-            except StoreError as error:
-                log.warning(
-                    "changes of ownership by other proxies cannot be read now", error=str(error), retry_s=RETRY_S
-                )
-            await asyncio.sleep(RETRY_S)
+        await follow_keys(
+            self.store,
+            below(PROXIES),
+            look=self._look,
+            changed=self._changes,
+            trouble="changes of ownership by other proxies cannot be read now",
+        )
+
+    async def _changes(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            self._changed(change)
+
+    async def _look(self) -> None:
+        self.outage_lease.forget()
+        await self._look_for_release_requests()
+        self._deaths.set()  # whoever ended while nobody watched
 
     async def _look_for_release_requests(self) -> None:
         async for entry in stored_entries(self.store, WANTED):

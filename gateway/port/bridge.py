@@ -52,7 +52,7 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str
     username: str | None
     password: str | None
-    version: str  # as `gateway.bridges.settings.BridgeConfig.version`
+    version: str  # as `gateway.bridges.shared.settings.BridgeConfig.version`
     clean: bool
     session_expiry_s: int
     keep_alive_s: int  # 0: none

@@ -26,7 +26,7 @@ from gateway.process.store_options import store_options
 from store.base.clock import now_ms
 from store.base.process_errors import ConfigError
 from store.local.local import LocalStore
-from store.node.identity import register
+from store.node.replica.identity import register
 from store.serving.rpc import StoreService
 from store.serving.service import NodeService
 

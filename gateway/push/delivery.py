@@ -17,7 +17,7 @@ import msgspec
 from gateway.delivery.lanes import Subscriber
 from gateway.domain.access import Permissions
 from gateway.domain.batch import Batch, LostRange
-from gateway.domain.cursor import Cursor, by_log, earlier, later
+from gateway.domain.cursor import Cursor, by_log, cursor_of_offsets, distance, earlier, later, offsets_of
 from gateway.ownership.owners import Owned
 from gateway.port.adapter import Deliverable, Deliveries, SubscriptionId
 from gateway.port.push import DeliveryStatus
@@ -27,7 +27,6 @@ from gateway.push.outbox import Attempt, Failure, Outbox
 from gateway.push.signing import read_secret, signed
 from gateway.push.spec import STATUS, SubscriptionRecord, filter_of, policy_of
 from gateway.push.tools import Tools
-from gateway.sessions.record import cursor_of_offsets, distance, offsets_of
 from store.api.keys import Put
 from store.base import logs
 from store.base.errors import StoreError

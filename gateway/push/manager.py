@@ -7,24 +7,24 @@ committed is delivered again: push is at least once.
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from gateway.domain.access import Identity, Permissions
+from gateway.domain.cursor import offsets_of
 from gateway.domain.errors import Refusal
 from gateway.domain.session_user import SessionUser
+from gateway.ownership.following import below, follow_keys
 from gateway.ownership.owners import Owned, Owners, OwnershipLost, Taken
 from gateway.ownership.stored_entries import stored_entries
 from gateway.push.delivery import PushDelivery, SinkGone, status_key
 from gateway.push.spec import SUBSCRIPTIONS, SubscriptionRecord
 from gateway.push.tools import Tools
-from gateway.sessions.record import offsets_of
-from store.api.keys import Delete, Put
+from store.api.keys import Change, Delete, Put
 from store.base import logs
 from store.base.errors import RevisionConflict, StoreError
-from store.base.streams import Backoff
 
 PREFIX: Final = "push/"  # of the names that are owned
 LOOK_S: Final = 10.0  # between two looks whether a subscription is free; its end is heard of before
@@ -82,24 +82,21 @@ class PushManager:
     # ---- the subscriptions that there are
 
     async def _follow(self) -> None:
-        backoff = Backoff(FOLLOW_MIN_S, FOLLOW_MAX_S)
-        while True:
-            changes = self._tools.store.keys.watch(f"{SUBSCRIPTIONS}/", f"{SUBSCRIPTIONS}0")
-            try:
-                await self._look()
-                backoff.reset()
-                async for some in changes:
-                    for change in some.changes:
-                        id_ = change.key.removeprefix(f"{SUBSCRIPTIONS}/")
-                        if change.kind == "put":
-                            self._there(id_, change.value, change.revision)
-                        else:
-                            self._gone(id_)
-            except StoreError as error:
-                log.warning("subscriptions cannot be read now", error=str(error))
-            finally:
-                await changes.aclose()
-            await backoff.pause()
+        await follow_keys(
+            self._tools.store,
+            below(SUBSCRIPTIONS),
+            look=self._look,
+            changed=self._changed,
+            trouble="subscriptions cannot be read now",
+        )
+
+    async def _changed(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            id_ = change.key.removeprefix(f"{SUBSCRIPTIONS}/")
+            if change.kind == "put":
+                self._there(id_, change.value, change.revision)
+            else:
+                self._gone(id_)
 
     async def _look(self) -> None:
         there = {

@@ -11,7 +11,7 @@ import msgspec
 
 from gateway.domain.access import Permissions
 from gateway.domain.address import subscription_address
-from gateway.domain.cursor import beginning_of, cursor_of
+from gateway.domain.cursor import beginning_of, cursor_of, offsets_of
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.port.push import (
@@ -31,7 +31,6 @@ from gateway.push.guard import SinkGuard, SinkUnreachable, resolve
 from gateway.push.manager import subscription_key
 from gateway.push.settings import SubscriptionsConfig
 from gateway.push.spec import SUBSCRIPTIONS, SubscriptionRecord, check_spec, with_secrets, without_secrets
-from gateway.sessions.record import offsets_of
 from store.api.client import StoreClient
 from store.api.keys import Delete, Entry, Put
 from store.base import logs

@@ -5,13 +5,14 @@ not durable in places of their own; they change them by compare-and-set, and fol
 tell what is newer: a change that arrives late has no effect.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 import msgspec
 
 from gateway.domain.keys import kv_key
+from gateway.ownership.following import below, follow_keys
 from gateway.ownership.stored_entries import stored_entries
 from gateway.queues.bindings import Exchange, QueueDefinition
 from store.api.client import StoreClient
@@ -22,7 +23,7 @@ from store.base.errors import RevisionConflict
 EXCHANGES, QUEUES = "amqp/exchanges", "amqp/queues"
 LIVE_EXCHANGES, LIVE_QUEUES = "amqp/live/exchanges", "amqp/live/queues"  # of several proxies, and not durable
 VHOSTS = "amqp/vhosts"
-WATCHED = ("amqp/", "amqp0")  # "0" is the character behind "/"
+AMQP = "amqp"
 NOTHING: Mapping[str, int] = MappingProxyType({})
 
 _encode = msgspec.msgpack.encode
@@ -190,17 +191,21 @@ class SharedDefinitions(_StoredVhosts):
 
     async def follow(
         self,
-        again: Callable[[], Coroutine[Any, Any, None]],
-        found: Callable[[list[StoredDefinition]], Coroutine[Any, Any, None]],
-    ) -> None:
-        """Hears of what changes until the watch breaks; `again` is called first, to take stock. Raises `StoreError`."""
-        changes = self._store.keys.watch(*WATCHED)
-        try:
-            await again()
-            async for some in changes:
-                await found([one for one in map(self._change, some.changes) if one is not None])
-        finally:
-            await changes.aclose()
+        look: Callable[[], Awaitable[None]],
+        found: Callable[[Sequence[StoredDefinition]], Awaitable[None]],
+    ) -> NoReturn:
+        """Tells `found` what changes, for ever; `look` takes stock first (`gateway.ownership.following`)."""
+
+        async def changed(changes: Sequence[Change]) -> None:
+            await found([one for one in map(self._change, changes) if one is not None])
+
+        await follow_keys(
+            self._store,
+            below(AMQP),
+            look=look,
+            changed=changed,
+            trouble="declarations of other proxies cannot be read now",
+        )
 
     def _change(self, change: Change) -> StoredDefinition | None:
         place = next(

@@ -44,7 +44,6 @@ from store.base import logs
 from store.base.errors import StoreError
 from store.format.frame import QueueNumber, QueueOffset
 
-FOLLOW_S = 1.0  # between two attempts to follow the other proxies
 FINISH_S, FINISH_MAX_S = 1.0, 60.0  # between two attempts to remove what could not be: at first, and at most
 
 T = TypeVar("T")
@@ -134,12 +133,7 @@ class NamedQueues:
 
     async def follow(self) -> None:
         """Follows what other proxies declare, for ever."""
-        while not self._owners.alone:
-            try:
-                await self._registry.follow()
-            except StoreError as error:
-                log.warning("declarations of other proxies cannot be read now", error=str(error), retry_s=FOLLOW_S)
-            await asyncio.sleep(FOLLOW_S)
+        await self._registry.follow()
 
     async def follow_members(self) -> None:
         """Follows how many members shared subscriptions have at other proxies, for ever."""

@@ -5,18 +5,20 @@ others. A share that is a little out of date is a little unfair for a second, an
 """
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 
 from gateway.domain.address import hash64
+from gateway.ownership.following import below, follow_keys
 from gateway.ownership.owners import Owners
 from gateway.ownership.stored_entries import stored_entries
 from store.api.client import StoreClient
+from store.api.keys import Change
 from store.base import logs
 from store.base.errors import StoreError
 
 COUNTS = "shared/counts"
-WATCHED = (f"{COUNTS}/", f"{COUNTS}0")  # "0" is the character behind "/"
 SAY_S = 0.25  # between two looks whether there is something new to say
 AGAIN_S = 20.0  # until it is said again
 TTL_MS = 60_000
@@ -99,28 +101,25 @@ class SharedCounts:
     # ---- counts of other proxies
 
     async def _following(self) -> None:
-        while True:
-            try:
-                await self.follow_counts()
-            except StoreError as error:
-                log.debug("the counts of shared subscription members at other proxies cannot be read", error=str(error))
-            await asyncio.sleep(RETRY_S)
+        await follow_keys(
+            self._store,
+            below(COUNTS),
+            look=self._look,
+            changed=self._changed,
+            trouble="the counts of shared subscription members at other proxies cannot be read now",
+        )
 
-    async def follow_counts(self) -> None:
-        """Follows the counts of other proxies until the stream breaks. Raises `StoreError`."""
-        changes = self._store.keys.watch(*WATCHED)
-        try:
-            self._records = {entry.key: _decode(entry.value) async for entry in stored_entries(self._store, COUNTS)}
-            self._add_up()
-            async for some in changes:
-                for change in some.changes:
-                    if change.kind == "put":
-                        self._records[change.key] = _decode(change.value)
-                    else:
-                        self._records.pop(change.key, None)
-                self._add_up()
-        finally:
-            await changes.aclose()
+    async def _look(self) -> None:
+        self._records = {entry.key: _decode(entry.value) async for entry in stored_entries(self._store, COUNTS)}
+        self._add_up()
+
+    async def _changed(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if change.kind == "put":
+                self._records[change.key] = _decode(change.value)
+            else:
+                self._records.pop(change.key, None)
+        self._add_up()
 
     def _add_up(self) -> None:
         elsewhere: dict[str, int] = {}

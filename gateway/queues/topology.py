@@ -142,7 +142,7 @@ class Topology:
     # ---- what other proxies do
 
     async def follow(self) -> None:
-        """Follows the other proxies until that breaks; begins again then. Raises `StoreError`."""
+        """Follows the other proxies, for ever."""
         if isinstance(self._definitions, SharedDefinitions):
             await self._definitions.follow(self._take_stock, self._learn_all)
 

@@ -1,5 +1,5 @@
 """Durable sessions: their records, their wills, and what is left of those whose process ended.
 
-Imported by: bridges, operating, push, runtime.
-Imports: base, delivery, domain, ownership, port, publishing, store.api, store.base, store.format.
+Imported by: runtime.
+Imports: base, delivery, domain, ownership, port, publishing, store.api, store.base.
 """

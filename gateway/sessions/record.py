@@ -1,20 +1,18 @@
 """A session as it is stored, and as the connection that holds it has it."""
 
-from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
 
 from gateway.delivery.fanout import Fanout
 from gateway.delivery.lanes import Subscriber
-from gateway.domain.cursor import Cursor, beginning_of, by_log, earlier, later
+from gateway.domain.cursor import Cursor, distance, earlier, later
 from gateway.domain.keys import kv_key
 from gateway.domain.session_user import SessionUser, check_user
 from gateway.ownership.owners import Owned
 from gateway.sessions.wills import WillRecord
 from store.api.client import StoreClient
 from store.api.keys import Entry, Put
-from store.format.frame import LogOffset, Position, QueueNumber
 
 SESSIONS = "sessions"  # the namespace of their records
 EXCHANGES = "session-exchanges"  # the namespace of what changes with every message
@@ -181,28 +179,3 @@ def session_key(protocol: str, session_id: str) -> str:
 def exchanges_key(key: str) -> str:
     """Returns the key that a session's exchanges are stored under."""
     return kv_key(EXCHANGES, key)
-
-
-# A cursor as a group's offsets: of the log of group g, the frame is under 2 g and the row under 2 g + 1.
-
-
-def offsets_of(cursor: Cursor) -> Mapping[QueueNumber, int]:
-    """A cursor as offsets."""
-    offsets: dict[QueueNumber, int] = {}
-    for group, position in by_log(cursor).items():
-        offsets[QueueNumber(2 * group)], offsets[QueueNumber(2 * group + 1)] = position
-    return offsets
-
-
-def cursor_of_offsets(offsets: Mapping[QueueNumber, int]) -> Cursor:
-    """Offsets as a cursor."""
-    frames = [(number, frame) for number, frame in sorted(offsets.items()) if number % 2 == 0]
-    return tuple([Position(LogOffset(at), offsets.get(QueueNumber(number + 1), 0)) for number, at in frames])
-
-
-def distance(one: Cursor, other: Cursor) -> int:
-    """Returns how many bytes `other` is ahead in a log: the largest such distance of all logs."""
-    behind = by_log(one)
-    return max(
-        (at.frame - behind.get(group, beginning_of(group)).frame for group, at in by_log(other).items()), default=0
-    )

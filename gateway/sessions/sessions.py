@@ -20,7 +20,7 @@ from msgspec import UNSET, UnsetType
 
 from gateway.base.turns import Turns
 from gateway.delivery.fanout import Fanout
-from gateway.domain.cursor import Cursor, later
+from gateway.domain.cursor import Cursor, cursor_of_offsets, later, offsets_of
 from gateway.domain.session_user import NotItsUser, SessionUser, check_user
 from gateway.ownership.owners import LocalOwners, Operations, Owned, Owners, OwnershipLost, Taken
 from gateway.ownership.stored_entries import stored_entries
@@ -33,12 +33,10 @@ from gateway.sessions.record import (
     Holder,
     LiveSession,
     SessionRecord,
-    cursor_of_offsets,
     exchanges_key,
     expired,
     load_record,
     not_told,
-    offsets_of,
     put_record,
     record_in,
     session_key,

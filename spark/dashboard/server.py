@@ -11,8 +11,8 @@ import waitress
 from dash import ALL, Dash, Input, Output, State, ctx, no_update
 from flask import Response, request
 
-from spark.dashboard.admin import AdminApi
-from spark.dashboard.gateway import GatewayApi
+from spark.dashboard.clients.admin import AdminApi
+from spark.dashboard.clients.gateway import GatewayApi
 from spark.dashboard.guard import CheckPassword, credentials, guard, is_loopback
 from spark.dashboard.layout import parts
 from spark.dashboard.layout.frame import frame

@@ -1,6 +1,6 @@
 """A store group in this process: the client's interface over the engine, on an asyncio loop.
 
-Each subject of the interface has a file (`log`, `queues`, `groups`, `leases`; `kv` has the keys), and `replication` is
+Each subject of the interface has a file (`log`, `queues`, `groups`, `leases`, `keys`), and `replication` is
 what a node asks; they share `core`. `local` puts them together.
 
 Imported by: node, gateway.process.

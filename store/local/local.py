@@ -29,7 +29,7 @@ from store.local.cache import CACHE_BYTES_MAX, FrameCache
 from store.local.core import Core
 from store.local.due import Due
 from store.local.groups import LocalGroups
-from store.local.kv.keys import LocalKeys
+from store.local.keys import LocalKeys
 from store.local.leases import LocalLeases
 from store.local.log import PENDING_BYTES_MAX, LocalLog
 from store.local.queues import LocalQueues

@@ -2,6 +2,6 @@
 
 `run` is its start and end.
 
-Imported by: gateway.operating, gateway.process.
+Imported by: gateway.process.
 Imports: store.*, controller.api, controller.complaints, controller.disk, controller.elections, controller.remote.
 """

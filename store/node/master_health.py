@@ -13,7 +13,7 @@ from controller.api.client import ControllerError
 from controller.api.requests import AskService
 from store.format.frame import LogOffset
 from store.local.local import LocalStore
-from store.node.replica_context import ReplicaContext
+from store.node.replica.context import ReplicaContext
 from store.node.syncs import Syncs
 from store.replication.errors import CannotSwitchOver
 from store.replication.master import Master

@@ -25,18 +25,18 @@ from store.base.errors import CorruptFrame, NotMaster, OffsetOutOfRange, StoreCl
 from store.format.frame import LogOffset
 from store.local.local import LocalStore
 from store.node.master_health import MasterHealth
-from store.node.replica_auth import stranger
-from store.node.replica_context import IDLE_TICK_S, TICK_S, ReplicaContext
+from store.node.replica.auth import stranger
+from store.node.replica.context import IDLE_TICK_S, TICK_S, ReplicaContext
 from store.node.rounds import Rounds
 from store.node.snapshots import SnapshotSender
 from store.node.streams import ReplicaStream
-from store.node.wire import SnapshotRequest
-from store.node.wire import decode as decode_request
 from store.replication.agreement import Acknowledge
 from store.replication.errors import BadMessage, CannotSwitchOver
 from store.replication.master import Master
 from store.replication.messages import FromReplica, Hello, decode, encode
 from store.replication.sync_set import AlterSet
+from store.rpc.replica_wire import SnapshotRequest
+from store.rpc.replica_wire import decode as decode_request
 
 logger = logging.getLogger(__name__)
 

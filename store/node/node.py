@@ -18,20 +18,20 @@ from controller.api.client import ControllerClient, ControllerError, Group, Repl
 from controller.elections.registry import Heartbeat
 from store import pipes
 from store.base.errors import NotRebuildable, StoreError, StoreFailed, StoreFull, ViewsDamaged
-from store.node import wire
-from store.node.disk import Disk
-from store.node.identity import ReplicaIdentity, register
 from store.node.master_role import MasterRole
 from store.node.repair.repairer import Repairer
 from store.node.repair.serving import RangeServer
 from store.node.replacing import give_up, install
-from store.node.replica_context import ReplicaContext, RoleServices
+from store.node.replica.context import ReplicaContext, RoleServices
+from store.node.replica.disk import Disk
+from store.node.replica.identity import ReplicaIdentity, register
 from store.node.replica_role import Ending, ReplicaRole
 from store.node.replication_service import ReplicationService
 from store.node.settings import NodeSettings
 from store.node.unusable import check_not_last, open_or_start_over
 from store.reach.probe import answers
 from store.replication.errors import CannotSwitchOver
+from store.rpc import replica_wire as wire
 from store.serving.rpc import StoreService
 from store.serving.service import NodeService
 from store.timers.timers import TimerLimits

@@ -4,7 +4,7 @@ import logging
 
 from store.base.errors import SnapshotUnusable
 from store.format.frame import LogOffset
-from store.node.replica_context import ReplicaContext
+from store.node.replica.context import ReplicaContext
 from store.node.snapshots import install_fetched
 from store.replication.replica_core import ReplicaCore
 

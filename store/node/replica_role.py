@@ -18,10 +18,9 @@ from controller.complaints.messages import COMPLAIN_MS, HINT_MS, Complaint
 from store.base.errors import CorruptFrame, StoreError, StoreFailed, StoreFull, StoreOverloaded, StoreUnreachable
 from store.base.streams import Backoff, Stream, opened
 from store.format.frame import LogOffset
-from store.node import wire
 from store.node.replacing import give_up, start_over
-from store.node.replica_auth import STRANGE, sign
-from store.node.replica_context import IDLE_TICK_S, TICK_S, ReplicaContext
+from store.node.replica.auth import STRANGE, sign
+from store.node.replica.context import IDLE_TICK_S, TICK_S, ReplicaContext
 from store.node.snapshots import fetch_snapshot
 from store.node.streams import MasterStream
 from store.node.syncs import Syncs
@@ -29,6 +28,7 @@ from store.reach.reachability import MasterReachability
 from store.replication.effects import AcceptLoss, Close, Effect, Prepare, SaveEpochs, Send, TakeSnapshot, Write
 from store.replication.messages import FromMaster, FromReplica, Hello, Refused
 from store.replication.replica_core import ReplicaCore, Stage
+from store.rpc import replica_wire as wire
 
 logger = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from controller.api.client import ControllerError
 from store.base.errors import NotMaster, StoreClosed, StoreError
 from store.base.listening import admit
 from store.local.local import LocalStore
-from store.node import wire
-from store.node.replica_context import RoleServices
-from store.node.wire import SwitchRequest, Verified, VerifyRequest
+from store.node.replica.context import RoleServices
 from store.replication.errors import BadMessage
 from store.replication.messages import Hello, Refused, Why, decode, encode
+from store.rpc import replica_wire as wire
+from store.rpc.replica_wire import SwitchRequest, Verified, VerifyRequest
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from store.base.errors import NotMaster, NotWritable
-from store.node.replica_context import ReplicaContext
+from store.node.replica.context import ReplicaContext
 from store.replication.master import Master
 
 

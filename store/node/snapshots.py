@@ -19,12 +19,12 @@ from store.disk.files import OsFiles, write_whole
 from store.engine.snapshot import SNAPSHOT_VIEWS, SnapshotInfo, describe_snapshot, install_snapshot
 from store.format.frame import LogOffset
 from store.local.local import LocalStore
-from store.node import wire
-from store.node.replica_context import ReplicaContext
-from store.node.wire import SnapshotHead, SnapshotPart, SnapshotRequest
+from store.node.replica.context import ReplicaContext
 from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EpochList
 from store.replication.errors import BadEpochs, BadMessage
+from store.rpc import replica_wire as wire
+from store.rpc.replica_wire import SnapshotHead, SnapshotPart, SnapshotRequest
 
 logger = logging.getLogger(__name__)
 

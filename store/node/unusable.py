@@ -17,9 +17,9 @@ from store.integrity.floor import FLOOR_FILE, read_floor
 from store.integrity.views import ViewsHealth
 from store.log.log import CommitLog
 from store.log.segment import segment_start
-from store.node.disk import Disk
 from store.node.replacing import START_OVER_AGAIN_MS
-from store.node.replica_context import ReplicaContext
+from store.node.replica.context import ReplicaContext
+from store.node.replica.disk import Disk
 from store.node.snapshots import fetch_snapshot, install_fetched
 from store.views.layout import read_marks
 

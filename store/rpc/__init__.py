@@ -1,7 +1,8 @@
 """The language of a store node and its clients: methods, arguments, frames and names of streams.
 
-`table` has a row for each call, from which both sides are made.
+`replica_wire` has what nodes of a group, and operators, say to each other. `table` has a row for each call, from which
+both sides are made.
 
-Imported by: node, reach, remoting, serving, gateway.config, spark.source.
-Imports: api, base, format, controller.api.
+Imported by: node, reach, remoting, serving, gateway.config, gateway.operating, spark.source.
+Imports: api, base, format, replication, controller.api.
 """

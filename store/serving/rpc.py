@@ -9,7 +9,6 @@ What proxies are served is a service of its own on the same port (`store.serving
 only when it is asked for.
 """
 
-import errno
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
@@ -23,7 +22,6 @@ from store import pipes
 from store.api.client import StoreClient
 from store.base import listening
 from store.base.errors import OffsetOutOfRange, StoreClosed, StoreError
-from store.base.streams import FIXED_WINDOW
 from store.format.frame import QueueNumber, QueueOffset
 from store.rpc import wire
 from store.rpc.paths import MESSAGE_BYTES_MAX, NODE_SERVICE
@@ -32,7 +30,6 @@ from store.serving.service import NodeService
 STREAMS_MAX = 64  # fetches served at the same time; each holds at most one chunk
 CALLS_MAX = 1_024  # of all kinds at the same time: beyond, gRPC answers RESOURCE_EXHAUSTED by itself
 SENT_BYTES_MAX = MESSAGE_BYTES_MAX + (16 << 20)  # frames to replicas go several in a message, a largest one among them
-KEEPALIVE_MIN_MS = 5_000  # clients may ping this often to find a dead connection
 
 Unary = Callable[[bytes], Awaitable[bytes]]
 RequestT = TypeVar("RequestT")
@@ -81,31 +78,18 @@ class StoreService:
         `by_first_level`: every topic is named by its addresses' first level, so that readers may pass over others.
         """
         service = cls(store, controller, node, by_first_level=by_first_level)
-        server = (listening.Server if node is None else pipes.Server)(
-            options=(
-                ("grpc.so_reuseport", 0),  # a second server on the port is a mistake, not a load balancer
-                ("grpc.max_receive_message_length", wire.REQUEST_BYTES_MAX),
-                ("grpc.max_send_message_length", SENT_BYTES_MAX),
-                ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MIN_MS),
-                ("grpc.keepalive_permit_without_calls", 1),
-                *FIXED_WINDOW,
-            ),
-            maximum_concurrent_rpcs=CALLS_MAX,
-        )
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(wire.SERVICE, service._handlers()),))
+        own = {wire.SERVICE: service._handlers()}
         if node is not None:
-            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(NODE_SERVICE, node.handlers()),))
-        for name, handlers in (more or {}).items():
-            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
-        try:
-            if credentials is None:
-                service.port = server.add_insecure_port(address)
-            else:
-                service.port = server.add_secure_port(address, credentials)
-        except RuntimeError as error:
-            raise OSError(errno.EADDRINUSE, "it is in use, or not an address of this machine") from error
-        await server.start()
-        service._server = server
+            own[NODE_SERVICE] = node.handlers()
+        service._server, service.port = await listening.serve(
+            listening.Server if node is None else pipes.Server,
+            address,
+            {**own, **(more or {})},
+            credentials=credentials,
+            received_bytes_max=wire.REQUEST_BYTES_MAX,
+            sent_bytes_max=SENT_BYTES_MAX,
+            calls_count_max=CALLS_MAX,
+        )
         return service
 
     async def stop(self, grace_s: float | None = None) -> None:

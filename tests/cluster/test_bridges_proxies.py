@@ -6,7 +6,7 @@ import urllib.request
 import pytest
 from paho.mqtt.packettypes import PacketTypes
 
-from gateway.operating.local_cluster import Plan
+from gateway.process.local_cluster import Plan
 from tests.support.cluster.local_clusters import on_free_ports, one_group, started
 from tests.support.mqtt.paho_client import Client, fresh, properties
 from tests.support.process.waiting import wait_until

@@ -17,7 +17,7 @@ from test_proxies import Client
 from controller.api.client import GroupConfig, NotElectable, StaleEpoch
 from controller.api.commands import AddGroup, CreateTopic
 from controller.api.requests import Elect
-from gateway.operating.local_cluster import Plan, nodes
+from gateway.process.local_cluster import Plan, nodes
 from store.node.run import REPLICA
 from tests.support.cluster.fault_run import FaultRun
 from tests.support.cluster.faults import Faults, masters, small_disk, status

@@ -7,7 +7,7 @@ import time
 import httpx
 import pytest
 
-from gateway.operating.local_cluster import Plan
+from gateway.process.local_cluster import Plan
 from tests.support.cluster.local_clusters import on_free_ports, one_group, started
 from tests.support.process.ports import PORTS
 from tests.support.process.waiting import wait_until

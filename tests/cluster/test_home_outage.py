@@ -10,7 +10,7 @@ from test_proxies import Client
 
 from controller.api.client import GroupConfig
 from controller.api.commands import AddGroup, CloseGroup, CreateTopic
-from gateway.operating.local_cluster import Plan
+from gateway.process.local_cluster import Plan
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, started
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from gateway.operating.local_cluster import Plan
+from gateway.process.local_cluster import Plan
 from tests.support.cluster.local_clusters import on_free_ports, one_group, ports_of, started
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

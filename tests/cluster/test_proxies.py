@@ -13,7 +13,7 @@ from paho.mqtt.properties import Properties
 from typer.testing import CliRunner
 
 from gateway.cli.commands import app
-from gateway.operating.local_cluster import Plan
+from gateway.process.local_cluster import Plan
 from tests.support.amqp.exclusive_queues import LOCKED, codes, connect, take
 from tests.support.cluster.local_clusters import on_free_ports, one_group, started
 from tests.support.process.ports import PORTS

@@ -5,7 +5,7 @@ import urllib.request
 import httpx
 import pytest
 
-from gateway.operating.local_cluster import Plan
+from gateway.process.local_cluster import Plan
 from tests.support.cluster.local_clusters import on_free_ports, one_group, started
 from tests.support.http.webhook_sink import WebhookSink
 from tests.support.process.ports import PORTS

@@ -19,7 +19,7 @@ pytest.importorskip("pyarrow")
 
 from controller.api.client import GroupConfig
 from controller.api.commands import AddGroup, CreateTopic
-from gateway.operating.local_cluster import Plan
+from gateway.process.local_cluster import Plan
 from spark.errors import MissingJdk
 from spark.job.package import write_package
 from spark.job.session import find_java_home

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from controller.api.client import GroupConfig
 from controller.api.commands import AddGroup
 from gateway.cli.commands import app
-from gateway.operating.local_cluster import Plan
+from gateway.process.local_cluster import Plan
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, started
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from tests.support.repository.import_graph import ROOT, circles, file_graph, imported
+from tests.support.repository.import_graph import ROOT, circles, file_graph, folder_graph, imported
 from tests.support.repository.rooms import ends_with, expected
 
 
@@ -17,6 +17,16 @@ def test_a_room_says_truly_who_imports_it_and_what_it_imports(path, sentences):
 def test_no_files_import_each_other_in_a_circle():
     """A file can be read after those that it imports; imports for types alone count too."""
     assert circles(file_graph()) == []
+
+
+# Folders that still import from one of their own subfolders and are imported by it: nothing is to join them.
+STILL_IN_CIRCLES = ("adapters.coap", "gateway.queues")
+
+
+def test_no_folders_import_each_other_in_a_circle():
+    """A folder is above or below another one, and a folder inside another is so too."""
+    found = [folder for circle in circles(folder_graph(file_graph())) for folder in circle]
+    assert [folder for folder in found if not folder.startswith(STILL_IN_CIRCLES)] == []
 
 
 def test_circles_are_found_wherever_the_import_stands():

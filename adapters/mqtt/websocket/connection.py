@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import Protocol
 
 from msgspec.structs import replace
 
-from adapters.mqtt.connection import Connection, Phase
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.websocket.frames import CloseCode, Fault, Frames, Opcode, close_frame, data_frames, frame
 from adapters.mqtt.websocket.upgrade import AllowedPages, Upgrade
-from gateway.port.adapter import Authenticate, Call, Close, ConnectionInfo, Deliverable, Effect, Outcome, Token
+from gateway.port.adapter import Adapter, Authenticate, Call, Close, ConnectionInfo, Deliverable, Effect, Outcome, Token
 
 LISTENER = "mqtt-ws"
 CLOSING_MS = 1_000  # how long the client's close frame is awaited that answers ours
@@ -24,6 +24,14 @@ class Stage(Enum):
     CLOSED = "closed"
 
 
+class ClosableAdapter(Adapter, Protocol):
+    """A connection that says when it has ended, so that its WebSocket ends too."""
+
+    @property
+    def closed(self) -> bool:
+        """Returns whether the connection has ended, by whichever side."""
+
+
 class WebSocket:
     """An MQTT connection that speaks through a WebSocket (`gateway.port.adapter.Adapter`).
 
@@ -33,7 +41,7 @@ class WebSocket:
 
     __slots__ = ("_address", "_by_ms", "_close", "_connection", "_frames", "_out", "_stage", "_upgrade", "info")
 
-    def __init__(self, connection: Connection, info: ConnectionInfo, options: Options) -> None:
+    def __init__(self, connection: ClosableAdapter, info: ConnectionInfo, options: Options) -> None:
         self.info = info
         self._connection = connection
         self._frames = Frames()
@@ -137,7 +145,7 @@ class WebSocket:
         """Returns the connection's effects; when it has closed, ends the WebSocket (or refuses its upgrade) first."""
         if self._address:
             effects = [_from(self._address, effect) for effect in effects]
-        if self._connection.phase is not Phase.CLOSED or self._stage in {Stage.CLOSING, Stage.CLOSED}:
+        if not self._connection.closed or self._stage in {Stage.CLOSING, Stage.CLOSED}:
             return effects
         close = next((effect for effect in effects if type(effect) is Close), Close())
         if self._upgrade is not None:

@@ -6,5 +6,5 @@ configuration, and imports none of the others; `gateway.bridges.bridges` imports
 This room imports `gateway.bridges`, delivery, ownership and the port.
 
 Imported by: bridges.
-Imports: bridges, delivery, domain, ownership, port, sessions, store.api, store.base, store.format.
+Imports: bridges.shared, delivery, domain, ownership, port, store.api, store.base, store.format.
 """

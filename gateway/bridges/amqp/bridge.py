@@ -6,10 +6,10 @@ from functools import partial
 
 from gateway.bridges.amqp.forwarding import Forwarding
 from gateway.bridges.amqp.reading import Reading
-from gateway.bridges.figures import Figures
-from gateway.bridges.reconnecting import reconnecting
-from gateway.bridges.settings import BridgeConfig
-from gateway.bridges.storing import BridgeStore, Store
+from gateway.bridges.shared.figures import Figures
+from gateway.bridges.shared.reconnecting import reconnecting
+from gateway.bridges.shared.settings import BridgeConfig
+from gateway.bridges.shared.storing import BridgeStore, Store
 from gateway.delivery.fanout import Fanout
 from gateway.ownership.owners import Owned
 from gateway.port.bridge import BrokerCodec, Scheme

@@ -16,18 +16,26 @@ from pamqp.commands import Basic
 from gateway.bridges.amqp.link import FRAME_ERROR, PRECONDITION_FAILED, SYNTAX_ERROR, Link, LinkLost
 from gateway.bridges.amqp.places import Routes
 from gateway.bridges.amqp.window import Outgoing, Window
-from gateway.bridges.figures import Figures, count
-from gateway.bridges.reconnecting import reconnecting
-from gateway.bridges.settings import BridgeConfig
-from gateway.bridges.upstream_stream import text_of
+from gateway.bridges.shared.figures import Figures, count
+from gateway.bridges.shared.reconnecting import reconnecting
+from gateway.bridges.shared.settings import BridgeConfig
+from gateway.bridges.shared.upstream_stream import text_of
 from gateway.delivery.fanout import Fanout
 from gateway.delivery.lanes import Subscriber
 from gateway.domain.batch import LostRange
-from gateway.domain.cursor import Cursor, beginning_of, cursor_of, earlier, later
+from gateway.domain.cursor import (
+    Cursor,
+    beginning_of,
+    cursor_of,
+    cursor_of_offsets,
+    distance,
+    earlier,
+    later,
+    offsets_of,
+)
 from gateway.ownership.owners import Owned, OwnershipLost
 from gateway.port.adapter import Deliverable, Deliveries, SubscriptionId
 from gateway.port.bridge import LOOPED, BrokerCodec, Forwarded, Scheme
-from gateway.sessions.record import cursor_of_offsets, distance, offsets_of
 from store.api.client import StoreClient
 from store.base import logs
 from store.base.errors import StoreError

@@ -16,10 +16,10 @@ from aiormq.abc import AbstractChannel as UnderlayChannel
 from aiormq.exceptions import AMQPError, ChannelPreconditionFailed, ConnectionFrameError, ConnectionSyntaxError
 from yarl import URL
 
-from gateway.bridges.amqp.settings import AmqpTopology
 from gateway.bridges.amqp.transport import BridgeTransport, ContentReader
-from gateway.bridges.settings import BridgeConfig
-from gateway.bridges.upstream_stream import UpstreamError, text_of
+from gateway.bridges.shared.amqp_settings import AmqpTopology
+from gateway.bridges.shared.settings import BridgeConfig
+from gateway.bridges.shared.upstream_stream import UpstreamError, text_of
 from gateway.domain.bridge_path import GATEWAY, is_gateway_id
 from gateway.port.bridge import Scheme
 

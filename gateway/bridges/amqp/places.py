@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gateway.bridges.addresses import captured, filled, numbered
-from gateway.bridges.amqp.settings import LEVELS_NAMED_MAX, SHORT_BYTES_MAX, AmqpConsume, AmqpForward
+from gateway.bridges.shared.addresses import captured, filled, numbered
+from gateway.bridges.shared.amqp_settings import LEVELS_NAMED_MAX, SHORT_BYTES_MAX, AmqpConsume, AmqpForward
 from gateway.domain.address import escape_level, from_routing_key, to_routing_key
 from gateway.port.bridge import Destination
 from gateway.port.queues import routing_of

@@ -16,11 +16,11 @@ from pamqp.commands import Basic
 
 from gateway.bridges.amqp.link import Link, LinkLost
 from gateway.bridges.amqp.places import place_of
-from gateway.bridges.amqp.settings import AmqpConsume
-from gateway.bridges.figures import Figures, count
-from gateway.bridges.settings import BridgeConfig
-from gateway.bridges.storing import BridgeStore
-from gateway.bridges.upstream_stream import text_of
+from gateway.bridges.shared.amqp_settings import AmqpConsume
+from gateway.bridges.shared.figures import Figures, count
+from gateway.bridges.shared.settings import BridgeConfig
+from gateway.bridges.shared.storing import BridgeStore
+from gateway.bridges.shared.upstream_stream import text_of
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.bridge import LOOPED, BrokerCodec, Scheme
 from store.api.message import Message

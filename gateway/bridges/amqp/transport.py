@@ -17,8 +17,8 @@ from aiormq.connection import TransportFactory
 from aiormq.exceptions import AMQPConnectionError
 from yarl import URL
 
-from gateway.bridges.settings import BridgeConfig
-from gateway.bridges.upstream_stream import tls_context
+from gateway.bridges.shared.settings import BridgeConfig
+from gateway.bridges.shared.upstream_stream import tls_context
 
 FRAME_BYTES_MAX: Final = 16 << 20  # of one frame; upstreams propose 128 KiB
 READ_BYTES: Final = 64 << 10

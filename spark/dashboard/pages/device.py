@@ -8,7 +8,7 @@ import dash_mantine_components as dmc
 import msgspec
 from dash import dcc, html
 
-from spark.dashboard.gateway import Credentials, Refused
+from spark.dashboard.clients.gateway import Credentials, Refused
 from spark.dashboard.layout import charts, parts, words
 from spark.dashboard.layout.links import Where, device_link, href
 from spark.dashboard.pages.anomalies import KINDS

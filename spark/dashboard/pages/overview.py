@@ -4,7 +4,7 @@ from typing import Any
 
 from dash import html
 
-from spark.dashboard.admin import Answer
+from spark.dashboard.clients.admin import Answer
 from spark.dashboard.layout import charts, parts, words
 from spark.dashboard.layout.links import Where
 from spark.dashboard.pages.sources import Sources, with_tables

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from spark.dashboard.admin import AdminApi
-from spark.dashboard.gateway import GatewayApi
+from spark.dashboard.clients.admin import AdminApi
+from spark.dashboard.clients.gateway import GatewayApi
 from spark.dashboard.layout import parts
 from spark.dashboard.queries.reading import Reading, TelemetryTables
 from spark.errors import SparkError

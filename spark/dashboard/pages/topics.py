@@ -5,7 +5,7 @@ from typing import Any
 
 from dash import html
 
-from spark.dashboard.gateway import GROUPS_COUNT_MAX, Credentials, Refused
+from spark.dashboard.clients.gateway import GROUPS_COUNT_MAX, Credentials, Refused
 from spark.dashboard.layout import parts, words
 from spark.dashboard.layout.links import Where
 from spark.dashboard.pages.sources import Sources

@@ -5,11 +5,12 @@ called for it, by whatever served its first sound message. Until then it has one
 what is held for it counts in the process's `StrangersBudget` (docs/decisions/0036).
 
 Imported by: base, node, pipes, serving, controller.node, gateway.runtime.
-Imports: none.
+Imports: base.streams.
 """
 
 from store.base.listening.admission import admit
 from store.base.listening.server import Server, server_for
+from store.base.listening.serving import serve
 from store.base.listening.strangers import STRANGERS, StrangersBudget
 
-__all__ = ["STRANGERS", "Server", "StrangersBudget", "admit", "server_for"]
+__all__ = ["STRANGERS", "Server", "StrangersBudget", "admit", "serve", "server_for"]

@@ -5,7 +5,7 @@ parts of one connection side by side. `Stream` reads and writes a call, `Silence
 an `ErrorTable` says how a protocol's errors travel. What is said on a stream, and how long a peer may be silent, is for
 each protocol to say (docs/decisions/0042).
 
-Imported by: node, remoting, rpc, serving, controller.node, controller.remote, controller.wire, gateway.bridges,
+Imported by: base.listening, node, remoting, rpc, serving, controller.remote, controller.wire, gateway.bridges,
 gateway.delivery, gateway.ownership, gateway.process, gateway.push.
 Imports: none.
 """

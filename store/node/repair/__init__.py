@@ -2,9 +2,9 @@
 
 Here live the call by which a replica sends the sound frames of a range (`serving`), the one by which another fetches
 them (`fetching`), and the task that has all damages of a node repaired, in whichever role (`repairer`). It uses what
-the roles of a node share, and the core that decides whom to ask for what (`store.replication.repairs`); it knows
-neither role.
+the roles of a node share (`store.node.replica`), and the core that decides whom to ask for what
+(`store.replication.repairs`); it knows neither role.
 
 Imported by: node.
-Imports: base, format, integrity, local, node, replication, controller.api.
+Imports: store.*, controller.api.
 """

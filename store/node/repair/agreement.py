@@ -14,11 +14,11 @@ from store.base.streams import Stream, opened
 from store.format.frame import LogOffset
 from store.integrity.seals import Seal
 from store.local.local import LocalStore
-from store.node import wire
-from store.node.replica_context import ReplicaContext
-from store.node.wire import SEALS_MAX, SealsAnswer, SealsRequest
+from store.node.replica.context import ReplicaContext
 from store.replication.errors import BadMessage
 from store.replication.sealing import Verdict, judge
+from store.rpc import replica_wire as wire
+from store.rpc.replica_wire import SEALS_MAX, SealsAnswer, SealsRequest
 
 logger = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ from collections.abc import AsyncGenerator
 
 from store.base.streams import Stream, opened
 from store.format.frame import HEADER, LogOffset, parse_header
-from store.node import wire
-from store.node.replica_context import ReplicaContext
-from store.node.wire import RangeEnd, RangePart, RangeRequest
+from store.node.replica.context import ReplicaContext
 from store.replication.epochs import EpochList
 from store.replication.errors import BadMessage
+from store.rpc import replica_wire as wire
+from store.rpc.replica_wire import RangeEnd, RangePart, RangeRequest
 
 SILENCE_S = 10.0  # a replica that sends nothing for so long is given up
 

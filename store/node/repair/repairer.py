@@ -11,10 +11,10 @@ from store.base.errors import CorruptFrame, StoreClosed, StoreError
 from store.format.frame import LogOffset
 from store.integrity.ledger import Damage
 from store.local.local import LocalStore
-from store.node.disk import Disk
 from store.node.repair.agreement import Agreement
 from store.node.repair.fetching import fetch_range
-from store.node.replica_context import ReplicaContext
+from store.node.replica.context import ReplicaContext
+from store.node.replica.disk import Disk
 from store.replication.errors import BadMessage
 from store.replication.repairs import Ask, Range, RangeOutcome, Repairs
 

@@ -12,13 +12,13 @@ from typing import Any
 from store.base.errors import NotMaster, StoreClosed, StoreOverloaded, StoreUnreachable
 from store.format.frame import LogOffset
 from store.local.local import LocalStore
-from store.node import wire
-from store.node.replica_auth import stranger
-from store.node.replica_context import ReplicaContext
-from store.node.wire import RangeEnd, RangePart, RangeRequest, SealsAnswer, SealsRequest
+from store.node.replica.auth import stranger
+from store.node.replica.context import ReplicaContext
 from store.replication.epochs import EpochList
 from store.replication.errors import BadEpochs, BadMessage
 from store.replication.messages import Hello
+from store.rpc import replica_wire as wire
+from store.rpc.replica_wire import RangeEnd, RangePart, RangeRequest, SealsAnswer, SealsRequest
 
 logger = logging.getLogger(__name__)
 

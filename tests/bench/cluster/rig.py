@@ -15,7 +15,7 @@ import msgspec
 from controller.api.client import Group, GroupConfig
 from controller.api.commands import AddGroup, CreateTopic
 from controller.remote.remote import RemoteController
-from gateway.operating.local_cluster import LocalCluster, Node, Plan, nodes
+from gateway.process.local_cluster import LocalCluster, Node, Plan, nodes
 from store.remoting import RemoteStore
 from tests.bench.load.base import Load, Measured
 from tests.support.cluster.network import Network

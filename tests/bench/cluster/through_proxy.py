@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.operating.local_cluster import Node
+from gateway.process.local_cluster import Node
 from tests.bench.cluster.rig import BenchCluster, load_on, running
 from tests.bench.cluster.stores import append_times
 from tests.bench.load.mqtt.mqtt_latency import MqttLatency

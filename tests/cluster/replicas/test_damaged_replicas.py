@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from controller.api.client import ControllerError, NotElectable
 from gateway.cli.commands import app
-from gateway.operating.local_cluster import Plan
 from gateway.operating.switching import CannotHandOver, switch_over
+from gateway.process.local_cluster import Plan
 from store.remoting import RemoteStore
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, one_group, started
 from tests.support.process.waiting import until

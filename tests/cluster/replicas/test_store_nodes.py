@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 
-from gateway.operating.local_cluster import Plan
+from gateway.process.local_cluster import Plan
 from store.remoting import RemoteStore
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, one_group, started
 from tests.support.process.waiting import until

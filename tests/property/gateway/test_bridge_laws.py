@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Connack, Puback, Publish, Pubrec, Pubrel, Suback
-from gateway.bridges.addresses import captured, filled, numbered
+from gateway.bridges.shared.addresses import captured, filled, numbered
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.domain.filters import matches
 from tests.support.mqtt.upstream_broker import Broker

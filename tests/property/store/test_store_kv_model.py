@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from store.api.keys import EXISTS, Delete, Namespace, Put
 from store.base.errors import NamespaceFull, RevisionConflict
-from store.local.kv import keys as local_keys
-from store.local.kv import watch
+from store.local import key_watch as watch
+from store.local import keys as local_keys
 from store.local.local import LocalStore
 from store.recent import kv_feed as feed
 from store.views import Views

@@ -10,9 +10,10 @@ from google_crc32c import value
 from store.base.errors import SnapshotUnusable
 from store.base.streams import Stream
 from store.format.frame import LogOffset
-from store.node import master_role, replacing, replica_role, wire
-from store.node.wire import SnapshotHead, SnapshotPart, SnapshotRequest
+from store.node import master_role, replacing, replica_role
 from store.replication.epochs import EpochList
+from store.rpc import replica_wire as wire
+from store.rpc.replica_wire import SnapshotHead, SnapshotPart, SnapshotRequest
 
 
 class _Sender:

@@ -33,7 +33,7 @@ from store.engine.gate import Gate
 from store.format.frame import FRAME_GUARDED, HEADER, ROW, Frame, LogOffset, Position, UnplacedFrame, origin_of
 from store.guards.table import GuardTable, ViewQueries
 from store.log.producers import ProducerTable
-from store.node.disk import Disk
+from store.node.replica.disk import Disk
 from store.replication.epochs import EpochList
 
 KEYS_QUEUE = 1

@@ -10,7 +10,7 @@ from faulty_files import Disk
 from controller.api.client import GroupConfig, Replica
 from controller.api.commands import AddGroup
 from controller.node.local import LocalController
-from store.node.identity import register
+from store.node.replica.identity import register
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from gateway.operating.local_cluster import LocalCluster, Node
+from gateway.process.local_cluster import LocalCluster, Node
 from tests.support.cluster.faults import Fault
 from tests.support.cluster.readiness import Readiness, ReplicaReadiness
 from tests.support.cluster.senders import KINDS, Refused, Sender, stored

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gateway.operating.local_cluster import LocalCluster
+from gateway.process.local_cluster import LocalCluster
 from tests.support.cluster.lying_disk import LyingDisk, Mode
 from tests.support.cluster.network import Network
 

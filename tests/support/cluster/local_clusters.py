@@ -7,7 +7,7 @@ from typing import Any
 from controller.api.client import GroupConfig
 from controller.api.commands import AddGroup
 from controller.remote.remote import RemoteController
-from gateway.operating.local_cluster import LocalCluster, Plan, nodes
+from gateway.process.local_cluster import LocalCluster, Plan, nodes
 from store.base.clock import now_ms
 from tests.support.process.child import in_a_child
 from tests.support.process.ports import PORTS, free_offset

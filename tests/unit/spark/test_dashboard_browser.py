@@ -16,8 +16,8 @@ pytest.importorskip("waitress")
 playwright = pytest.importorskip("playwright.sync_api")
 serving = pytest.importorskip("werkzeug.serving")
 
-from spark.dashboard.admin import AdminApi  # noqa: E402
-from spark.dashboard.gateway import GatewayApi  # noqa: E402
+from spark.dashboard.clients.admin import AdminApi  # noqa: E402
+from spark.dashboard.clients.gateway import GatewayApi  # noqa: E402
 from spark.dashboard.pages.sources import Sources  # noqa: E402
 from spark.dashboard.queries.reading import TelemetryTables  # noqa: E402
 from spark.dashboard.server import application  # noqa: E402

@@ -13,8 +13,8 @@ pytest.importorskip("dash_mantine_components")
 pytest.importorskip("waitress")
 
 from spark.dashboard import server
-from spark.dashboard.admin import AdminApi
-from spark.dashboard.gateway import GatewayApi, Refused
+from spark.dashboard.clients.admin import AdminApi
+from spark.dashboard.clients.gateway import GatewayApi, Refused
 from spark.dashboard.layout import words
 from spark.dashboard.layout.links import Where, device_link
 from spark.dashboard.pages.sources import Sources

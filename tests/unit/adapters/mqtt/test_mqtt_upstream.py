@@ -20,7 +20,7 @@ from adapters.mqtt.codec.packets import (
 from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.codec.reason import ReasonCode
 from adapters.mqtt.messages.messages import has_visible, publisher_of
-from gateway.bridges.addresses import Subscription
+from gateway.bridges.shared.addresses import Subscription
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from tests.support.mqtt.upstream_broker import Broker
 

@@ -4,8 +4,8 @@ import pytest
 
 from gateway.base.config_reader import Secret
 from gateway.bridges.amqp.places import Routes, place_of
-from gateway.bridges.amqp.settings import AmqpBinding, AmqpConsume, AmqpForward
-from gateway.bridges.settings import BridgeConfig, BridgeSubscription, bridge_mistakes
+from gateway.bridges.shared.amqp_settings import AmqpBinding, AmqpConsume, AmqpForward
+from gateway.bridges.shared.settings import BridgeConfig, BridgeSubscription, bridge_mistakes
 
 CONSUME = AmqpConsume(queue="work")
 FORWARD = AmqpForward(filter="plant/+/state/#")

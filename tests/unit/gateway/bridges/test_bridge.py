@@ -9,8 +9,8 @@ from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Connack, Puback, Publish, Pubrec, Suback
 from gateway.bridges import bridge as module
 from gateway.bridges.bridge import Bridge
-from gateway.bridges.settings import BridgeConfig
-from gateway.bridges.upstream_stream import UpstreamError
+from gateway.bridges.shared.settings import BridgeConfig
+from gateway.bridges.shared.upstream_stream import UpstreamError
 from gateway.domain.errors import Cause, Refusal
 from gateway.ownership.owners import OwnershipLost
 from gateway.port.adapter import Outcome

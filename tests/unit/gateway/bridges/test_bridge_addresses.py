@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.bridges.addresses import DestinationMap, Subscription
+from gateway.bridges.shared.addresses import DestinationMap, Subscription
 
 
 def place(pattern, template, topic, device="{bridge}"):

@@ -20,10 +20,10 @@ from controller.api.commands import AddGroup, CreateTopic
 from controller.node.local import LocalController
 from gateway.bridges import bridges as module
 from gateway.bridges.amqp.link import Link
-from gateway.bridges.amqp.settings import AmqpConsume
 from gateway.bridges.amqp.transport import Content
 from gateway.bridges.bridges import Bridges
-from gateway.bridges.settings import BridgeConfig, BridgeSubscription
+from gateway.bridges.shared.amqp_settings import AmqpConsume
+from gateway.bridges.shared.settings import BridgeConfig, BridgeSubscription
 from gateway.ops.metrics import Metrics
 from gateway.publishing.ingest import Ingest
 from gateway.publishing.router import Router

@@ -9,8 +9,8 @@ import websockets.asyncio.server
 from cryptography.x509 import DNSName
 
 from adapters.mqtt import FACTORY
-from gateway.bridges.settings import BridgeConfig, BridgeTls
-from gateway.bridges.upstream_stream import UpstreamError, dial
+from gateway.bridges.shared.settings import BridgeConfig, BridgeTls
+from gateway.bridges.shared.upstream_stream import UpstreamError, dial
 from tests.support.process.certificates import Authority
 
 pytestmark = pytest.mark.anyio

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from gateway.bridges.figures import Figures
-from gateway.bridges.storing import BridgeStore
+from gateway.bridges.shared.figures import Figures
+from gateway.bridges.shared.storing import BridgeStore
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Outcome
 from store.api.message import Message

@@ -7,8 +7,8 @@ from adapters.mqtt import FACTORY
 from adapters.mqtt.messages.options import Options
 from gateway.bridges import bridges as module
 from gateway.bridges.bridges import Bridges
-from gateway.bridges.settings import BridgeConfig, BridgeSubscription
-from gateway.bridges.upstream_stream import UpstreamError
+from gateway.bridges.shared.settings import BridgeConfig, BridgeSubscription
+from gateway.bridges.shared.upstream_stream import UpstreamError
 from gateway.domain.idempotency import digest
 from gateway.ownership.owners import OwnershipLost
 from store.base.errors import StoreUnreachable

@@ -11,8 +11,8 @@ from controller.api.commands import CloseGroup, ConfigureTopic, CreateTopic, Mov
 from controller.node.local import LocalController
 from gateway.cli import cluster as cli_cluster
 from gateway.cli import commands as cli
-from gateway.operating.local_cluster import LocalCluster, Plan
 from gateway.process.child import Child, ChildFailed
+from gateway.process.local_cluster import LocalCluster, Plan
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +53,7 @@ class Cluster(LocalCluster):
 
 
 def test_a_process_is_waited_for_as_long_as_it_lives_and_it_is_said_which(tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway.operating.local_cluster.READY_POLL_S", 0.0)
+    monkeypatch.setattr("gateway.process.local_cluster.READY_POLL_S", 0.0)
     monkeypatch.setattr("gateway.process.supervisor.WAITING_S", 0.01)
     cluster, said = Cluster(tmp_path), []
     cluster.children["store-0-1"] = SimpleNamespace(running=True, log="its log")

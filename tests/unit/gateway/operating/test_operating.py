@@ -10,13 +10,13 @@ from controller.api.commands import CloseQueue, ConfigureGroup, CreateTopic
 from controller.node.local import LocalController
 from controller.remote.remote import RemoteController
 from gateway.cli import commands as cli
+from gateway.domain.cursor import offsets_of
 from gateway.domain.keys import kv_key
 from gateway.groups.state import GroupRecord, QueueRecord, group_key, name_key, queue_key
 from gateway.groups.state import encode as encode_group
 from gateway.operating import queues
 from gateway.ownership.owner_keys import encode as encode_cursor
 from gateway.ownership.owners import CURSORS
-from gateway.sessions.record import offsets_of
 from store.base.errors import QueueDropped
 from store.format.frame import LogOffset, Position
 from store.local.local import LocalStore

@@ -17,8 +17,8 @@ from store.engine.identity import log_id, name_log
 from store.format.frame import origin_of
 from store.local.local import LocalStore
 from store.log.segment import segment_name
-from store.node.disk import Disk
-from store.node.identity import register
+from store.node.replica.disk import Disk
+from store.node.replica.identity import register
 from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EpochList
 from tests.support.store.store_kit import append, frame

@@ -12,9 +12,9 @@ from controller.api.requests import Elect
 from store.disk.files import OsFiles
 from store.integrity.floor import read_floor
 from store.local.local import LocalStore
-from store.node.disk import Disk
 from store.node.master_role import MasterRole
 from store.node.node import StoreNode
+from store.node.replica.disk import Disk
 from store.replication.unclean_file import load_unclean, save_unclean
 from tests.support.controller.controllers import Controllers
 from tests.support.process.waiting import until

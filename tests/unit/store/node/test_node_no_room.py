@@ -8,7 +8,7 @@ from controller.api.client import GroupConfig
 from controller.api.requests import AskService
 from store.node import node as node_module
 from store.node import replica_role
-from store.node.disk import Disk
+from store.node.replica.disk import Disk
 from store.replication.epoch_file import EpochFile
 from tests.support.controller.controllers import Controllers
 from tests.support.process.waiting import until

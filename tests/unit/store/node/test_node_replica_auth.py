@@ -7,10 +7,10 @@ import pytest
 from controller.api.client import Group, Replica
 from store.base.errors import StoreUnreachable
 from store.base.streams import Stream
-from store.node import wire
-from store.node.identity import ReplicaIdentity
-from store.node.replica_auth import sign, stranger
+from store.node.replica.auth import sign, stranger
+from store.node.replica.identity import ReplicaIdentity
 from store.replication.messages import Hello, Refused, Why, decode, encode
+from store.rpc import replica_wire as wire
 from tests.support.controller.controllers import Controllers
 from tests.support.process.waiting import until
 from tests.support.store.node_kit import GROUP, StoreGroup

@@ -15,9 +15,9 @@ from store.base.errors import NotWritable, StoreError
 from store.format.frame import origin_of
 from store.local.local import LocalStore
 from store.log.retention import Limits
-from store.node.wire import SWITCH_OVER, SwitchRequest, decode, encode, open_channel, path
 from store.remoting import RemoteStore
 from store.replication.errors import CannotSwitchOver
+from store.rpc.replica_wire import SWITCH_OVER, SwitchRequest, decode, encode, open_channel, path
 from tests.support.controller.controllers import Controllers
 from tests.support.process.waiting import until
 from tests.support.store.node_kit import GROUP, PACE, PATIENCE_S, Load, StoreGroup

@@ -10,8 +10,8 @@ from store.format.frame import origin_of
 from store.log.retention import Limits
 from store.node import replacing
 from store.node.snapshots import SnapshotSender
-from store.node.wire import SnapshotRequest
 from store.replication.epochs import EpochList
+from store.rpc.replica_wire import SnapshotRequest
 from tests.support.controller.controllers import Controllers
 from tests.support.process.waiting import until
 from tests.support.store.flips import flip_all

@@ -12,13 +12,13 @@ from store.base.errors import StoreUnreachable
 from store.disk.files import OsFiles
 from store.format.frame import HEADER, Header, LogOffset
 from store.log.log import CommitLog
-from store.node import wire
-from store.node.identity import ReplicaIdentity
 from store.node.repair import fetching
 from store.node.repair.agreement import Agreement
 from store.node.repair.repairer import Repairer
-from store.node.wire import RangeEnd, RangePart, RangeRequest, SealsAnswer, SealsRequest
+from store.node.replica.identity import ReplicaIdentity
 from store.replication.epochs import EpochList
+from store.rpc import replica_wire as wire
+from store.rpc.replica_wire import RangeEnd, RangePart, RangeRequest, SealsAnswer, SealsRequest
 from tests.support.process.waiting import until
 from tests.support.store.replica_kit import log_bytes, open_replica
 from tests.support.store.store_kit import frame

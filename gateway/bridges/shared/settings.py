@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Meta
 
 from gateway.base.config_reader import Secret
-from gateway.bridges.addresses import DestinationMap, Subscription
-from gateway.bridges.amqp.settings import AmqpTopology, topology_mistakes
+from gateway.bridges.shared.addresses import DestinationMap, Subscription
+from gateway.bridges.shared.amqp_settings import AmqpTopology, topology_mistakes
 
 KiB, MiB = 1024, 1024 * 1024
 BRIDGES_COUNT_MAX = 64

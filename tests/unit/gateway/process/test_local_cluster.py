@@ -13,8 +13,8 @@ from controller.api.client import Group, GroupConfig, Replica, Topic
 from controller.complaints.messages import Trouble
 from controller.elections.registry import Route, RouteReplica
 from gateway.config.config import load
-from gateway.operating.local_cluster import LocalCluster, Plan, nodes
 from gateway.operating.report import ClusterReport, document, show
+from gateway.process.local_cluster import LocalCluster, Plan, nodes
 
 PLAN = Plan(Path("/somewhere"), controllers=3, groups=8, replicas=5, proxies=8, port_offset=50_000 - 10_000)
 

@@ -11,7 +11,7 @@ import websockets.asyncio.client
 import websockets.exceptions
 import websockets.typing
 
-from gateway.bridges.settings import BridgeConfig, BridgeTls
+from gateway.bridges.shared.settings import BridgeConfig, BridgeTls
 from gateway.port.bridge import Scheme
 
 READ_BYTES = 64 << 10

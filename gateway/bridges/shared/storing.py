@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from gateway.bridges.figures import Figures
+from gateway.bridges.shared.figures import Figures
 from gateway.domain.errors import Refusal
 from gateway.ownership.owners import OwnershipLost
 from gateway.port.adapter import Outcome, Publish, Token

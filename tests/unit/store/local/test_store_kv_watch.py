@@ -8,7 +8,7 @@ from store.api.keys import Change, Delete, Put
 from store.base.errors import RevisionCompacted, RevisionConflict
 from store.format.frame import LogOffset
 from store.format.records import LogTrimmed
-from store.local.kv import watch as watch_module
+from store.local import key_watch as watch_module
 from store.local.local import LocalStore
 from store.recent import kv_feed as feed_module
 from store.recent.kv_feed import Feed

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.bridges.addresses import address_mistakes, known_of, template_mistakes
+from gateway.bridges.shared.addresses import address_mistakes, known_of, template_mistakes
 from gateway.domain.errors import Refusal
 from gateway.domain.filters import check_filter
 

@@ -13,8 +13,8 @@ from store.base.errors import StoreClosed, StoreError, TransactionTooLarge
 from store.format.frame import LogOffset, QueueOffset
 from store.format.records import KV_QUEUE, KvDelete, KvExpired, KvLimits, KvPut, KvTransaction
 from store.local.core import Core
-from store.local.kv.reading import Holds, State
-from store.local.kv.watch import Keys, Watching, offset_before
+from store.local.key_reading import Holds, State
+from store.local.key_watch import Keys, Watching, offset_before
 from store.local.queues import LocalQueues
 from store.timers.ticker import RETRY_MS, Ticker
 
@@ -263,7 +263,7 @@ class LocalKeys:
 
 
 class _History:
-    """`store.local.kv.watch.LogSource` of this store."""
+    """`store.local.key_watch.LogSource` of this store."""
 
     def __init__(self, core: Core, queues: LocalQueues) -> None:
         self._core = core

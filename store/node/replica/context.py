@@ -8,8 +8,8 @@ from controller.api.client import ControllerClient, Group
 from store.api.client import StoreClient
 from store.format.frame import LogOffset
 from store.local.local import LocalStore
-from store.node.disk import Disk
-from store.node.identity import ReplicaIdentity
+from store.node.replica.disk import Disk
+from store.node.replica.identity import ReplicaIdentity
 from store.replication.pace import Pace
 from store.serving.rpc import StoreService
 from store.serving.service import GRACE_S, NodeService

@@ -6,7 +6,7 @@ An address may meanwhile belong to another node, perhaps of another cluster, who
 import msgspec
 
 from controller.api.client import Group
-from store.node.identity import ReplicaIdentity
+from store.node.replica.identity import ReplicaIdentity
 from store.replication.messages import Hello, Refused, Why
 
 STRANGE = frozenset({Why.WRONG_GROUP, Why.WRONG_CLUSTER, Why.WRONG_LOG, Why.WRONG_CHECK})  # nothing for time to mend

@@ -17,8 +17,8 @@ from store.base.errors import (
     TransactionTooLarge,
 )
 from store.format.records import KvPut, KvTransaction
-from store.local.kv import keys as local_keys
-from store.local.kv import reading
+from store.local import key_reading as reading
+from store.local import keys as local_keys
 from store.local.local import LocalStore
 from tests.support.process.clock import Clock
 from tests.support.store.store_kit import append, behind, records_frame

@@ -5,8 +5,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from gateway.bridges.settings import BridgeConfig
-from gateway.bridges.upstream_stream import UpstreamError
+from gateway.bridges.shared.settings import BridgeConfig
+from gateway.bridges.shared.upstream_stream import UpstreamError
 from gateway.domain.errors import ProtocolError
 from store.base import logs
 from store.base.streams import Backoff
