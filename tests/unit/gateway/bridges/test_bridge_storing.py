@@ -10,7 +10,7 @@ from gateway.bridges.shared.storing import BridgeStore
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Outcome
 from store.api.message import Message
-from tests.support.gateway.proxies_rig import until
+from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
 
