@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.cloudevents import (
+    PROPERTIES,
     attributes_of,
     format_ms,
     from_attributes,
@@ -116,7 +117,9 @@ def test_whatever_is_wrapped_is_an_event(
         address=address, id=id_, body=body, time_ms=time_ms, properties=tuple(properties), correlation=body, type=id_
     )
     again = from_structured(to_structured(message), **KEYWORDS)
-    assert attributes_of(again) == wrap(message)
+    attributes = wrap(message)
+    attributes.pop(PROPERTIES, None)  # nobody but a gateway says it: what came in with it is not believed
+    assert attributes_of(again) == attributes
     assert again.body == body or json.loads(again.body) == json.loads(body)
 
 
