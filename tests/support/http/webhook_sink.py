@@ -85,7 +85,7 @@ class WebhookSink:
         """Returns the requests that were answered 2xx."""
         return [one for one in list(self.came) if 200 <= one.status < 300]
 
-    def until(self, holds: Callable[[], Any], what: str = "") -> Any:
+    def wait_until(self, holds: Callable[[], Any], what: str = "") -> Any:
         """Waits until something holds that depends on what has come."""
         deadline = time.monotonic() + PATIENCE_S
         with self._changed:
