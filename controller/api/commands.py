@@ -129,7 +129,7 @@ class DropQueue(Command[None], frozen=True, kw_only=True, tag="drop_queue"):
     time_ms: int = 0
 
 
-class NameQueue(Command[NamedQueue], frozen=True, kw_only=True, tag="name_queue"):
+class NameQueue(Command[NamedQueue], frozen=True, kw_only=True, omit_defaults=True, tag="name_queue"):
     """Give a named queue a number, unless it has one, in a store group where one is said. Raises `TopicLimit`."""
 
     name: str

@@ -136,7 +136,7 @@ def test_nothing_is_closed_that_was_not_named(gateway: GatewayProcess) -> None:
 
 # ---- RabbitMQ's definitions
 
-DEFINITIONS = Path(__file__).parents[1] / "support" / "amqp" / "rabbitmq_definitions.json"  # of RabbitMQ 3.10.8
+DEFINITIONS = Path(__file__).parents[2] / "support" / "amqp" / "rabbitmq_definitions.json"  # of RabbitMQ 3.10.8
 PASSWORD = "s3cret"  # of the user "app" in it
 
 

@@ -62,4 +62,4 @@ def test_arguments_name_the_tests(tmp_path):
 def test_the_fast_run_leaves_slow_tests_out(tmp_path):
     status, noted, _ = make(tmp_path, "", "test-fast")
     assert status == 0
-    assert noted == [f"python -m pytest -q -n 2 {BY_FILE} -m not slow and not spark tests/unit"]
+    assert noted == [f"python -m pytest -q -n 3 {BY_FILE} -m not slow and not spark tests/unit"]

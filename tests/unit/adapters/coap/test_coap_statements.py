@@ -105,7 +105,7 @@ FILES = {
     "blocks": "test_coap_blocks.py",
     "stream": "test_coap_stream.py",
     "statements": "test_coap_statements.py",
-    "property": "../../../property/test_coap_observe_loss.py",
+    "property": "../../../property/adapters/test_coap_observe_loss.py",
 }
 
 

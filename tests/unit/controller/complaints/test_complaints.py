@@ -145,7 +145,7 @@ def test_reports_are_bounded(monkeypatch):
     reports.take(Report(proxy="a"), 0)
     reports.take(Report(proxy="b"), 1_000)
     reports.take(Report(proxy="a"), 2_000)
-    with pytest.raises(ControllerOverloaded, match="2 proxies"):
+    with pytest.raises(ControllerOverloaded, match="limit of 2 reporting proxies"):
         reports.take(Report(proxy="c"), 2_000)
     reports.take(Report(proxy="c"), 1_000 + LEASE_MS)
     assert reports.in_force(1_000 + LEASE_MS).keys() == {"a", "c"}

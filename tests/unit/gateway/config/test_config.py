@@ -239,7 +239,7 @@ def test_a_secret_comes_from_a_file_or_the_environment_and_is_never_shown(tmp_pa
         (f"[auth.users.{'e' * 256}]\n", f"auth.users: '{'e' * 64}' has 256 bytes; write a name of 1 to 255"),
         (
             "[auth.users.eve]\npassword_hash = 'secret'\n",
-            "auth.users.eve.password_hash: begins with neither $argon2id$ nor SCRAM-SHA-256$; "
+            "auth.users.eve.password_hash: begins with neither $argon2id$ nor SCRAM-SHA-256$ nor $rabbitmq-; "
             "write what `headgate hash-password` prints",
         ),
         (

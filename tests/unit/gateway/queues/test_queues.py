@@ -67,7 +67,7 @@ async def test_a_queue_without_a_name_is_given_one_of_its_own(rig):
         {"x-max-length": -5},
         {"x-dead-letter-exchange": 5},
         {"x-dead-letter-routing-key": "k"},
-        {"x-queue-type": "stream"},
+        {"x-queue-type": "heap"},
         {"x-message-ttl": -1},
         {"x-message-ttl": "soon"},
         {"x-single-active-consumer": 1},

@@ -238,7 +238,7 @@ class Wire:
         how = f"{mode.name}{' orphaned' if orphaned else ''}"
         return decode(msgspec.Raw(await self.run(name, asked, how)))
 
-    def tell(self, name, asked) -> None:
+    def notify(self, name, asked) -> None:
         self.told = asyncio.ensure_future(self.run(name, asked, "told"))
 
 
