@@ -41,7 +41,7 @@ def cluster(new_gateway, tmp_path):
 
 
 def bridge(cluster, name):
-    with urllib.request.urlopen(f"http://{cluster.admin(name)}/status", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://{cluster.admin(name)}/status", timeout=5) as answer:
         (found,) = json.loads(answer.read())["bridges"]
     return found
 

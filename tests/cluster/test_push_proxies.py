@@ -41,7 +41,7 @@ def runs(cluster, *names):
     """The proxies that run subscriptions, by their figures."""
     found = []
     for name in names:
-        with urllib.request.urlopen(f"http://{cluster.admin(name)}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://{cluster.admin(name)}/metrics", timeout=5) as answer:
             lines = answer.read().decode().splitlines()
         counts = [line.split()[-1] for line in lines if line.startswith('headgate_push_subscriptions{state="active"')]
         found += [name] * (sum(map(float, counts)) > 0)

@@ -35,7 +35,7 @@ def cluster(tmp_path_factory):
 def page(cluster, name, path):
     """Status and text of a process's page."""
     try:
-        with urllib.request.urlopen(f"http://{cluster.admin(name)}{path}", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://{cluster.admin(name)}{path}", timeout=5) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

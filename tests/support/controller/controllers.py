@@ -227,7 +227,7 @@ class ControllerProcess:
     def page(self, path):
         """A page of the admin port; None where it answers no 2xx."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}{path}", timeout=30) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}{path}", timeout=5) as answer:
                 return answer.read().decode()
         except OSError:
             return None
