@@ -16,14 +16,15 @@ from joint_watch import Watch
 from raft_checks import Checks
 
 from controller.api.client import ControllerError, GroupConfig
-from controller.api.commands import MoveQueue
+from controller.api.commands import ElectMaster, MoveQueue, decode_command
 from controller.api.requests import Elect, Transfer
-from controller.raft import RaftError
+from controller.raft import EntryKind, RaftError
 from store.base.errors import StoreError
 from store.format.frame import LogOffset
 from tests.support.histories.linearizability import check_history
 
 BOOT_S = 30
+ENTRIES_BYTES = 1 << 20  # of a controller's log that are looked at together
 HEAL_S = 9  # less than a controller waits for one that it has elected and that does not serve
 BETWEEN_S = ((0.05, 0.4), (0.1, 0.8), (0.3, 1.2))  # two faults
 LASTS_S = (0.1, 0.4, 0.8, 1.2, 3.0)
@@ -429,9 +430,24 @@ class History:
         alone = set(group.sync_set) <= {replica.id}
         if replica.id is None or group.master in {None, replica.id} or shorts or alone:
             return False
-        if replica.small_files.harmed:
+        if replica.small_files.harmed or self._may_be_elected(replica):
             return False
         return self.cluster.replica_of[replica.group, group.master].up  # else it may be chosen already to succeed it
+
+    def _may_be_elected(self, replica: Replica) -> bool:
+        """Returns whether a controller's log elects it in the next epoch, which may yet be committed."""
+        wanted = replica.group, replica.id, self.watch.newest[replica.group].master_epoch
+        for controller in self.cluster.controllers:
+            disk = controller.disk
+            low, end = disk.first_index(), disk.last_index() + 1
+            while low < end:
+                entries = disk.entries(low, end, ENTRIES_BYTES)
+                low = entries[-1].index + 1
+                commands = [decode_command(one.data) for one in entries if one.kind is EntryKind.COMMAND]
+                elections = [one for one in commands if isinstance(one, ElectMaster)]
+                if any((one.group, one.candidate, one.master_epoch) == wanted for one in elections):
+                    return True
+        return False
 
     def _is_elsewhere(self, replica: Replica, start: int) -> bool:
         """Returns whether another replica has a frame that is confirmed, as it was written."""
