@@ -248,6 +248,7 @@ def test_pubacks_answer_each_delivery():
             pubacks(wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("each_s", [0.0, 0.05])
 def test_each_subscriber_gets_its_next_message_when_it_has_had_the_one_before(each_s):
     subscribers, published = {}, []

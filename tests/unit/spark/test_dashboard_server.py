@@ -47,6 +47,7 @@ def test_on_loopback_only_names_of_this_machine_are_answered(tables):
     assert browser.get("/", **LOCAL).headers["X-Frame-Options"] == "DENY"
 
 
+@pytest.mark.slow
 def test_users_log_in_with_the_right_password_alone(tables):
     asked = []
 

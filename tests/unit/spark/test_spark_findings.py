@@ -170,6 +170,7 @@ def refusing(monkeypatch):
     server.server_close()
 
 
+@pytest.mark.slow
 def test_refusals_are_tried_again_counted_or_fatal(refusing, tmp_path):
     place = Location.of(tmp_path)
     path = write_findings(place, rows({}))

@@ -63,6 +63,7 @@ def test_the_end_of_the_log_is_seen_from_the_checkpoint(tmp_path):
         end.close()
 
 
+@pytest.mark.slow
 def test_windows_settle_and_silence_is_told_without_a_record(opened):
     tables = Tables(opened.place.url)
     do_batch(opened, 0, beats(20))

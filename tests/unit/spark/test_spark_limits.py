@@ -90,6 +90,7 @@ def test_a_flood_of_names_does_not_grow_the_state(opening, monkeypatch):
     assert total(deltalake.DeltaTable(commits.place.child("traffic")).to_pyarrow_table(), "records") == counted
 
 
+@pytest.mark.slow
 def test_silent_devices_and_series_are_forgotten_after_a_time(opening):
     commits = opening()
     do_batch(commits, 0, [Record("gone", T0, 0, {"a": 1.0}), Record("here", T0, 1, {"old": 1.0, "a": 2.0})])

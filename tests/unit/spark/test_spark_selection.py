@@ -55,6 +55,7 @@ MESSAGES = st.builds(
 
 
 @PATIENT
+@pytest.mark.slow
 @given(
     frames=st.lists(st.lists(st.tuples(st.sampled_from([16, 17]), MESSAGES), min_size=1, max_size=6), max_size=5),
     filters=st.sampled_from([(), ("t/+/d1/#",), ("u",), ("t/s1/#", "u")]),

@@ -98,6 +98,7 @@ async def test_one_of_several_controllers_does_not_begin_with_what_a_single_node
     await node.close()
 
 
+@pytest.mark.slow
 async def test_a_single_nodes_directory_is_a_controllers_and_back_as_long_as_it_is_alone(tmp_path):
     single = LocalController.open(tmp_path / "1", now_ms=now_ms)
     topic = await single.do(CreateTopic(name="a"))

@@ -28,6 +28,7 @@ def test_what_cannot_be_kept_stops_nobody(tmp_path, caplog):
     assert KnownControllers(tmp_path).kept == ()
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_node_finds_controllers_of_which_its_configuration_names_none_any_more(tmp_path):
     async with Controllers(tmp_path, count=1) as controllers:

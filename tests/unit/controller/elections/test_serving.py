@@ -90,6 +90,7 @@ async def test_a_single_node_is_always_served(tmp_path):
     await controller.close()
 
 
+@pytest.mark.slow
 async def test_the_leader_is_asked_wherever_one_asks(tmp_path):
     async with Controllers(tmp_path) as controllers:
         await controllers.leader()

@@ -25,6 +25,7 @@ def survivor_of(controllers, id_):
     return StoppedController(controllers.directory / str(id_), id_)
 
 
+@pytest.mark.slow
 async def test_one_goes_on_alone_and_gives_nothing_again(tmp_path):
     three = Controllers(tmp_path, limits=ONE_QUEUE)
     async with three:
@@ -60,6 +61,7 @@ async def test_one_goes_on_alone_and_gives_nothing_again(tmp_path):
         assert [one.id for one in alone.members()] == [2]
 
 
+@pytest.mark.slow
 async def test_one_that_heard_nobody_at_its_start_says_later_that_the_cluster_was_recovered_without_it(tmp_path):
     """It asked once, and had no answer in time: as when the one that goes on is down then, or busy."""
     three = Controllers(tmp_path, limits=ONE_QUEUE)

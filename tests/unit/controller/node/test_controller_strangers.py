@@ -68,6 +68,7 @@ async def test_two_thousand_silent_sockets_keep_no_member_out(tmp_path, many_fil
                 await member.close()
 
 
+@pytest.mark.slow
 async def test_a_socket_that_stays_silent_is_closed(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "OPENING_S", 0.3)
     async with Controllers(tmp_path, count=1) as controllers:

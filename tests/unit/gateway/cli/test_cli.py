@@ -212,6 +212,7 @@ EVENTS = [
 ]
 
 
+@pytest.mark.slow
 def test_sub_prints_what_comes_and_stops_at_count(gateway):
     stream = b"".join(b"id: %b\ndata: %b\n\n" % (at.encode(), json.dumps(event).encode()) for at, event in EVENTS)
     stream = b": hello\n\n" + stream + b"data: not an event\n\n"

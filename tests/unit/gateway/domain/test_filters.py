@@ -34,6 +34,7 @@ def test_a_match_is_what_the_definition_says(pattern, address):
     assert matches(pattern, address) == naive(pattern, address)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(PATTERNS, st.integers(0, 3)), max_size=20), st.data())
 def test_the_trie_holds_what_was_added_and_not_discarded(pairs, data):
     trie: FilterTrie[int] = FilterTrie()

@@ -131,6 +131,7 @@ def test_who_is_the_same():
 # ---- hashes in the configuration
 
 
+@pytest.mark.slow
 def test_a_user_may_be_known_by_a_hash():
     for hashed in (hash_password(b"pw"), hash_password(b"pw").split()[0], str(derive("pw", salt=bytes(16)))):
         by = subject(users={"bob": UserConfig(password_hash=Hash(hashed))})

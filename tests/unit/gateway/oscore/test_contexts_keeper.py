@@ -75,6 +75,7 @@ async def test_sockets_that_open_at_once_have_numbers_of_their_own(store, path):
     assert sorted(one.first for one in opened) == list(range(0, 70, 7))
 
 
+@pytest.mark.slow
 async def test_another_name_for_the_same_keys_goes_on_counting(store, path):
     rig = Rig(store, path)
     await rig.open(Socket())
@@ -139,6 +140,7 @@ async def test_what_is_not_provisioned_is_refused(store, path):
         await rig.open(Socket())
 
 
+@pytest.mark.slow
 async def test_a_file_with_a_mistake_changes_nothing(store, path):
     rig = Rig(store, path)
     await rig.open(Socket())
@@ -147,6 +149,7 @@ async def test_a_file_with_a_mistake_changes_nothing(store, path):
     assert (await rig.open(Socket())).principal.name == "dev1"
 
 
+@pytest.mark.slow
 async def test_a_context_that_is_used_up_is_refused(store, path):
     rig = Rig(store, path)
     name = (await rig.open(Socket())).name
@@ -183,6 +186,7 @@ def test_two_contexts_of_one_kid_are_refused(path):
         read_contexts(path)
 
 
+@pytest.mark.slow
 def test_commands_add_list_and_remove(tmp_path):
     path, run = tmp_path / "oscore.json", CliRunner()
     file = ["--file", str(path)]

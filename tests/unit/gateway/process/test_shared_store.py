@@ -58,6 +58,7 @@ async def test_the_replica_stays_the_same_one(config):
     assert ids == [[1], [1]]
 
 
+@pytest.mark.slow
 async def test_what_a_full_disk_keeps_from_being_written_is_said_in_heartbeats(config, monkeypatch):
     monkeypatch.setattr("store.disk.space.Space.look", lambda _: None)
     async with shared_store(config) as base:
@@ -72,6 +73,7 @@ async def test_what_a_full_disk_keeps_from_being_written_is_said_in_heartbeats(c
         assert (served.served, served.room) == (False, ())
 
 
+@pytest.mark.slow
 async def test_damage_of_the_log_is_said_in_heartbeats(config):
     async with shared_store(config) as base:
         await base.store.keys.put("k", b"a value")

@@ -71,6 +71,7 @@ async def test_one_turn_is_one_frame_and_outcomes_keep_their_order(rig):
     assert rig.ingest.idle
 
 
+@pytest.mark.slow
 async def test_what_was_answered_is_gone_at_once_and_leaves_the_collector_nothing(rig):
     publisher = Publisher()
     gc.collect()

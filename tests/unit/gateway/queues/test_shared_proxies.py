@@ -95,6 +95,7 @@ async def test_members_at_two_proxies_are_one_group(two):
     assert sorted(members[0].bodies + members[1].bodies) == sorted(b"%d" % n for n in range(50))
 
 
+@pytest.mark.slow
 async def test_few_messages_are_shared_fairly_over_proxies(two):
     _, one, other = two
     members = [await one.member(), await one.member(), await other.member()]

@@ -153,6 +153,7 @@ async def test_a_session_that_was_begun_while_somebody_looked_for_it(two, monkey
     assert opened.present
 
 
+@pytest.mark.slow
 async def test_what_a_dead_proxy_has_left_is_its_users(two):
     alice, _ = await two.one.open(user=ALICE)
     await two.one.sessions.save(alice, SaveSession(state=b"hers", expiry_s=None))

@@ -142,6 +142,7 @@ def test_a_sound_frame_that_is_not_the_one_that_was_sealed_is_damage(tmp_path):
     log.close()
 
 
+@pytest.mark.slow
 async def test_what_the_scrub_finds_reaches_the_hooks(tmp_path):
     placed = write(tmp_path)
     flip_frame(tmp_path, placed[13], HEADER.size + 3)
@@ -151,6 +152,7 @@ async def test_what_the_scrub_finds_reaches_the_hooks(tmp_path):
     await replica.close()
 
 
+@pytest.mark.slow
 async def test_a_sound_store_says_when_it_is_verified(tmp_path):
     async with await LocalStore.open(tmp_path) as store:
         await append(store, frame((16, b"a")))

@@ -589,6 +589,7 @@ async def test_rebuilding_the_views_of_a_replica_does_not_confirm_its_log(pair, 
     await replica.close()
 
 
+@pytest.mark.slow
 async def test_the_scrub_goes_on_with_a_log_that_was_cut(tmp_path):
     options = {"segment_size_bytes": 300, "scrub_bytes_per_s": 0}
     master = await open_master(tmp_path, alone=True, **options)

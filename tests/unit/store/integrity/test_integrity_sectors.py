@@ -83,6 +83,7 @@ async def readable(store, queue=16):
     return found
 
 
+@pytest.mark.slow
 async def test_an_unreadable_sector_is_damage_and_the_rest_is_served(written):
     directory, names = written
     disk = BadDisk()
@@ -100,6 +101,7 @@ async def test_an_unreadable_sector_is_damage_and_the_rest_is_served(written):
         assert found[-1][:5] == b"%05d" % (COUNT - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, -1])
 async def test_a_store_with_an_unreadable_sector_opens(written, which):
     directory, names = written
@@ -113,6 +115,7 @@ async def test_a_store_with_an_unreadable_sector_opens(written, which):
     assert disk.bad, "what could not be read was written over"
 
 
+@pytest.mark.slow
 async def test_a_read_that_fails_once_costs_nothing(written):
     directory, names = written
     disk = BadDisk(transient=True)
@@ -125,6 +128,7 @@ async def test_a_read_that_fails_once_costs_nothing(written):
         assert not store.is_damaged
 
 
+@pytest.mark.slow
 async def test_a_replicas_unreadable_sector_is_repaired_in_place(written, tmp_path):
     directory, names = written
     directory.rename(tmp_path / "replica")

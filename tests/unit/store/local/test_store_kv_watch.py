@@ -244,6 +244,7 @@ async def test_damage_is_no_gap_in_silence(tmp_path):
         assert caught.value.earliest == store.replication.end + 1
 
 
+@pytest.mark.slow
 def test_a_feed_forgets_whole_revisions():
     feed = Feed(5)
     for revision in range(5, 400):

@@ -129,6 +129,7 @@ async def test_a_lease_has_a_longest_time(store, ms):
     assert await store.leases.waiting(16) == 1
 
 
+@pytest.mark.slow
 async def test_deadlines_that_mean_nothing_any_more_are_forgotten(store, clock):
     for n in range(0, 6_000, 500):
         await put(store, *(b"%d" % i for i in range(n, n + 500)))

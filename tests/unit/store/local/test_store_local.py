@@ -282,6 +282,7 @@ async def test_a_frame_over_the_limit(store):
         await store.keys.put("k", bytes(FRAME_BYTES_MAX))
 
 
+@pytest.mark.slow
 async def test_a_failed_disk(data_dir):
     files = FaultyFiles()
     store = await LocalStore.open(data_dir, files=files, linger_s=HOUR_S)

@@ -182,6 +182,7 @@ def test_mend_leaves_what_the_writer_has_under_way_to_the_writer(tmp_path):
     assert log_bytes(tmp_path) == before
 
 
+@pytest.mark.slow
 async def test_a_replica_is_told_of_damage_and_mended_while_it_serves(tmp_path):
     placed = write(tmp_path, count=30)
     path = files_of(tmp_path)[1]
@@ -196,6 +197,7 @@ async def test_a_replica_is_told_of_damage_and_mended_while_it_serves(tmp_path):
         assert (store.is_damaged, store.damages, store.damages_repaired) == (False, [], 1)
 
 
+@pytest.mark.slow
 async def test_a_repaired_damage_stays_repaired_and_an_open_one_open_after_a_restart(tmp_path):
     async with await LocalStore.open(tmp_path, segment_size_bytes=SEGMENT_BYTES) as store:
         for n in range(40):

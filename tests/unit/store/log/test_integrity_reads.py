@@ -126,6 +126,7 @@ async def test_bytes_of_a_frame_in_a_record_are_no_damage(tmp_path):
         assert not store.is_damaged
 
 
+@pytest.mark.slow
 async def test_a_store_says_which_offsets_of_which_queues_are_lost(tmp_path):
     frames = await damaged(tmp_path)
     (path, *_) = sorted((tmp_path / "log").iterdir())

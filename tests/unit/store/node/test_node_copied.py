@@ -53,6 +53,7 @@ async def starting(group, name):
         await asyncio.gather(task, return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_a_copy_waits_while_its_original_is_there(group, caplog):
     load = Load(group.store(), pause_s=0.01)
     await copy_of(group, "n1")
@@ -76,6 +77,7 @@ async def test_a_copy_waits_while_its_original_is_there(group, caplog):
     assert not load.errors
 
 
+@pytest.mark.slow
 async def test_who_was_registered_before_stands_aside_and_comes_back(group, monkeypatch):
     """As where the controllers' leader has not heard of the original when the copy registers."""
     monkeypatch.setattr(node_module, "WITHDRAWN_S", 0.5)
@@ -127,6 +129,7 @@ async def test_a_copy_from_before_an_election_is_no_master_of_it(group, monkeypa
     assert epoch not in led
 
 
+@pytest.mark.slow
 async def test_a_replica_moves_to_another_address(group):
     name = await group.master()
     address = group.nodes[name].address

@@ -75,6 +75,7 @@ async def test_a_master_without_room_hands_over_to_one_that_has_some(tmp_path, c
         assert set(acknowledged) <= set(await bodies(group.nodes[full].disk.store, 16))
 
 
+@pytest.mark.slow
 async def test_it_goes_to_the_one_that_has_room(tmp_path, controllers):
     async with Disks(tmp_path, controllers) as group:
         await group.in_sync()
@@ -88,6 +89,7 @@ async def test_it_goes_to_the_one_that_has_room(tmp_path, controllers):
         assert await group.master(after=epoch) == second
 
 
+@pytest.mark.slow
 async def test_where_nobody_has_room_nobody_is_asked_to_and_it_is_asked_seldom(tmp_path, controllers, caplog):
     async with Disks(tmp_path, controllers, count=2) as group:
         await group.in_sync()
@@ -113,6 +115,7 @@ async def test_where_nobody_has_room_nobody_is_asked_to_and_it_is_asked_seldom(t
         assert group.group.master_epoch == epoch
 
 
+@pytest.mark.slow
 async def test_a_master_whose_replicas_do_not_answer_says_so(tmp_path, controllers):
     async with StoreGroup(tmp_path, controllers, count=2) as group:
         await group.in_sync()

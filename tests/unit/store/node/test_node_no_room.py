@@ -44,6 +44,7 @@ def kept(group, name):
     return EpochFile(FaultyFiles(), group.directory / name).load()[1]
 
 
+@pytest.mark.slow
 async def test_an_epoch_that_cannot_be_saved_is_not_promised_until_it_can(tmp_path, controllers):
     group, files = disks(tmp_path, controllers, count=3)
     async with group:
@@ -68,6 +69,7 @@ async def test_an_epoch_that_cannot_be_saved_is_not_promised_until_it_can(tmp_pa
         await until(lambda: not registry.last(GROUP, group.id(full)).full, PATIENCE_S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
 async def test_who_is_elected_without_room_serves_when_there_is_some(tmp_path, controllers, error):
     config = GroupConfig(replicas=2, min_in_sync=1)

@@ -100,6 +100,7 @@ async def test_strangers_get_no_frames_of_a_group_and_give_none(group, caplog):
     await group.in_sync()
 
 
+@pytest.mark.slow
 async def test_a_client_of_another_cluster_is_refused_by_name(group, caplog):
     store = group.store(cluster=lambda: "elsewhere", budget_s=0.5)
     cluster = group.client.cluster

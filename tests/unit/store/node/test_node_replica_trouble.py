@@ -48,6 +48,7 @@ async def test_a_replica_that_is_elected_while_it_has_no_room_begins_anew_and_is
         load.task.cancel()
 
 
+@pytest.mark.slow
 async def test_a_replica_without_room_comes_back_when_there_is_some(tmp_path, controllers, monkeypatch):
     monkeypatch.setattr(replica_role, "AGAIN_S", 0.1)
     group = StoreGroup(tmp_path, controllers, count=3)
@@ -72,6 +73,7 @@ async def test_a_replica_without_room_comes_back_when_there_is_some(tmp_path, co
         assert await bodies(group.nodes[full].disk.store, 16) == [load.body(one) for one in acknowledged]
 
 
+@pytest.mark.slow
 async def test_a_store_that_was_cut_is_told_again_what_is_confirmed(tmp_path, controllers):
     """Its views may not have come so far before it was closed, and nobody would say it a second time."""
     async with StoreGroup(tmp_path, controllers, count=2) as group:

@@ -114,6 +114,7 @@ async def test_a_replica_whose_views_cannot_be_opened_comes_up_damaged_and_start
         assert "starts over from" in caplog.text
 
 
+@pytest.mark.slow
 async def test_a_replica_with_damaged_epochs_and_a_damaged_log_starts_over(tmp_path, controllers, caplog):
     async with StoreGroup(tmp_path, controllers, **SMALL) as group:
         await group.in_sync()
@@ -131,6 +132,7 @@ async def test_a_replica_with_damaged_epochs_and_a_damaged_log_starts_over(tmp_p
         assert "starts over from" in caplog.text
 
 
+@pytest.mark.slow
 async def test_a_replica_whose_epochs_the_log_does_not_tell_any_more_starts_over(tmp_path, controllers, caplog):
     async with StoreGroup(tmp_path, controllers, **SMALL) as group:
         await group.in_sync()

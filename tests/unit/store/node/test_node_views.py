@@ -68,6 +68,7 @@ async def test_a_master_whose_views_are_damaged_hands_over_and_makes_them_anew(g
     assert await group.master() != old
 
 
+@pytest.mark.slow
 async def test_a_replica_makes_its_views_anew_from_its_own_log(group, tmp_path):
     store = await filled(group)
     master = await group.master()

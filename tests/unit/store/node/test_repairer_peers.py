@@ -173,6 +173,7 @@ async def test_a_replica_that_is_of_no_use_spoils_nothing_and_the_next_one_is_as
     assert rig.repairer.describe() == ""
 
 
+@pytest.mark.slow
 async def test_replicas_that_all_lie_are_asked_seldom_and_complained_of_once(rig, caplog):
     rig.answers = dict.fromkeys((HONEST, LIAR), lambda asked: LIES["flipped"](rig, asked))
     with caplog.at_level(logging.INFO):
@@ -201,6 +202,7 @@ async def test_what_no_replica_has_is_lost_and_nobody_has_to_stand_aside_for_it(
     assert len(rig.asked) == 2
 
 
+@pytest.mark.slow
 async def test_between_two_roles_the_repair_waits_until_the_store_is_open_again(rig, caplog):
     looked, now_ms, store = 0, rig.context.now_ms, rig.disk.store
 
@@ -251,6 +253,7 @@ async def sealed(rig):
     return rig
 
 
+@pytest.mark.slow
 async def test_seals_that_agree_are_compared_once(sealed, caplog):
     sealed.digests = dict.fromkeys((LIAR, HONEST), lambda one: sealed.own[one])
     await sealed.agreement.look()
@@ -260,6 +263,7 @@ async def test_seals_that_agree_are_compared_once(sealed, caplog):
     assert not [one for one in caplog.records if one.levelname == "CRITICAL"]
 
 
+@pytest.mark.slow
 async def test_a_segment_of_which_the_others_have_other_frames_is_repaired_and_sealed_again(sealed, caplog):
     store = sealed.disk.store
     other = next(iter(sealed.own))
@@ -277,6 +281,7 @@ async def test_a_segment_of_which_the_others_have_other_frames_is_repaired_and_s
     assert sealed.same()
 
 
+@pytest.mark.slow
 async def test_who_is_right_repairs_nothing_and_says_so_once(sealed, caplog):
     other = next(iter(sealed.own))
     sealed.digests = {LIAR: lambda one: b"x" * 16 if one == other else sealed.own[one], HONEST: sealed.own.get}
@@ -286,6 +291,7 @@ async def test_who_is_right_repairs_nothing_and_says_so_once(sealed, caplog):
     assert caplog.text.count("it repairs it from this one") == 1
 
 
+@pytest.mark.slow
 async def test_nothing_is_decided_before_all_have_answered(sealed, caplog):
     def away(_one):
         raise StoreUnreachable("away")

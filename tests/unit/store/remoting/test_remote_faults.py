@@ -64,6 +64,7 @@ def sequenced(count, *, producer=7, start=1):
 # ---- appends
 
 
+@pytest.mark.slow
 async def test_appends_survive_broken_connections_once_and_in_order(store, relay, local):
     chance = random.Random(1)
     futures, order = [], []
@@ -128,6 +129,7 @@ async def test_what_is_not_idempotent_is_unknown_when_the_connection_breaks(stor
     assert store.log.pending_bytes == 0
 
 
+@pytest.mark.slow
 async def test_what_was_sent_is_unknown_after_the_deadline_and_what_was_not_is_not_stored(relay, node, local):
     async with await RemoteStore.open(0, lambda: relay.target, budget_s=0.3) as store:
         relay.hold()

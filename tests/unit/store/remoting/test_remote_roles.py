@@ -41,6 +41,7 @@ async def test_a_replicas_clients_see_what_is_confirmed(tmp_path):
     await master.close()
 
 
+@pytest.mark.slow
 async def test_a_replica_becomes_master_under_its_clients(tmp_path):
     """An answered record is there once and in order: also one that only the old master had when it stood down."""
     master, replica = await open_master(tmp_path / "m"), await open_replica(tmp_path / "s")

@@ -87,6 +87,7 @@ def test_a_list_can_be_made_from_frames():
     assert EpochList.of_frames(headers) == epochs((2, 1000), (5, 1400), (6, 1600))
 
 
+@pytest.mark.slow
 def test_only_so_many_are_kept():
     full = [(n + 1, n * 10) for n in range(EPOCHS_MAX)]
     made = EpochList.of(full).append(EPOCHS_MAX + 1, EPOCHS_MAX * 10)

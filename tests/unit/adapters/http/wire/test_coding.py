@@ -43,6 +43,7 @@ def test_several_codings_and_none() -> None:
     assert decoded(request(frames, content_encoding="zstd"), LIMIT) == b"ab"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coding", ENCODE)
 def test_a_bomb_is_refused(coding: str) -> None:
     body = ENCODE[coding](bytes(64 << 20))

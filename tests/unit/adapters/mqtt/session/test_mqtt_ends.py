@@ -19,6 +19,7 @@ class Watched(Driver):
         self.adapter = watched(self.adapter.info, self.options, self.adapter._random)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_connection_that_has_ended_is_gone_at_once(version, clean):

@@ -1,5 +1,7 @@
 """The seams of a session: one connection ends and the next one begins."""
 
+import pytest
+
 from adapters.mqtt.codec import Properties
 from adapters.mqtt.codec.packets import (
     Connack,
@@ -123,6 +125,7 @@ def test_a_lower_receive_maximum_and_what_was_acknowledged_before_what_is_done()
     assert said(driver.tick()) == [(b"6", 8, False), (b"7", 9, False)]
 
 
+@pytest.mark.slow
 def test_identifiers_that_are_kept_for_others_leave_no_room():
     inflight = Inflight()
     sent = tuple(SavedDelivery(n, 1, place=(LogOffset(4096), n)) for n in range(1, PACKET_ID_MAX))

@@ -99,6 +99,7 @@ def fed(driver, data):
     return effects, driver.adapter.take_output(), driver.adapter.wants_data, driver.adapter.deadline_ms()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("outcome", [DONE, DENIED])
