@@ -66,6 +66,7 @@ def test_kinds_and_sentences():
     assert "20 times in a row" in event["sentence"]
 
 
+@pytest.mark.slow
 def test_slow_smooth_movement_is_no_anomaly():
     """Sine waves of many periods, with and without noise, around zero and far from it, of fine and coarse sensors."""
     chance, fleet = random.Random(1), {}
@@ -129,6 +130,7 @@ def measured() -> tuple[float, float]:
     return true / len(events), heard / len(faults)
 
 
+@pytest.mark.slow
 def test_precision_and_recall_on_labelled_faults():
     precision, recall = measured()
     assert precision > 0.98

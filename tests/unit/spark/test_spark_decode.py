@@ -283,6 +283,7 @@ KINDS = st.sampled_from(
 BODIES = st.one_of(st.binary(), st.text().map(str.encode), PLAIN.map(encode_cbor), st.just(b'{"value":1}'))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(BODIES, KINDS, st.sampled_from(["t/a", "spBv1.0/g/NDATA/e"]))))
 def test_no_body_raises(given_):
     read = Decoder().read([Message(address=a, body=body, content_type=kind) for body, kind, a in given_])

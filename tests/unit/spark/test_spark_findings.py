@@ -187,6 +187,7 @@ def test_refusals_are_tried_again_counted_or_fatal(refusing, tmp_path):
         publish_file(place, path, Publishing(url="http://127.0.0.1:9", retry_s=0, since_ms=0))
 
 
+@pytest.mark.slow
 def test_old_findings_and_too_many_stay_in_the_table(refusing, tmp_path, monkeypatch):
     monkeypatch.setattr(publishing_module, "FINDINGS_MAX", 2)
     place = Location.of(tmp_path)

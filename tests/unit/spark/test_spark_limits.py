@@ -110,6 +110,7 @@ def test_silent_devices_and_series_are_forgotten_after_a_time(opening):
     assert {row["device"] for row in rows(commits, "devices")} == {"gone", "here"}
 
 
+@pytest.mark.slow
 def test_a_late_sample_of_a_forgotten_series_corrects_its_window(opening):
     """Its mark is gone; the floor says that the window may be settled."""
     commits = opening(forget_ms=HOUR_MS + 60_000, late_ms=HOUR_MS)
@@ -139,6 +140,7 @@ def test_metrics_of_a_device_and_series_in_all_are_limited(opening):
     }
 
 
+@pytest.mark.slow
 def test_aliases_of_a_device_are_limited(opening):
     commits = opening(metrics_max=3)
     for batch in range(4):

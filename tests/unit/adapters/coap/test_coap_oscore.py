@@ -482,6 +482,7 @@ def test_unknown_contexts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- any bytes
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=60), st.sampled_from([POST, GET, FETCH]))
 def test_any_plaintext_makes_a_datagram_or_none(plaintext: bytes, code: int) -> None:
     outer = encode(Packet(type=CON, code=code, mid=1, token=b"tk", options=((OSCORE, b"\x09\x01\x01"),), payload=b"x"))

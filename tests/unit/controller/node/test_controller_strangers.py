@@ -43,6 +43,7 @@ def open_ones(strangers):
     return found
 
 
+@pytest.mark.slow
 async def test_two_thousand_silent_sockets_keep_no_member_out(tmp_path, many_files):
     async with Controllers(tmp_path, count=1) as controllers:
         await controllers.leader()

@@ -137,6 +137,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(steps=STEPS, patterns=st.lists(st.sampled_from(["#", "a", "a/#", "+"]), min_size=1, max_size=2, unique=True))
 def test_whatever_the_pace_everything_comes_once_and_in_order(steps, patterns):

@@ -31,6 +31,7 @@ def test_no_two_things_have_one_name(vhost1, name1, vhost2, name2):
     assert (in_vhost(vhost1, name1) == in_vhost(vhost2, name2)) == same
 
 
+@pytest.mark.slow
 @given(VHOST, NAME, TEXT)
 def test_addresses_are_routed_back(vhost, exchange, key):
     address = address_of(in_vhost(vhost, exchange), key)

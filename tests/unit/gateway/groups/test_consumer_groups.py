@@ -302,6 +302,7 @@ async def test_an_end_that_was_only_known_late_is_forgotten(two):
         assert (await described(one))[A] == (2, me)
 
 
+@pytest.mark.slow
 async def test_a_queue_that_was_moved_is_read_before_the_one_in_its_place(two):
     rig, one, other = two
     first = await one.join()

@@ -337,6 +337,7 @@ async def test_a_frame_of_singles_waits_for_the_disk_where_one_of_its_topics_doe
     assert flags == [FRAME_ASYNC, 0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("body", "count"), [(b"", FRAME_ROWS + 10), (bytes(900), FRAME_PAYLOAD_BYTES // 900 + 10)])
 async def test_a_long_turn_is_cut_into_frames(rig, body, count):
     publishers = [Publisher() for _ in range(count)]

@@ -145,6 +145,7 @@ async def test_marks_end_with_their_session(machine):
     assert not opened.marks.used
 
 
+@pytest.mark.slow
 async def test_many_slots_are_read_and_forgotten(machine):
     await asyncio.gather(*(appended(machine.store, 0, slot, (b"%d" % slot, 1)) for slot in range(600)))
     found = (await open_marks(machine.store, SESSION, ALONE, used=True)).found

@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -169,6 +170,7 @@ def test_the_outbox_is_full_by_count_and_by_bytes():
     assert large.full
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 5))
 def test_whatever_happens_order_holds_and_nothing_is_passed(chance: random.Random, concurrency: int):

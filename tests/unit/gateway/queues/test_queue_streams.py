@@ -76,6 +76,7 @@ async def test_nothing_is_settled_in_a_stream(rig):
         await rig.lose(conn)
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_filter_passes_over_what_is_not_wanted(rig):
     await rig.declare(rig.conn(), "s", durable=True, arguments=STREAM)

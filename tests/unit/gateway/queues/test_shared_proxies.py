@@ -107,6 +107,7 @@ async def test_few_messages_are_shared_fairly_over_proxies(two):
     assert min(counts) >= 8, counts
 
 
+@pytest.mark.slow
 async def test_of_many_messages_every_member_gets_some_at_whichever_proxy(two):
     """The number depends on the proxy's speed: what one does not take in its round is divided again."""
     _, one, other = two
@@ -148,6 +149,7 @@ async def test_joining_at_one_while_the_last_leaves_at_the_other(two):
         await until(lambda: not one.names and not other.names)
 
 
+@pytest.mark.slow
 async def test_what_a_dead_proxy_leaves_is_cleared_away(two):
     cluster, one, other = two
     gone, away, here = await one.member(), await one.member(), await other.member()

@@ -142,6 +142,7 @@ def test_the_client_and_the_device_are_told_apart(rig):
     assert permissions.identity == Identity(name="ada", client_id="c1", device="d9", protocol="mqtt", ruled=True)
 
 
+@pytest.mark.slow
 def test_permissions_are_forgotten_with_their_connections(rig):
     granted = [rig.permissions() for _ in range(10)]
     assert len(rig.control._permissions) == 10

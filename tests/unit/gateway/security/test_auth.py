@@ -67,6 +67,7 @@ def test_a_configured_guest_needs_the_configured_password():
 # ---- users of the cluster
 
 
+@pytest.mark.slow
 def test_a_user_of_the_cluster_is_admitted_and_one_of_the_configuration_comes_first():
     users = [
         User(name="fleet", password=hash_password(b"pw"), rights={TRUSTED_GATEWAY: True}),

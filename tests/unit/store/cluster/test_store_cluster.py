@@ -266,6 +266,7 @@ async def test_the_master_is_another(controller, tmp_path):
         await two.stop()
 
 
+@pytest.mark.slow
 async def test_nobody_at_home_is_said(controller):
     controller.put(0, "127.0.0.1:1")
     with pytest.raises(StoreUnreachable):

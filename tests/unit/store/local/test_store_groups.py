@@ -91,6 +91,7 @@ async def test_retention_and_compaction(tmp_path, group):
         await LocalStore.open(tmp_path, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS)
 async def test_tools_for_a_stopped_store(tmp_path, group):
     async with await LocalStore.open(tmp_path, group=group) as store:

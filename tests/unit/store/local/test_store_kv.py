@@ -416,6 +416,7 @@ async def test_a_page_is_one_revision_whatever_is_written(store):
     await writing
 
 
+@pytest.mark.slow
 async def test_more_ranges_at_once_than_transactions(store):
     await store.keys.put("a", b"")
     pages = await asyncio.gather(*(store.keys.range() for _ in range(500)))

@@ -65,6 +65,7 @@ async def test_a_watch_begins_when_it_is_asked_for(store):
     await watching.aclose()
 
 
+@pytest.mark.slow
 async def test_every_revision_can_be_begun_at(store):
     """Several changes in one frame, several operations in one change, and frames that hold other things, too."""
     await store.keys.put("x", b"0", namespace="other")

@@ -275,6 +275,7 @@ async def test_overload_is_refused_at_once_and_ends(data_dir):
         assert len(await bodies(store, 16)) == 4
 
 
+@pytest.mark.slow
 async def test_a_frame_over_the_limit(store):
     with pytest.raises(FrameTooLarge):
         await append(store, UnplacedFrame(rows=b"", payload=bytes(FRAME_BYTES_MAX), row_count=0, body_crc32c=0))

@@ -107,6 +107,7 @@ async def test_who_was_registered_before_stands_aside_and_comes_back(group, monk
     assert await bodies(node.disk.store, 16) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.slow
 async def test_a_copy_from_before_an_election_is_no_master_of_it(group, monkeypatch):
     """It has never been of that epoch, but the original is, and hears nothing."""
     name = await group.master()

@@ -174,6 +174,7 @@ async def test_a_replica_that_cannot_be_opened_is_not_electable_while_no_master_
         await until(lambda: not group.nodes[replica].repairer.needs_repair, PATIENCE_S)
 
 
+@pytest.mark.slow
 async def test_the_only_replica_of_a_group_is_not_started_with_damaged_epochs_and_a_damaged_log(tmp_path, controllers):
     async with StoreGroup(tmp_path, controllers, count=1, **SMALL) as group:
         await group.in_sync()

@@ -210,6 +210,7 @@ async def test_what_is_passed_on_takes_no_place_of_pipes(plain, monkeypatch):
     await plain.grpc_works()
 
 
+@pytest.mark.slow
 async def test_whoever_speaks_http_2_and_asks_for_nothing_is_sent_away(plain, monkeypatch):
     monkeypatch.setattr(server, "OPENING_S", 0.5)
     made = await plain.start()

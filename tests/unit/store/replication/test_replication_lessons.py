@@ -58,6 +58,7 @@ def test_offsets_are_never_narrowed():
     assert welcome.cut_to == far
 
 
+@pytest.mark.slow
 def test_two_milliseconds_of_latency_cost_next_to_nothing():
     """3664: replication that waited for each batch fell from 300 MB/s to 27 MB/s."""
 

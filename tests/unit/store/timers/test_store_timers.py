@@ -219,6 +219,7 @@ async def test_limits(tmp_path, clock):
             store.timers.admit(clock(), timers_module.TIMER_BYTES_MAX + 1)
 
 
+@pytest.mark.slow
 async def test_thousands_due_at_once(opened, clock):
     count = 5_000
     for _ in range(5):

@@ -184,6 +184,7 @@ def test_without_an_id_the_log_gives_one(connect: Callable[..., Client]) -> None
     assert client.ask("POST", "/topics/a", body=b"").json == {"id": "1.0", "position": "1.0"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "attribute"),
     [

@@ -139,6 +139,7 @@ messages = st.builds(
 
 
 @settings(max_examples=60, deadline=None)
+@pytest.mark.slow
 @given(
     st.lists(st.lists(messages, min_size=1, max_size=6), max_size=5),
     st.integers(0, 4),
