@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.base.event_wait import wait_at_most
 from gateway.bridges.bridge import Bridge
 from gateway.bridges.shared.addresses import DestinationMap
 from gateway.bridges.shared.figures import Figures
@@ -180,7 +181,7 @@ class _BridgeRunner:
                 self._owned = await self._taken()
                 if self._owned is not None:
                     await self._run(self._owned)
-                await _until(self.look, LOOK_S * self._chance.uniform(0.5, 1.0))
+                await wait_at_most(self.look, LOOK_S * self._chance.uniform(0.5, 1.0))
         finally:
             await self._release()
 
@@ -427,11 +428,3 @@ def _status(name: str, bridge: AnyBridge) -> BridgeStatus:
         last_message_age_s=None if last_s is None else round(time.monotonic() - last_s, 3),
         error=figures.error,
     )
-
-
-async def _until(event: asyncio.Event, wait_s: float) -> None:
-    try:
-        async with asyncio.timeout(wait_s):
-            await event.wait()
-    except TimeoutError:
-        pass

@@ -15,10 +15,10 @@ the others: while that one writes what is left to be written, nobody else can.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from functools import partial
 
 from controller.api.client import Service
+from gateway.base.event_wait import wait_at_most
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.keys import kv_key
 from gateway.domain.session_user import SessionUser, check_user
@@ -177,7 +177,7 @@ class ClusterOwners:
                         "a proxy does not release a name that another one has requested", name=name, proxy=owner
                     )
                     break
-                await _until(waiting.changed, until_s - loop.time())
+                await wait_at_most(waiting.changed, until_s - loop.time())
                 self._check_present()
 
     async def _ask(self, record: ReleaseRequest) -> int:
@@ -421,9 +421,3 @@ class ClusterOwners:
             return OwnedName(self, name, await self.store.keys.put(key, record, expected_revision=revision))
         except RevisionConflict as conflict:
             raise Taken(name) from conflict
-
-
-async def _until(changed: asyncio.Event, wait_s: float) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(wait_s):
-            await changed.wait()

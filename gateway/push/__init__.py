@@ -6,5 +6,5 @@ at work, `manager` all of them, `registry` answers the requests of `gateway.port
 be, `client` connects there and nowhere else.
 
 Imported by: config, runtime.
-Imports: delivery, domain, ownership, port, publishing, security, store.api, store.base, store.format.
+Imports: gateway.*, store.api, store.base, store.format.
 """

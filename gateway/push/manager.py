@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gateway.base.event_wait import wait_at_most
 from gateway.domain.access import Identity, Permissions
 from gateway.domain.cursor import offsets_of
 from gateway.domain.errors import Refusal
@@ -226,7 +227,7 @@ class _Runner:
                     await self._release()
                     await asyncio.sleep(AGAIN_S)
                 elif self._owned is None and not self._ended:
-                    await _until(self.look, LOOK_S * chance.uniform(0.5, 1.0))
+                    await wait_at_most(self.look, LOOK_S * chance.uniform(0.5, 1.0))
         finally:
             await self._release()
 
@@ -305,11 +306,3 @@ class _Runner:
             log.warning(
                 "a subscription was not released; others take it over when this process has ended", error=str(error)
             )
-
-
-async def _until(event: asyncio.Event, wait_s: float) -> None:
-    try:
-        async with asyncio.timeout(wait_s):
-            await event.wait()
-    except TimeoutError:
-        pass

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from heapq import heappop, heappush
 from typing import Final
 
+from gateway.base.event_wait import wait_at_most
 from store.base import logs
 from store.base.errors import StoreError
 
@@ -62,11 +63,7 @@ class Upkeep:
                 await asyncio.gather(*(self._look_at(look, number) for number in due))
                 continue
             following = min(self._heap[0][0], self._sweep_ms) if self._heap else self._sweep_ms
-            try:
-                async with asyncio.timeout(min(following - now_ms, IDLE_MS) / 1_000):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            await wait_at_most(self._wake, min(following - now_ms, IDLE_MS) / 1_000)
 
     def _take(self, now_ms: int) -> list[int]:
         """Takes queues that are due."""
