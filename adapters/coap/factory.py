@@ -1,8 +1,8 @@
 """The factory that the entry point `coap` names."""
 
-from adapters.coap.endpoint import CoapEndpoint
+from adapters.coap.endpoint.endpoint import CoapEndpoint
+from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.secured.socket import SecuredSocket
-from adapters.coap.settings import CoapOptions
 from adapters.coap.stream import CoapConnection, StreamsContext
 from gateway.port.adapter import Adapter, ConnectionInfo, DatagramAdapter, Listener, Random, SecuredDatagramAdapter
 

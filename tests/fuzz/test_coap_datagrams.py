@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from adapters.coap.registry import ACK, BLOCK1, BLOCK2, CON, GET, NON, OBSERVE, POST, RST
-from adapters.coap.wire import Packet, decode, encode
+from adapters.coap.codec.registry import ACK, BLOCK1, BLOCK2, CON, GET, NON, OBSERVE, POST, RST
+from adapters.coap.codec.wire import Packet, decode, encode
 from store.api.message import Message
 from tests.support.coap.coap_driver import Driver, request
 from tests.support.coap.oscore_peer import ClientContext, OscoreDriver

@@ -27,7 +27,7 @@ from test_access_paths import DENIED, TIMEOUT_S, Mqtt, Served
 from test_rights_side_channels import ruled
 
 from adapters.amqp.methods import _METHODS
-from adapters.coap.request import ROOTS
+from adapters.coap.messages.request import ROOTS
 from adapters.http.handlers import groups, routes, subscriptions
 from adapters.mqtt.codec import packets
 from adapters.mqtt.session import session

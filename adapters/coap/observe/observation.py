@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from adapters.coap.answers import Answer
-from adapters.coap.exchanges import Exchange
+from adapters.coap.codec.registry import CONTENT, CONTENT_FORMAT
+from adapters.coap.exchanges.answers import Answer
+from adapters.coap.exchanges.exchanges import Exchange
 from adapters.coap.reading.reads import Observable, Read
-from adapters.coap.registry import CONTENT, CONTENT_FORMAT
 from gateway.port.adapter import Peer, SubscriptionId, Token
 from store.api.message import Message
 

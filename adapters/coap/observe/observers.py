@@ -17,15 +17,15 @@ Over a reliable transport nothing is Confirmable, and each message is a notifica
 from collections import deque
 from collections.abc import Callable
 
-from adapters.coap.answers import Answer, busy, refused, wrong
-from adapters.coap.exchanges import Exchange
+from adapters.coap.codec.registry import CON, ETAG, NON, NOT_ACCEPTABLE, OBSERVE
+from adapters.coap.codec.wire import encode_options, encode_uint
+from adapters.coap.exchanges.answers import Answer, busy, refused, wrong
+from adapters.coap.exchanges.exchanges import Exchange
+from adapters.coap.exchanges.retransmit import Retransmitter
+from adapters.coap.exchanges.sender import Sender
+from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.observe.observation import SEQUENCE_MASK, Observation, Observed, Watcher, next_sequence
 from adapters.coap.reading.reads import Observable, Read, Reads
-from adapters.coap.registry import CON, ETAG, NON, NOT_ACCEPTABLE, OBSERVE
-from adapters.coap.retransmit import Retransmitter
-from adapters.coap.sender import Sender
-from adapters.coap.settings import CoapOptions
-from adapters.coap.wire import encode_options, encode_uint
 from gateway.domain.errors import ProtocolError
 from gateway.port.adapter import (
     Call,

@@ -5,5 +5,5 @@ which option goes where; `association` is what one peer has under way; `contexts
 before endpoints.
 
 Imported by: coap.
-Imports: coap, coap.secured, gateway.domain, gateway.port.
+Imports: coap.codec, coap.endpoint, coap.exchanges, coap.messages, coap.secured, gateway.domain, gateway.port.
 """

@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-from adapters.coap.oscore.option import OSCORE, CoseError, Fields, decode_option
-from adapters.coap.registry import (
+from adapters.coap.codec.registry import (
     ACCEPT,
     CHANGED,
     CONTENT,
@@ -18,7 +17,7 @@ from adapters.coap.registry import (
     URI_QUERY,
     is_critical,
 )
-from adapters.coap.wire import (
+from adapters.coap.codec.wire import (
     HEADER_BYTES,
     MessageFormatError,
     Option,
@@ -27,6 +26,7 @@ from adapters.coap.wire import (
     read_options,
     read_uint,
 )
+from adapters.coap.oscore.option import OSCORE, CoseError, Fields, decode_option
 
 # Options of class U that this server takes outside: the rest of what is outside is discarded, or not understood.
 _OUTER = frozenset({URI_HOST, URI_PORT, OBSERVE, OSCORE})

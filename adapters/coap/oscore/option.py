@@ -5,7 +5,7 @@
 
 from typing import NamedTuple
 
-from adapters.coap.wire import PAYLOAD_MARKER
+from adapters.coap.codec.wire import PAYLOAD_MARKER
 
 OSCORE = 9
 PIV_BYTES_MAX = 5

@@ -12,24 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from adapters.coap.answers import Answer
-from adapters.coap.blocks import SharedTransfers
-from adapters.coap.endpoint import CoapEndpoint
-from adapters.coap.exchanges import Exchange
-from adapters.coap.oscore.association import Association, Replies
-from adapters.coap.oscore.context import NumbersUsedUpError, ProtectionError, RequestId
-from adapters.coap.oscore.contexts import Contexts, HeldContext
-from adapters.coap.oscore.messages import (
-    OuterOptionError,
-    ProtectedRequest,
-    inner_datagram,
-    options_of,
-    plaintext_of,
-    protected_datagram,
-    read_protected,
-)
-from adapters.coap.oscore.option import CoseError, Fields, has_oscore
-from adapters.coap.registry import (
+from adapters.coap.codec.registry import (
     ACK,
     BAD_OPTION,
     BAD_REQUEST,
@@ -43,9 +26,26 @@ from adapters.coap.registry import (
     SERVICE_UNAVAILABLE,
     UNAUTHORIZED,
 )
+from adapters.coap.codec.wire import HEADER_BYTES, MessageFormatError, Packet, decode, encode_options, read_options
+from adapters.coap.endpoint.endpoint import CoapEndpoint
+from adapters.coap.exchanges.answers import Answer
+from adapters.coap.exchanges.exchanges import Exchange
+from adapters.coap.messages.blocks import SharedTransfers
+from adapters.coap.messages.settings import CoapOptions
+from adapters.coap.oscore.association import Association, Replies
+from adapters.coap.oscore.context import NumbersUsedUpError, ProtectionError, RequestId
+from adapters.coap.oscore.contexts import Contexts, HeldContext
+from adapters.coap.oscore.messages import (
+    OuterOptionError,
+    ProtectedRequest,
+    inner_datagram,
+    options_of,
+    plaintext_of,
+    protected_datagram,
+    read_protected,
+)
+from adapters.coap.oscore.option import CoseError, Fields, has_oscore
 from adapters.coap.secured.endpoints import Endpoints, SecuredEndpoint
-from adapters.coap.settings import CoapOptions
-from adapters.coap.wire import HEADER_BYTES, MessageFormatError, Packet, decode, encode_options, read_options
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.port.adapter import Deliverable, Deliveries, Effect, Outcome, Peer, Random, Token

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
-from adapters.coap.formats import LINK_FORMAT
-from adapters.coap.request import ROOTS
+from adapters.coap.codec.formats import LINK_FORMAT
+from adapters.coap.messages.request import ROOTS
 from gateway.domain.address import escape_level, unescape_level
 
 DATA_TYPE = "core.ps.data"  # resource types of the CoAP publish-subscribe draft

@@ -8,7 +8,7 @@ that it never sees less than what was published before it.
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from adapters.coap.request import Request
+from adapters.coap.messages.request import Request
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Call, Effect, ListAddresses, Token
 from gateway.port.adapter import Request as GatewayRequest

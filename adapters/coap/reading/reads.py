@@ -6,11 +6,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from adapters.cloudevents import STRUCTURED_JSON, to_batch, to_structured
-from adapters.coap.answers import Answer
-from adapters.coap.blocks import Snapshot, Snapshots
-from adapters.coap.formats import LINK_FORMAT, TEXT, number_of
-from adapters.coap.reading.links import address_prefix, link_list, read_filter
-from adapters.coap.registry import (
+from adapters.coap.codec.formats import LINK_FORMAT, TEXT, number_of
+from adapters.coap.codec.registry import (
     BAD_REQUEST,
     BLOCK2,
     CONTENT,
@@ -29,9 +26,12 @@ from adapters.coap.registry import (
     UNSUPPORTED_CONTENT_FORMAT,
     VALID,
 )
-from adapters.coap.request import Block, Request, Target, resolve
-from adapters.coap.settings import CoapOptions
-from adapters.coap.wire import Option, encode_uint
+from adapters.coap.codec.wire import Option, encode_uint
+from adapters.coap.exchanges.answers import Answer
+from adapters.coap.messages.blocks import Snapshot, Snapshots
+from adapters.coap.messages.request import Block, Request, Target, resolve
+from adapters.coap.messages.settings import CoapOptions
+from adapters.coap.reading.links import address_prefix, link_list, read_filter
 from gateway.domain.address import check_address
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.domain.filters import check_filter

@@ -1,5 +1,5 @@
 """Endpoints of CoAP behind a security layer: one for each principal, on one socket.
 
 Imported by: coap, coap.oscore.
-Imports: coap, gateway.domain, gateway.port.
+Imports: coap.endpoint, coap.messages, gateway.domain, gateway.port.
 """

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from adapters.coap.endpoint import CoapEndpoint
+from adapters.coap.endpoint.endpoint import CoapEndpoint
 from gateway.domain.principal import Principal
 from gateway.port.adapter import (
     Call,

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from adapters.coap.endpoint import CoapEndpoint
+from adapters.coap.endpoint.endpoint import CoapEndpoint
+from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.secured.endpoints import Endpoints, SecuredEndpoint
-from adapters.coap.settings import CoapOptions
 from gateway.domain.principal import Principal
 from gateway.port.adapter import Deliverable, Deliveries, Effect, Outcome, Peer, Random, Token
 

@@ -4,7 +4,7 @@ Requests are done by the endpoint of CoAP over UDP, each as a Confirmable messag
 needs (duplicates, retransmission, empty acknowledgements) is taken away from what it answers.
 
 Imported by: coap.
-Imports: coap, gateway.port.
+Imports: coap.codec, coap.endpoint, coap.messages, gateway.port.
 """
 
 from adapters.coap.stream.connection import CoapConnection, StreamsContext

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from adapters.coap.blocks import SharedTransfers
-from adapters.coap.endpoint import CoapEndpoint
-from adapters.coap.registry import ACK, CON, EMPTY, RST
-from adapters.coap.settings import CoapOptions
+from adapters.coap.codec.registry import ACK, CON, EMPTY, RST
+from adapters.coap.codec.wire import HEADER_BYTES, MessageFormatError, Option, read_options
+from adapters.coap.endpoint.endpoint import CoapEndpoint
+from adapters.coap.messages.blocks import SharedTransfers
+from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.stream.frames import FrameError, Head, encode_frame, read_head
 from adapters.coap.stream.signals import (
     ABORT,
@@ -27,7 +28,6 @@ from adapters.coap.stream.signals import (
     csm,
     pong,
 )
-from adapters.coap.wire import HEADER_BYTES, MessageFormatError, Option, read_options
 from gateway.port.adapter import Close, ConnectionInfo, Deliverable, Effect, Outcome, Peer, Random, Settled, Token
 
 OPTION_BYTES_MAX = 16_384  # of a message's token and options, besides its body

@@ -7,7 +7,7 @@ Len counts options, payload marker and payload. There is no version, type or Mes
 
 from typing import NamedTuple
 
-from adapters.coap.wire import TOKEN_BYTES_MAX
+from adapters.coap.codec.wire import TOKEN_BYTES_MAX
 
 _EXTENDED = {13: (1, 13), 14: (2, 269), 15: (4, 65_805)}  # by Len: bytes of the Extended Length, and what it is above
 

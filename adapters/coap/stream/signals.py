@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from adapters.coap.registry import is_critical
+from adapters.coap.codec.registry import is_critical
+from adapters.coap.codec.wire import Option, encode_options, encode_uint, read_uint
 from adapters.coap.stream.frames import encode_frame
-from adapters.coap.wire import Option, encode_options, encode_uint, read_uint
 
 CSM, PING, PONG, RELEASE, ABORT = 0xE1, 0xE2, 0xE3, 0xE4, 0xE5  # 7.01 to 7.05
 

@@ -1,12 +1,12 @@
-"""CoAP messages: `adapters.coap.wire` beside the codec of aiocoap."""
+"""CoAP messages: `adapters.coap.codec.wire` beside the codec of aiocoap."""
 
 from aiocoap import Message
 from aiocoap.message import Direction
 from aiocoap.numbers.codes import Code
 from aiocoap.numbers.types import Type
 
-from adapters.coap.registry import ACK, CHANGED, CON, CONTENT_FORMAT, POST, URI_PATH, URI_QUERY
-from adapters.coap.wire import Packet, decode, encode
+from adapters.coap.codec.registry import ACK, CHANGED, CON, CONTENT_FORMAT, POST, URI_PATH, URI_QUERY
+from adapters.coap.codec.wire import Packet, decode, encode
 from tests.bench.codecs.subject import Subject, Work
 
 PATH = ("t", "telemetry", "site1", "dev42", "temp")

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
+from adapters.coap.codec.registry import ACK, CON, EMPTY
+from adapters.coap.codec.wire import Packet, decode, encode
 from adapters.coap.oscore.option import decode_option
-from adapters.coap.registry import ACK, CON, EMPTY
-from adapters.coap.wire import Packet, decode, encode
 from tests.support.cluster.senders import stored
 from tests.support.coap.oscore_client import provision
 from tests.support.coap.oscore_peer import ClientContext

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from adapters.coap.registry import GET, OBSERVE, PUT
+from adapters.coap.codec.registry import GET, OBSERVE, PUT
 from tests.support.cluster.senders import stored
 from tests.support.coap.coap_device import BLOCK_BYTES, Device
 from tests.support.coap.coap_driver import dotted

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.coap.registry import BLOCK1, BLOCK2, GET
-from adapters.coap.request import Block
+from adapters.coap.codec.registry import BLOCK1, BLOCK2, GET
+from adapters.coap.messages.request import Block
 from store.api.message import Message
 from tests.support.coap.coap_driver import Driver, dotted, options_of, request
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.coap.request import Block
-from adapters.coap.wire import MessageFormatError, Packet, decode, encode, encode_uint, read_uint
+from adapters.coap.codec.wire import MessageFormatError, Packet, decode, encode, encode_uint, read_uint
+from adapters.coap.messages.request import Block
 
 NUMBERS = st.one_of(st.integers(0, 40), st.integers(250, 300), st.integers(0, 65_535))
 VALUES = st.one_of(st.binary(max_size=20), st.integers(260, 300).map(bytes))

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.coap.registry import ACK, CON, GET, OBSERVE
-from adapters.coap.wire import Packet, encode, read_uint
+from adapters.coap.codec.registry import ACK, CON, GET, OBSERVE
+from adapters.coap.codec.wire import Packet, encode, read_uint
 from store.api.message import Message
 from tests.support.coap.coap_driver import Driver, options_of, request
 

@@ -3,9 +3,9 @@
 import socket
 import time
 
-from adapters.coap.registry import ACK, BLOCK1, BLOCK2, CON, EMPTY, GET, POST
-from adapters.coap.request import Block
-from adapters.coap.wire import Packet, decode, encode
+from adapters.coap.codec.registry import ACK, BLOCK1, BLOCK2, CON, EMPTY, GET, POST
+from adapters.coap.codec.wire import Packet, decode, encode
+from adapters.coap.messages.request import Block
 from tests.support.coap.coap_driver import dotted, options_of, request
 
 BLOCK_BYTES = 1024

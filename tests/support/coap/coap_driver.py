@@ -5,9 +5,9 @@ from random import Random
 from typing import Any
 
 from adapters.coap import FACTORY
-from adapters.coap.registry import ACK, CON, CONTENT_FORMAT, GET, POST, URI_PATH, URI_QUERY
-from adapters.coap.settings import CoapOptions
-from adapters.coap.wire import Packet, decode, encode, encode_uint
+from adapters.coap.codec.registry import ACK, CON, CONTENT_FORMAT, GET, POST, URI_PATH, URI_QUERY
+from adapters.coap.codec.wire import Packet, decode, encode, encode_uint
+from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.batch import Batch
 from gateway.domain.principal import Principal
 from gateway.port.adapter import (

@@ -8,8 +8,8 @@ from aiocoap import oscore
 from aiocoap.message import Direction
 
 from adapters.coap import FACTORY
-from adapters.coap.settings import CoapOptions
-from adapters.coap.wire import Packet, decode
+from adapters.coap.codec.wire import Packet, decode
+from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.port.adapter import Call, Outcome

@@ -3,7 +3,7 @@
 `python -m tests.support.repository.rooms` writes them into every `__init__`; a tidy test says where they are wrong.
 
 A room's subfolders belong to it. Rooms of the same package are named without the package. Of more rooms of one package
-than `NAMED_MAX` none is named: `store.*` stands for them.
+or subject than `NAMED_MAX` none is named: `store.*` or `coap.*` stands for them.
 """
 
 import ast
@@ -41,13 +41,14 @@ def called(other: str, room: str) -> str:
 
 def listed(others: Iterable[str], room: str) -> str:
     """Returns rooms as a docstring lists them: those of its own package first, then by name."""
-    package = room.partition(".")[0]
+    package, *subject = room.split(".")[:2]
     of_package: dict[str, set[str]] = {}
     for other in others:
         of_package.setdefault(other.partition(".")[0], set()).add(called(other, room))
     names = []
     for owner, rooms in sorted(of_package.items(), key=lambda item: (item[0] != package, item[0])):
-        names += sorted(rooms) if len(rooms) <= NAMED_MAX else [f"{owner}.*"]
+        own = all(name.partition(".")[0] in subject for name in rooms)
+        names += sorted(rooms) if len(rooms) <= NAMED_MAX else [f"{subject[0] if own else owner}.*"]
     return ", ".join(names) or "none"
 
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from adapters.coap.blocks import OPTION_BYTES, SILENCE_SPARED_MS
-from adapters.coap.registry import ACK, BLOCK1, BLOCK2, CON, ETAG, GET, MAX_AGE, NON, PUT, SIZE1, SIZE2
-from adapters.coap.request import Block
-from adapters.coap.wire import Packet, encode_uint
+from adapters.coap.codec.registry import ACK, BLOCK1, BLOCK2, CON, ETAG, GET, MAX_AGE, NON, PUT, SIZE1, SIZE2
+from adapters.coap.codec.wire import Packet, encode_uint
+from adapters.coap.messages.blocks import OPTION_BYTES, SILENCE_SPARED_MS
+from adapters.coap.messages.request import Block
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Outcome
 from store.api.message import Message

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from adapters.coap.registry import DELETE, EMPTY, ETAG, GET, IF_MATCH, IF_NONE_MATCH, NO_RESPONSE, NON, POST, PUT
+from adapters.coap.codec.registry import DELETE, EMPTY, ETAG, GET, IF_MATCH, IF_NONE_MATCH, NO_RESPONSE, NON, POST, PUT
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import DONE, Call, Outcome, Publish
 from store.api.message import Message

@@ -5,11 +5,23 @@ from typing import Any
 
 import pytest
 
-from adapters.coap.echo import FREE_BYTES, REACHED_MS, EchoVerifier
-from adapters.coap.registry import ACK, BLOCK1, BLOCK2, DELETE, ECHO, GET, HOP_LIMIT, NON, OBSERVE, PUT, REQUEST_TAG
-from adapters.coap.request import Block
-from adapters.coap.settings import CoapOptions
-from adapters.coap.wire import Packet, encode
+from adapters.coap.codec.registry import (
+    ACK,
+    BLOCK1,
+    BLOCK2,
+    DELETE,
+    ECHO,
+    GET,
+    HOP_LIMIT,
+    NON,
+    OBSERVE,
+    PUT,
+    REQUEST_TAG,
+)
+from adapters.coap.codec.wire import Packet, encode
+from adapters.coap.exchanges.echo import FREE_BYTES, REACHED_MS, EchoVerifier
+from adapters.coap.messages.request import Block
+from adapters.coap.messages.settings import CoapOptions
 from gateway.port.adapter import DONE, Call, Outcome
 from store.api.message import Message
 from tests.support.coap.coap_driver import OTHER, PEER, Driver, dotted, is_ack, options_of, request
@@ -152,7 +164,7 @@ def test_an_unverified_endpoint_cannot_observe() -> None:
 
 
 def test_verified_endpoints_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adapters.coap.echo.REACHED_COUNT_MAX", 2)
+    monkeypatch.setattr("adapters.coap.exchanges.echo.REACHED_COUNT_MAX", 2)
     verifier = EchoVerifier(CoapOptions(amplification_max=3), random=Random(1), reliable=False)
     peers = [("h", n) for n in range(3)]
     for peer in peers:

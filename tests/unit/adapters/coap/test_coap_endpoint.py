@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from adapters.coap import FACTORY
-from adapters.coap.registry import (
+from adapters.coap.codec.registry import (
     ACCEPT,
     ACK,
     BAD_REQUEST,
@@ -23,8 +23,8 @@ from adapters.coap.registry import (
     URI_HOST,
     URI_PORT,
 )
-from adapters.coap.settings import CoapOptions
-from adapters.coap.wire import Packet, decode, encode
+from adapters.coap.codec.wire import Packet, decode, encode
+from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.port.adapter import DONE, Call, ConnectionInfo, LastValue, Outcome, Publish
@@ -525,7 +525,7 @@ def test_separate_responses_beyond_their_limit_are_not_confirmable() -> None:
 
 
 def test_remembered_options_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adapters.coap.plans.PLANS_MAX", 4)
+    monkeypatch.setattr("adapters.coap.endpoint.plans.PLANS_MAX", 4)
     driver = Driver()
     for n in range(20):
         driver.ask(f"t/a/{n}", mid=n)

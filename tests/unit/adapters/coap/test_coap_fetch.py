@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from adapters.coap.codec.registry import ACCEPT, ACK, BLOCK1, BLOCK2, CON, CONTENT_FORMAT, FETCH, NON, OBSERVE
+from adapters.coap.codec.wire import Packet, encode, encode_uint, read_uint
+from adapters.coap.messages.request import Block
 from adapters.coap.observe.observation import WAITING_COUNT_MAX
-from adapters.coap.registry import ACCEPT, ACK, BLOCK1, BLOCK2, CON, CONTENT_FORMAT, FETCH, NON, OBSERVE
-from adapters.coap.request import Block
-from adapters.coap.wire import Packet, encode, encode_uint, read_uint
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Call, LastValues, LastValuesPage, Outcome
 from store.api.message import Message

@@ -5,8 +5,8 @@ import json
 import msgspec
 import pytest
 
-from adapters.coap.formats import media_type, number_of
-from adapters.coap.registry import CREATED, NON, POST, PUT
+from adapters.coap.codec.formats import media_type, number_of
+from adapters.coap.codec.registry import CREATED, NON, POST, PUT
 from store.api.message import Message
 from tests.support.coap.coap_driver import PEER, Driver, dotted, request
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from adapters.coap.codec.registry import ACK, BLOCK2, CON, CONTENT_FORMAT, ETAG, GET, MAX_AGE, NON, OBSERVE, RST, SIZE2
+from adapters.coap.codec.wire import Packet, encode, encode_uint, read_uint
+from adapters.coap.messages.request import Block
 from adapters.coap.observe.observation import next_sequence
-from adapters.coap.registry import ACK, BLOCK2, CON, CONTENT_FORMAT, ETAG, GET, MAX_AGE, NON, OBSERVE, RST, SIZE2
-from adapters.coap.request import Block
-from adapters.coap.wire import Packet, encode, encode_uint, read_uint
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Outcome
 from store.api.message import Message

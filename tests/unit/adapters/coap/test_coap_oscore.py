@@ -7,11 +7,11 @@ from aiocoap import oscore as aiocoap_oscore
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adapters.coap.codec.registry import ACK, CON, DELETE, EMPTY, FETCH, GET, NON, OBSERVE, POST, PUT, RST
+from adapters.coap.codec.wire import Packet, decode, encode
 from adapters.coap.oscore.context import ProtectionError, RequestId, SecurityContext
 from adapters.coap.oscore.messages import inner_datagram, options_of, plaintext_of, protected_datagram, read_protected
 from adapters.coap.oscore.option import CoseError, Fields, decode_option, has_oscore
-from adapters.coap.registry import ACK, CON, DELETE, EMPTY, FETCH, GET, NON, OBSERVE, POST, PUT, RST
-from adapters.coap.wire import Packet, decode, encode
 from gateway.port.oscore import ContextKeys
 from store.api.message import Message
 from tests.support.coap.coap_driver import OTHER

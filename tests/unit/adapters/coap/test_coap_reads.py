@@ -5,8 +5,8 @@ from urllib.parse import unquote
 
 import pytest
 
+from adapters.coap.codec.registry import ACCEPT, ACK, CON, CONTENT_FORMAT, ETAG, GET, MAX_AGE, NON, URI_PATH
 from adapters.coap.reading.listings import LISTS_WAITING_MAX
-from adapters.coap.registry import ACCEPT, ACK, CON, CONTENT_FORMAT, ETAG, GET, MAX_AGE, NON, URI_PATH
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import LastValue, ListAddresses, Outcome
 from store.api.message import Message

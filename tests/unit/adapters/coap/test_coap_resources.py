@@ -4,9 +4,9 @@ from urllib.parse import unquote
 
 import pytest
 
-from adapters.coap.lookups import KNOWN_MS
-from adapters.coap.registry import ACK, CON, CONTENT_FORMAT, DELETE, GET, NON, POST, PUT, URI_PATH
-from adapters.coap.wire import encode_uint
+from adapters.coap.codec.registry import ACK, CON, CONTENT_FORMAT, DELETE, GET, NON, POST, PUT, URI_PATH
+from adapters.coap.codec.wire import encode_uint
+from adapters.coap.endpoint.lookups import KNOWN_MS
 from gateway.domain.address import check_address, escape_level, unescape_level
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.filters import matches

@@ -4,9 +4,9 @@ from random import Random
 from typing import Any
 
 from adapters.coap import FACTORY
-from adapters.coap.registry import GET, OBSERVE
-from adapters.coap.settings import CoapOptions
-from adapters.coap.wire import Packet
+from adapters.coap.codec.registry import GET, OBSERVE
+from adapters.coap.codec.wire import Packet
+from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.principal import Principal
 from gateway.port.adapter import Authenticate, Call, Outcome, Publish, Subscribe
 from store.api.message import Message

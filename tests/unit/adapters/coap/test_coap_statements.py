@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import pytest
 
-from adapters.coap.registry import BLOCK1, BLOCK2, CONTENT, GET, OBSERVE, SIZE2
-from adapters.coap.request import Block
-from adapters.coap.settings import CoapOptions
+from adapters.coap.codec.registry import BLOCK1, BLOCK2, CONTENT, GET, OBSERVE, SIZE2
+from adapters.coap.codec.wire import encode_options, encode_uint
+from adapters.coap.messages.request import Block
+from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.stream import CoapConnection, StreamsContext
 from adapters.coap.stream.frames import encode_frame, read_head
 from adapters.coap.stream.signals import ABORT, CSM, MAX_MESSAGE_SIZE, PING, PONG
-from adapters.coap.wire import encode_options, encode_uint
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import ConnectionInfo, Outcome
 from store.api.message import Message

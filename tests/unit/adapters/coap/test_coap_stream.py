@@ -9,14 +9,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.coap.registry import BLOCK1, BLOCK2, CHANGED, CONTENT, CREATED, EMPTY, GET, OBSERVE, POST, PUT, URI_PATH
-from adapters.coap.request import Block
-from adapters.coap.settings import CoapOptions
+from adapters.coap.codec.registry import (
+    BLOCK1,
+    BLOCK2,
+    CHANGED,
+    CONTENT,
+    CREATED,
+    EMPTY,
+    GET,
+    OBSERVE,
+    POST,
+    PUT,
+    URI_PATH,
+)
+from adapters.coap.codec.wire import Option, encode_options, encode_uint, read_options
+from adapters.coap.messages.request import Block
+from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.stream import CoapConnection, StreamsContext
 from adapters.coap.stream.connection import OUTPUT_BYTES_MAX, REQUESTS_MAX
 from adapters.coap.stream.frames import FrameError, encode_frame, read_head
 from adapters.coap.stream.signals import ABORT, CSM, PING, PONG, RELEASE
-from adapters.coap.wire import Option, encode_options, encode_uint, read_options
 from gateway.domain.batch import Batch
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal

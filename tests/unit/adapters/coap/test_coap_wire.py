@@ -2,9 +2,8 @@
 
 import pytest
 
-from adapters.coap.registry import CON, GET, NON
-from adapters.coap.request import Block
-from adapters.coap.wire import (
+from adapters.coap.codec.registry import CON, GET, NON
+from adapters.coap.codec.wire import (
     MessageFormatError,
     Packet,
     decode,
@@ -14,6 +13,7 @@ from adapters.coap.wire import (
     read_options,
     read_uint,
 )
+from adapters.coap.messages.request import Block
 
 
 def test_the_example_of_the_specification() -> None:

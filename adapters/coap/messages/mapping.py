@@ -19,10 +19,10 @@ from typing import Any
 import msgspec
 
 from adapters.cloudevents import STRUCTURED_JSON, from_structured, parse_ms
-from adapters.coap.formats import JSON, media_type
-from adapters.coap.registry import BAD_REQUEST, METHOD_NOT_ALLOWED, UNSUPPORTED_CONTENT_FORMAT
-from adapters.coap.request import Condition, Request, resolve
-from adapters.coap.settings import CoapOptions
+from adapters.coap.codec.formats import JSON, media_type
+from adapters.coap.codec.registry import BAD_REQUEST, METHOD_NOT_ALLOWED, UNSUPPORTED_CONTENT_FORMAT
+from adapters.coap.messages.request import Condition, Request, resolve
+from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.address import check_address, level_of
 from gateway.domain.errors import ProtocolError, Refusal
 from store.api.message import Message

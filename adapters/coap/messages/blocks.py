@@ -8,10 +8,10 @@ new one that finds no room, so that nobody keeps others out by beginning what he
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
-from adapters.coap.registry import BAD_REQUEST, REQUEST_ENTITY_INCOMPLETE, REQUEST_ENTITY_TOO_LARGE
-from adapters.coap.request import Request
-from adapters.coap.settings import CoapOptions
-from adapters.coap.wire import Option
+from adapters.coap.codec.registry import BAD_REQUEST, REQUEST_ENTITY_INCOMPLETE, REQUEST_ENTITY_TOO_LARGE
+from adapters.coap.codec.wire import Option
+from adapters.coap.messages.request import Request
+from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.adapter import Peer
 

@@ -4,15 +4,15 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from adapters.coap.answers import Answer
-from adapters.coap.echo import EchoVerifier
-from adapters.coap.exchanges import Exchange, Exchanges
+from adapters.coap.codec.wire import Packet, encode_options
+from adapters.coap.exchanges.answers import Answer
+from adapters.coap.exchanges.echo import EchoVerifier
+from adapters.coap.exchanges.exchanges import Exchange, Exchanges
+from adapters.coap.exchanges.sender import Sender
+from adapters.coap.messages.request import read_request
 from adapters.coap.observe import Observers
 from adapters.coap.reading.listings import Listings
 from adapters.coap.reading.reads import Read, Reads
-from adapters.coap.request import read_request
-from adapters.coap.sender import Sender
-from adapters.coap.wire import Packet, encode_options
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.port.adapter import Call, Effect, LastValuesPage, Outcome, Token
 

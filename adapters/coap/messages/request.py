@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from adapters.coap.registry import (
+from adapters.coap.codec.registry import (
     ACCEPT,
     BAD_OPTION,
     BAD_REQUEST,
@@ -31,7 +31,7 @@ from adapters.coap.registry import (
     is_critical,
     is_in_cache_key,
 )
-from adapters.coap.wire import Option, encode_uint, read_uint
+from adapters.coap.codec.wire import Option, encode_uint, read_uint
 from gateway.domain.address import escape_level
 from gateway.domain.errors import ProtocolError
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from adapters.coap.answers import Answer, refused, wrong
-from adapters.coap.exchanges import Exchange
-from adapters.coap.registry import ACK, BAD_OPTION, CON, CONTINUE, EMPTY, NON, RST
-from adapters.coap.retransmit import Retransmitter
-from adapters.coap.settings import CoapOptions
-from adapters.coap.wire import MessageFormatError, encode_options
+from adapters.coap.codec.registry import ACK, BAD_OPTION, CON, CONTINUE, EMPTY, NON, RST
+from adapters.coap.codec.wire import MessageFormatError, encode_options
+from adapters.coap.exchanges.answers import Answer, refused, wrong
+from adapters.coap.exchanges.exchanges import Exchange
+from adapters.coap.exchanges.retransmit import Retransmitter
+from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.port.adapter import Peer, Random
 

@@ -10,9 +10,9 @@ until all of it is stored: of two requests of one socket with the same condition
 from collections.abc import Callable
 from typing import NamedTuple
 
-from adapters.coap.exchanges import Exchange
-from adapters.coap.registry import CHANGED, CREATED, DELETED
-from adapters.coap.request import Condition
+from adapters.coap.codec.registry import CHANGED, CREATED, DELETED
+from adapters.coap.exchanges.exchanges import Exchange
+from adapters.coap.messages.request import Condition
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Token
 from store.api.message import Message

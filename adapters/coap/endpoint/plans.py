@@ -1,13 +1,13 @@
 """The reading of a POST, PUT or DELETE: its options once for all that have the same, its body out of blocks."""
 
-from adapters.coap.blocks import Uploads
-from adapters.coap.echo import EchoVerifier
-from adapters.coap.exchanges import Exchange
-from adapters.coap.mapping import Plan, make_plan
-from adapters.coap.registry import BLOCK1, REQUEST_ENTITY_TOO_LARGE
-from adapters.coap.request import Block, read_request
-from adapters.coap.settings import CoapOptions
-from adapters.coap.wire import MessageFormatError, encode_options, read_options
+from adapters.coap.codec.registry import BLOCK1, REQUEST_ENTITY_TOO_LARGE
+from adapters.coap.codec.wire import MessageFormatError, encode_options, read_options
+from adapters.coap.exchanges.echo import EchoVerifier
+from adapters.coap.exchanges.exchanges import Exchange
+from adapters.coap.messages.blocks import Uploads
+from adapters.coap.messages.mapping import Plan, make_plan
+from adapters.coap.messages.request import Block, read_request
+from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.errors import ProtocolError
 
 PLANS_MAX = 16_384  # option lists remembered with what they mean

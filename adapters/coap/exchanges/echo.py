@@ -8,8 +8,8 @@ An Echo value is a time and a MAC over it and the endpoint, so none has to be re
 from hashlib import blake2b
 from hmac import compare_digest
 
-from adapters.coap.answers import EchoRequired
-from adapters.coap.settings import CoapOptions
+from adapters.coap.exchanges.answers import EchoRequired
+from adapters.coap.messages.settings import CoapOptions
 from gateway.port.adapter import Peer, Random
 
 KEY_BITS = 256

@@ -1,7 +1,7 @@
 """The first bytes of responses to requests that store something, made once for all."""
 
-from adapters.coap.registry import ACK, CHANGED, CON, CREATED, DELETE, DELETED, NON, POST, PUT
-from adapters.coap.wire import TOKEN_BYTES_MAX
+from adapters.coap.codec.registry import ACK, CHANGED, CON, CREATED, DELETE, DELETED, NON, POST, PUT
+from adapters.coap.codec.wire import TOKEN_BYTES_MAX
 
 
 def _heads() -> dict[bytes, bytes]:

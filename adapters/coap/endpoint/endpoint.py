@@ -2,7 +2,8 @@
 
 A POST, PUT or DELETE is answered when its message is durable, a GET when the gateway has looked. An answer that takes
 longer than `ack_delay_ms` is preceded by an empty acknowledgement and travels in a Confirmable message of its own
-(RFC 7252, 5.2.2). Multicast is not joined. Over UDP peers are anonymous: there is no DTLS and no OSCORE yet.
+(RFC 7252, 5.2.2). Multicast is not joined. Over plain UDP peers are anonymous; `adapters.coap.secured` and
+`adapters.coap.oscore` make an endpoint for each principal.
 
 Published messages, and blocks of them, are remembered for EXCHANGE_LIFETIME. Not so a GET that has been answered, and
 requests that were refused before anything was done: to look at them again does no harm (RFC 7252, 4.5).
@@ -11,19 +12,7 @@ requests that were refused before anything was done: to look at them again does 
 from collections import deque
 from collections.abc import Sequence
 
-from adapters.coap.admission import AnonymousAdmission
-from adapters.coap.answers import Answer, busy, refused
-from adapters.coap.blocks import BlockTransfers
-from adapters.coap.echo import EchoVerifier
-from adapters.coap.exchanges import DROPPED_PER_TICK_MAX, Exchange, Exchanges, PeerExchanges
-from adapters.coap.heads import HEADS
-from adapters.coap.lookups import Lookups, Settlement
-from adapters.coap.mapping import PROTOCOL
-from adapters.coap.observe import Observers
-from adapters.coap.plans import Plans
-from adapters.coap.reading.reads import Reads
-from adapters.coap.readings import Readings
-from adapters.coap.registry import (
+from adapters.coap.codec.registry import (
     ACK,
     CON,
     CONTINUE,
@@ -33,14 +22,26 @@ from adapters.coap.registry import (
     PRECONDITION_FAILED,
     RST,
 )
-from adapters.coap.request import Condition
-from adapters.coap.sender import Sender
-from adapters.coap.settings import CoapOptions
-from adapters.coap.wire import (
+from adapters.coap.codec.wire import (
     HEADER_BYTES,
     MessageFormatError,
     decode,
 )
+from adapters.coap.endpoint.admission import AnonymousAdmission
+from adapters.coap.endpoint.heads import HEADS
+from adapters.coap.endpoint.lookups import Lookups, Settlement
+from adapters.coap.endpoint.plans import Plans
+from adapters.coap.endpoint.readings import Readings
+from adapters.coap.exchanges.answers import Answer, busy, refused
+from adapters.coap.exchanges.echo import EchoVerifier
+from adapters.coap.exchanges.exchanges import DROPPED_PER_TICK_MAX, Exchange, Exchanges, PeerExchanges
+from adapters.coap.exchanges.sender import Sender
+from adapters.coap.messages.blocks import BlockTransfers
+from adapters.coap.messages.mapping import PROTOCOL
+from adapters.coap.messages.request import Condition
+from adapters.coap.messages.settings import CoapOptions
+from adapters.coap.observe import Observers
+from adapters.coap.reading.reads import Reads
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.domain.principal import Principal
 from gateway.port.adapter import (

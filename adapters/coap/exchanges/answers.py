@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from adapters.coap.registry import (
+from adapters.coap.codec.registry import (
     BAD_REQUEST,
     CONFLICT,
     ECHO,
@@ -18,7 +18,7 @@ from adapters.coap.registry import (
     TOO_MANY_REQUESTS,
     UNAUTHORIZED,
 )
-from adapters.coap.wire import Option, encode_uint
+from adapters.coap.codec.wire import Option, encode_uint
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 
 DIAGNOSTIC_BYTES_MAX = 128  # a refusal is not to be larger than what it refuses (RFC 7252, 11.3)
