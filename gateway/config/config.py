@@ -32,7 +32,7 @@ from gateway.port.adapter import AdapterFactory, Listener
 from gateway.publishing.topic_settings import TopicSettings
 from gateway.push.settings import SubscriptionsConfig, subscription_mistakes
 from gateway.queues.leaving.policies import QueuesConfig, policy_mistakes
-from gateway.queues.shared_settings import SharedConfig
+from gateway.queues.shared.settings import SharedConfig
 from gateway.security.auth_mistakes import auth_mistakes
 from gateway.security.auth_settings import AuthConfig, TlsConfig
 from gateway.security.limits_settings import LimitsConfig

@@ -23,7 +23,7 @@ from gateway.publishing.router import Route, Router, UnknownTopicError
 from gateway.queues.leaving.deaths import Reason, dead_letter, is_cycle
 from gateway.queues.leaving.reading import Letter, read
 from gateway.queues.leaving.rules import NO_RULES
-from gateway.queues.queue import Queue
+from gateway.queues.model.queue import Queue
 from store.api.client import StoreClient
 from store.api.leases import Lease
 from store.api.log import Appended

@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from gateway.ownership.owners import Owners
 from gateway.publishing.length_gates import LengthGate
 from gateway.publishing.router import Router
+from gateway.queues.consumers.single_active import SingleActive
+from gateway.queues.consumers.uses import QueueUses
 from gateway.queues.dead_letters import DeadLetters
 from gateway.queues.leaving.reading import Letter
 from gateway.queues.leaving.rules import DROP_HEAD, NO_RULES, REJECT_TO_DLX, QueueRules
 from gateway.queues.leaving.upkeep import OWNER, Upkeep
-from gateway.queues.queue import Queue
-from gateway.queues.single_active import SingleActive
-from gateway.queues.uses import QueueUses
+from gateway.queues.model.queue import Queue
 from store.api.client import StoreClient
 from store.api.message import Message
 from store.format.frame import QueueOffset

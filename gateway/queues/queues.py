@@ -1,7 +1,7 @@
 """Named queues of this process, after AMQP 0-9-1, over the store's leases.
 
-A queue is a queue number whose rows the router adds to what is published (`queue_registry` says which there are); here
-are its consumers, and what they, and those who fetch one message at a time, hold of it.
+A queue is a queue number whose rows the router adds to what is published (`gateway.queues.topology.registry` keeps
+them); here are its consumers, and what they, and those who fetch one message at a time, hold of it.
 """
 
 import asyncio
@@ -21,24 +21,24 @@ from gateway.port.adapter import Cancel, Consume, ConsumerCancelled, ConsumerId,
 from gateway.port.queues import CountRoutes, DeclareQueue, GetMessage, Got, PurgeQueue, QueueInfo
 from gateway.port.streams import StreamRead
 from gateway.publishing.router import Router, UnknownTopicError
-from gateway.queues import consumer_counts
-from gateway.queues.bindings import Exchange, QueueDefinition
-from gateway.queues.consumer_counts import ConsumerCounts, LocalConsumerCounts, SharedConsumerCounts
+from gateway.queues.consumers import consumer_counts
+from gateway.queues.consumers.consumer_counts import ConsumerCounts, LocalConsumerCounts, SharedConsumerCounts
+from gateway.queues.consumers.single_active import SingleActive
+from gateway.queues.consumers.uses import QueueUses
 from gateway.queues.dead_letters import DeadLetters
 from gateway.queues.keeper import Keeper
-from gateway.queues.laned import LanedStore
 from gateway.queues.leaving.policies import NO_POLICIES, Policies
 from gateway.queues.leaving.sizes import LanedSizes
 from gateway.queues.leaving.upkeep import Upkeep
-from gateway.queues.pump import NOWHERE, Connection, Consumer, Pump
-from gateway.queues.queue import Queue
-from gateway.queues.shared_counts import SharedCounts
-from gateway.queues.shared_registry import SharedRegistry
-from gateway.queues.single_active import SingleActive
+from gateway.queues.lending.laned import LanedStore
+from gateway.queues.lending.pump import NOWHERE, Connection, Consumer, Pump
+from gateway.queues.model.bindings import Exchange, QueueDefinition
+from gateway.queues.model.queue import Queue
+from gateway.queues.shared.counts import SharedCounts
+from gateway.queues.shared.registry import SharedRegistry
 from gateway.queues.streams.arguments import is_stream
 from gateway.queues.streams.pump import StreamPump
-from gateway.queues.topology import PREFIX
-from gateway.queues.uses import QueueUses
+from gateway.queues.topology.topology import PREFIX
 from store.api.client import StoreClient
 from store.base import logs
 from store.base.errors import StoreError

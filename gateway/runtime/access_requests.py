@@ -46,8 +46,8 @@ from gateway.port.queues import (
     address_of,
 )
 from gateway.port.shared import SHARED_PREFIX
-from gateway.queues.bindings import ALTERNATE, Exchange, patterns
 from gateway.queues.leaving.rules import DEAD_LETTER_EXCHANGE, DEAD_LETTER_KEY
+from gateway.queues.model.bindings import ALTERNATE, Exchange, patterns
 from gateway.runtime.endpoint import Hub
 from store.api.kv_rules import end_of_prefix
 

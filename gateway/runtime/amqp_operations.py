@@ -30,10 +30,10 @@ from gateway.ops.amqp_report import (
     Rows,
 )
 from gateway.port.operated import OperatedAdapter
-from gateway.queues.bindings import Exchange, QueueDefinition
 from gateway.queues.importing.definitions_file import read_definitions
 from gateway.queues.importing.importer import MADE, Importer
-from gateway.queues.queue import Queue
+from gateway.queues.model.bindings import Exchange, QueueDefinition
+from gateway.queues.model.queue import Queue
 from gateway.runtime.connection import Connection
 from gateway.runtime.hub import ProcessHub
 from gateway.runtime.turn import StreamEndpoint

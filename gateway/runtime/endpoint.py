@@ -52,7 +52,7 @@ from gateway.publishing.router import Router
 from gateway.publishing.timer_secrets import TimerSecrets
 from gateway.push.push import Push
 from gateway.queues.queues import NamedQueues
-from gateway.queues.shared_subscriptions import SharedSubscriptions
+from gateway.queues.shared.subscriptions import SharedSubscriptions
 from gateway.security.access_control import AccessControl
 from gateway.security.auth import Authenticator
 from gateway.security.limits import Pace, network_of

@@ -45,7 +45,7 @@ from gateway.publishing.topic_shares import UsedShares
 from gateway.push.push import Push
 from gateway.queues.leaving.policies import Policies
 from gateway.queues.queues import NamedQueues
-from gateway.queues.shared_subscriptions import SWEEP_SHARED_INTERVAL_MS, SharedSubscriptions
+from gateway.queues.shared.subscriptions import SWEEP_SHARED_INTERVAL_MS, SharedSubscriptions
 from gateway.runtime.access_requests import check_consume
 from gateway.runtime.endpoint import Endpoint, ListenerContext
 from gateway.runtime.pressing import notify_of_pressure, watch_pressure

@@ -22,14 +22,6 @@ from gateway.port.queues import (
     DeclareExchange,
     DeclareQueue,
 )
-from gateway.queues.bindings import Binding, predeclared
-from gateway.queues.exchange_registry import (
-    RESERVED,
-    check_binding,
-    check_new_exchange,
-    check_same_exchange,
-    exchange_of,
-)
 from gateway.queues.importing.definitions_file import (
     OPERATOR_POLICY,
     BindingEntry,
@@ -43,7 +35,15 @@ from gateway.queues.importing.definitions_file import (
 )
 from gateway.queues.importing.taken_policies import taken_policy, toml_of
 from gateway.queues.leaving.policies import PolicyConfig
-from gateway.queues.registry import QueueRegistry, check_new_queue, check_same_queue
+from gateway.queues.model.bindings import Binding, predeclared
+from gateway.queues.topology.exchange_registry import (
+    RESERVED,
+    check_binding,
+    check_new_exchange,
+    check_same_exchange,
+    exchange_of,
+)
+from gateway.queues.topology.registry import QueueRegistry, check_new_queue, check_same_queue
 from gateway.security.rabbitmq_hashes import rabbitmq_hash
 from store.base.errors import StoreError
 

@@ -16,7 +16,7 @@ from gateway.port.streams import AGO, FILTER_VALUE, FIRST, LAST, OFFSET, STREAM_
 from gateway.queues.leaving.head import BATCH_COUNT_MAX
 from gateway.queues.leaving.reading import read
 from gateway.queues.leaving.rules import NO_RULES
-from gateway.queues.pump import RETRY_S, Consumer
+from gateway.queues.lending.pump import RETRY_S, Consumer
 from store.api.client import StoreClient
 from store.api.leases import Lease
 from store.api.message import Message
@@ -57,7 +57,7 @@ class StreamHead:
 
 
 class StreamPump:
-    """Delivers one stream, with the interface of `gateway.queues.pump.Pump`."""
+    """Delivers one stream, with the interface of `gateway.queues.lending.pump.Pump`."""
 
     has_ready_consumer = True  # nothing has to be taken away behind it
 

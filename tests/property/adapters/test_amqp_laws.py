@@ -14,8 +14,8 @@ from gateway.domain.filters import matches
 from gateway.domain.principal import Principal
 from gateway.port.adapter import Call, Publish
 from gateway.port.queues import address_of, routing_of
-from gateway.queues.bindings import PREDECLARED, Binding, Exchange, binding_predicate, patterns
 from gateway.queues.leaving.deaths import dead_letter
+from gateway.queues.model.bindings import PREDECLARED, Binding, Exchange, binding_predicate, patterns
 from store.api.message import Message
 from store.api.message import decode as decode_message
 from store.api.message import encode as encode_message

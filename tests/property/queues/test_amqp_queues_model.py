@@ -368,7 +368,7 @@ async def one(world: World, step: str, *arguments: Any) -> None:
 
 @pytest.fixture
 def hasty(monkeypatch):
-    monkeypatch.setattr("gateway.queues.pump.RETRY_S", 0.001)
+    monkeypatch.setattr("gateway.queues.lending.pump.RETRY_S", 0.001)
     monkeypatch.setattr("gateway.queues.queues.FINISH_S", 0.001)
     monkeypatch.setattr("gateway.queues.queues.FINISH_MAX_S", 0.005)
 

@@ -43,7 +43,7 @@ from gateway.port.adapter import (
     SettleLeased,
 )
 from gateway.port.shared import JoinShared, LeaveShared
-from gateway.queues.shared_subscriptions import SharedSubscriptions
+from gateway.queues.shared.subscriptions import SharedSubscriptions
 from store.local.local import LocalStore
 from tests.support.gateway.queues_rig import QueuesRig
 from tests.support.mqtt.mqtt_driver import Driver

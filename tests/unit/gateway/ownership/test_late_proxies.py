@@ -6,7 +6,7 @@ import pytest
 
 from gateway.ownership.owner_keys import OwnerRecord, encode, owner_key
 from gateway.port.adapter import Will
-from gateway.queues.shared_subscriptions import SharedSubscriptions
+from gateway.queues.shared.subscriptions import SharedSubscriptions
 from gateway.sessions.record import session_key
 from store.api.message import Message
 from store.local.local import LocalStore

@@ -8,7 +8,7 @@ from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import ConsumerId
 from gateway.port.queues import DeleteQueue, GetMessage, PurgeQueue
-from gateway.queues.pump import BATCH_COUNT_MAX, Consumer
+from gateway.queues.lending.pump import BATCH_COUNT_MAX, Consumer
 from store.api.message import Message
 from store.base.errors import StoreOverloaded
 from store.format.frame import ROW, UnplacedFrame
@@ -308,7 +308,7 @@ async def test_what_has_expired_in_front_of_others_is_not_counted_and_order_is_k
 
 
 async def test_a_store_that_fails_is_tried_again(rig, monkeypatch):
-    monkeypatch.setattr("gateway.queues.pump.RETRY_S", 0.01)
+    monkeypatch.setattr("gateway.queues.lending.pump.RETRY_S", 0.01)
     conn, take, failures = rig.conn(), rig.store.leases.take, [StoreOverloaded("busy"), StoreOverloaded("busy")]
 
     async def failing(*args, **kwargs):

@@ -11,7 +11,7 @@ from controller.node.local import LocalController
 from gateway.ownership.owner_keys import OwnerRecord, encode, owner_key
 from gateway.port.adapter import ConsumerId, Disposition, SettleLeased
 from gateway.port.shared import JoinShared, LeaveShared
-from gateway.queues.shared_subscriptions import SharedSubscriptions
+from gateway.queues.shared.subscriptions import SharedSubscriptions
 from store.local.local import LocalStore
 from tests.support.process.clock import Clock
 from tests.support.process.waiting import until

@@ -10,8 +10,8 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.ownership.owners import LocalOwners
 from gateway.port.queues import BindQueue, DeleteQueue, GetMessage, PurgeQueue
 from gateway.port.shared import JoinShared, LeaveShared, SharedName, shared_name
-from gateway.queues import shared_subscriptions
-from gateway.queues.shared_subscriptions import SharedSubscriptions
+from gateway.queues.shared import subscriptions as shared_subscriptions
+from gateway.queues.shared.subscriptions import SharedSubscriptions
 from store.base.errors import StoreFailed
 from store.format.frame import QueueNumber
 from store.local.local import LocalStore

@@ -21,7 +21,7 @@ from gateway.port.queues import (
     UnbindQueue,
 )
 from gateway.port.shared import JoinShared, SharedName
-from gateway.queues.bindings import PREDECLARED, Exchange
+from gateway.queues.model.bindings import PREDECLARED, Exchange
 from gateway.runtime import access_requests
 from gateway.runtime.requests import REQUESTS, served_by
 from store.api.keys import Delete, Put

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from gateway.domain.keys import kv_key
 from gateway.ownership.owners import Owners
-from gateway.queues.consumer_counts import ConsumerCounts
-from gateway.queues.queue import Queue
+from gateway.queues.consumers.consumer_counts import ConsumerCounts
+from gateway.queues.model.queue import Queue
 from store.api.client import StoreClient
 
 USES = "amqp/uses"

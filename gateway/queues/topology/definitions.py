@@ -14,7 +14,7 @@ import msgspec
 from gateway.domain.keys import kv_key
 from gateway.ownership.following import below, follow_keys
 from gateway.ownership.stored_entries import stored_entries
-from gateway.queues.bindings import Exchange, QueueDefinition
+from gateway.queues.model.bindings import Exchange, QueueDefinition
 from store.api.client import StoreClient
 from store.api.keys import Change, Delete, Entry, Put
 from store.base import logs

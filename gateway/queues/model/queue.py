@@ -6,9 +6,9 @@ from typing import Protocol, TypeAlias
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import said
 from gateway.ownership.owners import Owned
-from gateway.queues.bindings import QueueDefinition
 from gateway.queues.leaving.rules import QueueRules
-from gateway.queues.pump import Connection, Pump
+from gateway.queues.lending.pump import Connection, Pump
+from gateway.queues.model.bindings import QueueDefinition
 from gateway.queues.streams.arguments import is_stream
 from gateway.queues.streams.pump import StreamPump
 from store.api.message import Message

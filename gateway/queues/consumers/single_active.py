@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gateway.domain.session_user import SessionUser
 from gateway.ownership.owners import Owned, Owners, Taken
-from gateway.queues.queue import Queue
+from gateway.queues.model.queue import Queue
 
 PREFIX: Final = "active/"  # of the names that are owned
 ASK_MS: Final = 1_000  # between two attempts to own a name

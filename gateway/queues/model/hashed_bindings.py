@@ -2,8 +2,8 @@
 
 from gateway.port.queues import HASHED
 from gateway.publishing.hash_choice import HashChoice
-from gateway.queues.bindings import Binding, Exchange, binding_predicate, hash_key, hash_weight
-from gateway.queues.queue import Predicate
+from gateway.queues.model.bindings import Binding, Exchange, binding_predicate, hash_key, hash_weight
+from gateway.queues.model.queue import Predicate
 
 
 class HashedBindings:

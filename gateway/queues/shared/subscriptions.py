@@ -24,8 +24,8 @@ from gateway.ownership.owner_keys import owner_key
 from gateway.ownership.owners import Owned, Owners
 from gateway.ownership.stored_entries import stored_entries
 from gateway.port.shared import JoinShared, LeaveShared, SharedName
-from gateway.queues.queue import Queue
-from gateway.queues.shared_registry import SharedRegistry
+from gateway.queues.model.queue import Queue
+from gateway.queues.shared.registry import SharedRegistry
 from store.api.client import StoreClient
 from store.api.keys import Delete, Put
 from store.base import logs

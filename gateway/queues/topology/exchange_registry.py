@@ -21,7 +21,9 @@ from gateway.port.queues import (
     exchange_root,
 )
 from gateway.publishing.router import check_binding_pattern
-from gateway.queues.bindings import (
+from gateway.queues.leaving.policies import QueuesConfig
+from gateway.queues.lending.pump import Connection
+from gateway.queues.model.bindings import (
     ALTERNATE,
     KIND_ARGUMENTS,
     PREDECLARED,
@@ -32,11 +34,9 @@ from gateway.queues.bindings import (
     hash_weight,
     patterns,
 )
-from gateway.queues.definitions import Changed
-from gateway.queues.leaving.policies import QueuesConfig
-from gateway.queues.pump import Connection
-from gateway.queues.queue import Queue
-from gateway.queues.topology import Topology
+from gateway.queues.model.queue import Queue
+from gateway.queues.topology.definitions import Changed
+from gateway.queues.topology.topology import Topology
 from store.base import logs
 from store.base.errors import StoreError
 

@@ -3,9 +3,10 @@
 A change is on disk before it counts. Durable exchanges and queues are entries of the KV, a queue's with its bindings; a
 queue that is not durable has a marker there instead, so that the next start removes one that a crash left behind.
 
-Each of several proxies has all of them, and follows the changes of the others (`gateway.queues.definitions`). A proxy
-that makes or removes a queue owns its name meanwhile, so that two proxies do not give it two numbers. The proxy of an
-exclusive queue keeps the name; the proxy that takes the name over once that one is gone removes the queue.
+Each of several proxies has all of them, and follows the changes of the others by
+`gateway.queues.topology.definitions`. A proxy that makes or removes a queue owns its name meanwhile, so that two
+proxies do not give it two numbers. The proxy of an exclusive queue keeps the name; the proxy that takes the name over
+once that one is gone removes the queue.
 """
 
 import asyncio
@@ -25,12 +26,16 @@ from gateway.port.queues import (
     UnbindQueue,
 )
 from gateway.port.shared import SHARED_PREFIX
-from gateway.queues.bindings import (
+from gateway.queues.leaving.rules import COMPARED, check_queue_arguments, max_priority
+from gateway.queues.lending.pump import Connection
+from gateway.queues.model.bindings import (
     Binding,
     QueueDefinition,
 )
-from gateway.queues.definitions import NOTHING, Changed
-from gateway.queues.exchange_registry import (
+from gateway.queues.model.queue import Queue, check_access, no_queue
+from gateway.queues.streams.arguments import COMPARED_OF_STREAMS, check_stream, is_stream
+from gateway.queues.topology.definitions import NOTHING, Changed
+from gateway.queues.topology.exchange_registry import (
     BINDINGS_COUNT_MAX,
     RESERVED,
     ExchangeRegistry,
@@ -38,11 +43,7 @@ from gateway.queues.exchange_registry import (
     check_equal,
     check_same,
 )
-from gateway.queues.leaving.rules import COMPARED, check_queue_arguments, max_priority
-from gateway.queues.pump import Connection
-from gateway.queues.queue import Queue, check_access, no_queue
-from gateway.queues.streams.arguments import COMPARED_OF_STREAMS, check_stream, is_stream
-from gateway.queues.topology import ELSEWHERE, PREFIX, queue_config
+from gateway.queues.topology.topology import ELSEWHERE, PREFIX, queue_config
 from store.base import logs
 from store.base.errors import StoreError
 

@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.shared import SharedName
-from gateway.queues.bindings import QueueDefinition
-from gateway.queues.queue import Queue
-from gateway.queues.registry import QueueRegistry
+from gateway.queues.model.bindings import QueueDefinition
+from gateway.queues.model.queue import Queue
+from gateway.queues.topology.registry import QueueRegistry
 
 # Asks whether a queue may be removed: None when it has members, else what has to be as it is for that to stay so.
 Unless: TypeAlias = Callable[[], Awaitable[Mapping[str, int] | None]]

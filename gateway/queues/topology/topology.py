@@ -12,7 +12,11 @@ from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost, vhost_of
 from gateway.ownership.owners import Owned, Owners, Taken
 from gateway.port.adapter import Random
 from gateway.port.queues import exchange_root
-from gateway.queues.bindings import (
+from gateway.queues.consumers.consumer_counts import ConsumerCounts
+from gateway.queues.leaving.policies import Policies
+from gateway.queues.leaving.rules import NO_RULES, QueueRules
+from gateway.queues.lending.pump import Connection, Pump
+from gateway.queues.model.bindings import (
     Binding,
     Exchange,
     QueueDefinition,
@@ -20,16 +24,18 @@ from gateway.queues.bindings import (
     patterns,
     predeclared,
 )
-from gateway.queues.consumer_counts import ConsumerCounts
-from gateway.queues.definitions import Changed, Definitions, LocalDefinitions, SharedDefinitions, StoredDefinition
-from gateway.queues.hashed_bindings import HashedBindings
-from gateway.queues.leaving.policies import Policies
-from gateway.queues.leaving.rules import NO_RULES, QueueRules
-from gateway.queues.pump import Connection, Pump
-from gateway.queues.queue import Queue, QueueRouter, check_access, no_queue
-from gateway.queues.queue_garbage import QueueGarbage
+from gateway.queues.model.hashed_bindings import HashedBindings
+from gateway.queues.model.queue import Queue, QueueRouter, check_access, no_queue
 from gateway.queues.streams.arguments import is_stream, stream_config
 from gateway.queues.streams.pump import StreamPump
+from gateway.queues.topology.definitions import (
+    Changed,
+    Definitions,
+    LocalDefinitions,
+    SharedDefinitions,
+    StoredDefinition,
+)
+from gateway.queues.topology.queue_garbage import QueueGarbage
 from store.api.client import StoreClient
 from store.base import logs
 from store.format.frame import QueueNumber
