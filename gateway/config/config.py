@@ -29,7 +29,7 @@ from gateway.domain.forwarding_settings import ForwardingConfig, forwarding_mist
 from gateway.groups.settings import GroupsConfig
 from gateway.kv.settings import KvConfig
 from gateway.port.adapter import AdapterFactory, Listener
-from gateway.publishing.topic_settings import TopicSettings
+from gateway.publishing.routing.topic_settings import TopicSettings
 from gateway.push.settings import SubscriptionsConfig, subscription_mistakes
 from gateway.queues.leaving.policies import QueuesConfig, policy_mistakes
 from gateway.queues.shared.settings import SharedConfig

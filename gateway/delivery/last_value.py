@@ -1,7 +1,7 @@
 """The last values of addresses: the newest message at one, and those at all that a filter matches.
 
-Addresses come from the directory (`gateway.publishing.directory`), in order. One that is too long for it has a last
-value of its own and is in no list.
+Addresses come from the directory (`gateway.publishing.routing.directory`), in order. One that is too long for it has a
+last value of its own and is in no list.
 """
 
 from collections.abc import Callable

@@ -23,7 +23,7 @@ from gateway.port.adapter import AdapterFactory
 from gateway.port.push import SinkFactory
 from gateway.process.backend import Backend, cluster_backend, local_backend
 from gateway.process.roles import check_proxy, check_serve
-from gateway.publishing import topic_settings
+from gateway.publishing.routing import topic_settings
 from gateway.runtime.amqp_operations import AmqpOperations
 from gateway.runtime.connection import Connection
 from gateway.runtime.datagram import DatagramEndpoint

@@ -30,7 +30,7 @@ from gateway.publishing.publishing import (
     add_guards,
 )
 from gateway.publishing.retained import retained_change
-from gateway.publishing.router import SPREAD, Route, Router, UnknownTopicError
+from gateway.publishing.routing.router import SPREAD, Route, Router, UnknownTopicError
 from gateway.publishing.singles import Singles
 from gateway.publishing.topic_shares import creator_of
 from gateway.publishing.transactions import complete

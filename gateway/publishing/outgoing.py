@@ -20,7 +20,7 @@ from gateway.publishing.publishing import (
     with_denied,
 )
 from gateway.publishing.refusing_groups import RefusingGroups
-from gateway.publishing.router import Router
+from gateway.publishing.routing.router import Router
 from gateway.publishing.transactions import commit
 from store.api.client import StoreClient
 from store.api.log import Appended

@@ -14,7 +14,7 @@ from gateway.publishing.publishing import (
     SinglePublisher,
     WaitingSingle,
 )
-from gateway.publishing.router import SPREAD, Router
+from gateway.publishing.routing.router import SPREAD, Router
 from store.api.message import encode
 from store.format.frame import ROW
 

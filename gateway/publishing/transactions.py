@@ -3,7 +3,7 @@
 from collections.abc import MutableMapping
 
 from gateway.publishing.publishing import Building, Receipt
-from gateway.publishing.router import Router
+from gateway.publishing.routing.router import Router
 from store.api.client import StoreClient
 from store.api.log import Appended
 from store.base.errors import StoreError, StoreUnreachable

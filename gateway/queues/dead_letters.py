@@ -17,9 +17,9 @@ from controller.api.commands import CreateTopic
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import local_name
 from gateway.port.queues import DEATHS
-from gateway.publishing.placing import Parts
 from gateway.publishing.publishing import FRAME_PAYLOAD_BYTES, FRAME_ROWS
-from gateway.publishing.router import Route, Router, UnknownTopicError
+from gateway.publishing.routing.placing import Parts
+from gateway.publishing.routing.router import Route, Router, UnknownTopicError
 from gateway.queues.leaving.deaths import Reason, dead_letter, is_cycle
 from gateway.queues.leaving.reading import Letter, read
 from gateway.queues.leaving.rules import NO_RULES

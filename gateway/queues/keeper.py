@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from gateway.ownership.owners import Owners
-from gateway.publishing.length_gates import LengthGate
-from gateway.publishing.router import Router
+from gateway.publishing.routing.length_gates import LengthGate
+from gateway.publishing.routing.router import Router
 from gateway.queues.consumers.single_active import SingleActive
 from gateway.queues.consumers.uses import QueueUses
 from gateway.queues.dead_letters import DeadLetters

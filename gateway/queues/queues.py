@@ -20,7 +20,7 @@ from gateway.ownership.owners import LocalOwners, Owned, Owners
 from gateway.port.adapter import Cancel, Consume, ConsumerCancelled, ConsumerId, Leased, Random, Ready, SettleLeased
 from gateway.port.queues import CountRoutes, DeclareQueue, GetMessage, Got, PurgeQueue, QueueInfo
 from gateway.port.streams import StreamRead
-from gateway.publishing.router import Router, UnknownTopicError
+from gateway.publishing.routing.router import Router, UnknownTopicError
 from gateway.queues.consumers import consumer_counts
 from gateway.queues.consumers.consumer_counts import ConsumerCounts, LocalConsumerCounts, SharedConsumerCounts
 from gateway.queues.consumers.single_active import SingleActive

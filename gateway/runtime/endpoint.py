@@ -46,9 +46,9 @@ from gateway.port.adapter import (
     Token,
     Unsubscribe,
 )
-from gateway.publishing.directory import Directory
 from gateway.publishing.ingest import Ingest
-from gateway.publishing.router import Router
+from gateway.publishing.routing.directory import Directory
+from gateway.publishing.routing.router import Router
 from gateway.publishing.timer_secrets import TimerSecrets
 from gateway.push.push import Push
 from gateway.queues.queues import NamedQueues

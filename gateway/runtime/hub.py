@@ -35,12 +35,12 @@ from gateway.port.adapter import (
     RetainedPage,
     SettleLeased,
 )
-from gateway.publishing import topic_settings
-from gateway.publishing.directory import Directory
 from gateway.publishing.ingest import Ingest
-from gateway.publishing.router import AMQP_TOPICS, Router, TopicRule
+from gateway.publishing.routing import topic_settings
+from gateway.publishing.routing.directory import Directory
+from gateway.publishing.routing.router import AMQP_TOPICS, Router, TopicRule
+from gateway.publishing.routing.topic_settings import TopicSettings
 from gateway.publishing.timer_secrets import TimerSecrets
-from gateway.publishing.topic_settings import TopicSettings
 from gateway.publishing.topic_shares import UsedShares
 from gateway.push.push import Push
 from gateway.queues.leaving.policies import Policies

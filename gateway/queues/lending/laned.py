@@ -1,15 +1,15 @@
 """The store as the consumers of queues see it: the lanes of a queue with priorities are one queue.
 
-Its offsets are those of its lanes, with the priority in their upper bits (`gateway.publishing.lanes`). What is taken
-comes from the highest lane that has something; what is given back returns to its place. A lane in which nothing was
-found is not asked again before something has come to it, of which the store tells whoever has found nothing.
+Its offsets are those of its lanes, with the priority in their upper bits (`gateway.publishing.routing.lanes`). What is
+taken comes from the highest lane that has something; what is given back returns to its place. A lane in which nothing
+was found is not asked again before something has come to it, of which the store tells whoever has found nothing.
 """
 
 import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from gateway.publishing.lanes import OFFSET_MASK, PRIORITY_SHIFT, Lanes
+from gateway.publishing.routing.lanes import OFFSET_MASK, PRIORITY_SHIFT, Lanes
 from store.api.client import StoreClient
 from store.api.leases import Lease, LeaseCalls
 from store.api.queues import Fetched, QueueCalls

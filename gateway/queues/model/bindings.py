@@ -118,7 +118,7 @@ def _topic_filter(routing_key: str) -> str:
 def binding_predicate(exchange: Exchange, binding: Binding) -> Callable[[Message], bool] | None:
     """Returns what a binding asks of a message besides its address; None where the address says all.
 
-    Of a hashed exchange it is for all bindings together to say (`gateway.publishing.hash_choice`).
+    Of a hashed exchange it is for all bindings together to say (`gateway.publishing.routing.hash_choice`).
 
     A routing key without any word is the address of an empty level. `+` matches an empty level, but `*` is exactly one
     word: a topic pattern of one `*` and else `#` asks that the key is not empty. Raises as `header_predicate` does.

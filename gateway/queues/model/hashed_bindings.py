@@ -1,7 +1,7 @@
 """The bindings of hashed exchanges, of which each message takes one."""
 
 from gateway.port.queues import HASHED
-from gateway.publishing.hash_choice import HashChoice
+from gateway.publishing.routing.hash_choice import HashChoice
 from gateway.queues.model.bindings import Binding, Exchange, binding_predicate, hash_key, hash_weight
 from gateway.queues.model.queue import Predicate
 

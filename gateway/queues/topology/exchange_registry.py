@@ -20,7 +20,7 @@ from gateway.port.queues import (
     UnbindExchange,
     exchange_root,
 )
-from gateway.publishing.router import check_binding_pattern
+from gateway.publishing.routing.router import check_binding_pattern
 from gateway.queues.leaving.policies import QueuesConfig
 from gateway.queues.lending.pump import Connection
 from gateway.queues.model.bindings import (

@@ -33,7 +33,7 @@ from gateway.domain.principal import Principal
 from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Authenticate, Call, ConnectionInfo, OpenedSession, OpenSession, Outcome, Publish, Token
 from gateway.publishing.ingest import Ingest
-from gateway.publishing.router import Router
+from gateway.publishing.routing.router import Router
 from store.disk.files import File, OsFile, OsFiles
 from store.format.frame import UnplacedFrame
 from store.local.local import LocalStore

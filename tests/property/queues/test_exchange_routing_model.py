@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from controller.api.client import Topic
 from gateway.port.queues import address_of, exchange_root
-from gateway.publishing.router import Router
+from gateway.publishing.routing.router import Router
 from gateway.queues.model.bindings import Binding, Exchange, binding_predicate, patterns
 from store.api.message import Message
 

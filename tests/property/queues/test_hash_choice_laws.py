@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.publishing.hash_choice import HashChoice
+from gateway.publishing.routing.hash_choice import HashChoice
 from store.api.message import Message
 
 names = st.sampled_from("abcdefgh")

@@ -7,7 +7,7 @@ from gateway.domain.batch import Batch
 from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Outcome, Publish, Token
 from gateway.publishing.ingest import Ingest
-from gateway.publishing.router import Router
+from gateway.publishing.routing.router import Router
 from store.api.log import Appended
 from store.api.message import Message, decode
 from store.format.frame import Position, group_of, origin_of

@@ -17,7 +17,7 @@ from gateway.port.adapter import (
     Token,
 )
 from gateway.port.queues import DeclareQueue, address_of
-from gateway.publishing.router import Router
+from gateway.publishing.routing.router import Router
 from gateway.queues.queues import NamedQueues
 from store.api.log import Appended
 from store.api.message import Message, encode

@@ -26,7 +26,7 @@ from gateway.bridges.shared.amqp_settings import AmqpConsume
 from gateway.bridges.shared.settings import BridgeConfig, BridgeSubscription
 from gateway.ops.metrics import Metrics
 from gateway.publishing.ingest import Ingest
-from gateway.publishing.router import Router
+from gateway.publishing.routing.router import Router
 from store.api.message import decode
 from store.format.frame import QueueOffset
 from store.local.local import LocalStore

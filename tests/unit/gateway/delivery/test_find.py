@@ -12,8 +12,8 @@ from gateway.delivery.search_cursors import CursorSeal
 from gateway.domain.address import hash64
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import FindMessages
-from gateway.publishing.directory import PENDING_MAX, Directory
-from gateway.publishing.router import Router
+from gateway.publishing.routing.directory import PENDING_MAX, Directory
+from gateway.publishing.routing.router import Router
 from store.api.log import IndexKind
 from store.api.message import Message, encode
 from store.base.errors import CorruptFrame, StoreClosed

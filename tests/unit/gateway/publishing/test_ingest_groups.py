@@ -19,7 +19,7 @@ from gateway.port.marks import Marks
 from gateway.port.tickets import timer_id
 from gateway.publishing.delayed import cancel_timer
 from gateway.publishing.ingest import FRAME_ROWS
-from gateway.publishing.router import SPREAD, Router
+from gateway.publishing.routing.router import SPREAD, Router
 from store.api.message import Message, decode
 from store.base.errors import AppendOutcomeUnknown, NoSuchTimer, StoreOverloaded, StoreUnreachable, TimersFull
 from store.format.frame import FIRST_QUEUE, ROW_EXTRA, ROWS_DTYPE, group_of

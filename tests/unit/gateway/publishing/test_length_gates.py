@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.publishing.length_gates import LengthGate
+from gateway.publishing.routing.length_gates import LengthGate
 from store.api.message import Message
 
 

@@ -14,8 +14,8 @@ from gateway.domain.batch import Batch
 from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Publish, Token
 from gateway.publishing.ingest import Ingest
-from gateway.publishing.router import Router
-from gateway.publishing.topic_settings import TopicSettings, queue_configs, summary
+from gateway.publishing.routing.router import Router
+from gateway.publishing.routing.topic_settings import TopicSettings, queue_configs, summary
 from gateway.runtime.hub import ProcessHub
 from store.api.message import Message
 from store.base.process_errors import ConfigError

@@ -24,7 +24,7 @@ from gateway.port.queues import (
     address_of,
 )
 from gateway.port.streams import StreamRead
-from gateway.publishing.router import Router
+from gateway.publishing.routing.router import Router
 from gateway.queues.queues import NamedQueues
 from store.api.message import Message
 from store.local.local import LocalStore

@@ -22,11 +22,11 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.filters import FilterTrie
 from gateway.domain.vhosts import VHOST_ROOT, said
 from gateway.port.queues import address_of, exchange_root, exchange_root_of, routing_of
-from gateway.publishing.exchange_graph import Edge, Node, Predicate, Walk, make_graph
-from gateway.publishing.hash_choice import HashTarget
-from gateway.publishing.lanes import Lanes
-from gateway.publishing.length_gates import LengthGate
-from gateway.publishing.topic_settings import is_async, is_compacted, prefers_zone
+from gateway.publishing.routing.exchange_graph import Edge, Node, Predicate, Walk, make_graph
+from gateway.publishing.routing.hash_choice import HashTarget
+from gateway.publishing.routing.lanes import Lanes
+from gateway.publishing.routing.length_gates import LengthGate
+from gateway.publishing.routing.topic_settings import is_async, is_compacted, prefers_zone
 from store.api.log import IndexKind
 from store.api.message import COPIES, Message
 from store.format.frame import ROW_INDEX_ADDRESS, ROW_INDEX_KEY, ROW_TOMBSTONE

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gateway.domain.address import hash64
-from gateway.publishing.router import Route, Router
+from gateway.publishing.routing.router import Route, Router
 from store.api.message import Message, encode
 from store.format.frame import ROW, ROW_EXTRA
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from controller.api.client import ControllerClient
-from gateway.publishing.router import REMEMBERED_LENGTH_MAX, Router
+from gateway.publishing.routing.router import REMEMBERED_LENGTH_MAX, Router
 from store.api.client import StoreClient
 from store.base import logs
 from store.base.errors import StoreError
