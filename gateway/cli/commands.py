@@ -14,19 +14,19 @@ from typing import Annotated, Any
 import typer
 
 from controller.api.client import ControllerError
-from gateway.cli import access as cli_access
-from gateway.cli import amqp as cli_amqp
-from gateway.cli import cluster as cli_cluster
-from gateway.cli import cluster_roles as cli_cluster_roles
 from gateway.cli import dashboard as cli_dashboard
-from gateway.cli import groups as cli_groups
-from gateway.cli import kv as cli_kv
-from gateway.cli import passwords as cli_passwords
-from gateway.cli import remote as cli_remote
 from gateway.cli import spark as cli_spark
-from gateway.cli import store as cli_store
-from gateway.cli.mains import run_main
+from gateway.cli.cluster import access as cli_access
+from gateway.cli.cluster import cluster as cli_cluster
+from gateway.cli.cluster import passwords as cli_passwords
+from gateway.cli.protocols import amqp as cli_amqp
 from gateway.cli.protocols import coap as cli_coap
+from gateway.cli.remote import groups as cli_groups
+from gateway.cli.remote import kv as cli_kv
+from gateway.cli.remote import messages as cli_remote
+from gateway.cli.servers import cluster_roles as cli_cluster_roles
+from gateway.cli.servers import store as cli_store
+from gateway.cli.servers.mains import run_main
 from gateway.remote.http import Unreachable
 from store.base.errors import StoreError
 from store.base.process_errors import ConfigError, HeadgateError

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.remote import ADMIN_PORT, HTTP_PORT
+from gateway.cli.remote.options import ADMIN_PORT, HTTP_PORT
 from gateway.cli.spark import OUTPUT, SparkFailed, pair
 
 DASHBOARD_PORT = 8050

@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gateway.cli import commands as cli
-from gateway.cli import remote as cli_remote
+from gateway.cli.remote import messages as cli_remote
 from gateway.config import config
 from gateway.ops.banner import announce
 from gateway.ops.status import Listening, Status, TopicStatus

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from controller.api.client import User
 from controller.api.commands import DeleteUser, SetUser
-from gateway.cli import access as cli_access
-from gateway.cli import users as cli_users
+from gateway.cli.cluster import access as cli_access
+from gateway.cli.cluster import users as cli_users
 from gateway.cli.commands import app
 from gateway.domain.access import Identity, Rules
 from gateway.domain.access_settings import AccessConfig, own_access

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from controller.api.client import ControllerError, ControllerUnreachable, Topic, UnknownQueue
 from controller.api.commands import CloseGroup, ConfigureTopic, CreateTopic, MoveQueue
 from controller.node.local import LocalController
-from gateway.cli import cluster as cli_cluster
 from gateway.cli import commands as cli
+from gateway.cli.cluster import cluster as cli_cluster
 from gateway.process.child import Child, ChildFailed
 from gateway.process.local_cluster import LocalCluster, Plan
 

@@ -8,8 +8,8 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli import remote as cli_remote
 from gateway.cli.commands import app
+from gateway.cli.remote import messages as cli_remote
 from gateway.remote.http import RemoteGateway, RemoteRefused
 
 EVENTS = [{"id": str(n), "subject": "a/b", "data": {"n": n}} for n in range(5)]

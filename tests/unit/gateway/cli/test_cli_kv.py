@@ -7,8 +7,8 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from gateway.cli import kv as cli_kv
 from gateway.cli.commands import app
+from gateway.cli.remote import kv as cli_kv
 from gateway.remote.http import RemoteGateway, RemoteRefused
 from gateway.remote.kv import RemoteKeys
 from store.api.keys import Entry

@@ -8,8 +8,8 @@ import threading
 import pytest
 from cryptography import x509
 
-from gateway.cli import unreachable as cli_unreachable
-from gateway.cli.unreachable import why_silent, why_unreachable
+from gateway.cli.cluster import unreachable as cli_unreachable
+from gateway.cli.cluster.unreachable import why_silent, why_unreachable
 from store.rpc.credentials import CredentialFiles
 from tests.support.process.certificates import Authority
 

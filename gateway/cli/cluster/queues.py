@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from gateway.cli.controllers import ConfigOption, ControllersOption, ask, channel
+from gateway.cli.cluster.controllers import ConfigOption, ControllersOption, ask, channel
 
 REACH_S = 5.0  # for the home group's master to answer
 T = TypeVar("T")

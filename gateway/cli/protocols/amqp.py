@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from gateway.cli.remote import ADMIN_PORT, HostOption, OffsetOption, gateway_url
+from gateway.cli.remote.options import ADMIN_PORT, HostOption, OffsetOption, gateway_url
 from gateway.ops.amqp_report import BindingReport, CloseConnections, ConnectionReport, QueueReport
 from gateway.remote.amqp import RemoteAmqp
 from gateway.remote.http import RemoteGateway

@@ -12,10 +12,10 @@ import typer
 from controller.api.client import Acknowledge as _Acknowledge
 from controller.api.commands import AddGroup, CloseGroup, CloseQueue, ForgetReplica, GrowTopic, MoveQueue, RemoveGroup
 from controller.api.requests import AddMember, RemoveMember, Transfer
-from gateway.cli import queues as cli_queues
-from gateway.cli import replicas as cli_replicas
-from gateway.cli import users as cli_users
-from gateway.cli.controllers import ConfigOption, ControllersOption, ask, channel, run
+from gateway.cli.cluster import queues as cli_queues
+from gateway.cli.cluster import replicas as cli_replicas
+from gateway.cli.cluster import users as cli_users
+from gateway.cli.cluster.controllers import ConfigOption, ControllersOption, ask, channel, run
 
 app = typer.Typer(help="Start a cluster on this machine, look at one, change it.", no_args_is_help=True)
 members = typer.Typer(help="The controllers.", no_args_is_help=True)

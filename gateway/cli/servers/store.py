@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.mains import run_main
+from gateway.cli.servers.mains import run_main
 
 EXIT_DAMAGED = 1
 
@@ -28,7 +28,7 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Check both checksums of every frame; exit code 1 where something is damaged."""
-    from gateway.cli import store_report as report  # noqa: PLC0415 - here and below: what only a store needs
+    from gateway.cli.servers import store_report as report  # noqa: PLC0415 - here and below: what only a store needs
     from store.engine.repair import StoppedStore  # noqa: PLC0415
 
     compared = None
@@ -57,7 +57,7 @@ def dump(
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
 ) -> None:
     """Print every record, a line each, in the order of the log; exit code 1 where something is damaged."""
-    from gateway.cli import store_report as report  # noqa: PLC0415
+    from gateway.cli.servers import store_report as report  # noqa: PLC0415
     from store.engine.repair import StoppedStore  # noqa: PLC0415
     from store.format.frame import Frame, LogOffset  # noqa: PLC0415
 
@@ -88,7 +88,7 @@ def rebuild_views(
     as_json: JsonOption = False,
 ) -> None:
     """Throw the views away and make them from the log. Interrupted, the next start goes on where it was."""
-    from gateway.cli import store_report as report  # noqa: PLC0415
+    from gateway.cli.servers import store_report as report  # noqa: PLC0415
     from store.engine.repair import StoppedStore  # noqa: PLC0415
 
     with (
@@ -105,7 +105,7 @@ def rebuild_views(
 @app.command()
 def stats(data_dir: DataDirArgument = HERE, *, as_json: JsonOption = False) -> None:
     """Say how large the log and the views are, without reading them."""
-    from gateway.cli import store_report as report  # noqa: PLC0415
+    from gateway.cli.servers import store_report as report  # noqa: PLC0415
     from store.engine.repair import StoppedStore  # noqa: PLC0415
 
     with StoppedStore(data_dir) as store:

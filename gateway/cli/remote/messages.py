@@ -9,16 +9,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from gateway.cli.remote.options import (
+    ADMIN_PORT,
+    HTTP_PORT,
+    HostOption,
+    OffsetOption,
+    PortOption,
+    UrlOption,
+    gateway_url,
+)
 from gateway.remote.http import Event, RemoteGateway
-
-HTTP_PORT, ADMIN_PORT = 8080, 8088
-
-HostOption = Annotated[str, typer.Option("--host", help="Where the gateway is.")]
-PortOption = Annotated[int, typer.Option("--port", help="Its HTTP port.", min=1, max=65_535)]
-OffsetOption = Annotated[int, typer.Option("--port-offset", help="The gateway's own port offset.", min=0)]
-UrlOption = Annotated[
-    str | None, typer.Option("--url", help="Its HTTP base URL, in place of host and port.", envvar="HEADGATE_URL")
-]
 
 
 class _CloudEvent(msgspec.Struct):
@@ -148,13 +148,6 @@ def topics(
     for topic in status.topics:
         table.add_row(topic.name, str(topic.queues), f"{topic.records:,}", topic.config)
     Console().print(table if status.topics else "no topics yet")
-
-
-def gateway_url(url: str | None, host: str, port: int) -> str:
-    """The base URL that the options of a command say."""
-    if url:
-        return url if "://" in url else f"http://{url}"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _shown(event: Event, *, verbose: bool) -> bytes:

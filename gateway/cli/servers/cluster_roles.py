@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.mains import run_main
+from gateway.cli.servers.mains import run_main
 
 Load = Callable[[Path | None, Path | None, int | None, str | None], Any]
 
@@ -63,7 +63,7 @@ def register(app: typer.Typer, load: Load) -> None:
 
         It has to be stopped, and so have the others. What only they knew is lost.
         """
-        from gateway.cli.recover import recover as recovered  # noqa: PLC0415
+        from gateway.cli.servers.recover import recover as recovered  # noqa: PLC0415
 
         recovered(_settings(load, config, data_dir, id_, None), address, confirmed=yes)
 

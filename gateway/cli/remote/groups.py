@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from gateway.cli.remote import HTTP_PORT, HostOption, OffsetOption, PortOption, UrlOption, gateway_url
+from gateway.cli.remote.options import HTTP_PORT, HostOption, OffsetOption, PortOption, UrlOption, gateway_url
 from gateway.remote.groups import RemoteGroups
 from gateway.remote.http import RemoteGateway
 

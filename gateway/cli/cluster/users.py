@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from controller.api.commands import DeleteUser, SetUser
-from gateway.cli.controllers import ConfigOption, ControllersOption, ask
-from gateway.cli.passwords import PasswordFileOption, hashed_password
+from gateway.cli.cluster.controllers import ConfigOption, ControllersOption, ask
+from gateway.cli.cluster.passwords import PasswordFileOption, hashed_password
 
 app = typer.Typer(help="Who may connect, and do what, on all proxies.", no_args_is_help=True)
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli.controllers import ConfigOption, ControllersOption, ask, channel
+from gateway.cli.cluster.controllers import ConfigOption, ControllersOption, ask, channel
 
 app = typer.Typer(help="The replicas of a store group.", no_args_is_help=True)
 

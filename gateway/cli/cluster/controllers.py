@@ -53,7 +53,7 @@ def run(addresses: Any, work: Callable[[Any], Awaitable[T]], *, credentials: Any
     """Do something with the controllers, in an event loop of its own. Raises `ControllerError`."""
     from controller.api.client import ControllerUnreachable  # noqa: PLC0415
     from controller.remote.remote import RemoteController  # noqa: PLC0415
-    from gateway.cli.unreachable import why_unreachable  # noqa: PLC0415
+    from gateway.cli.cluster.unreachable import why_unreachable  # noqa: PLC0415
     from store.base.clock import now_ms  # noqa: PLC0415
 
     async def asked() -> T:

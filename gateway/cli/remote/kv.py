@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli.remote import HTTP_PORT, HostOption, OffsetOption, PortOption, UrlOption, gateway_url
+from gateway.cli.remote.options import HTTP_PORT, HostOption, OffsetOption, PortOption, UrlOption, gateway_url
 from gateway.port.kv import DEFAULT_NAMESPACE
 from gateway.remote.http import RemoteGateway
 from gateway.remote.kv import RemoteKeys

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.controllers import ask
+from gateway.cli.cluster.controllers import ask
 
 EXIT_DENIED = 1
 app = typer.Typer(help="Access rules.", no_args_is_help=True)
