@@ -29,66 +29,72 @@ VhostOption = Annotated[str | None, typer.Option("--vhost", help="Only those of 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 
 
-@app.command()
-def queues(
+def _listing(
+    name: str,
+    summary: str,
+    ask: Callable[[RemoteAmqp, str | None], Iterable[Any]],
+    columns: Sequence[str],
+    row: Callable[[Any], Sequence[str]],
     *,
-    vhost: VhostOption = None,
-    as_json: JsonOption = False,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = ADMIN_PORT,
-    port_offset: OffsetOption = 0,
+    numbers: Sequence[str] = (),
 ) -> None:
-    """List the queues: messages that wait, consumers, and how they were declared."""
+    """Adds a command that lists what a gateway has in a virtual host, or in all of them.
 
-    def row(one: QueueReport) -> Sequence[str]:
-        kinds = (("durable", one.durable), ("exclusive", one.exclusive), ("auto-delete", one.auto_delete))
-        declared = " ".join(name for name, is_so in kinds if is_so)
-        return one.vhost, one.name, str(one.messages), str(one.consumers), declared, _table(one.arguments)
+    `numbers` are the columns whose texts stand at the right of a table.
+    """
 
-    with _amqp(host, port + port_offset) as amqp:
-        columns = ("vhost", "queue", "messages", "consumers", "declared", "arguments")
-        _show(amqp.queues(vhost), columns, row, as_json=as_json, numbers=("messages", "consumers"))
-
-
-@app.command()
-def bindings(
-    *,
-    vhost: VhostOption = None,
-    as_json: JsonOption = False,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = ADMIN_PORT,
-    port_offset: OffsetOption = 0,
-) -> None:
-    """List the bindings that were made; every queue is bound to the default exchange besides."""
-
-    def row(one: BindingReport) -> Sequence[str]:
-        to = f"{one.destination_type} {one.destination}"
-        return one.vhost, one.source, to, one.routing_key, _table(one.arguments)
-
-    with _amqp(host, port + port_offset) as amqp:
-        columns = ("vhost", "exchange", "bound", "key", "arguments")
-        _show(amqp.bindings(vhost), columns, row, as_json=as_json)
+    @app.command(name, help=summary)
+    def listing(
+        *,
+        vhost: VhostOption = None,
+        as_json: JsonOption = False,
+        host: HostOption = "127.0.0.1",
+        port: PortOption = ADMIN_PORT,
+        port_offset: OffsetOption = 0,
+    ) -> None:
+        with _amqp(host, port + port_offset) as amqp:
+            _show(ask(amqp, vhost), columns, row, as_json=as_json, numbers=numbers)
 
 
-@app.command()
-def connections(
-    *,
-    vhost: VhostOption = None,
-    as_json: JsonOption = False,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = ADMIN_PORT,
-    port_offset: OffsetOption = 0,
-) -> None:
-    """List the connections of the gateway that is asked; of several proxies each has its own."""
+def _queue_row(one: QueueReport) -> Sequence[str]:
+    kinds = (("durable", one.durable), ("exclusive", one.exclusive), ("auto-delete", one.auto_delete))
+    declared = " ".join(name for name, is_so in kinds if is_so)
+    return one.vhost, one.name, str(one.messages), str(one.consumers), declared, _table(one.arguments)
 
-    def row(one: ConnectionReport) -> Sequence[str]:
-        counts = (one.channels, one.consumers, one.unacknowledged)
-        return one.id, one.user, one.vhost, one.peer, one.listener, *map(str, counts)
 
-    with _amqp(host, port + port_offset) as amqp:
-        counts = ("channels", "consumers", "unacknowledged")
-        columns = ("connection", "user", "vhost", "peer", "listener", *counts)
-        _show(amqp.connections(vhost), columns, row, as_json=as_json, numbers=counts)
+def _binding_row(one: BindingReport) -> Sequence[str]:
+    to = f"{one.destination_type} {one.destination}"
+    return one.vhost, one.source, to, one.routing_key, _table(one.arguments)
+
+
+def _connection_row(one: ConnectionReport) -> Sequence[str]:
+    counts = (one.channels, one.consumers, one.unacknowledged)
+    return one.id, one.user, one.vhost, one.peer, one.listener, *map(str, counts)
+
+
+_listing(
+    "queues",
+    "List the queues: messages that wait, consumers, and how they were declared.",
+    RemoteAmqp.queues,
+    ("vhost", "queue", "messages", "consumers", "declared", "arguments"),
+    _queue_row,
+    numbers=("messages", "consumers"),
+)
+_listing(
+    "bindings",
+    "List the bindings that were made; every queue is bound to the default exchange besides.",
+    RemoteAmqp.bindings,
+    ("vhost", "exchange", "bound", "key", "arguments"),
+    _binding_row,
+)
+_listing(
+    "connections",
+    "List the connections of the gateway that is asked; of several proxies each has its own.",
+    RemoteAmqp.connections,
+    ("connection", "user", "vhost", "peer", "listener", "channels", "consumers", "unacknowledged"),
+    _connection_row,
+    numbers=("channels", "consumers", "unacknowledged"),
+)
 
 
 @app.command()
@@ -161,7 +167,7 @@ def remove_user(
     port: PortOption = ADMIN_PORT,
     port_offset: OffsetOption = 0,
 ) -> None:
-    """Remove a user that was imported; whoever is connected by this name is told to go."""
+    """Remove a user that was imported, and close the connections of that user."""
     with _amqp(host, port + port_offset) as amqp:
         amqp.remove_user(name)
     typer.echo(f"user {name} is removed")
