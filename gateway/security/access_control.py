@@ -7,14 +7,13 @@ more.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
 from weakref import WeakSet
 
 import msgspec
 
 from controller.api.client import ControllerClient, User
 from gateway.domain.access import NOTHING, Access, Identity, Permissions, Rules
-from gateway.domain.access_settings import ACCESS, AccessConfig, Action, OwnAccess, own_access
+from gateway.domain.access_settings import ACCESS, AccessConfig, Action, own_access
 from gateway.domain.principal import Principal
 from gateway.ops.metrics import Metrics
 from store.api.message import Message
@@ -23,8 +22,6 @@ from store.base import logs
 LOG_INTERVAL_S = 1.0  # between two lines of what was denied; what comes in between is counted
 
 log = logs.get(__name__)
-
-_Own: TypeAlias = OwnAccess | None
 
 
 class AccessControl:

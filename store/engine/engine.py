@@ -304,10 +304,6 @@ class Engine:
         """Notes, on a replica, that the master has confirmed all before a log offset."""
         self.receiver.confirm(end)
 
-    def look_for_space(self) -> None:
-        """Looks at the disk's free space now, and refuses or allows writing from here on."""
-        self.space.look()
-
     def append(self, frame: UnplacedFrame, done: OnAppended, *, wakes: bool = True) -> None:
         """Queues a frame; `done` comes back in a `Committed`. Not after `end_appends`.
 

@@ -48,11 +48,6 @@ class Window:
         return self.held_count >= self._count_max or self.held_bytes >= self._bytes_max
 
     @property
-    def in_flight_count(self) -> int:
-        """Returns how many messages were sent and not answered."""
-        return len(self._in_flight)
-
-    @property
     def refused(self) -> bool:
         """Returns whether a message was refused and nothing is in flight: `next` returns it again."""
         return bool(self._refused) and not self._in_flight

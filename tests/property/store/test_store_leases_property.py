@@ -9,13 +9,13 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.format.dead_letters import death_of
 from store.format.frame import ROW, UnplacedFrame
 from store.format.policy import LeasePolicy
 from store.format.records import TimerSet
 from store.format.timer_key import TimerKey
 from store.local.local import LocalStore
 from store.views import Views
+from tests.support.store.dead_letters import death_of
 from tests.support.store.store_kit import append, bodies, records_frame
 
 TIMED, PLAIN, ORDERED = 300, 16, 17

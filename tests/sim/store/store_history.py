@@ -745,7 +745,7 @@ class History:
 
     async def make_room(self) -> None:
         self.disk.room = None
-        self.engine.look_for_space()
+        self.engine.space.look()
 
     async def flip(self) -> None:
         """A bit of the log flips. What it has hurt is not served, all else is; then it is flipped back."""

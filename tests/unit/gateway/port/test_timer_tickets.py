@@ -57,7 +57,7 @@ async def test_a_store_that_takes_nothing_is_no_reason_not_to_start(tmp_path, ca
     files = FaultyFiles()
     async with await LocalStore.open(tmp_path, files=files) as store:
         files.free = 0
-        store.core.engine.look_for_space()
+        store.core.engine.space.look()
         secrets = TimerSecrets()
         await secrets.load(store)
         assert secrets.of("alice")

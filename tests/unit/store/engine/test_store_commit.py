@@ -270,7 +270,7 @@ def test_nothing_of_a_group_that_met_a_full_disk_is_stored(open_rig, room):
     assert bodies(rig.log) == [b"kept"]
     assert isinstance(rig.store(lost)[0], StoreFull)  # refused without a write
     rig.files.write_error = 0
-    rig.engine.look_for_space()
+    rig.engine.space.look()
     again, duplicate = rig.store(lost, lost)
     assert again == Appended(kept.size_bytes)
     assert duplicate == Appended(kept.size_bytes, duplicate=True)
@@ -335,7 +335,7 @@ def test_no_room_for_another_segment(open_rig, monkeypatch, operation, reason):
     monkeypatch.setattr(rig.files, operation, refuse)
     assert isinstance(rig.store(frame((16, b"b" * 200)))[0], StoreFull)
     monkeypatch.setattr(rig.files, operation, works)
-    rig.engine.look_for_space()
+    rig.engine.space.look()
     assert isinstance(rig.store(frame((16, b"c" * 200)))[0], Appended)
     assert bodies(rig.log) == [b"a" * 200, b"c" * 200]
 
@@ -347,7 +347,7 @@ def test_writing_is_refused_before_the_reserve_is_touched_and_goes_on_by_itself(
     rig = open_rig(disk_reserve_bytes=RESERVE)
     rig.store(frame((16, b"kept")))
     rig.files.free = RESERVE - 1
-    rig.engine.look_for_space()
+    rig.engine.space.look()
     writes = rig.files.writes
     refused = rig.store(frame((16, b"x")))[0]
     assert isinstance(refused, StoreFull)
@@ -355,10 +355,10 @@ def test_writing_is_refused_before_the_reserve_is_touched_and_goes_on_by_itself(
     assert rig.files.writes == writes
     assert bodies(rig.log) == [b"kept"]
     rig.files.free = RESERVE + 10  # not enough: it would flutter
-    rig.engine.look_for_space()
+    rig.engine.space.look()
     assert rig.engine.full is not None
     rig.files.free = 2 * RESERVE
-    rig.engine.look_for_space()
+    rig.engine.space.look()
     assert rig.engine.full is None
     assert rig.store(frame((16, b"later"))) == [Appended(rig.log.confirmed - frame((16, b"later")).size_bytes)]
 
@@ -370,7 +370,7 @@ def test_a_fast_writer_is_stopped_between_looks(open_rig):
     looks = []
     rig.files.free_bytes = lambda path: looks.append(path) or rig.files.free
     rig.files.free = 20 << 20
-    rig.engine.look_for_space()
+    rig.engine.space.look()
     looks.clear()
     written = 0
     while True:
@@ -386,7 +386,7 @@ def test_a_fast_writer_is_stopped_between_looks(open_rig):
 def test_the_stores_own_frames_may_use_the_reserve(open_rig):
     rig = open_rig(disk_reserve_bytes=RESERVE)
     rig.files.free = 10
-    rig.engine.look_for_space()
+    rig.engine.space.look()
     made = frame((16, b"own"))
     rig.engine.append_own(lambda: made, made)
     assert rig.answer() == (made, Appended(0))
@@ -400,7 +400,7 @@ def test_a_file_system_that_does_not_answer_stops_nobody(open_rig, caplog):
         raise OSError(errno.EIO, "no answer")
 
     rig.files.free_bytes = refuse
-    rig.engine.look_for_space()
+    rig.engine.space.look()
     assert isinstance(rig.store(frame((16, b"x")))[0], Appended)
     assert "not known" in caplog.text
 
@@ -540,7 +540,7 @@ def test_a_full_disk_on_the_callers_thread_refuses_what_was_appended(open_rig):
     assert rig.engine.commit_here()
     assert type(rig.answer()[1]) is StoreFull
     rig.files.write_error = 0
-    rig.engine.look_for_space()
+    rig.engine.space.look()
     assert [type(one) for one in rig.store(frame((16, b"2")))] == [Appended]
     assert bodies(rig.log) == [b"2"]
 

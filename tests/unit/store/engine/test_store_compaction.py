@@ -270,7 +270,7 @@ async def test_a_newer_record_that_is_taken_back_stops_the_compaction(open_store
             writing = asyncio.run_coroutine_threadsafe(append(store, keyed((QUEUE, 1, b"newer"))), loop)
             refused.append(writing.exception(10))
             files.write_error = 0
-            store.core.engine.look_for_space()
+            store.core.engine.space.look()
         store_own(make)
 
     with monkeypatch.context() as patch:

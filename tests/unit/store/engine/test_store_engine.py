@@ -131,7 +131,7 @@ def test_a_full_disk(open_engine, room, caplog):
     assert harness.engine.error is None
     assert harness.engine.log.read(0).record(0) == b"kept"
     files.write_error = 0
-    harness.engine.look_for_space()
+    harness.engine.space.look()
     assert isinstance(harness.store(frame((16, b"later")))[0], Appended)
     harness.engine.close()
     harness = open_engine()

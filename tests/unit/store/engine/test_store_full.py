@@ -67,7 +67,7 @@ async def test_views_without_room_refuse_and_go_on_by_themselves(lmdb_disk, tmp_
         lmdb_disk.error = None
         while store.core.engine.views.dispatched < store.replication.end:
             await store.queues.bounds(16)
-        store.core.engine.look_for_space()
+        store.core.engine.space.look()
         await append(store, frame((16, b"later")))
         assert await bodies(store, 16) == [b"before", b"acknowledged", b"later"]
 

@@ -184,7 +184,7 @@ async def test_what_has_no_room_is_dropped_until_it_is_opened_again(tmp_path, no
     await until(lambda: replica.replication.dropped is not None)
     await until(lambda: replica.hooks.told[-1] == ("flushed", kept))
     files.write_error, files.free = 0, None
-    replica.core.engine.look_for_space()
+    replica.core.engine.space.look()
     with pytest.raises(StoreFull):
         replica.replication.receive(b"")
     assert replica.error is None
@@ -509,11 +509,11 @@ async def test_a_disk_that_is_nearly_full_takes_nothing(tmp_path):
     files = FaultyFiles()
     replica = await open_replica(tmp_path / "replica", files=files)
     files.free = 0
-    replica.core.engine.look_for_space()
+    replica.core.engine.space.look()
     with pytest.raises(StoreFull):
         replica.replication.receive(b"")
     files.free = None
-    replica.core.engine.look_for_space()
+    replica.core.engine.space.look()
     replica.replication.receive(b"")
     await replica.close()
     with pytest.raises(StoreClosed):

@@ -7,7 +7,6 @@ import pytest
 
 from store.api.handle import HANDLE_CHARS_MAX
 from store.base.errors import AppendOutcomeUnknown, BadHandle, LeaseLost, StoreOverloaded
-from store.format.dead_letters import death_of
 from store.format.frame import ROW, ROW_DEAD, ROW_EXTRA, Position, UnplacedFrame
 from store.format.policy import INVISIBLE_MS_MAX, LeasePolicy
 from store.format.ranges import ranges_of
@@ -15,6 +14,7 @@ from store.local import lending as lending_module
 from store.local.local import LocalStore
 from store.local.reader import Located
 from tests.support.process.clock import Clock
+from tests.support.store.dead_letters import death_of
 from tests.support.store.store_kit import FaultyFiles, append, behind, bodies
 
 pytestmark = pytest.mark.anyio

@@ -367,13 +367,13 @@ async def test_a_full_disk_is_made_room_on(open_store, clock, tmp_path):
     store = await open_store(retention=Limits(age_ms=HOUR), files=files, disk_reserve_bytes=1 << 20)
     await write(store, 10, 16)
     files.free = 1000
-    store.core.engine.look_for_space()
+    store.core.engine.space.look()
     assert store.full is not None
     clock.ms += HOUR + 1
     await trim(store)
     assert store.core.engine.log.first > 0
     files.free = None
-    store.core.engine.look_for_space()
+    store.core.engine.space.look()
     assert store.full is None
 
 
@@ -387,7 +387,7 @@ async def test_no_room_even_for_the_record(open_store, clock, tmp_path):
     await trim(store)
     assert set(before) <= set(segments(tmp_path))
     files.write_error = 0
-    store.core.engine.look_for_space()
+    store.core.engine.space.look()
     await trim(store)
     assert store.core.engine.log.first > 0
 
