@@ -9,10 +9,10 @@ Imports: cloudevents, gateway.domain, gateway.port, store.api, store.format.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from adapters.amqp.body_credit import BodyCredit
 from adapters.amqp.bridging import AmqpBridgeCodec
 from adapters.amqp.connection import AmqpConnection
 from adapters.amqp.options import AmqpOptions
-from adapters.amqp.receive_budget import ReceiveBudget
 from gateway.port.adapter import ConnectionInfo, DatagramAdapter, Listener, Random
 from gateway.port.bridge import Scheme
 
@@ -29,7 +29,7 @@ class AmqpFactory:
     broker_schemes: Mapping[str, Scheme] = {"amqp": Scheme(5672), "amqps": Scheme(5671, secure=True)}
 
     def __init__(self) -> None:
-        self.arriving = ReceiveBudget()
+        self.arriving = BodyCredit()
 
     def connect(self, info: ConnectionInfo, options: Any, *, random: Random) -> AmqpConnection:
         """The state machine of a new connection."""

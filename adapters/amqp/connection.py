@@ -14,6 +14,7 @@ from pamqp.commands import Channel as ChannelMethods
 from pamqp.commands import Connection as Methods
 
 from adapters.amqp.blocking import Blocking
+from adapters.amqp.body_credit import BodyCredit, ConnectionCredit, Credit
 from adapters.amqp.channel import REPLY_CODES, Channel, State, cut, described
 from adapters.amqp.codec.copies import with_copies
 from adapters.amqp.codec.properties import Template
@@ -48,7 +49,6 @@ from adapters.amqp.keepalive import Keepalive
 from adapters.amqp.methods import handle
 from adapters.amqp.options import AmqpOptions
 from adapters.amqp.publishing import PUBLISH, TEMPLATES, Content, target_of, targets_of, template_of
-from adapters.amqp.receive_budget import ConnectionBudget, Credit, ReceiveBudget
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.domain.principal import Principal
 from gateway.domain.vhosts import DEFAULT_VHOST
@@ -80,8 +80,8 @@ _ACK_BYTES: Final = 13
 class AmqpConnection(ConnectionOutput):
     """The `Adapter` of one connection."""
 
-    def __init__(self, info: ConnectionInfo, options: AmqpOptions, *, arriving: ReceiveBudget, random: Random) -> None:
-        super().__init__(options, ConnectionBudget(arriving, options), random)
+    def __init__(self, info: ConnectionInfo, options: AmqpOptions, *, arriving: BodyCredit, random: Random) -> None:
+        super().__init__(options, ConnectionCredit(arriving, options), random)
         self._message_bytes_max = min(options.message_bytes_max, info.message_bytes_max)
         self.channels: dict[int, Channel] = {}
         self._phase = Phase.HEADER

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
+from adapters.amqp.body_credit import ConnectionCredit
 from adapters.amqp.consumers import Consumer
 from adapters.amqp.options import AmqpOptions
 from adapters.amqp.publishing import TARGETS
-from adapters.amqp.receive_budget import ConnectionBudget
 from gateway.domain.errors import Refusal
 from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost
 from gateway.port.adapter import (
@@ -33,7 +33,7 @@ Answered: TypeAlias = Callable[[Outcome, int], None]  # (outcome, now_ms)
 class ConnectionOutput:
     """Frames and effects on their way out, and who waits for which answer."""
 
-    def __init__(self, options: AmqpOptions, share: ConnectionBudget, random: Random) -> None:
+    def __init__(self, options: AmqpOptions, share: ConnectionCredit, random: Random) -> None:
         self.options = options
         self.share = share
         self.random = random

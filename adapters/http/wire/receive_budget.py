@@ -13,7 +13,7 @@ CROWDED: Final = "too many bodies arrive at once"  # why one of them is refused
 
 
 class ReceiveBudget:
-    """All connections of a process."""
+    """The bytes that all connections of a process hold."""
 
     __slots__ = ("held_bytes",)
 
@@ -22,7 +22,7 @@ class ReceiveBudget:
 
 
 class ConnectionBudget:
-    """One connection's."""
+    """The bytes that one connection holds."""
 
     __slots__ = ("_all", "_max_bytes", "held_bytes")
 

@@ -6,7 +6,7 @@ from pamqp.body import ContentBody
 from pamqp.commands import Basic, Channel, Connection
 
 from adapters.amqp import AmqpFactory
-from adapters.amqp.receive_budget import BODY_BYTES_PER_MS, BODY_TIME_MS, FREE_BYTES, RETRY_MS
+from adapters.amqp.body_credit import BODY_BYTES_PER_MS, BODY_TIME_MS, FREE_BYTES, RETRY_MS
 from tests.support.amqp.amqp_peer import Peer, encoded
 
 MiB = 1 << 20

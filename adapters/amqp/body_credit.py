@@ -18,8 +18,8 @@ BODY_TIME_MS: Final = 30_000  # that a body may take while others wait, and
 BODY_BYTES_PER_MS: Final = 64  # of its bytes within each ms more
 
 
-class ReceiveBudget:
-    """All connections of a process."""
+class BodyCredit:
+    """The credit that all connections of a process hold, and those that wait for some."""
 
     __slots__ = ("reserved_bytes", "waiting_count")
 
@@ -36,12 +36,12 @@ class Credit:
     REFUSED: Final = "refused"  # the connection holds some, and there is no more
 
 
-class ConnectionBudget:
-    """One connection's."""
+class ConnectionCredit:
+    """The credit that one connection holds or waits for."""
 
     __slots__ = ("_all", "_max_bytes", "_until_ms", "_waiting", "reserved_bytes", "retry_ms")
 
-    def __init__(self, together: ReceiveBudget, options: AmqpOptions) -> None:
+    def __init__(self, together: BodyCredit, options: AmqpOptions) -> None:
         self._all = together
         self._max_bytes = options.arriving_bytes_max
         self._until_ms = 0  # when what is reserved should have come
@@ -67,7 +67,7 @@ class ConnectionBudget:
         return Credit.GRANTED
 
     def release(self, size_bytes: int) -> None:
-        """A body of this size is whole, or given up."""
+        """Gives back the credit of a body that is whole or given up."""
         if size_bytes > FREE_BYTES:
             self._all.reserved_bytes -= size_bytes
             self.reserved_bytes -= size_bytes
@@ -75,7 +75,7 @@ class ConnectionBudget:
                 self.retry_ms = None
 
     def close(self) -> None:
-        """The connection holds nothing and waits for nothing."""
+        """Gives everything back, and waits for nothing."""
         self._rest()
         self.release(self.reserved_bytes)
 
