@@ -2,6 +2,6 @@
 
 The rooms are floors, from `base` up to `cli`; import-linter holds them to it.
 
-Imported by: adapters.
+Imported by: adapters, amqtt_headgate.
 Imports: controller, spark, store.
 """

@@ -2,6 +2,7 @@
 
 Decisions without input or output. The settings of a subject lie beside it.
 
-Imported by: gateway.*, adapters.amqp, adapters.cloudevents, adapters.coap, adapters.http, adapters.mqtt.
+Imported by: gateway.*, adapters.amqp, adapters.cloudevents, adapters.coap, adapters.http, adapters.mqtt,
+amqtt_headgate.
 Imports: store.api, store.base, store.format, store.guards.
 """

@@ -1,10 +1,12 @@
 """Checks the product's rooms against its import graph: their own words, and that nothing goes in circles."""
 
 import ast
+import re
+import tomllib
 
 import pytest
 
-from tests.support.repository.import_graph import ROOT, circles, file_graph, folder_graph, imported
+from tests.support.repository.import_graph import PACKAGES, ROOT, circles, file_graph, folder_graph, imported
 from tests.support.repository.rooms import ends_with, expected
 
 
@@ -22,6 +24,22 @@ def test_no_files_import_each_other_in_a_circle():
 def test_no_folders_import_each_other_in_a_circle():
     """A folder is above or below another one, and a folder inside another is so too."""
     assert circles(folder_graph(file_graph())) == []
+
+
+def test_the_rooms_of_every_package_are_floors():
+    """Import-linter holds an order of all rooms and files of each folder that has rooms."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    ordered = {name for one in contracts if one.get("exhaustive") for name in one["containers"]}
+    assert {room.rpartition(".")[0] for room in folder_graph(file_graph()) if "." in room} - ordered == set()
+
+
+def test_the_architecture_names_every_room():
+    """The page names all packages and their rooms, and no file that is not there."""
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    assert [room for room in folder_graph(file_graph()) if f"{room.replace('.', '/')}/" not in text] == []
+    files = re.findall(rf"(?<![\w/])(?:{'|'.join(PACKAGES)})/[\w/]+\.py\b", text)
+    assert [file for file in files if not (ROOT / file).is_file()] == []
 
 
 def test_circles_are_found_wherever_the_import_stands():

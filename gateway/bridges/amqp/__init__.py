@@ -3,7 +3,6 @@
 aio-pika keeps the connections (`link`), `reading` and `forwarding` are the two directions, each over a connection of
 its own, and `window` decides, without input or output, which message is sent next. `settings` is read by the
 configuration, and imports none of the others; `gateway.bridges.bridges` imports `bridge`, where there is such a bridge.
-This room imports `gateway.bridges`, delivery, ownership and the port.
 
 Imported by: bridges.
 Imports: bridges.shared, delivery, domain, ownership, port, store.api, store.base, store.format.

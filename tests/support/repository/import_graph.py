@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGES = ("gateway", "adapters", "store", "controller", "spark")
+PACKAGES = ("gateway", "adapters", "store", "controller", "spark", "pyspark_headgate", "amqtt_headgate")
 
 
 def modules() -> dict[str, Path]:
