@@ -1,5 +1,5 @@
 """The controllers as others see them: a copy of their state, commands to their leader, heartbeats.
 
-Imported by: gateway.cli, gateway.operating, gateway.ops, gateway.process, store.node.
+Imported by: gateway.operating, gateway.ops, gateway.process, store.node.
 Imports: api, elections, metadata, wire, store.base.
 """

@@ -3,8 +3,8 @@
 What only some commands need is imported when they run.
 
 Imported by: none.
-Imports: gateway.*, controller.api, controller.incarnations, controller.remote, spark, spark.dashboard, spark.job,
-spark.shell, spark.tables, store.api, store.base, store.cluster, store.engine, store.format.
+Imports: gateway.*, controller.api, controller.incarnations, spark, spark.dashboard, spark.job, spark.shell,
+spark.tables, store.api, store.base, store.cluster, store.engine, store.format.
 """
 
 

@@ -9,7 +9,6 @@ in the same directory it is the same cluster. Ports are fixed, so that clients f
 """
 
 import http.client
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gateway.process.child import Child, module_command
-from gateway.process.supervisor import READY_POLL_S, Supervisor
+from gateway.process.supervisor import Supervisor
 
 LOOPBACK = "127.0.0.1"
 PROXY_LISTENERS = ("mqtt", "mqtt-ws", "coap", "coap-tcp", "http", "amqp")
@@ -162,18 +161,6 @@ class LocalCluster(Supervisor):
         """The host:port of a process's admin pages."""
         node = self.node(name)
         return f"{node.host}:{node.admin_port}"
-
-    def until_ready(
-        self,
-        names: Sequence[str],
-        *,
-        timeout_s: float | None = 60.0,
-        waiting: Callable[[Mapping[str, str]], object] = lambda left: None,
-    ) -> Iterator[str]:
-        """The names of processes as they become ready; the rest is as in `Supervisor.becoming_ready`."""
-        for ready in self.becoming_ready(names, self.trouble, timeout_s=timeout_s, waiting=waiting):
-            yield from ready
-            time.sleep(READY_POLL_S)
 
     def _file(self, name: str, suffix: str) -> Path:
         return self.plan.directory / f"{name}.{suffix}"

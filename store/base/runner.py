@@ -1,8 +1,8 @@
-"""The runner of the servers: `headgate serve`, its workers, `proxy`, `store` and `controller` all run by `run_server`.
+"""The runner of the servers: `headgate serve`, its workers, `proxy`, `store`, `controller` and `cluster up`.
 
-It gives a process its limits and its event loop, and the server a `Run`: the stack of what it opens, which is closed in
-reverse order, and the event that SIGTERM and SIGINT set. A server returns when it has ended in order. An error that it
-raises ends the process, and the command line makes a sentence and an exit code of it.
+`run_server` gives a process its limits and its event loop, and the server a `Run`: the stack of what it opens, which is
+closed in reverse order, and the event that SIGTERM and SIGINT set. A server returns when it has ended in order. An
+error that it raises ends the process, and the command line makes a sentence and an exit code of it.
 """
 
 import asyncio

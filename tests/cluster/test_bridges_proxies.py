@@ -7,7 +7,7 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 
 from gateway.process.local_cluster import Plan
-from tests.support.cluster.local_clusters import on_free_ports, one_group, started
+from tests.support.cluster.local_clusters import on_free_ports, one_group, started, until_ready
 from tests.support.mqtt.paho_client import Client, fresh, properties
 from tests.support.process.waiting import wait_until
 
@@ -76,7 +76,7 @@ def test_one_proxy_runs_it_and_another_goes_on_when_it_is_killed_or_ends(cluster
         assert runs(cluster, idle) == idle
         # And back, when that one ends in order: it lets go at once.
         cluster.start(runner)
-        list(cluster.until_ready([runner]))
+        until_ready(cluster, [runner])
         assert not bridge(cluster, runner)["here"]
         reader.close()
         cluster.stop(idle)

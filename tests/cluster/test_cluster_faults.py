@@ -21,7 +21,7 @@ from gateway.process.local_cluster import Plan, nodes
 from store.node.run import REPLICA
 from tests.support.cluster.fault_run import FaultRun
 from tests.support.cluster.faults import Faults, masters, small_disk, status
-from tests.support.cluster.local_clusters import controller_of, on_free_ports, started
+from tests.support.cluster.local_clusters import controller_of, on_free_ports, started, until_ready
 from tests.support.cluster.lying_disk import LyingDisk
 from tests.support.cluster.lying_disk import missing as no_lying_disk
 from tests.support.cluster.network import Network, missing
@@ -114,7 +114,7 @@ async def every_replica_has_everything(cluster, run):
     for n in range(1, 4):
         for group in range(GROUPS):
             await elect(cluster, f"store-{group}-{n}")
-        await asyncio.to_thread(lambda: list(cluster.until_ready([node.name for node in cluster.nodes])))
+        await asyncio.to_thread(until_ready, cluster, [node.name for node in cluster.nodes])
         await asyncio.to_thread(run.check_stored)
 
 
@@ -228,7 +228,7 @@ def cut_off_alone(network, cluster, here, there):
         assert moved.present
     finally:
         network.heal()
-    list(cluster.until_ready([here.name]))
+    until_ready(cluster, [here.name])
     back = Client(here.port, "cut off", host=here.host)  # it is one of the proxies again
     assert back.present
     assert watcher.messages.empty()

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from gateway.process.local_cluster import Plan
-from tests.support.cluster.local_clusters import on_free_ports, one_group, started
+from tests.support.cluster.local_clusters import on_free_ports, one_group, started, until_ready
 from tests.support.process.ports import PORTS
 from tests.support.process.waiting import wait_until
 
@@ -37,7 +37,7 @@ def without(cluster, name):
         yield
     finally:
         cluster.start(name)
-        list(cluster.until_ready([name]))
+        until_ready(cluster, [name])
 
 
 def publish(url, topic, numbers):

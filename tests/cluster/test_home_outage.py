@@ -11,7 +11,7 @@ from test_proxies import Client
 from controller.api.client import GroupConfig
 from controller.api.commands import AddGroup, CloseGroup, CreateTopic
 from gateway.process.local_cluster import Plan
-from tests.support.cluster.local_clusters import controller_of, on_free_ports, started
+from tests.support.cluster.local_clusters import controller_of, on_free_ports, started, until_ready
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -86,7 +86,7 @@ def test_connections_stay_while_the_home_group_is_away(cluster, hurt, names, sec
     finally:
         end()
     assert sent > 2 * len(publishers), "publishing went on"
-    list(cluster.until_ready([node.name for node in cluster.nodes]))
+    until_ready(cluster, [node.name for node in cluster.nodes])
     for one in publishers:
         one.publish(f"{TOPIC}/a", b"%d" % sent)
         sent += 1

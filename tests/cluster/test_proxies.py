@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from gateway.cli.commands import app
 from gateway.process.local_cluster import Plan
 from tests.support.amqp.exclusive_queues import LOCKED, codes, connect, take
-from tests.support.cluster.local_clusters import on_free_ports, one_group, started
+from tests.support.cluster.local_clusters import on_free_ports, one_group, started, until_ready
 from tests.support.process.ports import PORTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -149,7 +149,7 @@ def test_an_exclusive_queue_of_a_killed_proxy_is_free_for_connections_of_others(
         assert take(elsewhere, "left") == 0
     finally:
         running.cluster.start("proxy-1")
-        list(running.cluster.until_ready(["proxy-1"]))
+        until_ready(running.cluster, ["proxy-1"])
     with amqp(running.one) as back:
         assert set(codes(back, "left").values()) == {LOCKED}
     elsewhere.close()
@@ -227,7 +227,7 @@ def test_what_a_killed_proxy_has_left_is_done_by_the_other(running):
             client.close()
     finally:
         running.cluster.start("proxy-1")
-        list(running.cluster.until_ready(["proxy-1"]))
+        until_ready(running.cluster, ["proxy-1"])
         for client in clients:
             with contextlib.suppress(Exception):
                 client.paho.loop_stop()

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from gateway.process.local_cluster import Plan
-from tests.support.cluster.local_clusters import on_free_ports, one_group, started
+from tests.support.cluster.local_clusters import on_free_ports, one_group, started, until_ready
 from tests.support.http.webhook_sink import WebhookSink
 from tests.support.process.ports import PORTS
 from tests.support.process.waiting import wait_until
@@ -79,7 +79,7 @@ def test_one_proxy_delivers_and_another_goes_on_when_it_is_killed_or_ends(cluste
         assert runs(cluster, idle) == idle
         # And back, when that one ends in order.
         cluster.start(runner)
-        list(cluster.until_ready([runner]))
+        until_ready(cluster, [runner])
         cluster.stop(idle)
         publish(runner, COUNT)
         sink.wait_until(lambda: {one.body for one in sink.taken} >= sent)

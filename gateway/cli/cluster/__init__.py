@@ -1,5 +1,5 @@
 """Commands that ask the controllers of a cluster, and those for users and access rules.
 
 Imported by: cli.
-Imports: config, domain, operating, process, security, controller.api, controller.remote, store.base, store.cluster.
+Imports: config, domain, operating, process, security, controller.api, store.base, store.cluster.
 """

@@ -1,11 +1,8 @@
 """`headgate cluster`: start one on this machine, look at one, change it."""
 
 import json
-import signal
-import threading
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, cast, get_args
 
 import typer
 
@@ -15,7 +12,7 @@ from controller.api.requests import AddMember, RemoveMember, Transfer
 from gateway.cli.cluster import queues as cli_queues
 from gateway.cli.cluster import replicas as cli_replicas
 from gateway.cli.cluster import users as cli_users
-from gateway.cli.cluster.controllers import ConfigOption, ControllersOption, ask, channel, run
+from gateway.cli.cluster.controllers import ConfigOption, ControllersOption, ask, channel
 
 app = typer.Typer(help="Start a cluster on this machine, look at one, change it.", no_args_is_help=True)
 members = typer.Typer(help="The controllers.", no_args_is_help=True)
@@ -43,79 +40,25 @@ def up(
     port_offset: Annotated[int, typer.Option("--port-offset", min=0, max=50_000, help="Added to every port.")] = 0,
 ) -> None:
     """Start a whole cluster as processes on this machine, and stop it with Ctrl-C."""
-    from rich.console import Console  # noqa: PLC0415 - here and below: what only this command needs
+    from functools import partial  # noqa: PLC0415 - here and below: what only this command needs
 
+    from rich.console import Console  # noqa: PLC0415
+
+    from gateway.config.config import LogConfig  # noqa: PLC0415
+    from gateway.operating.starting import run_cluster  # noqa: PLC0415
     from gateway.process.local_cluster import LocalCluster, Plan  # noqa: PLC0415
+    from store.base import logs  # noqa: PLC0415
+    from store.base.runner import run_server  # noqa: PLC0415
 
     plan = Plan(directory.resolve(), nodes, groups, nodes, nodes // 2 + 1, proxies, port_offset)
-    cluster = LocalCluster(plan)
     console = Console(stderr=True)
-    stopping = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
+    styles = {"progress": None, "waiting": "dim", "ended": "red"}
 
-    def waiting(left: Mapping[str, str]) -> None:
-        for name, why in left.items():
-            console.print(f"waiting for {name}: {why}", style="dim", highlight=False, markup=False)
-        if stopping.is_set():
-            raise typer.Exit
+    def show(line: str, kind: str) -> None:
+        console.print(line, style=styles[kind], highlight=False, markup=False)
 
-    try:
-        cluster.write()
-        for role in ("controller", "store", "proxy"):
-            names = cluster.of_role(role)
-            for name in names:
-                cluster.start(name)
-            for name in cluster.until_ready(names, timeout_s=None, waiting=waiting):
-                node = cluster.node(name)
-                console.print(f"{name:14} port {node.port}, admin {node.admin_port}", highlight=False)
-                if stopping.is_set():
-                    return
-            if role == "controller":
-                _make_groups(cluster, names, waiting)
-        console.print(
-            f"\nready: MQTT on {', '.join(str(node.port) for node in cluster.nodes if node.role == 'proxy')}; "
-            f"all in {plan.directory}; stop with Ctrl-C\n"
-            f"look at it: headgate cluster status --controllers {','.join(plan.addresses.values())}",
-            highlight=False,
-        )
-        _watch(cluster, stopping, console)
-    finally:
-        cluster.stop_all()
-
-
-def _watch(cluster: Any, stopping: threading.Event, console: Any) -> None:
-    """Say when a process ends by itself, until we are asked to stop."""
-    gone: set[str] = set()
-    while not stopping.wait(0.5):
-        for node in cluster.nodes:
-            if not cluster.running(node.name) and node.name not in gone:
-                gone.add(node.name)
-                console.print(cluster.describe_end(node.name), style="red")
-
-
-def _make_groups(cluster: Any, controllers: Sequence[str], waiting: Callable[[Mapping[str, str]], object]) -> None:
-    """Creates the groups at the controllers; waits as long as these run. Raises `ChildFailed`."""
-    from controller.api.client import ControllerUnreachable  # noqa: PLC0415
-
-    plan = cluster.plan
-    while True:
-        try:
-            run(plan.addresses.values(), lambda controller: _add_groups(controller, plan))
-        except ControllerUnreachable as error:
-            cluster.check_running(controllers)
-            waiting(dict.fromkeys(controllers, str(error)))
-        else:
-            return
-
-
-async def _add_groups(controller: Any, plan: Any) -> None:
-    from controller.api.client import GroupConfig  # noqa: PLC0415
-
-    config = GroupConfig(replicas=plan.replicas, min_in_sync=plan.min_in_sync)
-    for number in range(plan.groups):
-        if controller.group(number) is None:
-            await controller.do(AddGroup(number=number, config=config))
+    logs.configure(LogConfig(level="warning"))
+    run_server(partial(run_cluster, cluster=LocalCluster(plan), show=show))
 
 
 # ---- looking

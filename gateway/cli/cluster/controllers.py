@@ -7,7 +7,6 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-PATIENCE_S = 5.0  # for the controllers to answer
 T = TypeVar("T")
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="A node's TOML file: names the controllers.")]
@@ -18,7 +17,9 @@ ControllersOption = Annotated[
 
 def ask(config: Path | None, controllers: str | None, work: Callable[[Any], Awaitable[T]]) -> T:
     """Do something with the controllers that a command names. Raises `ControllerError`, `ConfigError`."""
-    return run(_addresses(config, controllers), work, credentials=channel(config))
+    from gateway.operating.asking import asked  # noqa: PLC0415 - here and below: what only such commands need
+
+    return asyncio.run(asked(_addresses(config, controllers), work, credentials=channel(config)))
 
 
 def _addresses(config: Path | None, controllers: str | None) -> Sequence[str]:
@@ -47,26 +48,3 @@ def channel(config: Path | None) -> Any:
     if config is None:
         return None
     return node_credentials(load(config).cluster, host="localhost", key="cluster").channel
-
-
-def run(addresses: Any, work: Callable[[Any], Awaitable[T]], *, credentials: Any = None) -> T:
-    """Do something with the controllers, in an event loop of its own. Raises `ControllerError`."""
-    from controller.api.client import ControllerUnreachable  # noqa: PLC0415
-    from controller.remote.remote import RemoteController  # noqa: PLC0415
-    from gateway.cli.cluster.unreachable import why_unreachable  # noqa: PLC0415
-    from store.base.clock import now_ms  # noqa: PLC0415
-
-    async def asked() -> T:
-        controller = RemoteController(list(addresses), now_ms=now_ms, credentials=credentials)
-        try:
-            try:
-                async with asyncio.timeout(PATIENCE_S):
-                    await controller.ready()
-            except TimeoutError as error:
-                why = await asyncio.to_thread(why_unreachable, addresses, credentials)
-                raise ControllerUnreachable(why) from error
-            return await work(controller)
-        finally:
-            await controller.close()
-
-    return asyncio.run(asked())

@@ -18,6 +18,7 @@ from controller.remote.remote import RemoteController
 from gateway.process.local_cluster import LocalCluster, Node, Plan, nodes
 from store.remoting import RemoteStore
 from tests.bench.load.base import Load, Measured
+from tests.support.cluster.local_clusters import until_ready
 from tests.support.cluster.network import Network
 
 PATIENCE_S = 120.0
@@ -122,7 +123,7 @@ async def _start(cluster: LocalCluster, role: str) -> None:
     names = [node.name for node in cluster.nodes if node.role == role]
     for name in names:
         cluster.start(name)
-    await asyncio.to_thread(lambda: list(cluster.until_ready(names, timeout_s=PATIENCE_S)))
+    await asyncio.to_thread(until_ready, cluster, names, timeout_s=PATIENCE_S)
 
 
 def _free(plan: Plan) -> bool:

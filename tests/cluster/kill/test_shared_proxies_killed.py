@@ -8,6 +8,7 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from test_proxies import running  # noqa: F401 - a fixture
 
+from tests.support.cluster.local_clusters import until_ready
 from tests.support.mqtt.paho_client import TIMEOUT_S, Client, properties
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -95,7 +96,7 @@ def test_a_proxy_is_killed_while_its_members_share(running, qos):  # noqa: F811
             one.paho.on_disconnect = None
             one.close()
         running.cluster.start("proxy-1")
-        list(running.cluster.until_ready(["proxy-1"]))
+        until_ready(running.cluster, ["proxy-1"])
 
 
 def test_members_at_two_proxies_share_fairly(running):  # noqa: F811

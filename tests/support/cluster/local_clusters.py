@@ -1,6 +1,7 @@
 """Clusters of processes for tests: on ports that are free, started in order, and stopped whatever happens."""
 
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from controller.api.client import GroupConfig
 from controller.api.commands import AddGroup
 from controller.remote.remote import RemoteController
 from gateway.process.local_cluster import LocalCluster, Plan, nodes
+from gateway.process.supervisor import READY_POLL_S
 from store.base.clock import now_ms
 from tests.support.process.child import in_a_child
 from tests.support.process.ports import PORTS, free_offset
@@ -54,6 +56,12 @@ async def one_group(plan: Plan) -> None:
         )
 
 
+def until_ready(cluster: LocalCluster, names: Sequence[str], *, timeout_s: float = 60.0) -> None:
+    """Waits until processes can serve. Raises `ChildFailed`."""
+    for _ in cluster.becoming_ready(names, cluster.trouble, timeout_s=timeout_s):
+        time.sleep(READY_POLL_S)
+
+
 @contextlib.contextmanager
 def started(
     plan: Plan,
@@ -83,7 +91,7 @@ def started(
             names = [node.name for node in cluster.nodes if node.role == role]
             for name in names:
                 cluster.start(name)
-            list(cluster.until_ready(names, timeout_s=PATIENCE_S))
+            until_ready(cluster, names, timeout_s=PATIENCE_S)
             if role == "controller" and prepare is not None:
                 in_a_child(prepare, plan)
         yield cluster

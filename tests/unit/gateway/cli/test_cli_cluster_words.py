@@ -53,20 +53,18 @@ class Cluster(LocalCluster):
 
 
 def test_a_process_is_waited_for_as_long_as_it_lives_and_it_is_said_which(tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway.process.local_cluster.READY_POLL_S", 0.0)
     monkeypatch.setattr("gateway.process.supervisor.WAITING_S", 0.01)
     cluster, said = Cluster(tmp_path), []
     cluster.children["store-0-1"] = SimpleNamespace(running=True, log="its log")
     clock = iter(range(0, 10_000_000, 1_000))  # a thousand seconds between two looks
     monkeypatch.setattr("gateway.process.supervisor.time", SimpleNamespace(monotonic=lambda: next(clock)))
     cluster.troubles["store-0-1"] = lambda: "not connected to a master" if len(said) < 3 else None
-    assert list(cluster.until_ready(["store-0-1"], timeout_s=None, waiting=lambda left: said.append(dict(left)))) == [
-        "store-0-1"
-    ]
+    looks = cluster.becoming_ready(["store-0-1"], cluster.trouble, timeout_s=None, waiting=said.append)
+    assert [name for ready in looks for name in ready] == ["store-0-1"]
     assert said == [{"store-0-1": "not connected to a master"}] * 3
     cluster.troubles["store-0-1"] = "not connected to a master"
     with pytest.raises(ChildFailed, match="not ready in 60 s: store-0-1; see its log"):
-        list(cluster.until_ready(["store-0-1"]))
+        list(cluster.becoming_ready(["store-0-1"], cluster.trouble, timeout_s=60.0))
 
 
 def test_a_process_that_has_ended_is_not_waited_for(tmp_path):
@@ -75,7 +73,7 @@ def test_a_process_that_has_ended_is_not_waited_for(tmp_path):
     child = cluster.children["store-0-1"] = Child.start("store-0-1", program, log=tmp_path / "log")
     child.process.wait()
     with pytest.raises(ChildFailed, match="store-0-1 has ended: the last one"):
-        list(cluster.until_ready(["store-0-1"], timeout_s=None))
+        list(cluster.becoming_ready(["store-0-1"], cluster.trouble, timeout_s=None))
 
 
 def test_the_reason_of_a_process_is_what_it_says_itself(tmp_path):

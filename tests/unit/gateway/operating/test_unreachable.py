@@ -8,8 +8,8 @@ import threading
 import pytest
 from cryptography import x509
 
-from gateway.cli.cluster import unreachable as cli_unreachable
-from gateway.cli.cluster.unreachable import why_silent, why_unreachable
+from gateway.operating import unreachable
+from gateway.operating.unreachable import why_silent, why_unreachable
 from store.rpc.credentials import CredentialFiles
 from tests.support.process.certificates import Authority
 
@@ -77,7 +77,7 @@ def by(tls):
 
 
 def test_silence_and_refusals_are_told_apart(serve, certificates, monkeypatch):
-    monkeypatch.setattr(cli_unreachable, "PROBE_S", 5.0)
+    monkeypatch.setattr(unreachable, "PROBE_S", 5.0)
     server, mine, other, unknown = certificates
     with socket.create_server(("127.0.0.1", 0)) as free:
         nobody = f"127.0.0.1:{free.getsockname()[1]}"

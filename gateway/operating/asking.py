@@ -1,0 +1,30 @@
+"""The controllers of a cluster, asked once: connected to, asked, and left."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from controller.api.client import ControllerUnreachable
+from controller.remote.remote import RemoteController
+from gateway.operating.unreachable import why_unreachable
+from store.base.clock import now_ms
+
+ANSWER_S = 5.0  # for the controllers to answer
+T = TypeVar("T")
+
+
+async def asked(
+    addresses: Sequence[str], work: Callable[[RemoteController], Awaitable[T]], *, credentials: Any = None
+) -> T:
+    """Returns the result of some work with the controllers. Raises `ControllerError`."""
+    controller = RemoteController(addresses, now_ms=now_ms, credentials=credentials)
+    try:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await controller.ready()
+        except TimeoutError as error:
+            why = await asyncio.to_thread(why_unreachable, addresses, credentials)
+            raise ControllerUnreachable(why) from error
+        return await work(controller)
+    finally:
+        await controller.close()
