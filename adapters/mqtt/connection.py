@@ -26,16 +26,13 @@ from gateway.port.adapter import (
     Close,
     ConnectionInfo,
     Deliverable,
-    DropWill,
     Effect,
-    EndSession,
-    OpenedSession,
-    OpenSession,
     Outcome,
     Publish,
     Random,
     Token,
 )
+from gateway.port.sessions import DropWill, EndSession, OpenedSession, OpenSession
 from gateway.port.single import Single
 
 LAST_TURNS_COUNT = 16  # of a connection that is gone, at once; what comes behind them is lost with it

@@ -12,7 +12,7 @@ from gateway.delivery.search_cursors import PlainCursors
 from gateway.domain.address import hash64
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.sql92 import Where, compile_where
-from gateway.port.adapter import FindMessages, FoundMessages
+from gateway.port.reads import FindMessages, FoundMessages
 from store.api.client import StoreClient
 from store.api.log import IndexKind
 from store.api.message import Message, decode

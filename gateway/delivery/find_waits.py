@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from gateway.port.adapter import FindMessages, FoundMessages
+from gateway.port.reads import FindMessages, FoundMessages
 from store.api.client import StoreClient
 from store.base.errors import StoreError
 

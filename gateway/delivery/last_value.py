@@ -12,7 +12,7 @@ import msgspec
 from gateway.domain.address import address_hash
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.filters import FilterTrie, check_filter
-from gateway.port.adapter import LastValues, LastValuesPage
+from gateway.port.reads import LastValues, LastValuesPage
 from store.api.client import StoreClient
 from store.api.message import Message, decode
 from store.base.errors import CorruptFrame

@@ -14,14 +14,13 @@ from typing import Any, Generic, NewType, Protocol, TypeAlias, TypeVar, runtime_
 
 import msgspec
 
-from gateway.domain.access import Identity
 from gateway.domain.batch import Batch
 from gateway.domain.cursor import Cursor
 from gateway.domain.errors import Refusal
 from gateway.domain.forwarding import Forwarding
-from gateway.domain.idempotency import IdempotencyKey, StoredRequest
+from gateway.domain.idempotency import IdempotencyKey
 from gateway.domain.principal import Principal
-from gateway.port.marks import NO_MARKS, Fence, Marks, OpenedMarks
+from gateway.port.marks import Fence, Marks
 from gateway.port.streams import StreamRead
 from gateway.port.transaction import Transaction
 from store.api.message import Message
@@ -34,11 +33,11 @@ A = TypeVar("A")  # the answer to a request
 Peer: TypeAlias = tuple[Any, ...]  # a socket address: (host, port) or (host, port, flow, scope)
 
 
-class _Value(msgspec.Struct, frozen=True, kw_only=True):
+class Value(msgspec.Struct, frozen=True, kw_only=True):
     """A frozen, keyword-only value."""
 
 
-class ConnectionInfo(_Value, frozen=True, kw_only=True):
+class ConnectionInfo(Value, frozen=True, kw_only=True):
     """A connection as the shell knows it before its first byte."""
 
     peer: Peer
@@ -71,7 +70,7 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
     copied: bool = False  # some of the messages are routed by other addresses too (`store.api.message.COPIES`)
 
 
-class Subscribe(_Value, frozen=True, kw_only=True):
+class Subscribe(Value, frozen=True, kw_only=True):
     """Deliver what is published to matching addresses from now on, or from `start` on.
 
     `pattern` is as `gateway.domain.filters` says, already checked. All subscriptions of a connection share one cursor,
@@ -90,13 +89,13 @@ class Subscribe(_Value, frozen=True, kw_only=True):
     who: Principal | None = None  # reads; as in `Publish`
 
 
-class Unsubscribe(_Value, frozen=True, kw_only=True):
+class Unsubscribe(Value, frozen=True, kw_only=True):
     """End a subscription."""
 
     sub: SubscriptionId
 
 
-class Settled(_Value, frozen=True, kw_only=True):
+class Settled(Value, frozen=True, kw_only=True):
     """Progress of the deliveries taken: `oldest` has the oldest one still unacknowledged, of each log that has one.
 
     Emit it when the adapter can take more after having taken less than offered, and, for a durable session, when
@@ -107,14 +106,14 @@ class Settled(_Value, frozen=True, kw_only=True):
     oldest: Cursor = ()
 
 
-class Disposition(_Value, frozen=True, kw_only=True):
+class Disposition(Value, frozen=True, kw_only=True):
     """The outcome of leased messages of one consumer: `outcome` is "ack", "requeue" or "reject"."""
 
     offsets: Sequence[QueueOffset]
     outcome: str
 
 
-class Consume(_Value, frozen=True, kw_only=True):
+class Consume(Value, frozen=True, kw_only=True):
     """Lease messages of a named queue to this connection as they come; `completed(token)` says whether it may.
 
     With `settle_on_delivery` a message is settled as soon as `deliver` has taken it. `credit` is how many messages it
@@ -133,7 +132,7 @@ class Consume(_Value, frozen=True, kw_only=True):
     limited: bool = False  # the client has said how much it can take
 
 
-class SettleLeased(_Value, frozen=True, kw_only=True):
+class SettleLeased(Value, frozen=True, kw_only=True):
     """Settle leased messages of one queue. With a token, `completed` follows when that is durable.
 
     `number` is the queue's as `Leased` said it: nothing happens if another queue has got the name meanwhile.
@@ -146,7 +145,7 @@ class SettleLeased(_Value, frozen=True, kw_only=True):
     number: int = 0
 
 
-class Ready(_Value, frozen=True, kw_only=True):
+class Ready(Value, frozen=True, kw_only=True):
     """A consumer's readiness for deliveries, after it took fewer than offered, or all that it had credit for.
 
     `credit` is how many from now on, whatever was said before; None: as many as before.
@@ -156,13 +155,13 @@ class Ready(_Value, frozen=True, kw_only=True):
     credit: int | None = None
 
 
-class Cancel(_Value, frozen=True, kw_only=True):
+class Cancel(Value, frozen=True, kw_only=True):
     """End a consumer. What it holds stays leased to this connection until settled or the connection ends."""
 
     consumer: ConsumerId
 
 
-class Call(_Value, frozen=True, kw_only=True):
+class Call(Value, frozen=True, kw_only=True):
     """Ask the gateway something; `completed(token)` brings the answer in `Outcome.value` or `Outcome.error`."""
 
     request: "Request[Any]"
@@ -170,14 +169,14 @@ class Call(_Value, frozen=True, kw_only=True):
     who: Principal | None = None  # asks; as in `Publish`
 
 
-class Close(_Value, frozen=True, kw_only=True):
+class Close(Value, frozen=True, kw_only=True):
     """Write what `take_output` still holds, then close. `reason` is for the log; "" when all is well."""
 
     reason: str = ""
     again: bool = False  # for something that the client is likely to send again
 
 
-class HandOver(_Value, frozen=True, kw_only=True):
+class HandOver(Value, frozen=True, kw_only=True):
     """Hands the connection over to the adapter of another listener, which reads from `data` on.
 
     Nothing of this adapter's is under way, and nothing follows: it is told nothing more.
@@ -192,14 +191,15 @@ Effect: TypeAlias = (
 )
 
 
-# ---- requests: what a Call carries. `gateway.runtime.requests` has the table of all of them.
+# ---- requests: what a Call carries. Each subject has a file of them beside this one; `gateway.runtime.requests` has the
+# table of all.
 
 
-class Request(_Value, Generic[A], frozen=True, kw_only=True):
+class Request(Value, Generic[A], frozen=True, kw_only=True):
     """A request, whose class names the type of its answer (`Outcome.value`)."""
 
 
-class Challenge(_Value, frozen=True, kw_only=True):
+class Challenge(Value, frozen=True, kw_only=True):
     """A mechanism's challenge to the client; the client has to answer it."""
 
     data: bytes
@@ -223,148 +223,6 @@ class Authenticate(Request[Principal | Challenge], frozen=True, kw_only=True):
     sole: bool = False  # nobody else comes by this connection from behind it
 
 
-class Will(_Value, frozen=True, kw_only=True):
-    """A message to publish once a connection is gone that has not withdrawn it (`DropWill`).
-
-    It is published `delay_ms` later, or at the session's end if that is earlier; not if the session is resumed before.
-    `message` is as of the time 0, without a time to live: it lives for `lives_ms` from its delivery on.
-    """
-
-    message: Message
-    delay_ms: int = 0
-    lives_ms: int | None = None
-    who: Identity | None = None  # whose it is: the gateway says so
-
-
-class OpenedSession(_Value, frozen=True, kw_only=True):
-    """A session that this connection now holds. Its two parts are what `SaveSession` last stored, b"" at first."""
-
-    present: bool
-    state: bytes = b""
-    exchanges: bytes = b""
-    cursor: Cursor | None = None  # where deliveries go on; None: from now
-    marks: OpenedMarks = NO_MARKS
-
-
-class OpenSession(Request[OpenedSession], frozen=True, kw_only=True):
-    """Take over or begin the durable session of a client.
-
-    The connection that held it before, wherever it is, is told by `Adapter.superseded`. With `clean` whatever was
-    there is forgotten first. `expiry_s` is how long it outlives its connection: 0 not at all, None for ever.
-    """
-
-    session_id: str  # the protocol's own name for it: an MQTT client identifier
-    clean: bool
-    expiry_s: int | None = 0
-    will: Will | None = None
-
-
-class SaveSession(Request[None], frozen=True, kw_only=True):
-    """Store the session durably, as bytes only the adapter reads, in two parts: None leaves a part as it is.
-
-    `exchanges` is what changes with every message and should be small; `state` is the rest. When both are given,
-    `exchanges` is stored first. `marked` is to be stored before a message has `Marks`.
-    """
-
-    state: bytes | None = None
-    exchanges: bytes | None = None
-    expiry_s: int | None = 0
-    marked: bool = False
-
-
-class DropWill(Request[None], frozen=True, kw_only=True):
-    """Do not publish this connection's will."""
-
-
-class EndSession(Request[None], frozen=True, kw_only=True):
-    """Forget this connection's session now."""
-
-
-class RecallKey(Request[StoredRequest], frozen=True, kw_only=True):
-    """Asks for the request stored under a repeated key."""
-
-    group: int
-    name: bytes
-
-
-class LastValue(Request[Message | None], frozen=True, kw_only=True):
-    """The newest message at an address. Its id is filled in."""
-
-    address: str
-
-
-class LastValuesPage(_Value, frozen=True, kw_only=True):
-    """A page of last values, their ids filled in. `after` asks for the next page; None: this was the last."""
-
-    messages: Sequence[Message]
-    after: str | None
-
-
-class LastValues(Request[LastValuesPage], frozen=True, kw_only=True):
-    """The newest messages at the addresses that a filter matches, by address.
-
-    A page may be short, or empty, though more follow. Refused with MALFORMED for what is no filter.
-    """
-
-    pattern: str
-    limit: int = 100
-    after: str = ""  # the one of the page before
-
-
-class RetainedPage(_Value, frozen=True, kw_only=True):
-    """A page of retained messages. `after` is where the next page begins; None: this was the last."""
-
-    messages: Sequence[Message]
-    after: str | None
-
-
-class Retained(Request[RetainedPage], frozen=True, kw_only=True):
-    """Retained messages whose address a filter matches, a page at a time, by key.
-
-    A page ends at `limit` messages or at about `max_bytes` of bodies, whichever is first; ask for the next one with
-    the page's `after` once there is room for it.
-    """
-
-    pattern: str
-    limit: int = 1_000
-    max_bytes: int = 1 << 20
-    after: str = ""
-
-
-class ListAddresses(Request[Sequence[str]], frozen=True, kw_only=True):
-    """Asks for addresses that were published to and begin with a prefix, sorted."""
-
-    prefix: str = ""
-    limit: int = 1_000
-
-
-class FoundMessages(_Value, frozen=True, kw_only=True):
-    """A page of messages, their ids filled in. `after` is for asking for the next, None when there is none.
-
-    It is sealed for an asker whom rules restrict.
-    """
-
-    messages: Sequence[Message]
-    after: str | None
-
-
-class FindMessages(Request[FoundMessages], frozen=True, kw_only=True):
-    """Stored messages with one key, address or id, newest first.
-
-    Refused with MALFORMED unless one of the three is given, with PRECONDITION where messages are not found by it.
-    """
-
-    key: str | None = None  # the ordering key, or the device where a message has none
-    address: str | None = None
-    id: str | None = None
-    from_ms: int = 0  # stored then or later
-    until_ms: int = 1 << 63  # and before
-    where: str | None = None  # as in `Subscribe`
-    after: str | None = None  # the one of the page before
-    limit: int = 100
-    wait_ms: int = 0  # for the first one, where there is none
-
-
 class CancelTimer(Request[bool], frozen=True, kw_only=True):
     """Forget a message that is to be delivered later, by its ticket (`gateway.port.tickets.timer_ticket`).
 
@@ -377,7 +235,7 @@ class CancelTimer(Request[bool], frozen=True, kw_only=True):
 # ---- answers and deliveries: what the gateway tells an adapter
 
 
-class Outcome(_Value, frozen=True, kw_only=True):
+class Outcome(Value, frozen=True, kw_only=True):
     """The outcome of an effect. `error` refuses the whole; `refused` refuses messages of a Publish by their index."""
 
     value: Any = None
@@ -510,7 +368,7 @@ class SecuredDatagramAdapter(DatagramAdapter, Protocol):
         """A peer has no session any more; what it observed is over."""
 
 
-class Listener(_Value, frozen=True, kw_only=True):
+class Listener(Value, frozen=True, kw_only=True):
     """One port an adapter listens on by default, before the operator's port offset."""
 
     name: str  # "mqtt"; unique over all adapters: the configuration's section is `listeners.{name}`

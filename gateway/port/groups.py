@@ -10,10 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-import msgspec
-
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Request
+from gateway.port.adapter import Request, Value
 from store.api.message import Message
 
 TTL_S_MIN, TTL_S_MAX = 2, 3_600  # how long a member may be unheard of
@@ -60,11 +58,7 @@ class GroupCursor(NamedTuple):
         return cls(int(generation), offsets)
 
 
-class _Value(msgspec.Struct, frozen=True, kw_only=True):
-    """A frozen, keyword-only value."""
-
-
-class Joined(_Value, frozen=True, kw_only=True):
+class Joined(Value, frozen=True, kw_only=True):
     """A new member: it is there for `ttl_s` after each request of its own."""
 
     member: str
@@ -88,7 +82,7 @@ class JoinGroup(Request[Joined], frozen=True, kw_only=True):
     ttl_s: int = TTL_S
 
 
-class Renewed(_Value, frozen=True, kw_only=True):
+class Renewed(Value, frozen=True, kw_only=True):
     """The queues of a member; it should commit those in `revoked` and poll again, which releases them."""
 
     ttl_s: int
@@ -110,7 +104,7 @@ class LeaveGroup(Request[bool], frozen=True, kw_only=True):
     member: str
 
 
-class Polled(_Value, frozen=True, kw_only=True):
+class Polled(Value, frozen=True, kw_only=True):
     """Messages with the queue and the offset of each, those of a queue in order, their ids filled in.
 
     `after` is where to go on. `revoked`: see `Renewed`.
@@ -148,7 +142,7 @@ class CommitOffsets(Request[Mapping[int, int]], frozen=True, kw_only=True):
     cursor: GroupCursor
 
 
-class GroupName(_Value, frozen=True, kw_only=True):
+class GroupName(Value, frozen=True, kw_only=True):
     """A group, and how it reads what."""
 
     group: str
@@ -156,7 +150,7 @@ class GroupName(_Value, frozen=True, kw_only=True):
     strategy: str
 
 
-class GroupsPage(_Value, frozen=True, kw_only=True):
+class GroupsPage(Value, frozen=True, kw_only=True):
     """A page of groups. `after` asks for the next page; None: this was the last."""
 
     groups: Sequence[GroupName]
@@ -170,7 +164,7 @@ class ListGroups(Request[GroupsPage], frozen=True, kw_only=True):
     after: str = ""
 
 
-class QueueDescription(_Value, frozen=True, kw_only=True):
+class QueueDescription(Value, frozen=True, kw_only=True):
     """A group's `offset` in a queue that can be read from `first` to `end`; `member` is "" where none has the queue."""
 
     queue: int
@@ -185,7 +179,7 @@ class QueueDescription(_Value, frozen=True, kw_only=True):
         return max(0, self.end - max(self.offset, self.first))
 
 
-class GroupDescription(_Value, frozen=True, kw_only=True):
+class GroupDescription(Value, frozen=True, kw_only=True):
     """A group with its live members and the queues of its topic, both ascending."""
 
     group: str

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from gateway.domain.filters import FilterTrie
 from gateway.domain.keys import kv_key, literal_prefix
-from gateway.port.adapter import Retained, RetainedPage
+from gateway.port.reads import Retained, RetainedPage
 from store.api.client import StoreClient
 from store.api.message import Message, decode, encode
 from store.format.frame import ROW

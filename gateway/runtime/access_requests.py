@@ -11,14 +11,7 @@ from gateway.domain.access_settings import ACTIONS
 from gateway.domain.address import group_address, key_address
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import DEFAULT_VHOST, exchange_address, in_vhost, queue_address, vhost_address, vhost_of
-from gateway.port.adapter import (
-    Consume,
-    FindMessages,
-    LastValue,
-    LastValues,
-    Request,
-    Retained,
-)
+from gateway.port.adapter import Consume, Request
 from gateway.port.groups import (
     CommitOffsets,
     DeleteGroup,
@@ -45,6 +38,7 @@ from gateway.port.queues import (
     UnbindQueue,
     address_of,
 )
+from gateway.port.reads import FindMessages, LastValue, LastValues, Retained
 from gateway.port.shared import SHARED_PREFIX
 from gateway.queues.leaving.rules import DEAD_LETTER_EXCHANGE, DEAD_LETTER_KEY
 from gateway.queues.model.bindings import ALTERNATE, Exchange, patterns

@@ -38,14 +38,13 @@ from gateway.port.adapter import (
     Outcome,
     Publish,
     Ready,
-    Retained,
-    RetainedPage,
     Settled,
     SettleLeased,
     Subscribe,
     Token,
     Unsubscribe,
 )
+from gateway.port.reads import Retained, RetainedPage
 from gateway.publishing.ingest import Ingest
 from gateway.publishing.routing.directory import Directory
 from gateway.publishing.routing.router import Router

@@ -24,17 +24,9 @@ from gateway.oscore.contexts_file import Provisioned
 from gateway.oscore.keeper import ContextKeeper
 from gateway.ownership.metadata_barrier import MetadataBarrier
 from gateway.ownership.owners import LocalOwners, Owners
-from gateway.port.adapter import (
-    Authenticate,
-    Call,
-    Consume,
-    OpenSession,
-    Outcome,
-    Request,
-    Retained,
-    RetainedPage,
-    SettleLeased,
-)
+from gateway.port.adapter import Authenticate, Call, Consume, Outcome, Request, SettleLeased
+from gateway.port.reads import Retained, RetainedPage
+from gateway.port.sessions import OpenSession
 from gateway.publishing.ingest import Ingest
 from gateway.publishing.routing import topic_settings
 from gateway.publishing.routing.directory import Directory

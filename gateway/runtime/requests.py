@@ -19,29 +19,7 @@ from gateway.domain.idempotency import StoredRequest, recall
 from gateway.domain.principal import Principal
 from gateway.groups.consumer_groups import ConsumerGroups, GroupClient
 from gateway.kv.kv import KeyClient, KeyValues
-from gateway.port.adapter import (
-    DONE,
-    Authenticate,
-    Call,
-    CancelTimer,
-    Challenge,
-    DropWill,
-    EndSession,
-    FindMessages,
-    FoundMessages,
-    LastValue,
-    LastValues,
-    LastValuesPage,
-    ListAddresses,
-    OpenedSession,
-    OpenSession,
-    Outcome,
-    RecallKey,
-    Request,
-    Retained,
-    RetainedPage,
-    SaveSession,
-)
+from gateway.port.adapter import DONE, Authenticate, Call, CancelTimer, Challenge, Outcome, Request
 from gateway.port.groups import (
     CommitOffsets,
     DeleteGroup,
@@ -89,6 +67,18 @@ from gateway.port.queues import (
     UnbindExchange,
     UnbindQueue,
 )
+from gateway.port.reads import (
+    FindMessages,
+    FoundMessages,
+    LastValue,
+    LastValues,
+    LastValuesPage,
+    ListAddresses,
+    RecallKey,
+    Retained,
+    RetainedPage,
+)
+from gateway.port.sessions import DropWill, EndSession, OpenedSession, OpenSession, SaveSession
 from gateway.port.shared import JoinShared, LeaveShared
 from gateway.port.tickets import timer_of
 from gateway.publishing.delayed import cancel_timer

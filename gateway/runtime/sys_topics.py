@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 from gateway.domain.filters import FilterTrie
 from gateway.ops.metrics import Traffic
-from gateway.port.adapter import Retained, RetainedPage
+from gateway.port.reads import Retained, RetainedPage
 from gateway.runtime.endpoint import Hub
 from store.api.message import Message
 from store.base import logs

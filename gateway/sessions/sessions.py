@@ -24,7 +24,7 @@ from gateway.domain.cursor import Cursor, cursor_of_offsets, later, offsets_of
 from gateway.domain.session_user import NotItsUser, SessionUser, check_user
 from gateway.ownership.owners import LocalOwners, Operations, Owned, Owners, OwnershipLost, Taken
 from gateway.ownership.stored_entries import stored_entries
-from gateway.port.adapter import OpenedSession, OpenSession, SaveSession
+from gateway.port.sessions import OpenedSession, OpenSession, SaveSession
 from gateway.publishing.session_marks import forget_marks, open_marks
 from gateway.sessions.orphans import end_all_orphans
 from gateway.sessions.record import (

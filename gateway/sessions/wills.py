@@ -25,7 +25,8 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.keys import kv_key
 from gateway.domain.principal import Principal
 from gateway.ownership.owners import Owned
-from gateway.port.adapter import Outcome, Publish, Random, Token, Will
+from gateway.port.adapter import Outcome, Publish, Random, Token
+from gateway.port.sessions import Will
 from gateway.port.tickets import timer_id
 from gateway.publishing.delayed import cancel_timer
 from gateway.publishing.publishing import Publisher

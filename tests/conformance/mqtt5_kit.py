@@ -6,8 +6,9 @@ from typing import Any
 from adapters.mqtt.codec import Properties, encode
 from adapters.mqtt.codec.packets import Connack, Connect, Disconnect, Packet, Subscribe, SubscriptionRequest
 from adapters.mqtt.codec.primitives import encode_varint
-from gateway.port.adapter import Effect, OpenedSession, Outcome, Publish
+from gateway.port.adapter import Effect, Outcome, Publish
 from gateway.port.marks import Mark, Marks, OpenedMarks
+from gateway.port.sessions import OpenedSession
 from store.api.message import Message
 from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of
 

@@ -21,7 +21,8 @@ from adapters.mqtt.codec.packets import (
 from adapters.mqtt.messages.options import Options
 from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
-from gateway.port.adapter import DropWill, OpenedSession, Outcome
+from gateway.port.adapter import Outcome
+from gateway.port.sessions import DropWill, OpenedSession
 from tests.support.mqtt.mqtt_driver import Driver, batch_of
 
 BOTH = pytest.mark.parametrize("version", [3, 4])

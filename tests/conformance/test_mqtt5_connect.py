@@ -35,7 +35,8 @@ from adapters.mqtt.codec.packets import (
 from adapters.mqtt.messages.options import Options
 from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
-from gateway.port.adapter import DropWill, OpenedSession, Outcome
+from gateway.port.adapter import Outcome
+from gateway.port.sessions import DropWill, OpenedSession
 from tests.support.mqtt.mqtt_driver import Driver, batch_of
 
 HEAD = b"\0\4MQTT\5"

@@ -33,7 +33,8 @@ from adapters.mqtt.codec.packets import (
 from adapters.mqtt.messages.options import Options
 from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
-from gateway.port.adapter import DropWill, EndSession, Outcome
+from gateway.port.adapter import Outcome
+from gateway.port.sessions import DropWill, EndSession, SaveSession
 from gateway.security.scram import MECHANISM
 from tests.support.mqtt.mqtt_driver import Driver, batch_of
 from tests.support.mqtt.mqtt_scram import ScramDriver, auth
@@ -96,7 +97,7 @@ def ends() -> dict[str, int]:
         driver = durable(5)
         driver.saves = False
         driver.send(Subscribe(packet_id=1, requests=(request("u"),)))
-        (save,) = driver.calls(port.SaveSession)
+        (save,) = driver.calls(SaveSession)
         said[f"not saved: {cause}"] = driver.complete(save, Outcome(error=Refusal(cause)))[-1].code
     return said
 

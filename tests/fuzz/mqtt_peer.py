@@ -26,18 +26,15 @@ from gateway.port.adapter import (
     Deliveries,
     Effect,
     Leased,
-    OpenedSession,
-    OpenSession,
     Outcome,
     Publish,
-    Retained,
-    RetainedPage,
-    SaveSession,
     SettleLeased,
     Subscribe,
     Unsubscribe,
 )
 from gateway.port.marks import Mark, OpenedMarks
+from gateway.port.reads import Retained, RetainedPage
+from gateway.port.sessions import OpenedSession, OpenSession, SaveSession
 from gateway.port.shared import JoinShared
 from store.api.message import Message
 from store.format.frame import LogOffset, Position

@@ -44,18 +44,8 @@ from adapters.coap.observe import Observers
 from adapters.coap.reading.reads import Reads
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.domain.principal import Principal
-from gateway.port.adapter import (
-    Call,
-    Deliverable,
-    Deliveries,
-    Effect,
-    LastValue,
-    Outcome,
-    Peer,
-    Publish,
-    Random,
-    Token,
-)
+from gateway.port.adapter import Call, Deliverable, Deliveries, Effect, Outcome, Peer, Publish, Random, Token
+from gateway.port.reads import LastValue
 from store.api.message import Message
 
 

@@ -14,7 +14,8 @@ from adapters.coap.observe import Observers
 from adapters.coap.reading.listings import Listings
 from adapters.coap.reading.reads import Read, Reads
 from gateway.domain.errors import ProtocolError, Refusal
-from gateway.port.adapter import Call, Effect, LastValuesPage, Outcome, Token
+from gateway.port.adapter import Call, Effect, Outcome, Token
+from gateway.port.reads import LastValuesPage
 
 HEADER_BYTES = 4
 

@@ -31,8 +31,6 @@ from gateway.port.adapter import (
     Call,
     Deliveries,
     Effect,
-    LastValue,
-    LastValues,
     Outcome,
     Peer,
     Random,
@@ -41,6 +39,7 @@ from gateway.port.adapter import (
     Token,
     Unsubscribe,
 )
+from gateway.port.reads import LastValue, LastValues
 from store.api.message import Message
 
 REGISTER = 0  # the Observe option of a request that registers

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from adapters.coap.messages.request import Request
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Call, Effect, ListAddresses, Token
+from gateway.port.adapter import Call, Effect, Token
 from gateway.port.adapter import Request as GatewayRequest
+from gateway.port.reads import ListAddresses
 
 LISTS_WAITING_MAX = 64  # different lists that requests wait for; more are refused
 

@@ -35,8 +35,9 @@ from adapters.coap.reading.links import address_prefix, link_list, read_filter
 from gateway.domain.address import check_address
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.domain.filters import check_filter
-from gateway.port.adapter import LastValue, LastValues, LastValuesPage, ListAddresses, Peer
+from gateway.port.adapter import Peer
 from gateway.port.adapter import Request as GatewayRequest
+from gateway.port.reads import LastValue, LastValues, LastValuesPage, ListAddresses
 from store.api.message import Message
 
 PROTOCOL = "coap"

@@ -10,8 +10,8 @@ from adapters.http.wire.request import HttpError, Request
 from adapters.http.wire.response import Response
 from gateway.domain.errors import Refusal
 from gateway.domain.sql92 import compile_where, quoted
-from gateway.port.adapter import FindMessages, FoundMessages, LastValues, LastValuesPage
 from gateway.port.groups import WAIT_MS_MAX
+from gateway.port.reads import FindMessages, FoundMessages, LastValues, LastValuesPage
 
 LIMIT, LIMIT_MAX = 100, 1_000
 MS_DIGITS_MAX: Final = 15  # of a time: ms since 1970 for the next 30,000 years

@@ -17,7 +17,8 @@ from adapters.http.wire.response import Response, refused
 from adapters.http.wire.transport import Exchange
 from gateway.domain.errors import Refusal
 from gateway.domain.idempotency import IdempotencyKey, KeyRepeated, StoredRequest, digest
-from gateway.port.adapter import Outcome, RecallKey
+from gateway.port.adapter import Outcome
+from gateway.port.reads import RecallKey
 from store.api.message import EVENT, Message
 from store.format.frame import Position
 

@@ -46,7 +46,8 @@ from gateway.domain.cursor import Cursor
 from gateway.domain.errors import Refusal
 from gateway.domain.filters import check_filter, is_filter
 from gateway.domain.principal import Principal
-from gateway.port.adapter import CancelTimer, LastValue, ListAddresses
+from gateway.port.adapter import CancelTimer
+from gateway.port.reads import LastValue, ListAddresses
 from gateway.port.tickets import timer_ticket
 from store.api.message import Message, encode
 

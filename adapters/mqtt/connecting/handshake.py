@@ -15,7 +15,7 @@ from adapters.mqtt.messages.options import Options
 from adapters.mqtt.messages.sparkplug import sparkplug_of
 from gateway.domain.bridge_path import introduced, introduction
 from gateway.domain.errors import ProtocolError, Refusal
-from gateway.port import adapter as port
+from gateway.port import sessions as port
 from gateway.port.adapter import Authenticate, Random
 from store.api.message import Message
 

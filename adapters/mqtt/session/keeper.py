@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 from adapters.mqtt.connecting.connection_context import ConnectionContext
 from gateway.domain.errors import Refusal
-from gateway.port.adapter import Outcome, SaveSession
+from gateway.port.adapter import Outcome
+from gateway.port.sessions import SaveSession
 
 Snapshot = Callable[[], bytes]
 Step = Callable[[], None]

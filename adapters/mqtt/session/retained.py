@@ -14,7 +14,8 @@ from adapters.mqtt.session.inflight import Inflight, Kept
 from adapters.mqtt.session.keeper import Keeper
 from adapters.mqtt.session.session_state import Exchanges, SavedDelivery, SavedFeed
 from adapters.mqtt.session.subscriptions import Plan, Subscriptions
-from gateway.port.adapter import Deliveries, Outcome, Retained, RetainedPage, SubscriptionId
+from gateway.port.adapter import Deliveries, Outcome, SubscriptionId
+from gateway.port.reads import Retained, RetainedPage
 from store.api.message import Message, decode, encode
 
 PAGE_COUNT_MAX = 1_000

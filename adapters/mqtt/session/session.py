@@ -39,6 +39,7 @@ from gateway.domain.cursor import Cursor, end_of, later
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.domain.filters import is_sys
 from gateway.port import adapter as port
+from gateway.port.sessions import OpenedSession
 from gateway.port.shared import shared_name
 from store.format.frame import group_of
 
@@ -77,7 +78,7 @@ class MqttSession:
         self.sys: SysFeed | None = None
         self._leaving: tuple[port.SubscriptionId, ...] = ()  # subscriptions that have ended for the client
 
-    def begin(self, opened: port.OpenedSession, terms: ConnectTerms) -> None:
+    def begin(self, opened: OpenedSession, terms: ConnectTerms) -> None:
         """The session is open."""
         self.context.durable = self.inflight.durable = terms.expiry_s != 0
         self.inflight.limit = terms.inflight_max
@@ -153,7 +154,7 @@ class MqttSession:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} is not sent by clients")
         handler(self, packet)
 
-    def resume(self, state: SessionState, exchanges: Exchanges, opened: port.OpenedSession) -> None:
+    def resume(self, state: SessionState, exchanges: Exchanges, opened: OpenedSession) -> None:
         """Subscribes again, from where the session had got to, and goes on with its QoS 2 exchanges (4.4)."""
         self.subscriptions.restore(state.subscriptions)
         self.exact.restore(exchanges, opened.marks.found)

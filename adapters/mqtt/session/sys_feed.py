@@ -12,7 +12,8 @@ from adapters.mqtt.session.subscriptions import Subscription, Subscriptions
 from gateway.domain.batch import LostRange
 from gateway.domain.errors import Refusal
 from gateway.domain.filters import FilterTrie
-from gateway.port.adapter import Outcome, Retained, RetainedPage, SubscriptionId
+from gateway.port.adapter import Outcome, SubscriptionId
+from gateway.port.reads import Retained, RetainedPage
 from store.api.message import Message
 from store.format.frame import LogOffset, Position, group_of
 

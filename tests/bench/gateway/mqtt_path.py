@@ -31,7 +31,8 @@ from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.domain.principal import Principal
 from gateway.ops.metrics import Metrics
-from gateway.port.adapter import Authenticate, Call, ConnectionInfo, OpenedSession, OpenSession, Outcome, Publish, Token
+from gateway.port.adapter import Authenticate, Call, ConnectionInfo, Outcome, Publish, Token
+from gateway.port.sessions import OpenedSession, OpenSession
 from gateway.publishing.ingest import Ingest
 from gateway.publishing.routing.router import Router
 from store.disk.files import File, OsFile, OsFiles

@@ -18,7 +18,8 @@ from adapters.mqtt.codec.packets import (
 )
 from adapters.mqtt.codec.reason import ReasonCode
 from adapters.mqtt.connection import Phase
-from gateway.port.adapter import Authenticate, OpenSession
+from gateway.port.adapter import Authenticate
+from gateway.port.sessions import OpenSession
 from gateway.security.scram import MECHANISM
 from tests.support.mqtt.mqtt_scram import ScramDriver, auth
 

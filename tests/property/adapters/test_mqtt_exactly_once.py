@@ -21,8 +21,9 @@ from adapters.mqtt.codec.packets import Connack, Packet, Pubcomp, Publish, Pubre
 from adapters.mqtt.codec.properties import Properties
 from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
-from gateway.port.adapter import OpenedSession, Outcome
+from gateway.port.adapter import Outcome
 from gateway.port.marks import Fence, Mark, OpenedMarks
+from gateway.port.sessions import OpenedSession, SaveSession
 from tests.support.mqtt.mqtt_driver import Driver
 
 IDS = 4
@@ -77,7 +78,7 @@ class Logs:
             self.marks[frame.group][frame.effect.marks.slot] = frame.marks
         return True
 
-    def save(self, request: port.SaveSession) -> None:
+    def save(self, request: SaveSession) -> None:
         self.state = self.state if request.state is None else request.state
         self.exchanges = self.exchanges if request.exchanges is None else request.exchanges
         self.marked = self.marked or request.marked
@@ -165,7 +166,7 @@ class Late:
             frames = self.logs.frames(effect)
             self.frames += frames
             self.pending[effect.token] = (effect, {frame.group for frame in frames})
-        self.saves += self.driver.calls(port.SaveSession)
+        self.saves += self.driver.calls(SaveSession)
 
     def store(self, random: Random) -> None:
         groups = sorted({frame.group for frame in self.frames})
@@ -272,7 +273,7 @@ class World:
             frames = self.logs.frames(effect)
             self.frames += frames
             self.pending[effect.token] = (effect, {frame.group for frame in frames})
-        self.saves += self.driver.calls(port.SaveSession)
+        self.saves += self.driver.calls(SaveSession)
         self.to_client += self.driver.out()
 
     # ---- steps

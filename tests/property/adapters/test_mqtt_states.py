@@ -33,7 +33,8 @@ from adapters.mqtt.codec.packets import (
     Unsubscribe,
     Will,
 )
-from gateway.port.adapter import Call, OpenSession
+from gateway.port.adapter import Call
+from gateway.port.sessions import OpenSession
 from tests.support.mqtt.mqtt_driver import Driver, packets_in
 from tests.support.mqtt.mqtt_scram import ScramDriver, auth
 

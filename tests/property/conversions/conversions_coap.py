@@ -11,7 +11,7 @@ from conversions_said import FORMATS, NOW_MS, Said
 
 from gateway.domain.address import unescape_level
 from gateway.domain.batch import Batch
-from gateway.port.adapter import LastValue
+from gateway.port.reads import LastValue
 from store.api.message import Message
 from tests.support.coap.coap_driver import PEER, Driver
 

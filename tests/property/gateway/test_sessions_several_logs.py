@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from gateway.delivery.fanout import Fanout
 from gateway.delivery.lanes import Subscriber
 from gateway.domain.cursor import by_log, cursor_of
-from gateway.port.adapter import OpenSession, SaveSession, SubscriptionId
+from gateway.port.adapter import SubscriptionId
+from gateway.port.sessions import OpenSession, SaveSession
 from gateway.sessions.sessions import Sessions
 from gateway.sessions.wills import Wills
 from store.api.message import Message

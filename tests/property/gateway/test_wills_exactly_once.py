@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.errors import Refusal
-from gateway.port.adapter import Will
+from gateway.port.sessions import Will
 from store.api.client import StoreClient
 from store.api.message import Message
 from store.local.local import LocalStore

@@ -30,18 +30,8 @@ from adapters.mqtt.messages.options import Options
 from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.ownership.owners import LocalOwners
-from gateway.port.adapter import (
-    Call,
-    Cancel,
-    Close,
-    Consume,
-    Leased,
-    OpenedSession,
-    Outcome,
-    Ready,
-    SaveSession,
-    SettleLeased,
-)
+from gateway.port.adapter import Call, Cancel, Close, Consume, Leased, Outcome, Ready, SettleLeased
+from gateway.port.sessions import OpenedSession, SaveSession
 from gateway.port.shared import JoinShared, LeaveShared
 from gateway.queues.shared.subscriptions import SharedSubscriptions
 from store.local.local import LocalStore

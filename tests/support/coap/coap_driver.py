@@ -15,13 +15,13 @@ from gateway.port.adapter import (
     Authenticate,
     Call,
     Deliveries,
-    LastValuesPage,
     Outcome,
     Publish,
     Subscribe,
     SubscriptionId,
     Unsubscribe,
 )
+from gateway.port.reads import LastValuesPage
 from store.api.message import Message
 from store.format.frame import LogOffset
 

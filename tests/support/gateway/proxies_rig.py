@@ -10,7 +10,8 @@ from gateway.delivery.lanes import Subscriber
 from gateway.domain.address import hash64
 from gateway.domain.session_user import SessionUser
 from gateway.ownership.cluster_owners import ClusterOwners
-from gateway.port.adapter import OpenedSession, OpenSession, Outcome, Publish, Will
+from gateway.port.adapter import Outcome, Publish
+from gateway.port.sessions import OpenedSession, OpenSession, Will
 from gateway.sessions.sessions import Sessions
 from gateway.sessions.wills import Wills
 from store.api.log import Appended

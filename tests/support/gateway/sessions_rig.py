@@ -5,7 +5,8 @@ import random
 
 from gateway.delivery.fanout import Fanout
 from gateway.delivery.lanes import Subscriber
-from gateway.port.adapter import DONE, OpenSession, Outcome
+from gateway.port.adapter import DONE, Outcome
+from gateway.port.sessions import OpenSession
 from gateway.sessions.sessions import Sessions
 from gateway.sessions.wills import Wills
 from store.api.message import encode

@@ -26,16 +26,13 @@ from gateway.port.adapter import (
     ConnectionInfo,
     Deliveries,
     Effect,
-    LastValue,
-    LastValues,
-    LastValuesPage,
-    ListAddresses,
     Outcome,
     Publish,
     Settled,
     Subscribe,
     Unsubscribe,
 )
+from gateway.port.reads import LastValue, LastValues, LastValuesPage, ListAddresses
 from gateway.port.single import Single
 from store.api.message import Message
 from store.format.frame import LogOffset, Position

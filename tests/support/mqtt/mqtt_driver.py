@@ -21,16 +21,13 @@ from gateway.port.adapter import (
     ConnectionInfo,
     Deliveries,
     Effect,
-    OpenedSession,
-    OpenSession,
     Outcome,
     Publish,
     Request,
-    Retained,
-    RetainedPage,
-    SaveSession,
     Subscribe,
 )
+from gateway.port.reads import Retained, RetainedPage
+from gateway.port.sessions import OpenedSession, OpenSession, SaveSession
 from gateway.port.single import Single, SingleAdapter
 from store.api.message import Message
 from store.format.frame import LogOffset

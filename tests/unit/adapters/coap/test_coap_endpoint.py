@@ -27,7 +27,8 @@ from adapters.coap.codec.wire import Packet, decode, encode
 from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
-from gateway.port.adapter import DONE, Call, ConnectionInfo, LastValue, Outcome, Publish
+from gateway.port.adapter import DONE, Call, ConnectionInfo, Outcome, Publish
+from gateway.port.reads import LastValue
 from store.api.message import Message
 from tests.support.coap.coap_driver import OTHER, PEER, Driver, dotted, is_ack, options_of, request
 

@@ -11,7 +11,8 @@ from adapters.coap.codec.wire import Packet, encode, encode_uint, read_uint
 from adapters.coap.messages.request import Block
 from adapters.coap.observe.observation import WAITING_COUNT_MAX
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Call, LastValues, LastValuesPage, Outcome
+from gateway.port.adapter import Call, Outcome
+from gateway.port.reads import LastValues, LastValuesPage
 from store.api.message import Message
 from tests.support.coap.coap_driver import Driver, dotted, is_ack, options_of, request
 

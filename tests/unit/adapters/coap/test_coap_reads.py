@@ -8,7 +8,8 @@ import pytest
 from adapters.coap.codec.registry import ACCEPT, ACK, CON, CONTENT_FORMAT, ETAG, GET, MAX_AGE, NON, URI_PATH
 from adapters.coap.reading.listings import LISTS_WAITING_MAX
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import LastValue, ListAddresses, Outcome
+from gateway.port.adapter import Outcome
+from gateway.port.reads import LastValue, ListAddresses
 from store.api.message import Message
 from tests.support.coap.coap_driver import PEER, Driver, dotted, is_ack, options_of, request
 

@@ -10,7 +10,8 @@ from adapters.coap.endpoint.lookups import KNOWN_MS
 from gateway.domain.address import check_address, escape_level, unescape_level
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.filters import matches
-from gateway.port.adapter import DONE, Call, LastValue, Outcome, Publish
+from gateway.port.adapter import DONE, Call, Outcome, Publish
+from gateway.port.reads import LastValue
 from store.api.message import Message
 from tests.support.coap.coap_driver import OTHER, Driver, dotted, is_ack, options_of, request
 

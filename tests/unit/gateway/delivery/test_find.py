@@ -11,7 +11,7 @@ from gateway.delivery.find import LOOKED_MAX, find_messages
 from gateway.delivery.search_cursors import CursorSeal
 from gateway.domain.address import hash64
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import FindMessages
+from gateway.port.reads import FindMessages
 from gateway.publishing.routing.directory import PENDING_MAX, Directory
 from gateway.publishing.routing.router import Router
 from store.api.log import IndexKind

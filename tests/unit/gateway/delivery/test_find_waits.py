@@ -8,7 +8,7 @@ from test_find import frame
 from gateway.delivery import find_waits
 from gateway.delivery.find import find_messages
 from gateway.delivery.find_waits import FindWaits
-from gateway.port.adapter import FindMessages
+from gateway.port.reads import FindMessages
 from store.api.message import Message
 from store.local.local import LocalStore
 from tests.support.store.store_kit import append

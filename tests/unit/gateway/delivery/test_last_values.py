@@ -8,7 +8,7 @@ from gateway.delivery import last_value as module
 from gateway.delivery.last_value import last_value, last_values
 from gateway.domain.address import address_hash
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import LastValues
+from gateway.port.reads import LastValues
 from store.api.message import Message, encode
 from store.format.frame import HEADER, ROW, UnplacedFrame
 from store.local.local import LocalStore

@@ -10,7 +10,8 @@ from gateway.domain.errors import Cause
 from gateway.domain.principal import Principal
 from gateway.domain.session_user import NotItsUser, SessionUser, check_user, user_of
 from gateway.ownership.owner_keys import OwnerRecord, ReleaseRequest, decode_owner, decode_release_request
-from gateway.port.adapter import Close, OpenSession, Outcome, SaveSession, Will
+from gateway.port.adapter import Close, Outcome
+from gateway.port.sessions import OpenSession, SaveSession, Will
 from gateway.security.auth import Authenticator
 from gateway.security.auth_settings import AuthConfig
 from gateway.sessions.record import SessionRecord, session_key

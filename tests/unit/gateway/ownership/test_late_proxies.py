@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from gateway.ownership.owner_keys import OwnerRecord, encode, owner_key
-from gateway.port.adapter import Will
+from gateway.port.sessions import Will
 from gateway.queues.shared.subscriptions import SharedSubscriptions
 from gateway.sessions.record import session_key
 from store.api.message import Message

@@ -10,7 +10,7 @@ from controller.elections.registry import Heartbeat, Registry
 from controller.elections.serving import Serving
 from gateway.ownership import cluster_owners, owner_keys
 from gateway.ownership.owners import OwnershipLost
-from gateway.port.adapter import SaveSession, Will
+from gateway.port.sessions import SaveSession, Will
 from store.api.message import Message
 from store.base.errors import StoreUnreachable
 from store.local.local import LocalStore

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.port.adapter import Retained
+from gateway.port.reads import Retained
 from gateway.publishing.retained import retained_change, retained_page
 from store.api.message import Message
 from store.format.frame import UnplacedFrame

@@ -11,8 +11,8 @@ from gateway.delivery.fanout import Fanout
 from gateway.delivery.lanes import Subscriber
 from gateway.domain.idempotency import digest
 from gateway.ownership.owners import OwnershipLost
-from gateway.port.adapter import OpenSession, SaveSession
 from gateway.port.marks import Fence, Mark, Marks
+from gateway.port.sessions import OpenSession, SaveSession
 from gateway.publishing.session_marks import forget_marks, marks_change, marks_key, open_marks
 from gateway.sessions.sessions import Sessions
 from gateway.sessions.wills import Wills

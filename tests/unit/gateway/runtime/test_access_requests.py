@@ -6,7 +6,7 @@ from gateway.domain.access import Identity, Permissions, Rules
 from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import in_vhost
-from gateway.port.adapter import Consume, ConsumerId, FindMessages, LastValue, ListAddresses, Request, Token
+from gateway.port.adapter import Consume, ConsumerId, Request, Token
 from gateway.port.groups import DeleteGroup, ListGroups, PollGroup
 from gateway.port.kv import CountKeys, GetKey, ListKeys, RemoveKey, StoreKey, TransactKeys, WatchKeys
 from gateway.port.queues import (
@@ -20,6 +20,7 @@ from gateway.port.queues import (
     PurgeQueue,
     UnbindQueue,
 )
+from gateway.port.reads import FindMessages, LastValue, ListAddresses
 from gateway.port.shared import JoinShared, SharedName
 from gateway.queues.model.bindings import PREDECLARED, Exchange
 from gateway.runtime import access_requests

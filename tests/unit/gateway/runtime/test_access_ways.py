@@ -14,8 +14,9 @@ from gateway.domain.access import OPEN, Identity, Permissions, Rules
 from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
-from gateway.port.adapter import DONE, LastValues, Outcome, Publish, SubscriptionId, Token
+from gateway.port.adapter import DONE, Outcome, Publish, SubscriptionId, Token
 from gateway.port.kv import ListKeys, NextChanges, WatchKeys
+from gateway.port.reads import LastValues
 from gateway.publishing.publishing import with_denied
 from store.api.message import Message
 from store.format.frame import LogOffset, Position

@@ -13,7 +13,8 @@ from adapters.mqtt.codec.packets import Connect, Disconnect, Pingreq, Puback, Pu
 from adapters.mqtt.messages.options import Options
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
-from gateway.port.adapter import DONE, Authenticate, OpenedSession, OpenSession, Outcome
+from gateway.port.adapter import DONE, Authenticate, Outcome
+from gateway.port.sessions import OpenedSession, OpenSession
 from gateway.runtime.connection import Connection
 from gateway.runtime.endpoint import ListenerContext
 from gateway.security.limits import Pace

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.domain.filters import is_sys
 from gateway.ops.metrics import Metrics
-from gateway.port.adapter import Retained
+from gateway.port.reads import Retained
 from gateway.runtime.sys_topics import COUNT_INTERVAL_MS, Load, SysTopics
 from store.base.errors import StoreUnreachable
 

@@ -13,7 +13,7 @@ from gateway.ownership.owner_keys import (
     owner_key,
     release_request_key,
 )
-from gateway.port.adapter import SaveSession
+from gateway.port.sessions import SaveSession
 from store.local.local import LocalStore
 from tests.support.gateway.proxies_rig import TTL_S, Proxy
 from tests.support.process.clock import Clock

@@ -3,7 +3,8 @@ import time
 
 import pytest
 
-from gateway.port.adapter import OpenSession, SaveSession, SubscriptionId, Will
+from gateway.port.adapter import SubscriptionId
+from gateway.port.sessions import OpenSession, SaveSession, Will
 from gateway.sessions.sessions import IDLE_COMMIT_BYTES
 from store.api.message import Message
 from store.base.errors import StoreOverloaded

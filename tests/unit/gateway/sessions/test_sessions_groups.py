@@ -4,7 +4,8 @@ import pytest
 
 from gateway.delivery.lanes import Subscriber
 from gateway.domain.cursor import beginning_of, by_log, end_of
-from gateway.port.adapter import OpenSession, SubscriptionId
+from gateway.port.adapter import SubscriptionId
+from gateway.port.sessions import OpenSession
 from gateway.sessions.sessions import IDLE_COMMIT_BYTES, Sessions
 from gateway.sessions.wills import Wills
 from store.format.frame import FIRST_QUEUE, Position, group_of

@@ -7,7 +7,8 @@ import pytest
 
 from gateway.domain.errors import Refusal
 from gateway.ownership.owners import OwnershipLost, Taken
-from gateway.port.adapter import SaveSession, SubscriptionId, Will
+from gateway.port.adapter import SubscriptionId
+from gateway.port.sessions import SaveSession, Will
 from store.api.message import Message
 from store.base.errors import RevisionConflict, StoreUnreachable
 from store.format.frame import Position

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from gateway.domain.access import Identity
 from gateway.domain.errors import Cause, Refusal
 from gateway.ownership.owners import LocalOwners
-from gateway.port.adapter import Outcome, Will
+from gateway.port.adapter import Outcome
+from gateway.port.sessions import Will
 from gateway.sessions.wills import Wills
 from store.api.keys import Entry, Put
 from store.api.message import Message

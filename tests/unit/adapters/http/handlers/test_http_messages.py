@@ -6,7 +6,8 @@ from urllib.parse import quote
 import pytest
 
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import FindMessages, FoundMessages, Outcome
+from gateway.port.adapter import Outcome
+from gateway.port.reads import FindMessages, FoundMessages
 from store.api.message import Message
 from tests.support.http.http_driver import Gateway, Http1Client, parse_responses, request
 

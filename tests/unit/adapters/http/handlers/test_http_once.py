@@ -8,7 +8,8 @@ import pytest
 from adapters.http import HttpOptions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.idempotency import IdempotencyKey, KeyRepeated, StoredRequest
-from gateway.port.adapter import Call, Outcome, Publish, RecallKey
+from gateway.port.adapter import Call, Outcome, Publish
+from gateway.port.reads import RecallKey
 from tests.support.http.http_driver import NOW_MS, Gateway, Http1Client, Http2Client
 
 KEY = ("idempotency-key", '"k"')

@@ -5,7 +5,8 @@ import pytest
 from adapters.http import HttpOptions
 from adapters.http.handlers.waiting import ASKED_MAX
 from adapters.http.wire.h1 import LINGER_MS
-from gateway.port.adapter import Call, LastValue, Publish
+from gateway.port.adapter import Call, Publish
+from gateway.port.reads import LastValue
 from tests.support.http.http_driver import Gateway, Http1Client, parse_responses, request
 
 POST = request("POST", "/topics/a", body=b"1")

@@ -11,7 +11,8 @@ from adapters.mqtt.connecting.authentication import DATA_BYTES_MAX, ROUNDS_COUNT
 from adapters.mqtt.messages.options import Options
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
-from gateway.port.adapter import Authenticate, Challenge, DropWill, OpenedSession, OpenSession, Outcome
+from gateway.port.adapter import Authenticate, Challenge, Outcome
+from gateway.port.sessions import DropWill, OpenedSession, OpenSession
 from gateway.security.scram import MECHANISM
 from tests.support.mqtt.mqtt_driver import Driver
 from tests.support.mqtt.mqtt_scram import CONTINUE, REAUTHENTICATE, ScramDriver, auth, said

@@ -20,7 +20,9 @@ from adapters.mqtt.messages.options import Options
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.port import adapter as port
-from gateway.port.adapter import Authenticate, Call, Close, EndSession, OpenSession, Outcome, SaveSession
+from gateway.port import sessions as port_sessions
+from gateway.port.adapter import Authenticate, Call, Close, Outcome
+from gateway.port.sessions import DropWill, EndSession, OpenedSession, OpenSession, SaveSession
 from tests.support.mqtt.mqtt_driver import INFO, NOW_MS, Driver, packets_in
 
 
@@ -41,7 +43,7 @@ def test_the_order_of_the_questions():
     assert driver.complete(who, Outcome(value=Principal(name="u"))) == []
     (session,) = driver.calls(OpenSession)
     assert session.request == OpenSession(session_id="c", clean=False, expiry_s=604_800)
-    opened = Outcome(value=port.OpenedSession(present=True))
+    opened = Outcome(value=OpenedSession(present=True))
     assert driver.complete(session, opened) == [Connack(session_present=True)]
     assert driver.adapter.wants_data
 
@@ -218,7 +220,7 @@ def test_a_client_we_do_not_listen_to_is_not_silent():
     assert driver.adapter.wants_data
 
 
-def will_of(driver: Driver) -> port.Will | None:
+def will_of(driver: Driver) -> port_sessions.Will | None:
     assert driver.asked is not None
     return driver.asked.will
 
@@ -230,7 +232,7 @@ def test_disconnect_takes_the_will_back_unless_it_says_otherwise(code, dropped):
     driver.send(Disconnect(code=code))
     assert driver.closed == ""
     driver.lose()
-    assert len(driver.calls(port.DropWill)) == dropped
+    assert len(driver.calls(DropWill)) == dropped
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -244,7 +246,7 @@ def test_the_will_of_a_connection_is_given_with_its_session(version):
     assert (message.device, message.time_ms, message.protocol) == ("c1", 0, "mqtt")
     assert (will.delay_ms, will.lives_ms) == (0, None)
     driver.lose()
-    assert driver.calls(port.DropWill) == []
+    assert driver.calls(DropWill) == []
     assert driver.published() == []
 
 
@@ -264,7 +266,7 @@ def test_what_disconnect_asks_of_the_session_is_said_before_the_connection_ends(
     driver.send(Disconnect(code=ReasonCode.DISCONNECT_WITH_WILL, properties=Properties(session_expiry_s=7)))
     assert driver.saved[-1].expiry_s == 7
     driver.lose()
-    assert driver.calls(port.DropWill) == []
+    assert driver.calls(DropWill) == []
 
 
 def test_no_will_of_a_client_that_was_not_let_in():
@@ -285,7 +287,7 @@ def test_no_will_of_a_client_that_was_not_told_that_it_was_let_in(how):
     if how == "superseded":
         driver.act(driver.adapter.superseded(now_ms=driver.now_ms))
     driver.lose()
-    assert len(driver.calls(port.DropWill)) == 1
+    assert len(driver.calls(DropWill)) == 1
 
 
 def test_takeover():
@@ -321,7 +323,7 @@ def test_a_client_that_is_dismissed_keeps_its_will():
     driver.act(driver.adapter.shutdown(now_ms=driver.now_ms, dismissed=True))
     assert [p.code for p in driver.out()] == [ReasonCode.ADMINISTRATIVE_ACTION]
     assert driver.closed
-    assert driver.calls(port.DropWill) == []
+    assert driver.calls(DropWill) == []
     gated = plain(version=4)
     gated.send(Connect(version=4, client_id="c"))
     gated.act(gated.adapter.shutdown(now_ms=gated.now_ms, dismissed=True))

@@ -8,7 +8,8 @@ from adapters.mqtt.messages.messages import publisher_of
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.messages.sparkplug import sparkplug_of
 from gateway.domain.principal import Principal
-from gateway.port.adapter import OpenSession, Outcome
+from gateway.port.adapter import Outcome
+from gateway.port.sessions import OpenSession
 from tests.support.mqtt.mqtt_driver import Driver, batch_of
 
 PROTOBUF = "application/x-protobuf"

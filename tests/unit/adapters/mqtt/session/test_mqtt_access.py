@@ -18,7 +18,8 @@ from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.port import adapter as port
-from gateway.port.adapter import Close, OpenedSession, Outcome
+from gateway.port.adapter import Close, Outcome
+from gateway.port.sessions import OpenedSession
 from store.api.message import Message
 from tests.support.mqtt.mqtt_driver import Driver
 

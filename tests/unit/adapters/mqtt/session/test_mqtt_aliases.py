@@ -8,7 +8,8 @@ from adapters.mqtt.codec.packets import Disconnect, Puback, Publish, Subscribe, 
 from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.session.session_state import Exchanges, SavedDelivery, SavedSubscription, SessionState, dump
-from gateway.port.adapter import OpenedSession, Outcome
+from gateway.port.adapter import Outcome
+from gateway.port.sessions import OpenedSession
 from store.api.message import Message
 from store.format.frame import LogOffset
 from tests.support.mqtt.mqtt_driver import Driver, batch_of

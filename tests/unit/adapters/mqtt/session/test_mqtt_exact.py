@@ -5,8 +5,9 @@ from adapters.mqtt.session.exact import SLOTS_COUNT_MAX
 from adapters.mqtt.session.session_state import NO_EXCHANGES, Exchanges, dump, load
 from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
-from gateway.port.adapter import DONE, OpenedSession, Outcome
+from gateway.port.adapter import DONE, Outcome
 from gateway.port.marks import Mark, OpenedMarks
+from gateway.port.sessions import OpenedSession, SaveSession
 from tests.support.mqtt.mqtt_driver import Driver
 
 
@@ -57,7 +58,7 @@ def test_the_first_message_waits_until_it_is_known_that_there_are_marks():
     driver.send(publish(3, qos=1))
     assert len(driver.published()) == 1
     assert not driver.adapter.wants_data
-    (save,) = driver.calls(port.SaveSession)
+    (save,) = driver.calls(SaveSession)
     assert save.request.marked
     assert save.request.state is not None
     driver.complete(save)

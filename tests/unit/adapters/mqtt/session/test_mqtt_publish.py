@@ -23,6 +23,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.port import adapter as port
 from gateway.port.adapter import Outcome
+from gateway.port.sessions import SaveSession
 from store.api.message import Message
 from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of
 
@@ -182,12 +183,12 @@ def test_in_a_durable_session_the_release_is_saved_before_the_pubcomp():
     driver.send(publish(b"x", 7, qos=2), publish(b"y", 8, qos=2), publish(b"z", 9, qos=2))
     assert driver.store() == [Pubrec(packet_id=7), Pubrec(packet_id=8), Pubrec(packet_id=9)]
     assert driver.send(Pubrel(packet_id=7)) == []
-    (save,) = driver.calls(port.SaveSession)
+    (save,) = driver.calls(SaveSession)
     assert load(save.request.exchanges, NO_EXCHANGES).received == (8, 9)
     assert driver.send(Pubrel(packet_id=9)) == []
-    assert driver.calls(port.SaveSession) == []  # one at a time
+    assert driver.calls(SaveSession) == []  # one at a time
     assert driver.complete(save) == [Pubcomp(packet_id=7)]
-    (save,) = driver.calls(port.SaveSession)
+    (save,) = driver.calls(SaveSession)
     assert load(save.request.exchanges, NO_EXCHANGES).received == (8,)
     assert driver.complete(save) == [Pubcomp(packet_id=9)]
 
@@ -198,7 +199,7 @@ def test_a_session_that_cannot_be_saved_ends_the_connection():
     driver.send(publish(b"x", 7, qos=2))
     driver.store()
     driver.send(Pubrel(packet_id=7))
-    (save,) = driver.calls(port.SaveSession)
+    (save,) = driver.calls(SaveSession)
     (bye,) = driver.complete(save, Outcome(error=Refusal(Cause.UNAVAILABLE)))
     assert bye.code == ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
     assert driver.closed

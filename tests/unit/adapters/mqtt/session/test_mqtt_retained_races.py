@@ -7,7 +7,8 @@ from adapters.mqtt.codec.packets import Packet, Puback, Publish, Subscribe, Subs
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.session.retained import NEWER_BYTES_MAX
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Call, Effect, Outcome, Retained, RetainedPage, Settled
+from gateway.port.adapter import Call, Effect, Outcome, Settled
+from gateway.port.reads import Retained, RetainedPage
 from store.api.message import Message
 from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of
 

@@ -23,7 +23,8 @@ from adapters.mqtt.session.inflight import PACKET_ID_MAX, Inflight
 from adapters.mqtt.session.session_state import NO_STATE, Exchanges, SavedDelivery, SavedSubscription, load
 from gateway.domain.cursor import Cursor, end_of
 from gateway.port import adapter as port
-from gateway.port.adapter import OpenedSession, Outcome, Settled
+from gateway.port.adapter import Outcome, Settled
+from gateway.port.sessions import OpenedSession
 from store.api.message import Message
 from store.format.frame import LogOffset, Position, origin_of
 from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of

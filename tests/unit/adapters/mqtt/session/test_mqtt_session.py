@@ -33,7 +33,9 @@ from adapters.mqtt.session.session_state import (
 )
 from gateway.domain.cursor import Cursor
 from gateway.port import adapter as port
-from gateway.port.adapter import OpenedSession, Outcome, SaveSession, Settled
+from gateway.port.adapter import Outcome, Settled
+from gateway.port.reads import Retained
+from gateway.port.sessions import OpenedSession, SaveSession
 from store.api.message import Message
 from store.format.frame import LogOffset, Position, origin_of
 from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of
@@ -324,7 +326,7 @@ def test_a_wish_that_is_fulfilled_is_not_fulfilled_again():
     driver.send(Puback(packet_id=1))
     other, out = again(driver)  # without a last word
     assert shown(out) == [(1, 1, True, True, "t/a")]
-    assert other.calls(port.Retained) == []
+    assert other.calls(Retained) == []
     driver.lose()
     assert again(driver)[1] == []
 

@@ -21,18 +21,9 @@ from adapters.mqtt.messages.options import Options
 from adapters.mqtt.session.shared import DENIED_INTERVAL_MS, OFFERS_COUNT_MAX, REJOIN_INTERVAL_MS
 from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
-from gateway.port.adapter import (
-    Cancel,
-    Consume,
-    ConsumerCancelled,
-    Leased,
-    OpenedSession,
-    Outcome,
-    Ready,
-    Retained,
-    SaveSession,
-    SettleLeased,
-)
+from gateway.port.adapter import Cancel, Consume, ConsumerCancelled, Leased, Outcome, Ready, SettleLeased
+from gateway.port.reads import Retained
+from gateway.port.sessions import OpenedSession, SaveSession
 from gateway.port.shared import JoinShared, LeaveShared, SharedName
 from store.api.message import Message
 from tests.support.mqtt.mqtt_driver import NOW_MS, Driver

@@ -20,6 +20,8 @@ from adapters.mqtt.session.encoded import Encoded
 from adapters.mqtt.session.session_state import NO_STATE, load
 from gateway.port import adapter as port
 from gateway.port.adapter import Settled
+from gateway.port.reads import Retained, RetainedPage
+from gateway.port.sessions import SaveSession
 from store.api.message import Message
 from store.format.frame import LogOffset, Position
 from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of
@@ -82,7 +84,7 @@ def test_a_durable_subscription_is_saved_before_the_suback():
     driver.connect(clean=False)
     driver.saves = False
     assert driver.send(Subscribe(packet_id=1, requests=(request("a", qos=1),))) == []
-    (save,) = driver.calls(port.SaveSession)
+    (save,) = driver.calls(SaveSession)
     assert load(save.request.state, NO_STATE).subscriptions[0].pattern == "a"
     assert save.request.expiry_s == 604_800
     assert driver.complete(save) == [Suback(packet_id=1, codes=(1,))]
@@ -118,22 +120,22 @@ def asking(version=4, options=None) -> Driver:
 
 def page(*bodies, qos=1, after=None) -> port.Outcome:
     found = [message(body, qos, retain=True) for body in bodies]
-    return port.Outcome(value=port.RetainedPage(messages=found, after=after))
+    return port.Outcome(value=RetainedPage(messages=found, after=after))
 
 
 def test_retained_messages_wait_for_room_and_filters_for_each_other():
     driver = asking(4, Options(inflight_max=2))
     driver.send(Subscribe(packet_id=1, requests=(request("a", qos=1), request("b", qos=1))))
-    (call,) = driver.calls(port.Retained)
-    assert call.request == port.Retained(pattern="a")
+    (call,) = driver.calls(Retained)
+    assert call.request == Retained(pattern="a")
     out = driver.complete(call, page(b"0", b"1", b"2"))
     assert [(p.payload, p.packet_id) for p in out] == [(b"0", 1), (b"1", 2)]
-    assert driver.calls(port.Retained) == []
+    assert driver.calls(Retained) == []
     (third,) = driver.send(Puback(packet_id=1))
     assert third.payload == b"2"
     assert driver.adapter.deadline_ms() == 0
     driver.tick()
-    (call,) = driver.calls(port.Retained)
+    (call,) = driver.calls(Retained)
     assert call.request.pattern == "b"
     driver.send(Unsubscribe(packet_id=2, patterns=("b",)))
     assert driver.complete(call, page(b"0")) == []
@@ -142,35 +144,35 @@ def test_retained_messages_wait_for_room_and_filters_for_each_other():
 def test_a_page_of_retained_messages_is_asked_for_when_the_last_one_is_taken():
     driver = asking()
     driver.send(Subscribe(packet_id=1, requests=(request("#"),)))
-    (call,) = driver.calls(port.Retained)
+    (call,) = driver.calls(Retained)
     driver.act(driver.adapter.completed(call.token, page(b"0", b"1", qos=0, after="k"), now_ms=NOW_MS))
     driver.act(driver.adapter.tick(now_ms=NOW_MS))
     driver.feed(b"\xc0\x00")
-    assert driver.calls(port.Retained) == []  # the shell has not taken a byte yet
+    assert driver.calls(Retained) == []  # the shell has not taken a byte yet
     assert driver.adapter.deadline_ms() != 0
     assert [p.payload for p in driver.out() if isinstance(p, Publish)] == [b"0", b"1"]
     assert driver.adapter.deadline_ms() == 0
     driver.tick()
-    (call,) = driver.calls(port.Retained)
-    assert call.request == port.Retained(pattern="#", after="k")
+    (call,) = driver.calls(Retained)
+    assert call.request == Retained(pattern="#", after="k")
     assert driver.adapter.deadline_ms() != 0
     assert [p.payload for p in driver.complete(call, page(b"2", qos=0))] == [b"2"]
     driver.tick()
-    assert driver.calls(port.Retained) == []
+    assert driver.calls(Retained) == []
 
 
 def test_a_filter_brings_no_more_retained_messages_than_it_may():
     driver = asking(4, Options(retained_max=3))
     driver.send(Subscribe(packet_id=1, requests=(request("#"),)))
-    (call,) = driver.calls(port.Retained)
+    (call,) = driver.calls(Retained)
     assert call.request.limit == 3
     driver.complete(call, page(b"0", b"1", qos=0, after="k"))
     driver.tick()
-    (call,) = driver.calls(port.Retained)
+    (call,) = driver.calls(Retained)
     assert call.request.limit == 1
     driver.complete(call, page(b"2", qos=0, after="l"))
     driver.tick()
-    assert driver.calls(port.Retained) == []
+    assert driver.calls(Retained) == []
 
 
 def test_repeated_subscribes_wait_as_one():
@@ -178,19 +180,19 @@ def test_repeated_subscribes_wait_as_one():
     for _ in range(5):
         driver.send(Subscribe(packet_id=1, requests=(request("#"),)))
     for _ in range(2):  # the one under way, and one for all that came meanwhile
-        (call,) = driver.calls(port.Retained)
+        (call,) = driver.calls(Retained)
         driver.complete(call, page(b"0", qos=0))
         driver.tick()
-    assert driver.calls(port.Retained) == []
+    assert driver.calls(Retained) == []
 
 
 def test_an_ended_subscription_gets_no_more_retained_messages():
     driver = asking(4, Options(inflight_max=1))
     driver.send(Subscribe(packet_id=1, requests=(request("a", qos=1), request("b", qos=1))))
-    (call,) = driver.calls(port.Retained)
+    (call,) = driver.calls(Retained)
     driver.complete(call, page(b"0", b"1", after="k"))
     assert [type(p) for p in driver.send(Unsubscribe(packet_id=2, patterns=("a",)))] == [Unsuback]
-    (call,) = driver.calls(port.Retained)
+    (call,) = driver.calls(Retained)
     assert call.request.pattern == "b"
     assert driver.send(Puback(packet_id=1)) == []
 

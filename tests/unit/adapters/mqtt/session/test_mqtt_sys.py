@@ -11,7 +11,9 @@ from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.batch import LostRange
 from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
-from gateway.port.adapter import OpenedSession, Outcome, Retained, RetainedPage
+from gateway.port.adapter import Outcome
+from gateway.port.reads import Retained, RetainedPage
+from gateway.port.sessions import OpenedSession
 from store.api.message import Message
 from store.format.frame import LogOffset
 from tests.support.mqtt.mqtt_driver import NOW_MS, Driver

@@ -24,8 +24,8 @@ from adapters.mqtt.session.intake import CONTROLS_COUNT_MAX
 from adapters.mqtt.session.keeper import Keeper
 from adapters.mqtt.session.session import FILTERS_COUNT_MAX
 from adapters.mqtt.session.session_state import Exchanges
-from gateway.port.adapter import DropWill
 from gateway.port.marks import Mark, OpenedMarks
+from gateway.port.sessions import DropWill
 from tests.support.mqtt.mqtt_driver import Driver
 
 

@@ -23,7 +23,8 @@ from adapters.mqtt.websocket.connection import CLOSING_MS
 from adapters.mqtt.websocket.frames import FRAME_BYTES_MAX
 from adapters.mqtt.websocket.upgrade import HEAD_BYTES_MAX
 from gateway.port import adapter as port
-from gateway.port.adapter import Call, Deliveries, DropWill
+from gateway.port.adapter import Call, Deliveries
+from gateway.port.sessions import DropWill
 from store.api.message import Message
 from tests.support.mqtt.mqtt_driver import batch_of
 from tests.support.mqtt.mqtt_websocket import ACCEPT, KEY, WEB, WebDriver, request

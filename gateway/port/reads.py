@@ -1,0 +1,92 @@
+"""Requests that read what is stored: last values, retained messages, addresses, and messages by key, address or id."""
+
+from collections.abc import Sequence
+
+from gateway.domain.idempotency import StoredRequest
+from gateway.port.adapter import Request, Value
+from store.api.message import Message
+
+
+class RecallKey(Request[StoredRequest], frozen=True, kw_only=True):
+    """Asks for the request stored under a repeated key."""
+
+    group: int
+    name: bytes
+
+
+class LastValue(Request[Message | None], frozen=True, kw_only=True):
+    """The newest message at an address. Its id is filled in."""
+
+    address: str
+
+
+class LastValuesPage(Value, frozen=True, kw_only=True):
+    """A page of last values, their ids filled in. `after` asks for the next page; None: this was the last."""
+
+    messages: Sequence[Message]
+    after: str | None
+
+
+class LastValues(Request[LastValuesPage], frozen=True, kw_only=True):
+    """The newest messages at the addresses that a filter matches, by address.
+
+    A page may be short, or empty, though more follow. Refused with MALFORMED for what is no filter.
+    """
+
+    pattern: str
+    limit: int = 100
+    after: str = ""  # the one of the page before
+
+
+class RetainedPage(Value, frozen=True, kw_only=True):
+    """A page of retained messages. `after` is where the next page begins; None: this was the last."""
+
+    messages: Sequence[Message]
+    after: str | None
+
+
+class Retained(Request[RetainedPage], frozen=True, kw_only=True):
+    """Retained messages whose address a filter matches, a page at a time, by key.
+
+    A page ends at `limit` messages or at about `max_bytes` of bodies, whichever is first; ask for the next one with
+    the page's `after` once there is room for it.
+    """
+
+    pattern: str
+    limit: int = 1_000
+    max_bytes: int = 1 << 20
+    after: str = ""
+
+
+class ListAddresses(Request[Sequence[str]], frozen=True, kw_only=True):
+    """Asks for addresses that were published to and begin with a prefix, sorted."""
+
+    prefix: str = ""
+    limit: int = 1_000
+
+
+class FoundMessages(Value, frozen=True, kw_only=True):
+    """A page of messages, their ids filled in. `after` is for asking for the next, None when there is none.
+
+    It is sealed for an asker whom rules restrict.
+    """
+
+    messages: Sequence[Message]
+    after: str | None
+
+
+class FindMessages(Request[FoundMessages], frozen=True, kw_only=True):
+    """Stored messages with one key, address or id, newest first.
+
+    Refused with MALFORMED unless one of the three is given, with PRECONDITION where messages are not found by it.
+    """
+
+    key: str | None = None  # the ordering key, or the device where a message has none
+    address: str | None = None
+    id: str | None = None
+    from_ms: int = 0  # stored then or later
+    until_ms: int = 1 << 63  # and before
+    where: str | None = None  # as in `Subscribe`
+    after: str | None = None  # the one of the page before
+    limit: int = 100
+    wait_ms: int = 0  # for the first one, where there is none
