@@ -191,8 +191,7 @@ Effect: TypeAlias = (
 )
 
 
-# ---- requests: what a Call carries. Each subject has a file of them beside this one; `gateway.runtime.requests` has the
-# table of all.
+# ---- requests: what a Call carries. Each subject has a file of them; `gateway.runtime.requests` has the table of all
 
 
 class Request(Value, Generic[A], frozen=True, kw_only=True):

@@ -3,11 +3,10 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from controller.api.client import ControllerClient, ControllerError, Topic, TopicLimit
-from controller.api.commands import ConfigureTopic, CreateTopic
+from controller.api.client import ControllerClient
 from gateway.base.eager import eager_start
 from gateway.base.pause_guard import PauseGuard
 from gateway.config.config import Config
@@ -28,12 +27,9 @@ from gateway.port.adapter import Authenticate, Call, Consume, Outcome, Request, 
 from gateway.port.reads import Retained, RetainedPage
 from gateway.port.sessions import OpenSession
 from gateway.publishing.ingest import Ingest
-from gateway.publishing.routing import topic_settings
 from gateway.publishing.routing.directory import Directory
-from gateway.publishing.routing.router import AMQP_TOPICS, Router, TopicRule
-from gateway.publishing.routing.topic_settings import TopicSettings
+from gateway.publishing.routing.router import Router, TopicRule
 from gateway.publishing.timer_secrets import TimerSecrets
-from gateway.publishing.topic_shares import UsedShares
 from gateway.push.push import Push
 from gateway.queues.leaving.policies import Policies
 from gateway.queues.queues import NamedQueues
@@ -43,6 +39,7 @@ from gateway.runtime.endpoint import Endpoint, ListenerContext
 from gateway.runtime.pressing import notify_of_pressure, watch_pressure
 from gateway.runtime.requests import answer, outcome
 from gateway.runtime.sys_topics import SAMPLE_INTERVAL_MS, SysTopics
+from gateway.runtime.topics import TOPICS_INTERVAL_MS, TopicKeeper
 from gateway.runtime.turn import ReadBatch, StreamEndpoint, StreamHub
 from gateway.security.access_control import AccessControl
 from gateway.security.auth import Authenticator
@@ -57,11 +54,8 @@ from store.base import logs
 from store.base.clock import now_ms
 from store.base.errors import StoreError
 from store.base.listening import StrangersBudget
-from store.base.process_errors import ConfigError
 from store.format.frame import QueueNumber
-from store.format.queue_config import QueueConfig
 
-TOPICS_INTERVAL_MS = 5_000  # between two looks whether there are queues that the store should know more of
 RELIEF_INTERVAL_S = 0.005  # between two looks whether it is still crowded
 CALLS_MAX = 1_024  # requests of one connection under way; more are refused
 
@@ -119,15 +113,15 @@ class ProcessHub(StreamHub):
         self.reconnect_penalty = ReconnectPenalty()
         self.connection_limiter = ConnectionLimiter(config.limits, config.gateway.connections_max, now_ms=now_ms())
         self.connections = {}
-        self._config = config
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._ids = 0
         self._calls: dict[int, int] = {}  # endpoint id -> requests under way
         self._paused: dict[Endpoint, None] = {}  # not read from while it is crowded
         self._relief: asyncio.TimerHandle | None = None
-        self._used_shares = UsedShares(time.monotonic)
-        self._topics_changed = False  # since the store was told of their queues
+        self.topics = TopicKeeper(
+            store, controller, config.topics, spawn=self.spawn, clock=time.monotonic, created=self._topic_created
+        )
         self._work: set[asyncio.Task[None]] = set()
         self._releasing = 0  # connections that have ended and still hold something
         self._changed = asyncio.Event()  # set when something has ended that `quiet` may be waiting for
@@ -145,7 +139,7 @@ class ProcessHub(StreamHub):
             spawn=self.spawn,
         )
         controller.watch(self.fanout.changed)
-        controller.watch(self._topics_may_have_changed)
+        controller.watch(self.topics.changed)
         policies = Policies(config.queues, creates_topics=config.topics.auto_create)
         self.queues = NamedQueues(store, controller, self.router, policies=policies, owners=self.owners)
         self.keys, self.contexts = (
@@ -161,7 +155,7 @@ class ProcessHub(StreamHub):
             message_bytes_max=config.gateway.max_message_bytes,
             soon=self._loop.call_soon,
             clock=time.perf_counter,
-            create_topic=self._create_topic,
+            create_topic=self.topics.create,
             appended_to=self.queues.appended,
             drained=self._drained,
             acknowledged=self.turn.acknowledged,
@@ -185,7 +179,7 @@ class ProcessHub(StreamHub):
 
     async def start(self) -> None:
         """Loads what the store remembers and begins the periodic work."""
-        await self._configure_topics()
+        await self.topics.configure()
         await self.queues.load()
         await self.keys.start()
         await self.timer_secrets.load(self.store)
@@ -204,7 +198,7 @@ class ProcessHub(StreamHub):
         self.spawn(self._every(SAMPLE_INTERVAL_MS, self._sys_topics.sample))
         if orphans:
             self.spawn(self.sessions.end_orphans(orphans))
-        self.spawn(self._every(TOPICS_INTERVAL_MS, self._follow_topics))
+        self.spawn(self._every(TOPICS_INTERVAL_MS, self.topics.follow))
         self.spawn(self._every(COMMIT_INTERVAL_MS, self.sessions.commit))
         self.spawn(self._every(SWEEP_INTERVAL_MS, self.sessions.sweep))
 
@@ -384,78 +378,13 @@ class ProcessHub(StreamHub):
         topics = [self.controller.topic(name) for name in names]
         return [QueueNumber(queue) for topic in topics if topic is not None for queue in topic.queues]
 
-    async def _configure_topics(self) -> None:
-        """Makes the topics that the configuration names, and tells the store what is said of any topic's queues."""
-        for said in self._config.topics.configure:
-            try:
-                topic = await self._configured(said)
-            except ControllerError as refused:
-                raise ConfigError(f"topics.configure: {said.name}: {refused}") from refused
-            if said.queues not in {None, len(topic.queues)}:
-                log.warning(
-                    "a topic keeps its number of queues: fewer than it has cannot be configured",
-                    topic=said.name,
-                    queues=len(topic.queues),
-                    asked=said.queues,
-                )
-        # What a crash has left unsaid, too: the controller is asked, and the store told what it does not know.
-        await self._log_configs(self.controller.topics())
-
-    async def _log_configs(self, topics: Iterable[Topic]) -> None:
-        """Tells the store what is said of topics, as far as it does not know."""
-        configs = [one for topic in topics for one in topic_settings.queue_configs(topic)]
-        known = self.store.queues.config
-        unknown = [one for one in configs if one != (known(QueueNumber(one.queue)) or QueueConfig(one.queue))]
-        try:
-            await self.store.queues.configure(unknown)
-        except StoreError as error:  # a full disk, a group out of reach; what there is can still be read
-            log.warning("topics could not be configured yet", error=str(error))
-            self._topics_changed = True
-
-    def _topics_may_have_changed(self) -> None:
-        self._topics_changed = True
+    def _topic_created(self, name: str, refusal: Refusal | None, creator: str) -> None:
+        self.ingest.resume(name, refusal, creator=creator)
 
     def _access_has_changed(self) -> None:
         self.fanout.changed()
         self.queues.wake()
         self._waiting_wills.look()
-
-    async def _follow_topics(self) -> None:
-        """A topic may have got queues, as when one was moved to another group: they are configured as the others."""
-        if self._topics_changed:
-            self._topics_changed = False
-            await self._log_configs([topic for topic in self.controller.topics() if topic.config])
-
-    async def _configured(self, said: TopicSettings) -> Topic:
-        topic = self.controller.topic(said.name)
-        if topic is None:
-            return await self.controller.do(CreateTopic(name=said.name, queues=said.queues or 0, config=said.config()))
-        if dict(topic.config) != said.config():
-            topic = await self.controller.do(ConfigureTopic(name=said.name, config=said.config()))
-            log.info("topic configured", topic=said.name, config=topic_settings.summary(topic.config))
-        return topic
-
-    def _create_topic(self, name: str, creator: str) -> None:
-        self.spawn(self._created(name, creator))
-
-    async def _created(self, name: str, creator: str) -> None:
-        refusal = self._used_shares.refusal(creator)
-        try:
-            if refusal is not None:
-                return
-            if not self._config.topics.auto_create:
-                refusal = Refusal(Cause.NOT_FOUND, f"there is no topic {name!r}")
-            else:
-                await self.controller.do(CreateTopic(name=name, creator="" if name in AMQP_TOPICS else creator))
-        except TopicLimit as full:
-            refusal = self._used_shares.note(creator, Refusal(Cause.QUOTA, str(full)))
-        except ControllerError as refused:
-            refusal = Refusal(Cause.MALFORMED, str(refused))
-        except BaseException:
-            refusal = Refusal(Cause.UNAVAILABLE, "the controller failed", retry_after_ms=5000)
-            raise
-        finally:
-            self.ingest.resume(name, refusal, creator=creator)
 
     # ---- periodic work
 

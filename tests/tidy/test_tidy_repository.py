@@ -31,7 +31,6 @@ LONGER = {
     "adapters/http/wire/h2.py": 500,  # one handler for each event of h2
     "adapters/mqtt/connection.py": 470,  # every input of a connection, in every phase
     "gateway/queues/queues.py": 475,  # all that a connection asks of queues
-    "gateway/runtime/hub.py": 490,  # all that connections share, each part imported by its name
     "controller/raft/core.py": 480,  # every message in every role
     "controller/node/service.py": 470,  # every stream a controller serves
     "store/log/log.py": 560,  # one log: its segments, what is written, read, cut and recovered

@@ -1,0 +1,128 @@
+"""The topics of a gateway: configured, created as messages for them come, and told to the store."""
+
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Protocol
+
+from controller.api.client import ControllerClient, ControllerError, Topic, TopicLimit
+from controller.api.commands import ConfigureTopic, CreateTopic
+from gateway.config.config import TopicsConfig
+from gateway.domain.errors import Cause, Refusal
+from gateway.publishing.routing import topic_settings
+from gateway.publishing.routing.router import AMQP_TOPICS
+from gateway.publishing.routing.topic_settings import TopicSettings
+from gateway.publishing.topic_shares import UsedShares
+from store.api.client import StoreClient
+from store.base import logs
+from store.base.errors import StoreError
+from store.base.process_errors import ConfigError
+from store.format.frame import QueueNumber
+from store.format.queue_config import QueueConfig
+
+TOPICS_INTERVAL_MS = 5_000  # between two looks whether there are queues that the store should know more of
+
+log = logs.get(__name__)
+
+
+class Created(Protocol):
+    """Takes the end of a creation: the topic is there, or `refusal` says why not."""
+
+    def __call__(self, name: str, refusal: Refusal | None, creator: str) -> None:
+        """Goes on with what waits for the topic."""
+
+
+class TopicKeeper:
+    """Asks the controllers for topics, and tells the store what is said of their queues.
+
+    It belongs to the event loop; `clock` counts seconds. `created` follows each `create` once.
+    """
+
+    def __init__(
+        self,
+        store: StoreClient,
+        controller: ControllerClient,
+        config: TopicsConfig,
+        *,
+        spawn: Callable[[Coroutine[Any, Any, object]], object],
+        clock: Callable[[], float],
+        created: Created,
+    ) -> None:
+        self._store = store
+        self._controller = controller
+        self._config = config
+        self._spawn = spawn
+        self._created = created
+        self._used_shares = UsedShares(clock)
+        self._changed = False  # since the store was told of their queues
+
+    async def configure(self) -> None:
+        """Makes the topics that the configuration names, and tells the store what is said of any topic's queues.
+
+        Raises `ConfigError`.
+        """
+        for said in self._config.configure:
+            try:
+                topic = await self._configured(said)
+            except ControllerError as refused:
+                raise ConfigError(f"topics.configure: {said.name}: {refused}") from refused
+            if said.queues not in {None, len(topic.queues)}:
+                log.warning(
+                    "a topic keeps its number of queues: fewer than it has cannot be configured",
+                    topic=said.name,
+                    queues=len(topic.queues),
+                    asked=said.queues,
+                )
+        # What a crash has left unsaid, too: the controller is asked, and the store told what it does not know.
+        await self._tell_store(self._controller.topics())
+
+    def changed(self) -> None:
+        """Notes that topics may have changed, for the next `follow`."""
+        self._changed = True
+
+    async def follow(self) -> None:
+        """Configures queues that topics have got, as when one was moved to another group, like the others."""
+        if self._changed:
+            self._changed = False
+            await self._tell_store([topic for topic in self._controller.topics() if topic.config])
+
+    def create(self, name: str, creator: str) -> None:
+        """Begins to create a topic, which counts in the creator's share."""
+        self._spawn(self._create(name, creator))
+
+    async def _create(self, name: str, creator: str) -> None:
+        refusal = self._used_shares.refusal(creator)
+        try:
+            if refusal is not None:
+                return
+            if not self._config.auto_create:
+                refusal = Refusal(Cause.NOT_FOUND, f"there is no topic {name!r}")
+            else:
+                await self._controller.do(CreateTopic(name=name, creator="" if name in AMQP_TOPICS else creator))
+        except TopicLimit as full:
+            refusal = self._used_shares.note(creator, Refusal(Cause.QUOTA, str(full)))
+        except ControllerError as refused:
+            refusal = Refusal(Cause.MALFORMED, str(refused))
+        except BaseException:
+            refusal = Refusal(Cause.UNAVAILABLE, "the controller failed", retry_after_ms=5000)
+            raise
+        finally:
+            self._created(name, refusal, creator)
+
+    async def _configured(self, said: TopicSettings) -> Topic:
+        topic = self._controller.topic(said.name)
+        if topic is None:
+            return await self._controller.do(CreateTopic(name=said.name, queues=said.queues or 0, config=said.config()))
+        if dict(topic.config) != said.config():
+            topic = await self._controller.do(ConfigureTopic(name=said.name, config=said.config()))
+            log.info("topic configured", topic=said.name, config=topic_settings.summary(topic.config))
+        return topic
+
+    async def _tell_store(self, topics: Iterable[Topic]) -> None:
+        """Tells the store what is said of topics, as far as it does not know."""
+        configs = [one for topic in topics for one in topic_settings.queue_configs(topic)]
+        known = self._store.queues.config
+        unknown = [one for one in configs if one != (known(QueueNumber(one.queue)) or QueueConfig(one.queue))]
+        try:
+            await self._store.queues.configure(unknown)
+        except StoreError as error:  # a full disk, a group out of reach; what there is can still be read
+            log.warning("topics could not be configured yet", error=str(error))
+            self._changed = True
