@@ -253,7 +253,7 @@ class SharedSubscriptions:
             log.warning("a shared subscription without members could not be deleted yet", queue=name, error=str(error))
 
     async def _unless(self, name: str) -> Mapping[str, int] | None:
-        """See `shared_registry.Unless`."""
+        """See `gateway.queues.shared.registry.Unless`."""
         if self._joining[name]:
             return None
         entry = None if self._owners.alone else await self._store.keys.get(_joins_key(name))
