@@ -26,7 +26,7 @@ LINGERING_MAX = 256  # connections at a time that wait for their peers to go; be
 CLOSE_TIMEOUT_S = 5.0  # a peer that does not read what is left to be written is cut off after this
 TURNED_AWAY_S = 5.0  # how long a peer that is not let in may take to ask and be told why
 LONG_READ_S = 0.01  # a read that takes more processor time than this is followed by a turn of the others
-HELD_S = 60.0  # until input is read that nobody has asked for again: never, as `gateway.waking` ends sooner
+HELD_S = 60.0  # until input is read that nobody has asked for again: never, as the pause guard ends sooner
 STALL_TIMEOUT_S = 60.0  # a peer that reads nothing of what waits for it is cut off after this
 UNREAD_FREE = 2  # of a connection, in write buffers: event streams take as much in a burst, and do not count
 
