@@ -6,14 +6,13 @@ import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.base.errors import RevisionConflict
-from store.format.frame import FRAME_ASYNC
+from store.format.frame import FRAME_ASYNC, Position
 from store.local.local import LocalStore
-from store.views import Views
+from tests.support.store.model.machine import StoreMachine
 from tests.support.store.store_kit import append, begin, bodies, frame
 
 QUEUES = (16, 17, 300)
@@ -21,152 +20,106 @@ KEYS = ("a", "a/1", "b")
 GROUPS = ("g", "h")
 
 
-class Model:
-    """The acknowledged records."""
-
-    def __init__(self):
-        self.queues = {queue: [] for queue in QUEUES}
-        self.last = {}
-        self.kv = {}
-        self.groups = {}
-        self.settled = {queue: set() for queue in QUEUES}
-
-
-class Machine:
-    """One run: a store, a model, and chance."""
+class AllSubjects(StoreMachine):
+    """A store of some group: its queues, keys, consumer groups and leases, without limits of time."""
 
     def __init__(self, directory: Path, seed: int):
-        self.directory = directory
-        self.chance = random.Random(seed)
-        self.model = Model()
-        self.store: LocalStore | None = None
-        self.lent = {}  # (queue, offset) -> owner
-        self.bodies = 0
-        self.generation = 0
+        super().__init__(directory, seed)
         self.group = self.chance.choice([0, 5, (1 << 15) - 1])
-
-    @property
-    def path(self):
-        return self.directory / str(self.generation)
-
-    async def open(self):
-        linger = self.chance.choice([0.0005, 3600])
-        self.store = await LocalStore.open(
-            self.path,
-            group=self.group,
-            linger_s=linger,
-            segment_size_bytes=4000,
-            cache_bytes_max=self.chance.choice([0, 1500, 1 << 20]),
-        )
-        self.lent = {}
+        self.numbers = 0
 
     async def append(self):
-        frames = []
+        frames, sent = [], []
         for _ in range(self.chance.randint(1, 4)):
             records = []
             for _ in range(self.chance.randint(1, 12)):
-                queue, address = self.chance.choice(QUEUES), self.chance.randint(1, 4)
-                self.bodies += 1
-                records.append((queue, b"%d" % self.bodies, address))
+                self.numbers += 1
+                records.append((self.chance.choice(QUEUES), b"%d" % self.numbers, self.chance.randint(1, 4)))
             relaxed, packed = self.chance.choice([0, 0, FRAME_ASYNC]), self.chance.choice([0, 20])
             frames.append(frame(*records, flags=relaxed, compress_bytes_min=packed))
-            for queue, body, address in records:
-                self.model.queues[queue].append(body)
-                self.model.last[address] = body
+            sent.append(records)
         stored = await asyncio.gather(*begin(self.store, *frames))
+        for at, records in zip(stored, sent, strict=True):
+            for row, (queue, body, address) in enumerate(records):
+                self.model.store(Position(at.frame, row), queue, body, address=address)
         while self.store.log.confirmed <= stored[-1].frame:  # answered when it was written, read when it is synced
             await asyncio.sleep(0.001)
 
     async def put(self):
         key, value = self.chance.choice(KEYS), b"%d" % self.chance.randrange(1000)
-        actual = self.model.kv.get(key, (b"", 0))[1]
+        actual = self.model.kv.revision("", key, 0)
         expected = self.chance.choice([None, actual, actual + 1])
-        if expected not in {None, actual}:
-            with pytest.raises(RevisionConflict) as caught:
-                await self.store.keys.put(key, value, expected_revision=expected)
-            assert caught.value.actual == actual
-            return
-        revision = await self.store.keys.put(key, value, expected_revision=expected)
-        assert revision > max((r for _, r in self.model.kv.values()), default=0)
-        self.model.kv[key] = (value, revision)
+        newest = max((change.revision or 0 for change in self.model.kv.changes), default=0)
+        try:
+            found = await self.store.keys.put(key, value, expected_revision=expected)
+            assert found > newest
+        except RevisionConflict as conflict:
+            found = conflict
+        revision = found if isinstance(found, int) else None
+        done = self.model.kv.put("", key, value, expected=expected, expires_at_ms=0, revision=revision, now_ms=0)
+        assert repr(found) == repr(done)
 
     async def delete(self):
         key = self.chance.choice(KEYS)
-        assert await self.store.keys.delete(key) == (self.model.kv.pop(key, None) is not None)
+        done = self.model.kv.delete("", key, expected=None, revision=None, now_ms=0)
+        assert await self.store.keys.delete(key) == done
 
     async def commit(self):
         group, queue, at = self.chance.choice(GROUPS), self.chance.choice(QUEUES), self.chance.randrange(100)
         await self.store.groups.commit(group, {queue: at})
-        self.model.groups.setdefault(group, {})[queue] = at
+        self.model.commit(group, {queue: at})
 
     async def forget_group(self):
         group = self.chance.choice(GROUPS)
         await self.store.groups.delete(group)
-        self.model.groups.pop(group, None)
+        self.model.delete_group(group)
+
+    def some(self):
+        """Returns a queue, an owner, and some of the messages that this one has been lent."""
+        queue, owner = self.chance.choice(QUEUES), self.chance.randint(1, 2)
+        mine = self.model.leases[queue, ""].of(owner)
+        return queue, owner, self.chance.sample(mine, self.chance.randint(0, len(mine)))
 
     async def take(self):
         queue, owner, count = self.chance.choice(QUEUES), self.chance.randint(1, 2), self.chance.randint(1, 20)
         found = await self.store.leases.take(queue, owner, max_count=count)
-        gone = self.model.settled[queue] | {o for q, o in self.lent if q == queue}
-        expected = [o for o in range(len(self.model.queues[queue])) if o not in gone][:count]
-        assert [lease.offset for lease in found] == expected
+        offsets = [lease.offset for lease in found]
+        assert offsets == self.model.free(queue)[:count]
         for lease in found:
             assert lease.frame.record(lease.row) == self.model.queues[queue][lease.offset]
-            self.lent[queue, lease.offset] = owner
+        self.model.leases[queue, ""].lend(offsets, owner)
 
     async def settle(self):
-        queue, owner = self.chance.choice(QUEUES), self.chance.randint(1, 2)
-        mine = [o for (q, o), by in self.lent.items() if (q, by) == (queue, owner)]
-        some = self.chance.sample(mine, self.chance.randint(0, len(mine)))
+        queue, owner, some = self.some()
         await self.store.leases.settle(queue, owner, [*some, 10_000])
-        self.model.settled[queue] |= set(some)
-        for offset in some:
-            del self.lent[queue, offset]
+        self.model.leases[queue, ""].settle(some)
 
     async def requeue(self):
-        queue, owner = self.chance.choice(QUEUES), self.chance.randint(1, 2)
-        mine = [o for (q, o), by in self.lent.items() if (q, by) == (queue, owner)]
-        some = self.chance.sample(mine, self.chance.randint(0, len(mine)))
+        queue, owner, some = self.some()
         self.store.leases.requeue(queue, owner, some)
-        for offset in some:
-            del self.lent[queue, offset]
+        self.model.leases[queue, ""].come_back(some)
 
     async def release(self):
-        owner = self.chance.randint(1, 2)
-        held = {q for (q, _), by in self.lent.items() if by == owner}
+        owner, held = self.chance.randint(1, 2), set()
+        for (queue, _), lent in self.model.leases.items():
+            if lent.of(owner):
+                held.add(queue)
+            lent.come_back(lent.of(owner))
         assert set(self.store.leases.release(owner)) == held
-        self.lent = {at: by for at, by in self.lent.items() if by != owner}
 
     async def purge(self):
         queue = self.chance.choice(QUEUES)
-        lent = {o for q, o in self.lent if q == queue}
-        waiting = set(range(len(self.model.queues[queue]))) - self.model.settled[queue] - lent
+        waiting = self.model.free(queue)
         assert await self.store.leases.first_waiting(queue) == min(waiting, default=None)
         assert await self.store.leases.purge(queue) == len(waiting)
         assert await self.store.leases.first_waiting(queue) is None
-        self.model.settled[queue] |= waiting
+        self.model.leases[queue, ""].settle(waiting)
 
     async def forget_queue(self):
         queue = self.chance.choice(QUEUES)
         await self.store.queues.delete(queue)
-        self.model.queues[queue], self.model.settled[queue] = [], set()
-        self.lent = {at: by for at, by in self.lent.items() if at[0] != queue}
-        # What an address had last is still in the log.
-
-    async def restart(self):
-        await self.store.close()
-        await self.open()
-
-    async def crash(self):
-        """Go on from a copy of what is on disk, taken with the store running: the views may be far behind."""
-        old, self.generation = self.path, self.generation + 1
-        (self.path / "views").mkdir(parents=True)
-        self.store.core.engine.views.copy(self.path / "views")
-        shutil.copytree(old / "log", self.path / "log")
-        with max((self.path / "log").iterdir()).open("ab") as file:
-            file.write(self.chance.randbytes(self.chance.randrange(100)))  # the write that was under way
-        await self.store.close()
-        await self.open()
+        self.model.delete_queue(queue)
+        self.model.end_leases(queue)
 
     async def check(self):
         store, model = self.store, self.model
@@ -175,40 +128,16 @@ class Machine:
             offset = self.chance.randint(0, len(records))
             assert await bodies(store, queue, offset) == records[offset:]
             assert await store.queues.bounds(queue) == (0, len(records))
-            lent = len([o for q, o in self.lent if q == queue])
-            assert await store.leases.waiting(queue) == len(records) - len(model.settled[queue]) - lent
+            assert await store.leases.waiting(queue) == model.waiting(queue)
         for address in range(1, 6):
             at = await store.log.last(address)
-            assert (None if at is None else await store.log.read(at)) == model.last.get(address)
+            assert at == model.last.get(address)
+            assert at is None or await store.log.read(at) == model.bodies[at]
         for key in KEYS:
-            entry = await store.keys.get(key)
-            assert (None if entry is None else entry[1:3]) == model.kv.get(key)
-        assert [entry.key for entry in await store.keys.prefix("a")] == sorted(k for k in model.kv if k.startswith("a"))
+            assert await store.keys.get(key) == model.kv.entry("", key, 0)
+        assert await store.keys.prefix("a") == model.kv.entries("", 0, "a", "b")
         for group in GROUPS:
             assert await store.groups.offsets(group) == model.groups.get(group, {})
-
-    async def run(self, steps):
-        await self.open()
-        try:
-            for step in steps:
-                await getattr(self, step)()
-                await self.check()
-        finally:
-            await self.store.close()
-
-    def rebuilt(self):
-        """The views after this run, and what a rebuild from the log makes of them."""
-        found = []
-        for _ in range(2):
-            views = Views(self.path / "views")
-            found.append(list(views.entries()))
-            views.close()
-            shutil.rmtree(self.path / "views")
-            asyncio.run(self.reopen())
-        return found
-
-    async def reopen(self):
-        await (await LocalStore.open(self.path, group=self.group, segment_size_bytes=4000)).close()
 
 
 STEPS = ["append", "put", "take", "settle"] * 3 + [
@@ -228,19 +157,16 @@ STEPS = ["append", "put", "take", "settle"] * 3 + [
 @given(st.integers(0, 1 << 32), st.lists(st.sampled_from(STEPS), min_size=5, max_size=25))
 def test_a_store_is_its_model_over_crashes(seed, steps):
     with TemporaryDirectory() as name:
-        machine = Machine(Path(name), seed)
+        machine = AllSubjects(Path(name), seed)
         asyncio.run(machine.run(steps))
-        followed, rebuilt = machine.rebuilt()
-        assert followed == rebuilt
+        machine.check_rebuild()
 
 
 def test_rebuilt_views_of_a_larger_log(tmp_path):
-    machine = Machine(tmp_path, 7)
+    machine = AllSubjects(tmp_path, 7)
     chance = random.Random(7)
     asyncio.run(machine.run([chance.choice(STEPS) for _ in range(120)]))
-    followed, rebuilt = machine.rebuilt()
-    assert len(followed) > 20
-    assert followed == rebuilt
+    assert len(machine.check_rebuild()) > 20
 
 
 def test_acknowledged_is_never_lost_when_the_process_is_gone(tmp_path):

@@ -17,7 +17,7 @@ from unittest import mock
 
 from cooperative import PowerLoss, Scheduler, SimLoop
 from faulty_files import Disk
-from store_model import Model, frames_of
+from followed_log import FollowedLog, frames_of
 
 from store.api.keys import Delete, Put
 from store.api.log import Appended, IndexKind
@@ -130,7 +130,7 @@ class History:
         self.trims = self.chance.random() < TRIMS_CHANCE  # old segments are deleted
         self.views_before = directory / "views before"
         self.disk.mount(directory)
-        self.model = Model()
+        self.model = FollowedLog()
         self.log = bytearray()  # everything the model has seen
         self.allowed: Counter = Counter()  # frames that may be in the log, each so often
         self.stored: Counter = Counter()  # those that are
@@ -146,7 +146,7 @@ class History:
 
     def forget(self) -> None:
         """Drops what does not outlive a process."""
-        self.lent: dict = {}  # (queue, offset) -> owner
+        self.model.restart()
         self.deleting = self.deletions = 0
         self.cancelling: set = set()
         self.failed = False
@@ -563,7 +563,7 @@ class History:
             await self.store.queues.delete(queue)
         finally:
             self.deleting -= 1
-        self.lent = {at: by for at, by in self.lent.items() if at[0] != queue}
+        self.model.end_leases(queue)
 
     # ---- steps: keys and values, groups, addresses
 
@@ -571,7 +571,7 @@ class History:
         return self.chance.choice(NAMESPACES), self.chance.choice(KEYS)
 
     def _expected(self, slot) -> int | None:
-        held = self.model.kv.get(slot)
+        held = self.model.kv.values.get(slot)
         return self.chance.choice([None, None, -1, 0, held.revision if held else 0])
 
     def _expiry(self) -> int | None:
@@ -590,7 +590,7 @@ class History:
             return  # which one it has to be is compared with the model by its place in the log
         assert revision > since
         self.advance()
-        assert (namespace, revision, "put", key, value) in self.model.changes[-200:]
+        assert (namespace, revision, "put", key, value) in [change[:5] for change in self.model.kv.changes[-200:]]
 
     async def delete(self) -> None:
         namespace, key = slot = self._slot()
@@ -624,7 +624,7 @@ class History:
         entry = await self.store.keys.get(key, namespace=namespace)
         now_ms = self.store.keys.clock()
         self.advance()
-        versions = self.model.versions(slot, since)
+        versions = self.model.kv.versions(slot, since)
         if entry is None:
             assert any(held is None or not held.live(now_ms) for held in versions)
         else:
@@ -686,40 +686,41 @@ class History:
         if self.queue_life() != life:
             self.store.leases.requeue(queue, owner, offsets)
             return
-        gone = self.model.settled[queue, ""] | {o for q, o in self.lent if q == queue}
+        lent = self.model.leases[queue, ""]
+        gone = lent.settled | set(lent.held)
         assert not gone & set(offsets), f"settled or lent, and lent again: {sorted(gone & set(offsets))}"
-        free = [offset for offset in range(len(self.model.queues[queue])) if offset not in gone]
+        free = self.model.free(queue)
         assert offsets == ([o for o in free if o in offsets] if self.trims else free[: len(offsets)])
         assert self.trims or len(offsets) >= min(count, len([offset for offset in free if offset < known]))
         for offset, lease in found:
             assert lease.frame.record(lease.row) == self.model.queues[queue][offset]
-            self.lent[queue, offset] = owner
+        lent.lend(offsets, owner)
 
     def _held(self) -> tuple[int, int, list[int]]:
         queue, owner = self.chance.choice(QUEUES), self.chance.choice(OWNERS)
-        held = [o for (q, o), by in self.lent.items() if (q, by) == (queue, owner)]
+        held = self.model.leases[queue, ""].of(owner)
         return queue, owner, self.chance.sample(held, self.chance.randint(0, len(held)))
 
     async def settle(self) -> None:
         queue, owner, some = self._held()
         life = self.queue_life()
         for offset in some:
-            del self.lent[queue, offset]
+            del self.model.leases[queue, ""].held[offset]
         await self.store.leases.settle(queue, owner, [*some, 10_000])
         self.advance()
         if self.queue_life() == life:
-            assert self.model.settled[queue, ""].issuperset(some)
+            assert self.model.leases[queue, ""].settled.issuperset(some)
 
     async def requeue(self) -> None:
         queue, owner, some = self._held()
         self.store.leases.requeue(queue, owner, some)
-        for offset in some:
-            del self.lent[queue, offset]
+        self.model.leases[queue, ""].come_back(some)
 
     async def release(self) -> None:
         owner = self.chance.choice(OWNERS)
         self.store.leases.release(owner)
-        self.lent = {at: by for at, by in self.lent.items() if by != owner}
+        for lent in self.model.leases.values():
+            lent.come_back(lent.of(owner))
 
     async def purge(self) -> None:
         await self.store.leases.purge(self.chance.choice(QUEUES))
@@ -804,9 +805,7 @@ class History:
             assert self.trims or bounds.first == 0
             offset = self.chance.randint(bounds.first, bounds.next)
             assert await bodies(store, queue, offset) == records[offset:]
-            lent = {o for q, o in self.lent if q == queue}
-            waiting = {o for o in range(bounds.first, bounds.next) if o not in model.settled[queue, ""] | lent}
-            assert self.trims or await store.leases.waiting(queue) == len(waiting)
+            assert self.trims or await store.leases.waiting(queue) == model.waiting(queue)
         for hash_ in range(1, 4):
             last = model.last.get(hash_)
             assert await store.log.last(hash_) == last or (last is not None and last.frame < model.first)
@@ -820,14 +819,8 @@ class History:
                     assert await store.log.read(found[0]) == model.bodies[found[0]]
         for namespace in NAMESPACES:
             now_ms = store.keys.clock()
-            held = {key: value for (name, key), value in model.kv.items() if name == namespace}
-            page = await store.keys.range(namespace=namespace)
-            assert [(e.key, e.value, e.revision, e.create_revision, e.version) for e in page.entries] == [
-                (key, *held[key][:4]) for key in sorted(held, key=str.encode) if held[key].live(now_ms)
-            ]
-        for space in await store.keys.namespaces():
-            assert space[1:3] == model.usage(space.name)
-            assert space[3:] == model.limits.get(space.name, (0, 0))
+            assert list((await store.keys.range(namespace=namespace)).entries) == model.kv.entries(namespace, now_ms)
+        assert await store.keys.namespaces() == model.kv.namespaces()
         for group in GROUPS:
             assert await store.groups.offsets(group) == model.groups.get(group, {})
         assert await store.log.addresses() == sorted(model.addresses)
