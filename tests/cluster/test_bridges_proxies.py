@@ -8,7 +8,7 @@ from paho.mqtt.packettypes import PacketTypes
 
 from gateway.process.local_cluster import Plan
 from tests.support.cluster.local_clusters import on_free_ports, one_group, started, until_ready
-from tests.support.mqtt.paho_client import Client, fresh, properties
+from tests.support.mqtt.paho_client import PahoClient, fresh, properties
 from tests.support.process.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -60,10 +60,10 @@ def test_one_proxy_runs_it_and_another_goes_on_when_it_is_killed_or_ends(cluster
     assert not bridge(cluster, idle)["here"]
     session = properties(PacketTypes.CONNECT, SessionExpiryInterval=600)
     name = fresh("reader")
-    reader = Client(cluster.node(idle).port, client_id=name)
+    reader = PahoClient(cluster.node(idle).port, client_id=name)
     reader.connect(clean_start=False, properties=session)
     reader.subscribe("plant7/#", qos=1)
-    writer = Client(cluster.source.port("mqtt")).connect()
+    writer = PahoClient(cluster.source.port("mqtt")).connect()
     try:
         for number in range(COUNT):
             writer.publish(f"up/{number % 5}", b"%d" % number, 1 + number % 2)

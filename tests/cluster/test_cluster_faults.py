@@ -12,7 +12,6 @@ import os
 import time
 
 import pytest
-from test_proxies import Client
 
 from controller.api.client import GroupConfig, NotElectable, StaleEpoch
 from controller.api.commands import AddGroup, CreateTopic
@@ -25,6 +24,7 @@ from tests.support.cluster.local_clusters import controller_of, on_free_ports, s
 from tests.support.cluster.lying_disk import LyingDisk
 from tests.support.cluster.lying_disk import missing as no_lying_disk
 from tests.support.cluster.network import Network, missing
+from tests.support.mqtt.paho_client import connected
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(7200)]
 
@@ -215,21 +215,21 @@ async def test_a_proxy_that_alone_does_not_reach_the_home_group_stops_and_others
 
 
 def cut_off_alone(network, cluster, here, there):
-    watcher = Client(there.port, "watcher", clean=True, expiry_s=0, host=there.host)
-    watcher.subscribe("wills")
-    cut_off = Client(here.port, "cut off", will=b"cut off", host=here.host)
-    cut_off.subscribe("kill/#")
+    watcher = connected(there.port, "watcher", clean=True, expiry_s=0, host=there.host)
+    watcher.subscribe("wills", 1)
+    cut_off = connected(here.port, "cut off", will=b"cut off", host=here.host)
+    cut_off.subscribe("kill/#", 1)
     home = [node.name for node in cluster.nodes if node.name.startswith("store-0-")]
     network.cut([here.name], home)
     try:
-        cut_off.gone.get(timeout=30)
-        assert watcher.get() == b"cut off"
-        moved = Client(there.port, "cut off", host=there.host)
+        cut_off.left.get(timeout=30)
+        assert watcher.body() == b"cut off"
+        moved = connected(there.port, "cut off", host=there.host)
         assert moved.present
     finally:
         network.heal()
     until_ready(cluster, [here.name])
-    back = Client(here.port, "cut off", host=here.host)  # it is one of the proxies again
+    back = connected(here.port, "cut off", host=here.host)  # it is one of the proxies again
     assert back.present
     assert watcher.messages.empty()
     for one in (back, watcher):

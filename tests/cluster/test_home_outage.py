@@ -6,12 +6,12 @@ import signal
 import time
 
 import pytest
-from test_proxies import Client
 
 from controller.api.client import GroupConfig
 from controller.api.commands import AddGroup, CloseGroup, CreateTopic
 from gateway.process.local_cluster import Plan
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, started, until_ready
+from tests.support.mqtt.paho_client import connected
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -66,14 +66,14 @@ HOME = ["store-0-1", "store-0-2"]
 def test_connections_stay_while_the_home_group_is_away(cluster, hurt, names, seconds, request):
     here, there = (node.port for node in cluster.nodes if node.role == "proxy")
     case = request.node.callspec.id
-    mover = Client(here, f"mover {case}")
-    subscribers = [mover, Client(there, f"subscriber {case}", will=b"gone")]
-    publishers = [Client(port, f"publisher {port} {case}", will=b"gone", expiry_s=0) for port in (here, there)]
-    watcher = Client(there, f"watcher {case}", clean=True, expiry_s=0)
+    mover = connected(here, f"mover {case}")
+    subscribers = [mover, connected(there, f"subscriber {case}", will=b"gone")]
+    publishers = [connected(port, f"publisher {port} {case}", will=b"gone", expiry_s=0) for port in (here, there)]
+    watcher = connected(there, f"watcher {case}", clean=True, expiry_s=0)
     clients = [*subscribers, *publishers, watcher]
     for one in subscribers:
-        one.subscribe(f"{TOPIC}/#")
-    watcher.subscribe("wills")
+        one.subscribe(f"{TOPIC}/#", 1)
+    watcher.subscribe("wills", 1)
     end = hurt(cluster, *names)
     sent = 0
     try:
@@ -91,12 +91,12 @@ def test_connections_stay_while_the_home_group_is_away(cluster, hurt, names, sec
         one.publish(f"{TOPIC}/a", b"%d" % sent)
         sent += 1
     for one in subscribers:
-        assert sorted(int(one.get()) for _ in range(sent)) == list(range(sent))
-    assert all(one.gone.empty() for one in clients)
-    moved = Client(there, f"mover {case}")  # what needs the home group goes on too
+        assert sorted(int(one.body()) for _ in range(sent)) == list(range(sent))
+    assert all(one.left.empty() for one in clients)
+    moved = connected(there, f"mover {case}")  # what needs the home group goes on too
     assert moved.present
-    assert str(mover.gone.get(timeout=20)) == "Session taken over"
-    assert all(one.gone.empty() for one in clients[1:])
+    assert str(mover.left.get(timeout=20)) == "Session taken over"
+    assert all(one.left.empty() for one in clients[1:])
     assert watcher.messages.empty()
     for one in (moved, *clients[1:]):
         one.close()

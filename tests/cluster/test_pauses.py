@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 from test_proxies import running  # noqa: F401 - a fixture
 
-from tests.support.mqtt.paho_client import Client
+from tests.support.mqtt.paho_client import PahoClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -97,7 +97,7 @@ def bodies_until(subscriber, last):
 
 
 def test_a_stopped_proxy_that_goes_on_doubles_nothing_that_its_client_has_sent_elsewhere(running):  # noqa: F811
-    subscriber = Client(running.other).connect()
+    subscriber = PahoClient(running.other).connect()
     subscriber.subscribe("pauses/#", qos=1)
     publisher = Publisher("sleeper", "pauses/n")
     old = publisher.connect(running.one)
@@ -115,7 +115,7 @@ def test_a_stopped_proxy_that_goes_on_doubles_nothing_that_its_client_has_sent_e
         os.kill(pid, signal.SIGCONT)
     heard = until_closed(old)  # it has read what was there, and hears that the session is elsewhere
     assert b"\x50\2" not in heard, "a PUBREC for what was not stored"
-    marker = Client(running.one).connect()
+    marker = PahoClient(running.one).connect()
     marker.publish("pauses/n", b"the end", qos=1)
     found = Counter(bodies_until(subscriber, b"the end"))
     assert {body: count for body, count in found.items() if count > 1} == {}, f"after {slept_s:.1f} s"

@@ -2,63 +2,22 @@
 
 import contextlib
 import itertools
-import queue
 import time
 
 import pika
 import pytest
-from paho.mqtt import client as paho
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
 from typer.testing import CliRunner
 
 from gateway.cli.commands import app
 from gateway.process.local_cluster import Plan
 from tests.support.amqp.exclusive_queues import LOCKED, codes, connect, take
 from tests.support.cluster.local_clusters import on_free_ports, one_group, started, until_ready
+from tests.support.mqtt.paho_client import connected
 from tests.support.process.ports import PORTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 TIMEOUT_S = 60
-
-
-class Client:
-    def __init__(self, port, name, *, will=None, clean=False, expiry_s=600, user=None, host="127.0.0.1"):
-        self.messages = queue.Queue()
-        self.gone = queue.Queue()
-        self._answers = queue.Queue()
-        one = self.paho = paho.Client(
-            paho.CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv5, reconnect_on_failure=False
-        )
-        one.on_message = lambda _c, _u, message: self.messages.put(message)
-        one.on_subscribe = lambda *_: self._answers.put(None)
-        one.on_connect = lambda _c, _u, flags, code, _p: self._answers.put((flags.session_present, code))
-        one.on_disconnect = lambda _c, _u, _f, code, _p: self.gone.put(code)
-        if will is not None:
-            one.will_set("wills", will, qos=1)
-        if user is not None:
-            one.username_pw_set(*user)
-        properties = Properties(PacketTypes.CONNECT)
-        properties.SessionExpiryInterval = expiry_s
-        one.connect(host, port, clean_start=clean, properties=properties)
-        one.loop_start()
-        self.present, code = self._answers.get(timeout=TIMEOUT_S)
-        assert not code.is_failure, code
-
-    def subscribe(self, pattern):
-        self.paho.subscribe(pattern, 1)
-        self._answers.get(timeout=TIMEOUT_S)
-
-    def publish(self, topic, body):
-        self.paho.publish(topic, body, 1).wait_for_publish(TIMEOUT_S)
-
-    def get(self):
-        return self.messages.get(timeout=TIMEOUT_S).payload
-
-    def close(self):
-        self.paho.disconnect()
-        self.paho.loop_stop()
 
 
 class Cluster:
@@ -78,19 +37,19 @@ def amqp(port):
 
 
 def test_a_session_is_taken_over_between_proxies(running):
-    first = Client(running.one, "mover", will=b"mover")
-    first.subscribe("t/#")
-    publisher = Client(running.other, "publisher", clean=True)
+    first = connected(running.one, "mover", will=b"mover")
+    first.subscribe("t/#", 1)
+    publisher = connected(running.other, "publisher", clean=True)
     publisher.publish("t/1", b"1")
-    assert first.get() == b"1"
-    second = Client(running.other, "mover")
+    assert first.body() == b"1"
+    second = connected(running.other, "mover")
     assert second.present
-    assert first.gone.get(timeout=TIMEOUT_S) == "Session taken over"
+    assert first.left.get(timeout=TIMEOUT_S) == "Session taken over"
     publisher.publish("t/2", b"2")
-    assert second.get() == b"2"
+    assert second.body() == b"2"
     for client in (second, publisher):
         client.close()
-    third = Client(running.one, "mover")
+    third = connected(running.one, "mover")
     assert third.present
     third.close()
 
@@ -162,9 +121,9 @@ def round_of(publisher, reader, number):
     mark = b"mark %d of %s" % (number, reader.paho._client_id)
     publisher.publish("rules/a", b"no")
     publisher.publish("rules/b", mark)
-    heard = [reader.get()]
+    heard = [reader.body()]
     while heard[-1] != mark:
-        heard.append(reader.get())
+        heard.append(reader.body())
     before = [n for n, body in enumerate(heard[:-1]) if body.startswith(b"mark")]
     return heard[before[-1] + 1 if before else 0 :]
 
@@ -184,13 +143,13 @@ def test_rules_of_a_user_count_at_all_proxies(running, tmp_path):
     for number, port in enumerate((running.one, running.other)):
         while len(readers) == number:  # a proxy hears of a new user a moment later
             with contextlib.suppress(AssertionError):
-                readers.append(Client(port, f"reader{number}", clean=True, user=("ada", "a long secret")))
+                readers.append(connected(port, f"reader{number}", clean=True, user=("ada", "a long secret")))
             assert time.monotonic() < deadline
-        readers[-1].subscribe("#")
-    publisher = Client(running.one, "publisher", clean=True)
+        readers[-1].subscribe("#", 1)
+    publisher = connected(running.one, "publisher", clean=True)
     publisher.publish("other", b"never")
     publisher.publish("rules/a", b"a")
-    assert [reader.get() for reader in readers] == [b"a", b"a"]
+    assert [reader.body() for reader in readers] == [b"a", b"a"]
     users("rules", "ada", "--allow", "subscribe:rules/#", "--deny", "all:rules/a")
     for reader in readers:
         for number in itertools.count():  # until its proxy has heard
@@ -201,26 +160,26 @@ def test_rules_of_a_user_count_at_all_proxies(running, tmp_path):
         publisher.publish("rules/a", b"no")
         publisher.publish("rules/b", b"%d" % number)
     for reader in readers:
-        heard = [reader.get()]
+        heard = [reader.body()]
         while heard[-1] != b"102":
-            heard.append(reader.get())
+            heard.append(reader.body())
         assert b"no" not in heard[-3:]
     for client in (*readers, publisher):
         client.close()
 
 
 def test_what_a_killed_proxy_has_left_is_done_by_the_other(running):
-    watcher = Client(running.other, "watcher", clean=True)
-    watcher.subscribe("wills")
-    clients = [Client(running.one, f"c{n}", will=b"%d" % n, expiry_s=600 * (n % 2)) for n in range(10)]
-    clients[1].subscribe("t/#")
+    watcher = connected(running.other, "watcher", clean=True)
+    watcher.subscribe("wills", 1)
+    clients = [connected(running.one, f"c{n}", will=b"%d" % n, expiry_s=600 * (n % 2)) for n in range(10)]
+    clients[1].subscribe("t/#", 1)
     running.cluster.stop("proxy-1", kill=True)
     try:
-        assert sorted(watcher.get() for _ in clients) == sorted(b"%d" % n for n in range(10))
-        moved = Client(running.other, "c1")
+        assert sorted(watcher.body() for _ in clients) == sorted(b"%d" % n for n in range(10))
+        moved = connected(running.other, "c1")
         assert moved.present
         watcher.publish("t/x", b"x")
-        assert moved.get() == b"x"
+        assert moved.body() == b"x"
         time.sleep(1.0)  # for what should not come
         assert watcher.messages.empty()
         for client in (moved, watcher):

@@ -22,7 +22,6 @@ from aiocoap import Message as CoapMessage
 from aiocoap.numbers.codes import GET, POST
 from paho.mqtt import client as paho
 from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
 
 from controller.api.client import User
 from controller.api.commands import DeleteUser, SetUser
@@ -31,6 +30,7 @@ from gateway.domain.access_settings import own_access, rights_of
 from gateway.process.app import Gateway
 from gateway.process.backend import local_backend
 from gateway.security.passwords import hash_password
+from tests.support.mqtt.paho_client import PahoClient, properties
 
 pytestmark = pytest.mark.slow
 
@@ -131,61 +131,40 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield one
 
 
-class Mqtt:
-    """A paho client; what it hears is in queues."""
+class UserClient(PahoClient):
+    """A client of a user; its calls return the codes that it is told."""
 
     def __init__(self, served: Served, name: str | None, client_id: str, *, version: int = paho.MQTTv5) -> None:
-        self.heard: queue.Queue[Any] = queue.Queue()
-        self.answers: queue.Queue[Any] = queue.Queue()
-        self.left: queue.Queue[Any] = queue.Queue()
-        self.published: queue.Queue[Any] = queue.Queue()
-        self.paho = paho.Client(
-            paho.CallbackAPIVersion.VERSION2,
-            client_id,
-            protocol=version,
-            **({} if version == paho.MQTTv5 else {"clean_session": True}),
-        )
-        if name is not None:
-            self.paho.username_pw_set(name, PASSWORD.decode())
-        self.paho.on_connect = lambda _c, _u, _f, code, _p: self.answers.put(code)
-        self.paho.on_subscribe = lambda _c, _u, _m, codes, _p: self.answers.put(codes)
-        self.paho.on_message = lambda _c, _u, message: self.heard.put(message)
-        self.paho.on_disconnect = lambda _c, _u, _f, code, _p: self.left.put(code)
-        self.paho.on_publish = lambda _c, _u, _m, code, _p: self.published.put(code)
-        self._port = served.ports["mqtt"]
+        user = None if name is None else (name, PASSWORD.decode())
+        options = {} if version == paho.MQTTv5 else {"clean_session": True}
+        super().__init__(served.ports["mqtt"], version, client_id, user=user, **options)
 
     def connect(self, *, expiry_s: int = 0) -> int:
         options: dict[str, Any] = {}
-        if self.paho.protocol == paho.MQTTv5:
-            options["properties"] = Properties(PacketTypes.CONNECT)
-            options["properties"].SessionExpiryInterval = expiry_s
+        if self.version == paho.MQTTv5:
+            options["properties"] = properties(PacketTypes.CONNECT, SessionExpiryInterval=expiry_s)
             options["clean_start"] = False
-        self.paho.connect("127.0.0.1", self._port, **options)
-        self.paho.loop_start()
-        return int(self.answers.get(timeout=TIMEOUT_S).value)
+        super().connect(**options)
+        return int(self.code.value)
 
     def subscribe(self, *filters: str, qos: int = 1) -> list[int]:
-        self.paho.subscribe([(one, qos) for one in filters])
-        return [code.value for code in self.answers.get(timeout=TIMEOUT_S)]
+        return super().subscribe([(one, qos) for one in filters])
 
     def publish(self, address: str, qos: int, **options: Any) -> int:
         self.paho.publish(address, b"x", qos, **options)
         return int(self.published.get(timeout=TIMEOUT_S).value)
 
     def hear(self) -> str:
-        return str(self.heard.get(timeout=TIMEOUT_S).topic)
-
-    def close(self) -> None:
-        self.paho.disconnect()
-        self.paho.loop_stop()
+        """Returns the topic of the next message."""
+        return str(self.get().topic)
 
 
 @pytest.fixture
-def mqtt(served: Served) -> Iterator[Callable[..., Mqtt]]:
-    made: list[Mqtt] = []
+def mqtt(served: Served) -> Iterator[Callable[..., UserClient]]:
+    made: list[UserClient] = []
 
-    def make(name: str | None, client_id: str = "", **options: Any) -> Mqtt:
-        made.append(Mqtt(served, name, client_id or fresh("client"), **options))
+    def make(name: str | None, client_id: str = "", **options: Any) -> UserClient:
+        made.append(UserClient(served, name, client_id or fresh("client"), **options))
         return made[-1]
 
     yield make
@@ -251,7 +230,7 @@ def test_mqtt_retained(served, mqtt):
 
 def test_mqtt_shared(served, mqtt):
     first, second = mqtt("ada"), mqtt("ada")
-    second.heard = first.heard
+    second.messages = first.messages
     for one in (first, second):
         one.connect()
         shared = ("open/shared", "closed/#", "+/shared", "open/+")  # of the last, a part is secret

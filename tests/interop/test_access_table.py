@@ -23,7 +23,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from pamqp.commands import Basic, Channel, Confirm, Exchange, Queue, Tx
 from prometheus_client import CollectorRegistry
-from test_access_paths import DENIED, TIMEOUT_S, Mqtt, Served
+from test_access_paths import DENIED, TIMEOUT_S, Served, UserClient
 from test_rights_side_channels import ruled
 
 from adapters.amqp.methods import _METHODS
@@ -397,8 +397,8 @@ def amqp_answers(served: Served, name: str) -> list[str]:
 
 def mqtt_answers(served: Served, name: str) -> list[Any]:
     """Codes, and the texts that come with them."""
-    client = Mqtt(served, name, f"table-{name}")
-    will = Mqtt(served, name, f"will-{name}")
+    client = UserClient(served, name, f"table-{name}")
+    will = UserClient(served, name, f"will-{name}")
     will.paho.will_set(SECRET, b"x", 1)
     found: list[Any] = [will.connect(), client.connect()]
     filters = ("closed/#", SECRET, "#", "+/there", "$share/g/closed/#", "$share/g/#", f"$share/g/{SECRET}", "$SYS/#")
@@ -408,9 +408,9 @@ def mqtt_answers(served: Served, name: str) -> list[Any]:
     asked = Properties(PacketTypes.PUBLISH)
     asked.ResponseTopic = SECRET
     found.append(client.publish("mine/a", 1, properties=asked))
-    assert client.heard.empty() or name == LITTLE
-    while not client.heard.empty():
-        assert client.heard.get().topic.startswith("mine/")
+    assert client.messages.empty() or name == LITTLE
+    while not client.messages.empty():
+        assert client.messages.get().topic.startswith("mine/")
     for one in (client, will):
         one.close()
     granted = [name == LITTLE and pattern in {"#", "+/there"} for pattern in filters]

@@ -4,7 +4,6 @@ import asyncio
 import json
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address
@@ -23,7 +22,6 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
-from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from scramp import ScramClient
 
 from adapters.mqtt.codec import decode, encode, peel
@@ -31,6 +29,7 @@ from adapters.mqtt.codec.packets import Auth, Connack, Connect, Disconnect, Pack
 from adapters.mqtt.codec.properties import Properties
 from gateway.security.passwords import hash_password
 from gateway.security.scram import MECHANISM
+from tests.support.mqtt.paho_client import PahoClient
 from tests.support.process.certificates import Authority, Issued
 from tests.support.process.gateways import GatewayProcess
 
@@ -136,62 +135,35 @@ def shortly(let_in: Callable[[str], T | None]) -> T:
 # ---- MQTT
 
 
-class Mqtt:
-    """A paho client that has heard whether it is let in."""
+@pytest.fixture
+def mqtt(guarded: Guarded) -> Iterator[Callable[..., PahoClient]]:
+    made: list[PahoClient] = []
 
-    def __init__(
-        self,
-        port: int,
+    def connect(
+        listener: str = "mqtt",
         *,
         username: str | None = None,
-        password: str | None = None,
+        password: str = "",
         tls: ssl.SSLContext | None = None,
-        version: int = MQTTProtocolVersion.MQTTv5,
-        transport: Any = "tcp",
-    ) -> None:
-        self.client = paho.Client(
-            CallbackAPIVersion.VERSION2, protocol=version, transport=transport, reconnect_on_failure=False
+        version: int = paho.MQTTv5,
+        transport: str = "tcp",
+    ) -> PahoClient:
+        """Returns a client that has heard whether it is let in."""
+        client = PahoClient(
+            guarded.port(listener),
+            version,
+            "",
+            host="localhost" if tls else "127.0.0.1",
+            user=None if username is None else (username, password),
+            transport=transport,
+            reconnect_on_failure=False,
         )
-        if username is not None:
-            self.client.username_pw_set(username, password)
         if tls is not None:
-            self.client.tls_set_context(tls)
+            client.paho.tls_set_context(tls)
         if transport == "websockets":
-            self.client.ws_set_options("/mqtt")
-        self.answered, self.gone, self.stored = threading.Event(), threading.Event(), threading.Event()
-        self.connack: Any = None
-        self.reason: Any = None
-        self.client.on_connect = self._connected
-        self.client.on_disconnect = self._disconnected
-        self.client.on_publish = lambda *_: self.stored.set()
-        self.client.connect("localhost" if tls else "127.0.0.1", port)
-        self.client.loop_start()
-        assert self.answered.wait(TIMEOUT_S)
-
-    def _connected(self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
-        self.connack = reason.value
-        self.answered.set()
-
-    def _disconnected(self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
-        self.reason = reason.value
-        self.gone.set()
-
-    def publish(self, topic: str) -> None:
-        self.client.publish(topic, b"x", qos=1)
-        assert self.stored.wait(TIMEOUT_S)
-
-    def close(self) -> None:
-        self.client.disconnect()
-        self.client.loop_stop()
-
-
-@pytest.fixture
-def mqtt(guarded: Guarded) -> Iterator[Callable[..., Mqtt]]:
-    made: list[Mqtt] = []
-
-    def connect(listener: str = "mqtt", **named: Any) -> Mqtt:
-        made.append(Mqtt(guarded.port(listener), **named))
-        return made[-1]
+            client.paho.ws_set_options("/mqtt")
+        made.append(client)
+        return client.connect()
 
     yield connect
     for one in made:
@@ -212,32 +184,32 @@ def is_of(guarded: Guarded, address: str, device: str) -> bool:
     return count(f"device = '{device}'") > 0 and count(f"device <> '{device}'") == 0
 
 
-@pytest.mark.parametrize("version", [MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5])
+@pytest.mark.parametrize("version", [paho.MQTTv311, paho.MQTTv5])
 @pytest.mark.parametrize(("name", "password"), [("alice", "open-sesame"), ("bob", "pencil")])
-def test_a_name_and_a_password(mqtt: Callable[..., Mqtt], name: str, password: str, version: int) -> None:
-    assert mqtt(username=name, password=password, version=version).connack == 0
-    refused = mqtt(username=name, password="guess", version=version).connack
+def test_a_name_and_a_password(mqtt: Callable[..., PahoClient], name: str, password: str, version: int) -> None:
+    assert mqtt(username=name, password=password, version=version).code.value == 0
+    refused = mqtt(username=name, password="guess", version=version).code.value
     assert refused == 0x86  # paho says 3.1.1's codes in 5.0's
 
 
 @pytest.mark.parametrize(("listener", "transport"), [("mqtt", "tcp"), ("mqtt-ws", "websockets")])
-def test_nobody_without_a_name(mqtt: Callable[..., Mqtt], listener: str, transport: str) -> None:
-    assert mqtt(listener, transport=transport).connack == 0x87
-    assert mqtt(listener, transport=transport, username="guest", password="guest").connack == 0x86
-    assert mqtt(listener, transport=transport, username="alice", password="open-sesame").connack == 0
+def test_nobody_without_a_name(mqtt: Callable[..., PahoClient], listener: str, transport: str) -> None:
+    assert mqtt(listener, transport=transport).code.value == 0x87
+    assert mqtt(listener, transport=transport, username="guest", password="guest").code.value == 0x86
+    assert mqtt(listener, transport=transport, username="alice", password="open-sesame").code.value == 0
 
 
 @pytest.mark.parametrize(("listener", "transport"), [("mqtts", "tcp"), ("mqtt-wss", "websockets")])
-def test_a_certificate(guarded: Guarded, mqtt: Callable[..., Mqtt], listener: str, transport: str) -> None:
+def test_a_certificate(guarded: Guarded, mqtt: Callable[..., PahoClient], listener: str, transport: str) -> None:
     known = mqtt(listener, tls=guarded.tls(guarded.device), transport=transport)
-    assert known.connack == 0
+    assert known.code.value == 0
     known.publish(f"auth/certificate/{transport}")
     assert is_of(guarded, f"auth/certificate/{transport}", "device-7")
-    assert mqtt(listener, tls=guarded.tls(), transport=transport).connack == 0x87
+    assert mqtt(listener, tls=guarded.tls(), transport=transport).code.value == 0x87
     context = guarded.tls(guarded.device)
-    assert mqtt(listener, tls=context, transport=transport, username="alice", password="open-sesame").connack == 0x86
+    assert mqtt(listener, tls=context, transport=transport, username="alice", password="open-sesame").code.value == 0x86
     alone = mqtt(listener, tls=guarded.tls(), transport=transport, username="alice", password="open-sesame")
-    assert alone.connack == 0
+    assert alone.code.value == 0
 
 
 def test_a_revoked_certificate(guarded: Guarded) -> None:
@@ -258,23 +230,22 @@ def test_a_revoked_certificate(guarded: Guarded) -> None:
     assert heard == b""
 
 
-def test_a_token(guarded: Guarded, mqtt: Callable[..., Mqtt]) -> None:
+def test_a_token(guarded: Guarded, mqtt: Callable[..., PahoClient]) -> None:
     known = mqtt(username="whoever", password=token())
-    assert known.connack == 0
+    assert known.code.value == 0
     known.publish("auth/token")
     assert is_of(guarded, "auth/token", "fleet-1")
     for bad in (token(key=ec.generate_private_key(ec.SECP256R1())), token(aud="others"), token(lives_s=-1)):
-        assert mqtt(username="fleet", password=bad).connack == 0x86
+        assert mqtt(username="fleet", password=bad).code.value == 0x86
 
 
-def test_a_connection_ends_when_its_token_does(mqtt: Callable[..., Mqtt]) -> None:
-    def let_in(given: str) -> Mqtt | None:
+def test_a_connection_ends_when_its_token_does(mqtt: Callable[..., PahoClient]) -> None:
+    def let_in(given: str) -> PahoClient | None:
         found = mqtt(username="fleet", password=given)
-        return found if found.connack == 0 else None
+        return found if found.code.value == 0 else None
 
     known = shortly(let_in)
-    assert known.gone.wait(TIMEOUT_S)
-    assert known.reason == 0x87
+    assert known.left.get(timeout=TIMEOUT_S).value == 0x87
 
 
 def exchange(port: int, name: str, password: str) -> list[Packet]:

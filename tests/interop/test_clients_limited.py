@@ -14,7 +14,7 @@ from paho.mqtt import client as paho
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Connect, Publish
-from tests.support.mqtt.paho_client import TIMEOUT_S, Client, fresh
+from tests.support.mqtt.paho_client import TIMEOUT_S, PahoClient, fresh
 from tests.support.process.gateways import GatewayProcess
 
 Limited = Callable[..., Any]
@@ -31,9 +31,9 @@ def limited(new_gateway: Callable[..., Any]) -> Limited:
 
 
 @contextlib.contextmanager
-def connected(port: int, version: int = paho.MQTTv5, **options: Any) -> Iterator[Client]:
+def connected(port: int, version: int = paho.MQTTv5, **options: Any) -> Iterator[PahoClient]:
     connect = options.pop("connect", {})
-    one = Client(port, version, **options).connect(**connect)
+    one = PahoClient(port, version, **options).connect(**connect)
     try:
         yield one
     finally:
@@ -137,7 +137,7 @@ def test_topics_and_wills_over_their_limits(strict):
         one.paho.publish("a/b/c/d", b"x", 1)
         assert one.published.get(timeout=TIMEOUT_S).value == 0x90
         one.publish("a/b/c", b"x")
-    dying = Client(port)
+    dying = PahoClient(port)
     dying.paho.will_set("w", bytes(11), 1)
     assert dying.connect().code.value == 0x95
     dying.close()

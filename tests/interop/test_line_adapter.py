@@ -34,8 +34,7 @@ from gateway.port.adapter import (
     Publish,
     Token,
 )
-from tests.support.mqtt.paho_client import Client as MqttClient
-from tests.support.mqtt.paho_client import fresh
+from tests.support.mqtt.paho_client import PahoClient, fresh
 from tests.support.process.gateways import GatewayProcess
 
 pytestmark = pytest.mark.slow
@@ -169,7 +168,7 @@ def _as_sent(byte: int) -> bytes:
 
 def test_mqtt_and_http_share_its_addresses(connect, gateway):
     client, address = connect(), fresh("line/shared/dev1")
-    mqtt = MqttClient(gateway.port("mqtt")).connect()
+    mqtt = PahoClient(gateway.port("mqtt")).connect()
     try:
         assert client.ask(b"SUB " + address.encode()) == [b"OK"]
         assert mqtt.subscribe(address, qos=1) == [1]

@@ -16,57 +16,12 @@ import pytest
 from paho.mqtt import client as paho
 
 from controller.api.commands import MoveQueue, NameQueue
+from tests.support.mqtt.paho_client import PahoClient
 from tests.support.store.two_logs import Served
 
 pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 60
-
-
-class Client:
-    """A paho client of MQTT 3.1.1 with a session that lasts; messages are acknowledged as they come."""
-
-    def __init__(self, served: Served, name: str, *, clean: bool = False, manual: bool = False) -> None:
-        self.messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
-        self._granted: queue.Queue[Any] = queue.Queue()
-        self._connected: queue.Queue[Any] = queue.Queue()
-        self.paho = paho.Client(
-            paho.CallbackAPIVersion.VERSION2,
-            name,
-            clean_session=clean,
-            protocol=paho.MQTTv311,
-            manual_ack=manual,
-            reconnect_on_failure=False,
-        )
-        self.paho.on_message = lambda _c, _u, message: self.messages.put(message)
-        self.paho.on_subscribe = lambda *_: self._granted.put(None)
-        self.paho.on_connect = lambda _c, _u, flags, _code, _p: self._connected.put(flags)
-        self.paho.connect("127.0.0.1", served.port("mqtt"))
-        self.paho.loop_start()
-        self.present = self._connected.get(timeout=TIMEOUT_S).session_present
-
-    def subscribe(self, pattern: str, qos: int) -> None:
-        self.paho.subscribe(pattern, qos)
-        self._granted.get(timeout=TIMEOUT_S)
-
-    def publish(self, topic: str, *bodies: bytes, qos: int = 1, retain: bool = False) -> None:
-        for sent in [self.paho.publish(topic, body, qos, retain) for body in bodies]:
-            sent.wait_for_publish(TIMEOUT_S)
-
-    def get(self, count: int) -> list[paho.MQTTMessage]:
-        return [self.messages.get(timeout=TIMEOUT_S) for _ in range(count)]
-
-    def bodies(self, count: int) -> list[bytes]:
-        return [message.payload for message in self.get(count)]
-
-    def drop(self) -> None:
-        """Cut the connection without a DISCONNECT."""
-        self.paho.loop_stop()
-        self.paho.socket().close()
-
-    def close(self) -> None:
-        self.paho.disconnect()
-        self.paho.loop_stop()
 
 
 @pytest.fixture
@@ -76,13 +31,19 @@ def served(tmp_path: Path) -> Iterator[Served]:
     served.close()
 
 
+Connect = Callable[..., PahoClient]
+
+
 @pytest.fixture
-def client(served: Served) -> Iterator[Callable[..., Client]]:
-    made: list[Client] = []
+def client(served: Served) -> Iterator[Connect]:
+    made: list[PahoClient] = []
     names = itertools.count()
 
-    def make(name: str = "", **options: Any) -> Client:
-        made.append(Client(served, name or f"c{next(names)}", **options))
+    def make(name: str = "", *, clean: bool = False, **options: Any) -> PahoClient:
+        """Connects by MQTT 3.1.1; messages are acknowledged as they come."""
+        name = name or f"c{next(names)}"
+        options |= {"clean_session": clean, "reconnect_on_failure": False}
+        made.append(PahoClient(served.port("mqtt"), paho.MQTTv311, name, **options).connect())
         return made[-1]
 
     yield make
@@ -97,17 +58,18 @@ def groups_of(served: Served, topic: str) -> set[int]:
     return set(found.groups)
 
 
-def sends(served: Served, client: Callable[..., Client], count: int = 12) -> list[Client]:
+def sends(served: Served, client: Connect, count: int = 12) -> list[PahoClient]:
     """Publishers by whose names their messages go to every group."""
     return [client(f"device-{n}", clean=True) for n in range(count)]
 
 
-def test_a_durable_session_goes_on_in_every_log(served: Served, client: Callable[..., Client]) -> None:
+def test_a_durable_session_goes_on_in_every_log(served: Served, client: Connect) -> None:
     reader = client("reader")
     reader.subscribe("t/#", 1)
     devices = sends(served, client)
     for n, device in enumerate(devices):
-        device.publish(f"t/{n}", b"%d a" % n, b"%d b" % n)
+        device.publish(f"t/{n}", b"%d a" % n)
+        device.publish(f"t/{n}", b"%d b" % n)
     assert groups_of(served, "t") == {0, 1}
     first = reader.bodies(2 * len(devices))
     assert sorted(first) == sorted(b"%d %s" % (n, x) for n in range(len(devices)) for x in (b"a", b"b"))
@@ -121,13 +83,13 @@ def test_a_durable_session_goes_on_in_every_log(served: Served, client: Callable
     assert reader.messages.empty()
 
 
-def test_what_was_not_acknowledged_comes_again_from_both_logs(served: Served, client: Callable[..., Client]) -> None:
-    reader = client("reader", manual=True)
+def test_what_was_not_acknowledged_comes_again_from_both_logs(served: Served, client: Connect) -> None:
+    reader = client("reader", manual_ack=True)
     reader.subscribe("t/#", 1)
     devices = sends(served, client)
     for n, device in enumerate(devices):
         device.publish(f"t/{n}", b"%d" % n)
-    held = reader.get(len(devices))
+    held = [reader.get() for _ in devices]
     for message in held[:4] + held[6:8]:
         reader.paho.ack(message.mid, message.qos)
     reader.drop()
@@ -136,14 +98,12 @@ def test_what_was_not_acknowledged_comes_again_from_both_logs(served: Served, cl
     assert again.present
     missing = {message.payload for message in held[4:6] + held[8:]}
     while missing:
-        (message,) = again.get(1)
+        message = again.get()
         assert message.payload not in {message.payload for message in held[:3]}
         missing.discard(message.payload)
 
 
-def test_a_group_that_joins_is_heard_by_sessions_that_were_there_and_away(
-    served: Served, client: Callable[..., Client]
-) -> None:
+def test_a_group_that_joins_is_heard_by_sessions_that_were_there_and_away(served: Served, client: Connect) -> None:
     here, away = client("here"), client("away")
     for one in (here, away):
         one.subscribe("#", 1)
@@ -163,14 +123,12 @@ def test_a_group_that_joins_is_heard_by_sessions_that_were_there_and_away(
     assert sorted(back.bodies(len(devices) + 1)) == sorted([b"old", *expected])
 
 
-def test_a_group_out_of_reach_refuses_its_own_and_delays_nobody_else(
-    served: Served, client: Callable[..., Client]
-) -> None:
+def test_a_group_out_of_reach_refuses_its_own_and_delays_nobody_else(served: Served, client: Connect) -> None:
     reader = client("reader")
     reader.subscribe("t/#", 1)
     warm = client("warm", clean=True)
     warm.publish("t/warm", b"warm")
-    reader.get(1)
+    reader.get()
     served.machine.reaches[1].down = True
     with httpx.Client(base_url=f"http://127.0.0.1:{served.port('http')}", timeout=TIMEOUT_S, trust_env=False) as http:
         answers = {n: http.post(f"/topics/t/{n}?key=k{n}", content=b"%d" % n).status_code for n in range(12)}
@@ -188,12 +146,12 @@ async def _back(served: Served) -> None:
     served.machine.reaches[1].back()
 
 
-def test_retained_messages_of_every_group(served: Served, client: Callable[..., Client]) -> None:
+def test_retained_messages_of_every_group(served: Served, client: Connect) -> None:
     for n, device in enumerate(sends(served, client)):
         device.publish(f"t/{n}", b"%d" % n, retain=True)
     reader = client("late", clean=True)
     reader.subscribe("t/#", 1)
-    found = reader.get(12)
+    found = [reader.get() for _ in range(12)]
     assert sorted(message.payload for message in found) == sorted(b"%d" % n for n in range(12))
     assert all(message.retain for message in found)
 
@@ -216,9 +174,7 @@ def take(channel: Any, name: str, count: int) -> list[bytes]:
     return bodies
 
 
-def test_queues_in_other_groups_than_the_topics_they_are_bound_to(
-    served: Served, client: Callable[..., Client]
-) -> None:
+def test_queues_in_other_groups_than_the_topics_they_are_bound_to(served: Served, client: Connect) -> None:
     connection = amqp(served)
     channel = connection.channel()
     names = ["q0", "q1"]
@@ -360,7 +316,7 @@ def test_an_event_stream_goes_on_exactly_in_every_log(served: Served) -> None:
     events.close()
 
 
-def test_delayed_messages_of_every_group(served: Served, client: Callable[..., Client]) -> None:
+def test_delayed_messages_of_every_group(served: Served, client: Connect) -> None:
     reader = client("reader")
     reader.subscribe("t/#", 1)
     connection = amqp(served)

@@ -9,7 +9,7 @@ import pytest
 from test_proxies import running  # noqa: F401 - a fixture
 
 from tests.support.cluster.senders import stored
-from tests.support.mqtt.paho_client import Client
+from tests.support.mqtt.paho_client import PahoClient
 from tests.support.process.ports import PORTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -60,7 +60,7 @@ def test_a_key_is_known_at_every_proxy(running):  # noqa: F811
         f"http://127.0.0.1:{port - PORTS['mqtt'] + PORTS['http']}/topics/once/x"
         for port in (running.one, running.other)
     ]
-    subscriber = Client(running.other).connect()
+    subscriber = PahoClient(running.other).connect()
     subscriber.subscribe("once/#", qos=1)
 
     def post(client, url, body, key, **params):

@@ -9,7 +9,7 @@ from paho.mqtt.packettypes import PacketTypes
 from test_proxies import running  # noqa: F401 - a fixture
 
 from tests.support.cluster.local_clusters import until_ready
-from tests.support.mqtt.paho_client import TIMEOUT_S, Client, properties
+from tests.support.mqtt.paho_client import TIMEOUT_S, PahoClient, properties
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -33,7 +33,7 @@ def settled(members, expected):
 
 def groups(port):
     """Returns how many shared subscriptions a proxy knows of."""
-    one = Client(port).connect()
+    one = PahoClient(port).connect()
     one.subscribe("$SYS/broker/shared_subscriptions/count")
     found = int(one.get().payload)
     one.close()
@@ -43,7 +43,7 @@ def groups(port):
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_proxy_is_killed_while_its_members_share(running, qos):  # noqa: F811
     def member(port, name):
-        one = Client(port, client_id=f"{name}-{qos}")
+        one = PahoClient(port, client_id=f"{name}-{qos}")
         one.connect(clean_start=True, properties=FOREVER)
         # The same client, who knows what it has of QoS 2, goes on elsewhere.
         elsewhere = {"clean_start": False, "properties": FOREVER}
@@ -53,10 +53,10 @@ def test_a_proxy_is_killed_while_its_members_share(running, qos):  # noqa: F811
 
     before = groups(running.other)
     members = [member(running.one, "a"), member(running.other, "b"), member(running.one, "c")]
-    passing = Client(running.one).connect()  # its session ends with its connection, and its group with that
+    passing = PahoClient(running.one).connect()  # its session ends with its connection, and its group with that
     passing.paho.on_disconnect = lambda c, *_: c.loop_stop()
     passing.subscribe(f"$share/passing/{qos}", qos=1)
-    publisher = Client(running.other)
+    publisher = PahoClient(running.other)
     publisher.paho.max_inflight_messages_set(200)
     publisher.connect()
     expected = {b"%d" % number for number in range(COUNT)}
@@ -100,11 +100,11 @@ def test_a_proxy_is_killed_while_its_members_share(running, qos):  # noqa: F811
 
 
 def test_members_at_two_proxies_share_fairly(running):  # noqa: F811
-    members = [Client(port).connect() for port in (running.one, running.other, running.other)]
+    members = [PahoClient(port).connect() for port in (running.one, running.other, running.other)]
     for one in members:
         one.subscribe("$share/fair/fair", qos=1)
     time.sleep(1.0)  # until each proxy knows how many members the other has
-    publisher = Client(running.one).connect()
+    publisher = PahoClient(running.one).connect()
     for number in range(300):
         publisher.publish("fair", b"%d" % number)
     settled(members, {b"%d" % number for number in range(300)})

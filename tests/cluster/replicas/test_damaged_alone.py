@@ -8,7 +8,7 @@ from paho.mqtt.packettypes import PacketTypes
 
 from store.disk.files import OsFiles
 from store.integrity.floor import read_floor
-from tests.support.mqtt.paho_client import Client, fresh, properties
+from tests.support.mqtt.paho_client import PahoClient, fresh, properties
 from tests.support.process.waiting import wait_until
 
 COUNT = 20
@@ -17,7 +17,7 @@ HURT = 7
 
 def session(gateway, name):
     """A client whose session lasts, connected."""
-    client = Client(gateway.port("mqtt"), client_id=name)
+    client = PahoClient(gateway.port("mqtt"), client_id=name)
     return client.connect(clean_start=False, properties=properties(PacketTypes.CONNECT, SessionExpiryInterval=3600))
 
 

@@ -13,7 +13,7 @@ from cryptography.x509 import DNSName
 from paho.mqtt.packettypes import PacketTypes
 
 from tests.support.amqp.rabbitmq import MISSING, RabbitMQ
-from tests.support.mqtt.paho_client import Client, properties
+from tests.support.mqtt.paho_client import PahoClient, properties
 from tests.support.process.certificates import Authority
 from tests.support.process.gateways import restart
 from tests.support.process.waiting import wait_until
@@ -150,7 +150,7 @@ def bridged(upstream, new_gateway, tmp_path):
 
 
 def publish(port: int, address: str, *bodies: bytes, **options: Any) -> None:
-    client = Client(port).connect()
+    client = PahoClient(port).connect()
     for body in bodies:
         client.publish(address, body, 1, **options)
     client.close()
@@ -173,7 +173,7 @@ def drained(channel: Any, queue: str, count: int) -> list[tuple[Any, Any, bytes]
 
 def test_a_queue_is_read_in_order_with_what_its_messages_say(upstream, bridged, channel):
     gateway = bridged(READ)
-    reader = Client(gateway.port("mqtt")).connect()
+    reader = PahoClient(gateway.port("mqtt")).connect()
     reader.subscribe("shop/#", qos=1)
     writer = channel(upstream.port)
     said = pika.BasicProperties(
@@ -275,7 +275,7 @@ def test_nothing_is_lost_when_the_gateway_is_killed_in_the_middle(upstream, brid
     peer.queue_bind("out", "letters", "#")
     gateway = bridged(READ + FORWARD)
     durable(gateway).close()
-    gateway_publisher = Client(gateway.port("mqtt")).connect()
+    gateway_publisher = PahoClient(gateway.port("mqtt")).connect()
     for number in range(COUNT):
         persistent = pika.BasicProperties(delivery_mode=2)
         peer.basic_publish("orders", "order.x", b"%d" % number, persistent)
@@ -284,7 +284,7 @@ def test_nothing_is_lost_when_the_gateway_is_killed_in_the_middle(upstream, brid
             gateway.kill()
         elif number == COUNT // 2:
             restart(gateway)
-            gateway_publisher = Client(gateway.port("mqtt")).connect()
+            gateway_publisher = PahoClient(gateway.port("mqtt")).connect()
         if not COUNT // 4 <= number < COUNT // 2:
             gateway_publisher.publish("plant/a/state/b", b"%d" % number, 1)
     gateway_publisher.close()
@@ -301,10 +301,10 @@ def test_nothing_is_lost_when_the_gateway_is_killed_in_the_middle(upstream, brid
     assert peer.queue_declare("work", passive=True).method.message_count == 0
 
 
-def durable(gateway) -> Client:
+def durable(gateway) -> PahoClient:
     """A reader of what the bridge stores, whose session outlives the gateway's process."""
     session = properties(PacketTypes.CONNECT, SessionExpiryInterval=600)
-    client = Client(gateway.port("mqtt"), client_id="reader")
+    client = PahoClient(gateway.port("mqtt"), client_id="reader")
     client.connect(clean_start=False, properties=session)
     client.subscribe("shop/#", qos=1)
     return client

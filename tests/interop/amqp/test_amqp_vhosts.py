@@ -9,7 +9,7 @@ import aio_pika
 import httpx
 import pika
 import pytest
-from test_access_paths import Mqtt, Served
+from test_access_paths import Served, UserClient
 from test_rights_side_channels import ruled
 
 from tests.support.amqp.pika_queues import TIMEOUT_S, fresh, get
@@ -250,7 +250,7 @@ def test_rules_for_the_default_vhost_give_nothing_in_another(served: Served) -> 
     served.do(served.set_user("all", ruled(*everything)))
     with pytest.raises(pika.exceptions.ProbableAccessDeniedError):
         login(served, "all", "shop")
-    client = Mqtt(served, "all", "vhost-all")
+    client = UserClient(served, "all", "vhost-all")
     client.connect()
     assert client.subscribe("$vhost/shop/#") == [0x87]
     assert client.publish("$vhost/shop/amqp/amq.topic/k", 1) == 0x87

@@ -12,7 +12,7 @@ from paho.mqtt import client as paho
 from paho.mqtt.packettypes import PacketTypes
 
 from amqtt_headgate import HeadgatePlugin
-from tests.support.mqtt.paho_client import Client, properties
+from tests.support.mqtt.paho_client import PahoClient, properties
 from tests.support.mqtt.upstreams import free_port
 from tests.support.process.gateways import restart
 from tests.support.process.waiting import wait_until
@@ -84,11 +84,11 @@ def broker() -> Iterator[Callable[..., AmqttBroker]]:
 
 
 @pytest.fixture
-def client() -> Iterator[Callable[..., Client]]:
-    made: list[Client] = []
+def client() -> Iterator[Callable[..., PahoClient]]:
+    made: list[PahoClient] = []
 
-    def make(port: int, version: int = paho.MQTTv311, client_id: str | None = None, **options: Any) -> Client:
-        made.append(Client(port, version, client_id))
+    def make(port: int, version: int = paho.MQTTv311, client_id: str | None = None, **options: Any) -> PahoClient:
+        made.append(PahoClient(port, version, client_id))
         return made[-1].connect(**options)
 
     yield make

@@ -8,7 +8,7 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from test_bridges_upstream import configured, connected, figures
 
-from tests.support.mqtt.paho_client import Client, properties
+from tests.support.mqtt.paho_client import PahoClient, properties
 from tests.support.process.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -37,11 +37,11 @@ def ring(new_gateway, tmp_path) -> Callable[[int], list[Any]]:
 
 
 @pytest.fixture
-def client() -> Iterator[Callable[[Any], Client]]:
-    made: list[Client] = []
+def client() -> Iterator[Callable[[Any], PahoClient]]:
+    made: list[PahoClient] = []
 
-    def make(gateway: Any) -> Client:
-        made.append(Client(gateway.port("mqtt")).connect())
+    def make(gateway: Any) -> PahoClient:
+        made.append(PahoClient(gateway.port("mqtt")).connect())
         return made[-1]
 
     yield make

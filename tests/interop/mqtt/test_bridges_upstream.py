@@ -11,7 +11,7 @@ from cryptography.x509 import DNSName
 from paho.mqtt import client as paho
 from paho.mqtt.packettypes import PacketTypes
 
-from tests.support.mqtt.paho_client import Client, fresh, properties
+from tests.support.mqtt.paho_client import PahoClient, fresh, properties
 from tests.support.mqtt.upstreams import Amqtt, Mosquitto
 from tests.support.process.certificates import Authority
 from tests.support.process.gateways import restart
@@ -66,11 +66,11 @@ def bridged(upstream, new_gateway, tmp_path):
 
 
 @pytest.fixture
-def client() -> Iterator[Callable[..., Client]]:
-    made: list[Client] = []
+def client() -> Iterator[Callable[..., PahoClient]]:
+    made: list[PahoClient] = []
 
-    def make(port: int, version: int = paho.MQTTv5, client_id: str | None = None, **options: Any) -> Client:
-        made.append(Client(port, version, client_id))
+    def make(port: int, version: int = paho.MQTTv5, client_id: str | None = None, **options: Any) -> PahoClient:
+        made.append(PahoClient(port, version, client_id))
         return made[-1].connect(**options)
 
     yield make

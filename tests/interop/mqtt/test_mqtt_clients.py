@@ -12,18 +12,18 @@ from paho.mqtt import client as paho
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from tests.support.mqtt.paho_client import TIMEOUT_S, VERSIONS, Client, fresh, properties
+from tests.support.mqtt.paho_client import TIMEOUT_S, VERSIONS, PahoClient, fresh, properties
 
-Make = Callable[..., Client]
+Make = Callable[..., PahoClient]
 
 
 @pytest.fixture
 def client(shared_gateway: Any) -> Iterator[Make]:
-    made: list[Client] = []
+    made: list[PahoClient] = []
 
-    def make(version: int = paho.MQTTv5, port: int | None = None, **options: Any) -> Client:
+    def make(version: int = paho.MQTTv5, port: int | None = None, **options: Any) -> PahoClient:
         connect = options.pop("connect", {})
-        one = Client(port or shared_gateway.port("mqtt"), version, **options)
+        one = PahoClient(port or shared_gateway.port("mqtt"), version, **options)
         made.append(one)
         return one.connect(**connect)
 
@@ -64,7 +64,7 @@ def test_a_will(client):
     topic = fresh("w")
     subscriber = client()
     subscriber.subscribe(topic, qos=1)
-    dying = Client(subscriber.port, paho.MQTTv311)
+    dying = PahoClient(subscriber.port, paho.MQTTv311)
     dying.paho.will_set(topic, b"gone", qos=1)
     dying.connect()
     dying.drop()

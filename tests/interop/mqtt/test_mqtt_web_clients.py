@@ -20,20 +20,20 @@ from websockets.sync.client import connect as connect_websocket
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Connect, Pingreq
-from tests.support.mqtt.paho_client import TIMEOUT_S, VERSIONS, Client, fresh
+from tests.support.mqtt.paho_client import TIMEOUT_S, VERSIONS, PahoClient, fresh
 from tests.support.process.certificates import Authority
 
 LARGE = bytes(range(256)) * 3_900  # just under 1 MiB
 
-Make = Callable[..., Client]
+Make = Callable[..., PahoClient]
 
 
 @pytest.fixture
 def client() -> Iterator[Make]:
-    made: list[Client] = []
+    made: list[PahoClient] = []
 
-    def make(port: int, version: int = paho.MQTTv5, *, ca_file: str | None = None, **options: Any) -> Client:
-        one = Client(port, version, **options)
+    def make(port: int, version: int = paho.MQTTv5, *, ca_file: str | None = None, **options: Any) -> PahoClient:
+        one = PahoClient(port, version, **options)
         if ca_file is not None:
             one.paho.tls_set(ca_certs=ca_file)
         made.append(one)
@@ -44,7 +44,7 @@ def client() -> Iterator[Make]:
         one.close()
 
 
-def exchange(subscriber: Client, publisher: Client) -> None:
+def exchange(subscriber: PahoClient, publisher: PahoClient) -> None:
     """Messages of all kinds of QoS and size arrive, in their order."""
     topic = fresh("web")
     assert subscriber.subscribe(f"{topic}/#", qos=2) == [2]

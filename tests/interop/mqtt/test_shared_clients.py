@@ -17,18 +17,18 @@ from paho.mqtt import client as paho
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from tests.support.mqtt.paho_client import TIMEOUT_S, VERSIONS, Client, fresh, properties
+from tests.support.mqtt.paho_client import TIMEOUT_S, VERSIONS, PahoClient, fresh, properties
 
-Make = Callable[..., Client]
+Make = Callable[..., PahoClient]
 
 
 @pytest.fixture
 def client(shared_gateway: Any) -> Iterator[Make]:
-    made: list[Client] = []
+    made: list[PahoClient] = []
 
-    def make(version: int = paho.MQTTv5, port: int | None = None, **options: Any) -> Client:
+    def make(version: int = paho.MQTTv5, port: int | None = None, **options: Any) -> PahoClient:
         connect = options.pop("connect", {})
-        one = Client(port or shared_gateway.port("mqtt"), version, **options)
+        one = PahoClient(port or shared_gateway.port("mqtt"), version, **options)
         made.append(one)
         return one.connect(**connect)
 
@@ -265,7 +265,7 @@ def test_connections_are_cut_again_and_again(client, qos):
     for member in members:
         member.paho.reconnect_delay_set(0.05, 0.05)
         member.subscribe(f"$share/g/{topic}", qos=qos)
-    publisher = Client(members[0].port)
+    publisher = PahoClient(members[0].port)
     publisher.paho.max_inflight_messages_set(100)
     publisher.connect()
     infos = []

@@ -3,7 +3,7 @@
 import httpx
 from paho.mqtt import client as paho
 
-from tests.support.mqtt.paho_client import Client, fresh
+from tests.support.mqtt.paho_client import PahoClient, fresh
 
 
 def last(gateway, address):
@@ -12,9 +12,9 @@ def last(gateway, address):
 
 def test_an_edge_node_is_born_speaks_and_dies(shared_gateway):
     group = fresh("group")
-    watcher = Client(shared_gateway.port("mqtt")).connect()
+    watcher = PahoClient(shared_gateway.port("mqtt")).connect()
     watcher.subscribe(f"spBv1.0/{group}/#", qos=1)
-    node = Client(shared_gateway.port("mqtt"), paho.MQTTv311, "edge-client")
+    node = PahoClient(shared_gateway.port("mqtt"), paho.MQTTv311, "edge-client")
     node.paho.will_set(f"spBv1.0/{group}/NDEATH/edge1", b"bdSeq", qos=1)
     node.connect()
     node.publish(f"spBv1.0/{group}/NBIRTH/edge1", b"born", 0)

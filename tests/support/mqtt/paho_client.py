@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from paho.mqtt import client as paho
+from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 TIMEOUT_S = 60
@@ -19,11 +20,20 @@ def fresh(prefix: str) -> str:
     return f"{prefix}-{time.monotonic_ns()}-{next(_names)}"
 
 
-class Client:
+class PahoClient:
     """A paho client on a thread of its own; everything it hears is in queues."""
 
-    def __init__(self, port: int, version: int = paho.MQTTv5, client_id: str | None = None, **options: Any) -> None:
-        self.port, self.version = port, version
+    def __init__(
+        self,
+        port: int,
+        version: int = paho.MQTTv5,
+        client_id: str | None = None,
+        *,
+        host: str = "127.0.0.1",
+        user: tuple[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        self.host, self.port, self.version = host, port, version
         self.messages: queue.Queue[paho.MQTTMessage] = queue.Queue()
         self.granted: queue.Queue[Any] = queue.Queue()
         self.left: queue.Queue[Any] = queue.Queue()
@@ -31,17 +41,24 @@ class Client:
         self.published: queue.Queue[Any] = queue.Queue()
         name = fresh("paho")[-23:] if client_id is None else client_id
         self.paho = paho.Client(paho.CallbackAPIVersion.VERSION2, name, protocol=version, **options)
+        if user is not None:
+            self.paho.username_pw_set(*user)
         self.paho.on_message = lambda _c, _u, message: self.messages.put(message)
         self.paho.on_subscribe = lambda _c, _u, _mid, codes, _p: self.granted.put(codes)
         self.paho.on_connect = lambda _c, _u, flags, code, p: self.connack.put((flags, code, p))
         self.paho.on_disconnect = lambda _c, _u, _f, code, _p: self.left.put(code)
         self.paho.on_publish = lambda _c, _u, _mid, code, _p: self.published.put(code)
 
-    def connect(self, **options: Any) -> "Client":
-        self.paho.connect("127.0.0.1", self.port, **options)
+    def connect(self, **options: Any) -> "PahoClient":
+        self.paho.connect(self.host, self.port, **options)
         self.paho.loop_start()
         self.flags, self.code, self.properties = self.connack.get(timeout=TIMEOUT_S)
         return self
+
+    @property
+    def present(self) -> bool:
+        """Returns whether the gateway still had the session."""
+        return bool(self.flags.session_present)
 
     def subscribe(self, *args: Any, **kwargs: Any) -> list[int]:
         self.paho.subscribe(*args, **kwargs)
@@ -53,8 +70,11 @@ class Client:
     def get(self) -> paho.MQTTMessage:
         return self.messages.get(timeout=TIMEOUT_S)
 
+    def body(self) -> bytes:
+        return bytes(self.get().payload)
+
     def bodies(self, count: int) -> list[bytes]:
-        return [self.get().payload for _ in range(count)]
+        return [self.body() for _ in range(count)]
 
     def drop(self) -> None:
         """Cut the connection without a DISCONNECT."""
@@ -64,6 +84,27 @@ class Client:
     def close(self) -> None:
         self.paho.disconnect()
         self.paho.loop_stop()
+
+
+def connected(
+    port: int,
+    name: str,
+    *,
+    will: bytes | None = None,
+    clean: bool = False,
+    expiry_s: int = 600,
+    **options: Any,
+) -> PahoClient:
+    """Returns a client of MQTT 5.0 that was let in, and that does not come back once its connection is lost.
+
+    Its will is published to `wills`.
+    """
+    client = PahoClient(port, paho.MQTTv5, name, reconnect_on_failure=False, **options)
+    if will is not None:
+        client.paho.will_set("wills", will, qos=1)
+    client.connect(clean_start=clean, properties=properties(PacketTypes.CONNECT, SessionExpiryInterval=expiry_s))
+    assert not client.code.is_failure, client.code
+    return client
 
 
 def properties(kind: int, **fields: Any) -> Properties:
