@@ -22,13 +22,11 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
-from scramp import ScramClient
 
-from adapters.mqtt.codec import decode, encode, peel
+from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Auth, Connack, Connect, Disconnect, Packet
-from adapters.mqtt.codec.properties import Properties
 from gateway.security.passwords import hash_password
-from gateway.security.scram import MECHANISM
+from tests.support.mqtt.packet_client import PacketClient
 from tests.support.mqtt.paho_client import PahoClient
 from tests.support.process.certificates import Authority, Issued
 from tests.support.process.gateways import GatewayProcess
@@ -249,39 +247,16 @@ def test_a_connection_ends_when_its_token_does(mqtt: Callable[..., PahoClient]) 
 
 
 def exchange(port: int, name: str, password: str) -> list[Packet]:
-    """A client of MQTT 5.0 that proves its password, and again: what it was told."""
-    told: list[Packet] = []
-
-    def said(data: str) -> Properties:
-        return Properties(authentication_method=MECHANISM, authentication_data=data.encode())
-
-    with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as peer:
-        held = b""
-
-        def ask(packet: Packet) -> Any:
-            nonlocal held
-            peer.sendall(encode(packet, 5))
-            while (frame := peel(held)) is None or frame.end > len(held):
-                held += peer.recv(65_536) or b"\xe0\x00"
-            told.append(decode(frame.first, held[frame.start : frame.end], 5))
-            held = held[frame.end :]
-            return told[-1]
-
-        for again in (False, True):
-            client = ScramClient([MECHANISM], name, password)
-            first = said(client.get_client_first())
-            begin: Packet = (
-                Auth(code=0x19, properties=first) if again else Connect(version=5, client_id="scram", properties=first)
-            )
-            challenge = ask(begin)
-            client.set_server_first(challenge.properties.authentication_data.decode())
-            last = ask(Auth(code=0x18, properties=said(client.get_client_final())))
-            if last.code:
-                break
-            client.set_server_final(last.properties.authentication_data.decode())
-        else:
-            peer.sendall(encode(Disconnect(), 5))
-    return told
+    """Returns what a client of MQTT 5.0 is told that proves its password, and again."""
+    client = PacketClient(port)
+    try:
+        told = client.prove(name, password, client_id="scram")
+        if not told[-1].code:
+            told += client.prove(name, password, again=True)
+            client.send(Disconnect())
+        return told
+    finally:
+        client.close()
 
 
 @pytest.mark.parametrize(("name", "password"), [("alice", "open-sesame"), ("bob", "pencil")])

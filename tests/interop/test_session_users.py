@@ -4,7 +4,6 @@ One process, two workers, one that is killed and started again, and one where se
 """
 
 import json
-import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
@@ -18,25 +17,18 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
-from msgspec.structs import replace
-from scramp import ScramClient
 
-from adapters.mqtt.codec import decode, encode, peel
 from adapters.mqtt.codec.packets import (
-    Auth,
     Connack,
     Connect,
     Disconnect,
-    Packet,
-    Pingreq,
-    Pingresp,
     Publish,
     Suback,
     Subscribe,
     SubscriptionRequest,
 )
 from adapters.mqtt.codec.properties import Properties
-from gateway.security.scram import MECHANISM
+from tests.support.mqtt.packet_client import PacketClient
 from tests.support.process.certificates import Authority
 from tests.support.process.gateways import GatewayProcess
 
@@ -71,57 +63,21 @@ client_ca_file = "{ca}"
 """
 
 
-class Peer:
-    """A client, packet by packet."""
-
-    def __init__(self, port: int, version: int = 5, tls: ssl.SSLContext | None = None) -> None:
-        plain = socket.create_connection(("localhost" if tls else "127.0.0.1", port), TIMEOUT_S)
-        self.socket = tls.wrap_socket(plain, server_hostname="localhost") if tls else plain
-        self.version = version
-        self.held = b""
-
-    def ask(self, packet: Packet) -> Any:
-        """Send a packet; the next one that comes, None for the end."""
-        self.socket.sendall(encode(packet, self.version))
-        return self.hear()
-
-    def hear(self) -> Any:
-        while (frame := peel(self.held)) is None or frame.end > len(self.held):
-            more = self.socket.recv(65_536)
-            if not more:
-                return None
-            self.held += more
-        found = decode(frame.first, self.held[frame.start : frame.end], self.version)
-        self.held = self.held[frame.end :]
-        return found
+class SessionClient(PacketClient):
+    """A client whose session outlives its connection."""
 
     def connect(self, name: str, *, clean: bool = False, expiry_s: int = 600, **said: Any) -> Connack:
-        """CONNECT; a session of 3.1.1 that is not clean lasts, too."""
+        """Connects; a session of 3.1.1 that is not clean lasts, too."""
         properties = Properties(session_expiry_s=expiry_s) if self.version == 5 else Properties()
         found = self.ask(Connect(version=self.version, client_id=name, clean=clean, properties=properties, **said))
         assert isinstance(found, Connack)
         return found
 
-    def prove(self, name: str, user: str, password: str) -> Connack:
-        """The same by SCRAM."""
-        client = ScramClient([MECHANISM], user, password)
-
-        def said(data: str) -> Properties:
-            return Properties(authentication_method=MECHANISM, authentication_data=data.encode())
-
-        first = replace(said(client.get_client_first()), session_expiry_s=600)
-        challenge = self.ask(Connect(version=5, client_id=name, clean=False, properties=first))
-        client.set_server_first(challenge.properties.authentication_data.decode())
-        found = self.ask(Auth(code=0x18, properties=said(client.get_client_final())))
+    def proven(self, name: str, user: str, password: str) -> Connack:
+        """Connects by SCRAM."""
+        found = self.prove(user, password, client_id=name, session_expiry_s=600)[-1]
         assert isinstance(found, Connack)
         return found
-
-    def is_well(self) -> bool:
-        """Returns whether it has been told nothing, and is still heard."""
-        return isinstance(self.ask(Pingreq()), Pingresp)
-
-    def close(self) -> None:
-        self.socket.close()
 
 
 class Guarded:
@@ -156,12 +112,12 @@ def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture
-def peer(guarded: Guarded) -> Iterator[Callable[..., Peer]]:
+def peer(guarded: Guarded) -> Iterator[Callable[..., SessionClient]]:
     with ExitStack() as made:
 
-        def connect(version: int = 5, *, tls: str = "") -> Peer:
+        def connect(version: int = 5, *, tls: str = "") -> SessionClient:
             port = guarded.process.port("mqtts" if tls else "mqtt")
-            one = Peer(port, version, guarded.tls(tls) if tls else None)
+            one = SessionClient(port, version, guarded.tls(tls) if tls else None)
             made.callback(one.close)
             return one
 
@@ -175,7 +131,9 @@ def token(name: str, device: str = "") -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("kept", [False, True])
-def test_another_user_is_refused_and_nobody_is_hurt(peer: Callable[..., Peer], version: int, *, kept: bool) -> None:
+def test_another_user_is_refused_and_nobody_is_hurt(
+    peer: Callable[..., SessionClient], version: int, *, kept: bool
+) -> None:
     name = f"live-{version}-{kept}"
     alice = peer(5)
     assert alice.connect(name, expiry_s=600 if kept else 0, **ALICE).code == 0
@@ -188,17 +146,17 @@ def test_another_user_is_refused_and_nobody_is_hurt(peer: Callable[..., Peer], v
         assert peer(version).connect(name, clean=clean).code == REFUSED[version]  # without a name
     bob = peer(version)
     assert bob.connect(f"{name}-bob", **BOB).code == 0
-    bob.socket.sendall(encode(Publish(topic=name, payload=b"to alice"), version))
+    bob.send(Publish(topic=name, payload=b"to alice"))
     assert alice.hear().payload == b"to alice"
     assert alice.is_well()
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_session_that_waits_is_its_users(peer: Callable[..., Peer], version: int) -> None:
+def test_a_session_that_waits_is_its_users(peer: Callable[..., SessionClient], version: int) -> None:
     name = f"kept-{version}"
     alice = peer(version)
     assert alice.connect(name, **ALICE).code == 0
-    alice.socket.sendall(encode(Disconnect(), version))
+    alice.send(Disconnect())
     assert alice.hear() is None
     for clean in (False, True) * 3:
         assert peer(version).connect(name, clean=clean, **BOB).code == REFUSED[version]
@@ -212,12 +170,12 @@ def test_a_session_that_waits_is_its_users(peer: Callable[..., Peer], version: i
     assert third.is_well()
 
 
-def test_a_name_is_a_name_however_it_is_proven(peer: Callable[..., Peer]) -> None:
+def test_a_name_is_a_name_however_it_is_proven(peer: Callable[..., SessionClient]) -> None:
     """A password, a token, a certificate and SCRAM: all of them are alice, whose session it is."""
-    ways: list[Callable[[Peer, str, str], Connack]] = [
+    ways: list[Callable[[SessionClient, str, str], Connack]] = [
         lambda one, name, user: one.connect(name, **(ALICE if user == "alice" else BOB)),
         lambda one, name, user: one.connect(name, **token(user)),
-        lambda one, name, user: one.prove(name, user, "open-sesame" if user == "alice" else "pencil"),
+        lambda one, name, user: one.proven(name, user, "open-sesame" if user == "alice" else "pencil"),
     ]
     name = "proven"
     assert peer().connect(name, **ALICE).code == 0
@@ -230,7 +188,7 @@ def test_a_name_is_a_name_however_it_is_proven(peer: Callable[..., Peer]) -> Non
     assert last.is_well()
 
 
-def test_a_device_of_a_token_has_its_own(peer: Callable[..., Peer]) -> None:
+def test_a_device_of_a_token_has_its_own(peer: Callable[..., SessionClient]) -> None:
     one = peer()
     assert one.connect("device", **token("fleet", "one")).code == 0
     assert peer().connect("device", **token("fleet", "other")).code == 0x87
@@ -240,7 +198,7 @@ def test_a_device_of_a_token_has_its_own(peer: Callable[..., Peer]) -> None:
     assert peer().connect("device", **token("fleet", "one")).session_present
 
 
-def test_a_session_without_a_name_is_of_whoever_takes_it(peer: Callable[..., Peer]) -> None:
+def test_a_session_without_a_name_is_of_whoever_takes_it(peer: Callable[..., SessionClient]) -> None:
     nobody = peer()
     assert nobody.connect("nameless").code == 0
     assert peer().connect("nameless").session_present
@@ -252,11 +210,11 @@ def test_a_session_without_a_name_is_of_whoever_takes_it(peer: Callable[..., Pee
     assert alice.is_well()
 
 
-def test_a_session_that_ends_with_its_connection_is_free_then(peer: Callable[..., Peer]) -> None:
+def test_a_session_that_ends_with_its_connection_is_free_then(peer: Callable[..., SessionClient]) -> None:
     alice = peer()
     assert alice.connect("short", expiry_s=0, **ALICE).code == 0
     assert peer().connect("short", **BOB).code == 0x87
-    alice.socket.sendall(encode(Disconnect(), 5))
+    alice.send(Disconnect())
     assert alice.hear() is None
     for _ in range(600):  # until the last word of hers is written
         found = peer().connect("short", **BOB)
@@ -266,12 +224,12 @@ def test_a_session_that_ends_with_its_connection_is_free_then(peer: Callable[...
     assert (found.code, found.session_present) == (0, False)
 
 
-def test_a_restart_forgets_no_user_and_a_switch_lets_go(guarded: Guarded, peer: Callable[..., Peer]) -> None:
+def test_a_restart_forgets_no_user_and_a_switch_lets_go(guarded: Guarded, peer: Callable[..., SessionClient]) -> None:
     """The last test: it changes the gateway."""
     assert peer().connect("durable", **ALICE).code == 0
     gone = peer()
     assert gone.connect("durable-gone", **ALICE).code == 0
-    gone.socket.sendall(encode(Disconnect(), 5))
+    gone.send(Disconnect())
     assert gone.hear() is None
     guarded.process.kill()
     guarded.process.start()

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -11,18 +10,16 @@ from typing import Any
 import httpx
 import pytest
 
-from adapters.mqtt.codec import decode, encode, peel
 from adapters.mqtt.codec.packets import (
     Connack,
     Connect,
     Disconnect,
-    Pingreq,
-    Pingresp,
     Publish,
     Subscribe,
     SubscriptionRequest,
 )
 from gateway.security.passwords import hash_password
+from tests.support.mqtt.packet_client import PacketClient
 from tests.support.process.gateways import GatewayProcess
 
 pytestmark = pytest.mark.slow
@@ -33,47 +30,23 @@ ADMINISTRATIVE, DENIED, ACCEPTED = 0x98, 0x87, 0
 CLIENTS = 4  # of a name: over two workers some are at each, most likely
 
 
-class Client:
-    """Says a packet and hears what is said, in turn."""
+class UserClient(PacketClient):
+    """A client of a user, or without a name."""
 
     def __init__(self, gateway: GatewayProcess, name: str, number: int = 0) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", gateway.port("mqtt")), WAIT_S)
-        self._held = b""
+        super().__init__(gateway.port("mqtt"))
         password = f"{name}-secret".encode() if name else None
-        self.say(Connect(version=5, client_id=f"{name}{number}", username=name or None, password=password))
-        self.connack = self.hear()
-
-    def say(self, packet: Any) -> None:
-        self._socket.sendall(encode(packet, 5))
-
-    def hear(self) -> Any:
-        while True:
-            frame = peel(self._held)
-            if frame is not None and frame.end <= len(self._held):
-                body, self._held = self._held[frame.start : frame.end], self._held[frame.end :]
-                return decode(frame.first, body, 5)
-            data = self._socket.recv(65_536)
-            if not data:
-                return None
-            self._held += data
+        connect = Connect(version=5, client_id=f"{name}{number}", username=name or None, password=password)
+        self.connack = self.ask(connect)
 
     def publish(self, topic: str) -> int:
         """Returns the PUBACK's code; a code that says only that nobody subscribes counts as 0."""
-        self.say(Publish(topic=topic, payload=b"x", qos=1, packet_id=7))
-        code: int = self.hear().code & ~0x10
+        code: int = self.ask(Publish(topic=topic, payload=b"x", qos=1, packet_id=7)).code & ~0x10
         return code
 
     def subscribe(self, pattern: str) -> None:
-        self.say(Subscribe(packet_id=8, requests=(SubscriptionRequest(pattern=pattern),)))
-        assert self.hear().codes == (0,)
-
-    def has_heard_nothing(self) -> bool:
-        self.say(Pingreq())
-        return isinstance(self.hear(), Pingresp)
-
-    def close(self) -> None:
-        """Go without a word."""
-        self._socket.close()
+        answer = self.ask(Subscribe(packet_id=8, requests=(SubscriptionRequest(pattern=pattern),)))
+        assert answer.codes == (0,)
 
 
 class Reloaded:
@@ -87,10 +60,10 @@ class Reloaded:
         self.gateway = GatewayProcess(directory / "data", "--config", str(self.file), *arguments)
         self.processes = 2 if arguments else 1
         self._done = 0
-        self._clients: list[Client] = []
+        self._clients: list[UserClient] = []
 
-    def client(self, name: str, number: int = 0) -> Client:
-        self._clients.append(Client(self.gateway, name, number))
+    def client(self, name: str, number: int = 0) -> UserClient:
+        self._clients.append(UserClient(self.gateway, name, number))
         return self._clients[-1]
 
     def close(self) -> None:
@@ -148,7 +121,7 @@ def test_users_and_rules_are_read_again(reloaded):
     reloaded.write(rest='[[access.rules]]\neffect = "deny"\nactions = ["subscribe"]\nfilters = ["#"]\n')
     reloaded.reload()
     assert {one.publish("d/open") for one in bobs} == {ACCEPTED}
-    assert all(one.has_heard_nothing() for one in (*alices, nobody))
+    assert all(one.is_well() for one in (*alices, nobody))
 
     # Who there is: none of those who are removed stays, all others do.
     reloaded.write(bob=False)
@@ -156,7 +129,7 @@ def test_users_and_rules_are_read_again(reloaded):
     farewells = [one.hear() for one in bobs]
     assert [(type(one), one.code) for one in farewells] == [(Disconnect, ADMINISTRATIVE)] * CLIENTS
     assert reloaded.client("bob").connack.code == 0x86
-    assert all(one.has_heard_nothing() for one in (*alices, nobody))
+    assert all(one.is_well() for one in (*alices, nobody))
     reloaded.write()
     reloaded.reload()
     assert isinstance(connack := reloaded.client("bob").connack, Connack)
