@@ -19,7 +19,8 @@ from gateway.port.sessions import Will
 from store.api.client import StoreClient
 from store.api.message import Message
 from store.local.local import LocalStore
-from tests.support.gateway.proxies_rig import TTL_S, Holder, Proxy, wills_in
+from tests.support.gateway.fanout_rig import SessionHolder
+from tests.support.gateway.proxies_rig import TTL_S, Proxy, wills_in
 from tests.support.process.clock import Clock
 from tests.support.process.waiting import until
 
@@ -36,7 +37,7 @@ class Run:
         self.sure: set[bytes] = set()  # wills that must be published when their connections end
         self.maybe: set[bytes] = set()
         self.never: set[bytes] = set()
-        self.holding: list[tuple[Proxy, Holder, bytes]] = []
+        self.holding: list[tuple[Proxy, SessionHolder, bytes]] = []
         self.opening: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -54,7 +55,7 @@ class Run:
         task.add_done_callback(self.opening.discard)
 
     async def _connect(self, proxy: Proxy, name: str, clean: bool, expiry_s: int, body: bytes) -> None:
-        holder = Holder()
+        holder = SessionHolder()
         try:
             await proxy.open(name, clean=clean, expiry_s=expiry_s, will=Will(message=Message("w", body)), holder=holder)
         except Refusal:
@@ -70,7 +71,7 @@ class Run:
             if proxy in self.proxies:
                 proxy.spawn(self._end(proxy, holder, body, well))
 
-    async def _end(self, proxy: Proxy, holder: Holder, body: bytes, well: bool) -> None:
+    async def _end(self, proxy: Proxy, holder: SessionHolder, body: bytes, well: bool) -> None:
         if well and holder in proxy.sessions.by_holder:
             self.sure.discard(body)
             self.maybe.add(body)  # it may be killed before anybody knows

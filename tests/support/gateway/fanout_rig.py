@@ -9,7 +9,7 @@ from gateway.delivery.lanes import Subscriber
 from gateway.domain.batch import LostRange
 from gateway.port.adapter import Deliveries, SubscriptionId
 from store.api.message import Message, encode
-from store.format.frame import FIRST_QUEUE, ROW, LogOffset, UnplacedFrame
+from store.format.frame import FIRST_QUEUE, ROW, LogOffset, Position, UnplacedFrame, group_of
 from tests.support.gateway.memory_log import MemoryLog
 
 ENDLESS = 1 << 30  # credit
@@ -21,6 +21,7 @@ class Receiver:
     def __init__(self, credit: int = ENDLESS) -> None:
         self.credit = credit
         self.got: list[tuple[bytes, Any]] = []
+        self.positions: list[Position] = []  # of the same messages
         self.lost: list[tuple[int, int, Any]] = []
 
     def deliver(self, deliveries: Deliveries) -> int:
@@ -30,11 +31,35 @@ class Receiver:
         self.credit -= taken
         for index, subs in list(zip(deliveries.picks, deliveries.subs, strict=True))[:taken]:
             self.got.append((deliveries.batch.messages[index].body, subs))
+            self.positions.append(deliveries.batch.position(index))
         return taken
 
     @property
     def bodies(self) -> list[bytes]:
         return [body for body, _ in self.got]
+
+    def of(self, group: int) -> list[bytes]:
+        """Returns the bodies of messages of one log."""
+        return [body for at, body in zip(self.positions, self.bodies, strict=True) if group_of(at.frame) == group]
+
+
+class SessionHolder(Receiver):
+    """A connection that holds a session, and counts how often it was superseded and shut down."""
+
+    protocol = "mqtt"
+
+    def __init__(self, credit: int = ENDLESS) -> None:
+        super().__init__(credit)
+        self.gone = False
+        self.subscriber = Subscriber(self)
+        self.superseded = 0
+        self.shut = 0
+
+    def supersede(self) -> None:
+        self.superseded += 1
+
+    def shut_down(self) -> None:
+        self.shut += 1
 
 
 class FanoutTasks:

@@ -6,7 +6,6 @@ from collections.abc import Coroutine
 from typing import Any
 
 from gateway.delivery.fanout import Fanout
-from gateway.delivery.lanes import Subscriber
 from gateway.domain.address import hash64
 from gateway.domain.session_user import SessionUser
 from gateway.ownership.cluster_owners import ClusterOwners
@@ -20,33 +19,11 @@ from store.format.frame import ROW, Position, QueueNumber, QueueOffset, Unplaced
 from store.format.records import TIMERS_QUEUE, TimerSet
 from store.format.records import encode as encode_record
 from store.local.local import LocalStore
+from tests.support.gateway.fanout_rig import SessionHolder
 from tests.support.process.clock import Clock
 
 QUEUE = 16
 TTL_S = 6.0
-
-
-class Holder:
-    """A connection."""
-
-    protocol = "mqtt"
-
-    def __init__(self) -> None:
-        self.gone = False
-        self.subscriber = Subscriber(self)
-        self.superseded = 0
-        self.shut = 0
-        self.got: list[bytes] = []
-
-    def deliver(self, deliveries: Any) -> int:
-        self.got += [deliveries.batch.messages[index].body for index in deliveries.picks]
-        return len(deliveries.picks)
-
-    def supersede(self) -> None:
-        self.superseded += 1
-
-    def shut_down(self) -> None:
-        self.shut += 1
 
 
 class Proxy:
@@ -116,17 +93,46 @@ class Proxy:
         clean: bool = False,
         expiry_s: int | None = None,
         will: Will | None = None,
-        holder: Holder | None = None,
+        holder: SessionHolder | None = None,
         user: SessionUser | None = None,
-    ) -> tuple[Holder, OpenedSession]:
-        holder = holder or Holder()
+    ) -> tuple[SessionHolder, OpenedSession]:
+        holder = holder or SessionHolder()
         request = OpenSession(session_id=session_id, clean=clean, expiry_s=expiry_s, will=will)
         return holder, await self.sessions.open(holder, request, user)
 
-    async def close(self, holder: Holder) -> None:
+    async def close(self, holder: SessionHolder) -> None:
         holder.gone = True
         await self.sessions.close(holder)
         self.fanout.leave(holder.subscriber)
+
+
+class Proxies:
+    """Proxies over one store, each with an own seed, and the clock of all."""
+
+    def __init__(self, store: Any, clock: Clock) -> None:
+        self.store, self.clock = store, clock
+        self.proxies: list[Proxy] = []
+
+    async def proxy(self, **options: Any) -> Proxy:
+        """Starts one more."""
+        proxy = Proxy(options.pop("store", self.store), self.clock, seed=len(self.proxies) + 1, **options)
+        self.proxies.append(proxy)
+        return await proxy.start()
+
+    async def pass_time(self, seconds: float, *living: Proxy) -> None:
+        """Moves the clock second by second, in each of which the living are heard of."""
+        for _ in range(int(seconds)):
+            self.clock.ms += 1_000
+            for proxy in living:
+                await proxy.owners.beat()
+        await self.store.keys.look()
+
+    async def keys(self, prefix: str = "") -> list[str]:
+        return [entry.key for entry in await self.store.keys.prefix(prefix)]
+
+    async def die(self) -> None:
+        for proxy in self.proxies:
+            await proxy.die()
 
 
 def hash_of(message: Message) -> int:

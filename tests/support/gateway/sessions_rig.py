@@ -4,7 +4,6 @@ import asyncio
 import random
 
 from gateway.delivery.fanout import Fanout
-from gateway.delivery.lanes import Subscriber
 from gateway.port.adapter import DONE, Outcome
 from gateway.port.sessions import OpenSession
 from gateway.sessions.sessions import Sessions
@@ -13,26 +12,7 @@ from store.api.message import encode
 from store.format.frame import ROW, Position, UnplacedFrame
 from store.format.records import TIMERS_QUEUE, TimerSet
 from store.format.records import encode as encode_record
-from tests.support.gateway.fanout_rig import write_to
-
-
-class Holder:
-    """A connection that has a session: what it was given, and how often another one took its session."""
-
-    protocol = "mqtt"
-    gone = False
-
-    def __init__(self):
-        self.subscriber = Subscriber(self)
-        self.superseded = 0
-        self.got = []
-
-    def deliver(self, deliveries):
-        self.got += [deliveries.batch.messages[index].body for index in deliveries.picks]
-        return len(deliveries.picks)
-
-    def supersede(self):
-        self.superseded += 1
+from tests.support.gateway.fanout_rig import SessionHolder, write_to
 
 
 class SessionsRig:
@@ -66,6 +46,6 @@ class SessionsRig:
         return await write_to(self.store.log, *bodies)
 
     async def open(self, session_id="dev", *, clean=False, expiry_s=None, will=None):
-        holder = Holder()
+        holder = SessionHolder()
         request = OpenSession(session_id=session_id, clean=clean, expiry_s=expiry_s, will=will)
         return holder, await self.sessions.open(holder, request)

@@ -15,7 +15,7 @@ from store.base.errors import StoreUnreachable
 from store.base.process_errors import ConfigError
 from store.guards.rows import FENCES, epoch_in
 from store.local.local import LocalStore
-from tests.support.gateway.proxies_rig import Proxy
+from tests.support.gateway.proxies_rig import Proxies
 from tests.support.process.clock import Clock
 from tests.support.process.ports import free_port
 from tests.support.process.waiting import until
@@ -32,7 +32,7 @@ class Gate:
         self.spawn = proxy.spawn
 
 
-class Node:
+class BridgeNode:
     """A proxy with a bridge to a port where nobody is: it runs all the same, and says so."""
 
     def __init__(self, proxy, port):
@@ -61,22 +61,18 @@ def make(configs, gate, registry):
     )
 
 
-class Cluster:
+class Bridging(Proxies):
+    """Proxies that each have the bridge."""
+
     def __init__(self, store, clock):
-        self.store, self.clock, self.port = store, clock, free_port()
-        self.nodes = []
+        super().__init__(store, clock)
+        self.port = free_port()
 
     async def node(self):
-        proxy = await Proxy(self.store, self.clock, seed=len(self.nodes) + 1).start()
-        self.nodes.append(Node(proxy, self.port))
-        return self.nodes[-1]
+        return BridgeNode(await self.proxy(), self.port)
 
     async def pass_time(self, seconds, *living):
-        for _ in range(seconds):
-            self.clock.ms += 1_000
-            for node in living:
-                await node.proxy.owners.beat()
-        await self.store.keys.look()
+        await super().pass_time(seconds, *(node.proxy for node in living))
 
 
 @pytest.fixture
@@ -84,10 +80,9 @@ async def cluster(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LOOK_S", 0.05)
     clock = Clock()
     async with await LocalStore.open(tmp_path, now_ms=clock.now_ms) as store:
-        cluster = Cluster(store, clock)
+        cluster = Bridging(store, clock)
         yield cluster
-        for node in cluster.nodes:
-            await node.proxy.die()
+        await cluster.die()
 
 
 async def test_one_runs_it_and_hands_it_on_when_it_ends(cluster):

@@ -11,31 +11,11 @@ from gateway.delivery.interest import QUEUES_MARKED_MAX, Interest
 from gateway.domain.cursor import beginning_of, by_log, cursor_of, earlier, end_of, later
 from gateway.port.adapter import SubscriptionId
 from store.api.message import Message
-from store.format.frame import LogOffset, Position, group_of, origin_of
-from tests.support.gateway.fanout_rig import FanoutTasks
+from store.format.frame import LogOffset, Position, origin_of
+from tests.support.gateway.fanout_rig import FanoutTasks, Receiver
 from tests.support.gateway.memory_log import MemoryLog
 
 pytestmark = pytest.mark.anyio
-
-
-class Receiver:
-    def __init__(self, credit=1 << 30):
-        self.credit = credit
-        self.got = []
-
-    def deliver(self, deliveries):
-        taken = min(self.credit, len(deliveries.picks))
-        self.credit -= taken
-        batch = deliveries.batch
-        self.got += [(batch.position(index), batch.messages[index].body) for index in deliveries.picks[:taken]]
-        return taken
-
-    @property
-    def bodies(self):
-        return [body for _, body in self.got]
-
-    def of(self, group):
-        return [body for at, body in self.got if group_of(at.frame) == group]
 
 
 class Store:
@@ -312,7 +292,7 @@ def test_every_log_comes_once_and_in_order_whatever_joins_and_goes_away(steps):
         rig = LanesRig(groups=(0,))
         subscriber, receiver, _ = rig.join("#", credit=0)
         sent = {group: [] for group in range(3)}
-        received = []
+        before = []  # what connections before this one have received
         for what, value, more in steps:
             if what == "write" and value in rig.logs:
                 bodies = [b"%d" % (len(sent[value]) + n) for n in range(more)]
@@ -334,7 +314,7 @@ def test_every_log_comes_once_and_in_order_whatever_joins_and_goes_away(steps):
             elif what == "again":  # on another connection, from where the first one was
                 cursor = rig.fanout.reached(subscriber)
                 rig.fanout.leave(subscriber)
-                received += receiver.got
+                before.append(receiver)
                 subscriber, receiver, _ = rig.join("#", credit=0, start=cursor)
         for log in rig.logs.values():
             log.down = False
@@ -343,9 +323,9 @@ def test_every_log_comes_once_and_in_order_whatever_joins_and_goes_away(steps):
         for _ in range(2):
             rig.fanout.wake(subscriber)
             await rig.settle()
-        received += receiver.got
+        before.append(receiver)
         for group in rig.logs:
-            assert [body for at, body in received if group_of(at.frame) == group] == sent[group]
+            assert [body for one in before for body in one.of(group)] == sent[group]
 
     asyncio.run(history())
 

@@ -20,7 +20,7 @@ from gateway.sessions.wills import Wills
 from store.api.message import Message
 from store.base.errors import StoreOverloaded
 from store.local.local import LocalStore
-from tests.support.gateway.proxies_rig import Holder
+from tests.support.gateway.fanout_rig import SessionHolder
 from tests.support.mqtt.mqtt_driver import Driver
 from tests.support.process.clock import Clock
 
@@ -149,14 +149,14 @@ class UserSessions:
         self.sessions = Sessions(store, self.fanout, wills, now_ms=clock.now_ms)
 
     async def open(self, user, *, clean=False, expiry_s=None, will=None):
-        holder = Holder()
+        holder = SessionHolder()
         request = OpenSession(session_id="dev", clean=clean, expiry_s=expiry_s, will=will)
         return holder, await self.sessions.open(holder, request, user)
 
     async def refuses(self, user, **asked):
         """Checks that a user who is not let in changes nothing, whatever else it asks for before it ends."""
         before, held = await self.entries(), dict(self.sessions.held)
-        holder = Holder()
+        holder = SessionHolder()
         with pytest.raises(NotItsUser):
             await self.sessions.open(holder, OpenSession(session_id="dev", **{"clean": False, **asked}), user)
         self.sessions.drop_will(holder)

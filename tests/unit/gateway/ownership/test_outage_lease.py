@@ -14,7 +14,7 @@ from gateway.port.sessions import SaveSession, Will
 from store.api.message import Message
 from store.base.errors import StoreUnreachable
 from store.local.local import LocalStore
-from tests.support.gateway.proxies_rig import TTL_S, Proxy, wills_in
+from tests.support.gateway.proxies_rig import TTL_S, Proxies, wills_in
 from tests.support.process.clock import Clock
 from tests.support.process.waiting import until
 
@@ -80,21 +80,15 @@ class CutKeys:
         return call
 
 
-class Cluster:
+class ProxiesWithHome(Proxies):
+    """Proxies that ask whether the home group is served."""
+
     def __init__(self, store, clock):
-        self.store, self.clock, self.home = store, clock, Home(clock)
-        self.proxies = []
+        super().__init__(store, clock)
+        self.home = Home(clock)
 
     async def proxy(self):
-        one = Proxy(
-            Cut(self.store),
-            self.clock,
-            seed=len(self.proxies) + 1,
-            service=self.home.service,
-            outage_s=OUTAGE_S,
-        )
-        self.proxies.append(one)
-        return await one.start()
+        return await super().proxy(store=Cut(self.store), service=self.home.service, outage_s=OUTAGE_S)
 
     def outage(self, off):
         self.home.served = not off
@@ -111,19 +105,18 @@ class Cluster:
         await self.store.keys.look()
 
     async def heirs(self):
-        return [entry.key for entry in await self.store.keys.prefix("proxies/heirs")]
+        return await self.keys("proxies/heirs")
 
 
 @pytest.fixture
 async def cluster(tmp_path):
     clock = Clock()
     async with await LocalStore.open(tmp_path, now_ms=clock.now_ms) as store:
-        found = Cluster(store, clock)
+        found = ProxiesWithHome(store, clock)
         found.home.serving.began(clock.ms - OUTAGE_LEASE_MS)
         found.home.beat()
         yield found
-        for proxy in found.proxies:
-            await proxy.die()
+        await found.die()
 
 
 @pytest.fixture

@@ -27,17 +27,9 @@ from store.base.errors import (
 from store.format.frame import ROW_EXTRA, ROWS_DTYPE, LogOffset, Position
 from store.format.records import KV_QUEUE, TIMERS_QUEUE, KvDelete, KvPut
 from store.format.records import decode as decode_record
-from tests.support.gateway.ingest_rig import IngestRig
+from tests.support.gateway.ingest_rig import IngestRig, Publisher
 
 pytestmark = pytest.mark.anyio
-
-
-class Publisher:
-    def __init__(self):
-        self.outcomes = []
-
-    def published(self, token, outcome, size_bytes):
-        self.outcomes.append((token, outcome))
 
 
 @pytest.fixture
@@ -65,8 +57,8 @@ async def test_one_turn_is_one_frame_and_outcomes_keep_their_order(rig):
     assert len(rig.log.waiting) == 1
     assert not a.outcomes
     rig.log.end_next()
-    assert [token for token, _ in a.outcomes] == [1, 2]
-    assert [outcome.first.row for _, outcome in a.outcomes + b.outcomes] == [0, 3, 2]
+    assert list(a.outcomes) == [1, 2]
+    assert [outcome.first.row for outcome in (*a.outcomes.values(), *b.outcomes.values())] == [0, 3, 2]
     assert [m.body for m in rig.messages()] == [b"x", b"y", b"z", b"w"]
     assert rig.ingest.idle
 
@@ -107,7 +99,7 @@ async def test_the_limit_is_for_the_body(rig):
     )
     rig.turn()
     rig.log.end_all()
-    assert list(publisher.outcomes[0][1].refused) == [1]
+    assert list(publisher.outcomes[1].refused) == [1]
 
 
 async def test_messages_for_very_many_queues_share_a_frame_with_nobody(rig):
@@ -120,7 +112,7 @@ async def test_messages_for_very_many_queues_share_a_frame_with_nobody(rig):
     rig.turn()
     assert [frame.row_count for frame, _ in rig.log.waiting] == [1, FRAME_ROWS + 2, 1]
     rig.log.end_all()
-    assert [token for token, _ in a.outcomes] == [1, 2]
+    assert list(a.outcomes) == [1, 2]
 
 
 async def test_ids_and_long_names_are_not_remembered(rig):
@@ -148,7 +140,7 @@ async def test_a_refused_message_leaves_the_others_in(rig):
     )
     rig.turn()
     rig.log.end_all()
-    [(_, outcome)] = publisher.outcomes
+    [outcome] = publisher.outcomes.values()
     assert {index: refusal.cause for index, refusal in outcome.refused.items()} == {
         1: Cause.MALFORMED,
         2: Cause.FORBIDDEN,
@@ -166,7 +158,7 @@ async def test_an_answer_that_needs_no_write_still_waits_its_turn(rig):
     rig.turn()
     assert not publisher.outcomes
     rig.log.end_all()
-    assert [token for token, _ in publisher.outcomes] == [1, 2]
+    assert list(publisher.outcomes) == [1, 2]
 
 
 async def test_a_missing_topic_is_asked_for_and_everything_waits_behind_it(rig):
@@ -179,12 +171,12 @@ async def test_a_missing_topic_is_asked_for_and_everything_waits_behind_it(rig):
     publish(rig, publisher, 4, Message("t/1", b"4"))
     rig.turn()
     rig.log.end_all()
-    assert [token for token, _ in publisher.outcomes] == [1]
+    assert list(publisher.outcomes) == [1]
     await rig.controller.do(CreateTopic(name="new"))
     rig.ingest.resume("new", None)
     rig.log.end_all()
     assert [m.body for m in rig.messages()] == [b"1", b"2", b"3", b"4"]
-    assert [token for token, _ in publisher.outcomes] == [1, 2, 3, 4]
+    assert list(publisher.outcomes) == [1, 2, 3, 4]
 
 
 async def test_a_topic_too_many_for_one_user_is_made_for_another(rig):
@@ -199,7 +191,7 @@ async def test_a_topic_too_many_for_one_user_is_made_for_another(rig):
     await rig.controller.do(CreateTopic(name="new"))
     rig.ingest.resume("new", None, creator=ANYBODY)
     rig.log.end_all()
-    [(_, refused)], [(_, stored)] = [publisher.outcomes for publisher in publishers]
+    [refused], [stored] = [publisher.outcomes.values() for publisher in publishers]
     assert {index: refusal.cause for index, refusal in refused.refused.items()} == {0: Cause.QUOTA}
     assert stored.first is not None
     assert [m.body for m in rig.messages()] == [b""]
@@ -227,7 +219,7 @@ async def test_a_topic_that_cannot_be_made_refuses_its_messages_only(rig):
     await rig.controller.do(CreateTopic(name="newer"))
     rig.ingest.resume("newer", None)
     rig.log.end_all()
-    [(_, outcome)] = publisher.outcomes
+    [outcome] = publisher.outcomes.values()
     assert {index: refusal.cause for index, refusal in outcome.refused.items()} == {0: Cause.QUOTA}
     assert [m.body for m in rig.messages()] == [b"2", b"3"]
 
@@ -241,7 +233,7 @@ async def test_what_the_store_refuses_is_refused_with_its_cause(rig, error, caus
     publish(rig, publisher, 1, Message("t/1", b"x"))
     rig.turn()
     rig.log.end_next(error)
-    assert publisher.outcomes[0][1].error.cause is cause
+    assert publisher.outcomes[1].error.cause is cause
 
 
 async def test_a_refusal_that_comes_early_is_told_in_its_turn_and_begins_another_sequence(rig):
@@ -253,9 +245,9 @@ async def test_a_refusal_that_comes_early_is_told_in_its_turn_and_begins_another
     second(StoreOverloaded())
     assert not publisher.outcomes
     first(Appended(LogOffset(0)))
-    assert [token for token, _ in publisher.outcomes] == [0, 1]
+    assert list(publisher.outcomes) == [0, 1]
     third(Appended(LogOffset(100)))
-    assert [outcome.error is None for _, outcome in publisher.outcomes] == [True, False, True]
+    assert [outcome.error is None for outcome in publisher.outcomes.values()] == [True, False, True]
     rig.log.waiting.clear()
     publish(rig, publisher, 3, Message("t/1", b"3"))
     rig.turn()
@@ -304,7 +296,7 @@ async def test_a_long_turn_is_cut_into_frames_with_ascending_sequences(rig):
     assert {frame.producer_id for frame in frames} == {7}
     assert all(len(np.frombuffer(frame.rows, ROWS_DTYPE)) == FRAME_ROWS for frame in frames)
     rig.log.end_all()
-    assert [token for token, _ in publisher.outcomes] == [0, 1, 2]
+    assert list(publisher.outcomes) == [0, 1, 2]
 
 
 # ---- messages to be delivered later
@@ -334,7 +326,7 @@ async def test_a_message_for_later_is_one_record_of_the_timers(rig):
     assert decode(record.payload[: rows["len"][0]]) == later
     change = decode_record(record.payload[rows["pos"][3] :])
     assert change == KvPut("retained/t/1", encode(later))
-    assert [(token, outcome.first.row) for token, outcome in publisher.outcomes] == [(1, 0)]
+    assert [(token, outcome.first.row) for token, outcome in publisher.outcomes.items()] == [(1, 0)]
     assert rig.named == [900]  # by the two that came at once
     assert timer_id(later, [Position(frame.start, 1)]) == f"1388-{frame.start:x}.1"
     assert timer_id(Message("t/1"), [Position(frame.start, 0)]) is None
@@ -355,6 +347,6 @@ async def test_what_the_store_will_not_keep_until_later_is_refused_alone(rig, er
     publish(rig, publisher, 1, Message("t/1", b"a"), Message("t/1", b"x", deliver_at_ms=5), Message("t/1", b"b"))
     rig.turn()
     rig.log.end_all()
-    ((_, outcome),) = publisher.outcomes
+    (outcome,) = publisher.outcomes.values()
     assert {index: refusal.cause for index, refusal in outcome.refused.items()} == {1: cause}
     assert [message.body for message in rig.messages()] == [b"a", b"b"]

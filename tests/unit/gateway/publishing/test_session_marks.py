@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from gateway.delivery.fanout import Fanout
-from gateway.delivery.lanes import Subscriber
 from gateway.domain.idempotency import digest
 from gateway.ownership.owners import OwnershipLost
 from gateway.port.marks import Fence, Mark, Marks
@@ -19,6 +18,7 @@ from gateway.sessions.wills import Wills
 from store.base.errors import StoreUnreachable
 from store.format.frame import FRAME_GUARDED, UnplacedFrame
 from store.guards.rows import FENCES
+from tests.support.gateway.fanout_rig import SessionHolder
 from tests.support.store.two_logs import Machine
 
 pytestmark = pytest.mark.anyio
@@ -27,20 +27,13 @@ SESSION = "sessions/mqtt/dev"
 ALONE = SimpleNamespace(epoch=0)
 
 
-class Holder:
-    protocol = "mqtt"
-    gone = False
+class AnsweringHolder(SessionHolder):
+    """A connection that takes no messages, and whose publishing is answered when a test says so."""
 
     def __init__(self):
-        self.subscriber = Subscriber(self)
+        super().__init__(credit=0)
         self.under_way = asyncio.Event()
         self.under_way.set()
-
-    def deliver(self, deliveries):
-        return 0
-
-    def supersede(self):
-        pass
 
     async def answered(self):
         await self.under_way.wait()
@@ -54,7 +47,7 @@ class MarkedSessions:
         self.sessions = Sessions(store, fanout, wills, now_ms=lambda: 0)
 
     async def open(self, *, clean=False, holder=None):
-        holder = holder or Holder()
+        holder = holder or AnsweringHolder()
         return holder, await self.sessions.open(holder, OpenSession(session_id="dev", clean=clean, expiry_s=None))
 
 

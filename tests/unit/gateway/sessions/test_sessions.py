@@ -10,7 +10,8 @@ from store.api.message import Message
 from store.base.errors import StoreOverloaded
 from store.format.frame import Position
 from store.local.local import LocalStore
-from tests.support.gateway.sessions_rig import Holder, SessionsRig
+from tests.support.gateway.fanout_rig import SessionHolder
+from tests.support.gateway.sessions_rig import SessionsRig
 
 pytestmark = pytest.mark.anyio
 
@@ -90,7 +91,7 @@ async def test_deliveries_go_on_where_the_oldest_unacknowledged_one_is(rig):
     rig.fanout.subscribe(holder.subscriber, SubscriptionId(1), "t", None)
     await rig.write(b"1", b"2")
     frame = await rig.write(b"3", b"4")
-    assert holder.got == [b"1", b"2", b"3", b"4"]
+    assert holder.bodies == [b"1", b"2", b"3", b"4"]
     rig.sessions.settled(holder, (Position(frame, 1),))
     await rig.sessions.close(holder)
     rig.fanout.leave(holder.subscriber)
@@ -99,9 +100,9 @@ async def test_deliveries_go_on_where_the_oldest_unacknowledged_one_is(rig):
     assert opened.cursor == (Position(frame, 1),)
     rig.fanout.subscribe(holder.subscriber, SubscriptionId(1), "t", opened.cursor)
     await rig.write(b"6")
-    while len(holder.got) < 3:
+    while len(holder.bodies) < 3:
         await asyncio.sleep(0)
-    assert holder.got == [b"4", b"5", b"6"]
+    assert holder.bodies == [b"4", b"5", b"6"]
 
 
 async def test_a_crash_repeats_only_what_was_acknowledged_since_the_last_commit(rig):
@@ -227,7 +228,7 @@ async def refuse(*_args, **_options):
 
 async def test_a_session_that_could_not_be_opened_has_skipped_nothing(rig, monkeypatch):
     at = await waiting(rig)
-    holder = Holder()
+    holder = SessionHolder()
     with monkeypatch.context() as patch:
         patch.setattr(rig.store.keys, "put", refuse)
         with pytest.raises(StoreOverloaded):
@@ -239,7 +240,7 @@ async def test_a_session_that_could_not_be_opened_has_skipped_nothing(rig, monke
 
 async def test_who_is_gone_while_taking_over_holds_nothing(rig):
     await rig.open()
-    holder = Holder()
+    holder = SessionHolder()
     opening = asyncio.ensure_future(
         rig.sessions.open(holder, OpenSession(session_id="dev", clean=False, expiry_s=None))
     )

@@ -2,42 +2,18 @@
 
 import pytest
 
-from gateway.delivery.lanes import Subscriber
 from gateway.domain.cursor import beginning_of, by_log, end_of
 from gateway.port.adapter import SubscriptionId
 from gateway.port.sessions import OpenSession
 from gateway.sessions.sessions import IDLE_COMMIT_BYTES, Sessions
 from gateway.sessions.wills import Wills
 from store.format.frame import FIRST_QUEUE, Position, group_of
-from tests.support.gateway.fanout_rig import FanoutTasks, write_to
+from tests.support.gateway.fanout_rig import FanoutTasks, SessionHolder, write_to
 from tests.support.store.two_logs import Machine
 
 pytestmark = pytest.mark.anyio
 
 SESSION = "sessions/mqtt/dev"
-
-
-class Holder:
-    protocol = "mqtt"
-    gone = False
-
-    def __init__(self, credit=1 << 30):
-        self.subscriber = Subscriber(self)
-        self.credit = credit
-        self.got = []
-
-    def deliver(self, deliveries):
-        taken = min(self.credit, len(deliveries.picks))
-        batch = deliveries.batch
-        self.got += [(batch.position(index), batch.messages[index].body) for index in deliveries.picks[:taken]]
-        return taken
-
-    @property
-    def bodies(self):
-        return [body for _, body in self.got]
-
-    def supersede(self):
-        pass
 
 
 class MachineSessions(FanoutTasks):
@@ -53,7 +29,7 @@ class MachineSessions(FanoutTasks):
         return await write_to(self.store.logs[group].log, *bodies, queue=FIRST_QUEUE + group)
 
     async def open(self, **options):
-        holder = Holder(**options)
+        holder = SessionHolder(**options)
         opened = await self.sessions.open(holder, OpenSession(session_id="dev", clean=False, expiry_s=None))
         return holder, opened
 

@@ -13,7 +13,7 @@ from store.api.message import Message
 from store.base.errors import RevisionConflict, StoreUnreachable
 from store.format.frame import Position
 from store.local.local import LocalStore
-from tests.support.gateway.proxies_rig import TTL_S, Proxy, wills_in
+from tests.support.gateway.proxies_rig import TTL_S, Proxies, wills_in
 from tests.support.process.clock import Clock
 from tests.support.process.waiting import until
 
@@ -22,37 +22,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 OWNER = "owners/sessions/mqtt/dev"
 
 
-class Cluster:
-    def __init__(self, store, clock):
-        self.store = store
-        self.clock = clock
-        self.proxies = []
-
-    async def proxy(self, **options):
-        proxy = Proxy(options.pop("store", self.store), self.clock, seed=len(self.proxies) + 1, **options)
-        self.proxies.append(proxy)
-        return await proxy.start()
-
-    async def pass_time(self, seconds, *living):
-        """Time passes, in which the living are heard of."""
-        for _ in range(int(seconds)):
-            self.clock.ms += 1_000
-            for proxy in living:
-                await proxy.owners.beat()
-        await self.store.keys.look()
-
-    async def keys(self, prefix=""):
-        return [entry.key for entry in await self.store.keys.prefix(prefix)]
-
-
 @pytest.fixture
 async def cluster(tmp_path):
     clock = Clock()
     async with await LocalStore.open(tmp_path, now_ms=clock.now_ms) as store:
-        cluster = Cluster(store, clock)
+        cluster = Proxies(store, clock)
         yield cluster
-        for proxy in cluster.proxies:
-            await proxy.die()
+        await cluster.die()
 
 
 @pytest.fixture
