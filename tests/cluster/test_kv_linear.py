@@ -8,7 +8,7 @@ import pytest
 
 from gateway.remote.http import RemoteGateway
 from gateway.remote.kv import RemoteKeys
-from tests.support.histories.kv_workload import KEYS, Client, Conflict
+from tests.support.histories.kv_workload import KEYS, Conflict, KvClient
 from tests.support.histories.linearizability import UNKNOWN, Recording, check_history
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -57,7 +57,7 @@ async def test_what_clients_are_told_over_kill_9_is_linearizable(new_gateway):
     for life in range(LIVES):
         await asyncio.to_thread(gateway.start)
         async with httpx.AsyncClient(base_url=gateway.url, timeout=10, trust_env=False) as http:
-            clients = [Client(100 * life + n, HttpKv(http), recording, chance) for n in range(CLIENTS)]
+            clients = [KvClient(100 * life + n, HttpKv(http), recording, chance) for n in range(CLIENTS)]
             running = [asyncio.ensure_future(client.run(10_000)) for client in clients]
             enough = len(recording.history) + 400
             async with asyncio.timeout(60):
@@ -69,7 +69,7 @@ async def test_what_clients_are_told_over_kill_9_is_linearizable(new_gateway):
             assert all(isinstance(error, httpx.TransportError) for error in errors), errors
     await asyncio.to_thread(gateway.start)
     async with httpx.AsyncClient(base_url=gateway.url, timeout=10, trust_env=False) as http:
-        last = Client(999, HttpKv(http), recording, chance)
+        last = KvClient(999, HttpKv(http), recording, chance)
         for _ in range(20):
             await last.step()
     assert any(one.returned == UNKNOWN for one in recording.history)

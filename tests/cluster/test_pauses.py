@@ -19,7 +19,7 @@ TIMEOUT_S = 30
 COUNT = 60  # messages whose answers never come, as few as there are in one read
 
 
-class Publisher:
+class QosTwoPublisher:
     """A client of MQTT 3.1.1 with a session that goes on, which publishes at QoS 2 (4.3.3, 4.4)."""
 
     def __init__(self, name, topic):
@@ -99,7 +99,7 @@ def bodies_until(subscriber, last):
 def test_a_stopped_proxy_that_goes_on_doubles_nothing_that_its_client_has_sent_elsewhere(running):  # noqa: F811
     subscriber = PahoClient(running.other).connect()
     subscriber.subscribe("pauses/#", qos=1)
-    publisher = Publisher("sleeper", "pauses/n")
+    publisher = QosTwoPublisher("sleeper", "pauses/n")
     old = publisher.connect(running.one)
     publisher.publish(10)
     publisher.finish()

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 TIMEOUT_S = 60
 
 
-class Cluster:
+class TwoProxies:
     def __init__(self, cluster):
         self.cluster = cluster
         self.one, self.other = (node.port for node in cluster.nodes if node.role == "proxy")
@@ -29,7 +29,7 @@ class Cluster:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
     with started(on_free_ports(Plan(tmp_path_factory.mktemp("cluster"), 1, 1, 1, 1, 2)), one_group) as cluster:
-        yield Cluster(cluster)
+        yield TwoProxies(cluster)
 
 
 def amqp(port):

@@ -86,14 +86,14 @@ _ASKED = encode(
 )
 
 
-class Peer:
+class FuzzedConnection:
     """One connection. Whatever it is sent, it keeps to what is asserted here.
 
     It never raises. What it sends are packets: CONNACK first, once, behind nothing but AUTH; DISCONNECT last and only
     behind a CONNACK that lets in; nothing once it is closed, of which it says so once.
     """
 
-    def __init__(self, version: int, random: Random, before: "Peer | None" = None) -> None:
+    def __init__(self, version: int, random: Random, before: "FuzzedConnection | None" = None) -> None:
         self.version = version
         self.random = random
         self.now_ms = NOW_MS

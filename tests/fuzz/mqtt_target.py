@@ -17,7 +17,7 @@ from adapters.mqtt.codec import decode, encode, peel
 from adapters.mqtt.codec.reason import ReasonCode
 from gateway.domain.errors import ProtocolError
 from tests.fuzz.mqtt_inputs import SHAPES, TRAFFIC, VERSIONS, hurt
-from tests.fuzz.mqtt_peer import Peer
+from tests.fuzz.mqtt_peer import FuzzedConnection
 
 LOT = 10_000
 _CODES = frozenset(ReasonCode)
@@ -64,11 +64,11 @@ def connection(random: Random, count: int, tally: dict[str, int]) -> None:
     """Fuzz whole connections. Raises `Found`."""
     said: list[bytes] = []
     done = 0
-    peer: Peer | None = None
+    peer: FuzzedConnection | None = None
     try:
         while done < count:
             version = VERSIONS[random.getrandbits(8) % 3]
-            peer = Peer(version, random, peer)
+            peer = FuzzedConnection(version, random, peer)
             said = []
             shapes = TRAFFIC[version]
             chance = random.getrandbits(8)

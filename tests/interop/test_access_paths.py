@@ -54,7 +54,7 @@ def fresh(prefix: str) -> str:
     return f"{prefix}-{next(_names)}"
 
 
-class Served:
+class RuledGateway:
     """A gateway on a thread of its own, so that clients may block."""
 
     def __init__(self, data_dir: Path) -> None:
@@ -62,7 +62,7 @@ class Served:
         self._ready: queue.Queue[BaseException | None] = queue.Queue()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
 
-    def __enter__(self) -> "Served":
+    def __enter__(self) -> "RuledGateway":
         self._thread.start()
         if (error := self._ready.get(timeout=TIMEOUT_S)) is not None:
             raise error
@@ -126,15 +126,15 @@ HASHED = hash_password(PASSWORD)
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Served(tmp_path_factory.mktemp("access") / "data") as one:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuledGateway]:
+    with RuledGateway(tmp_path_factory.mktemp("access") / "data") as one:
         yield one
 
 
 class UserClient(PahoClient):
     """A client of a user; its calls return the codes that it is told."""
 
-    def __init__(self, served: Served, name: str | None, client_id: str, *, version: int = paho.MQTTv5) -> None:
+    def __init__(self, served: RuledGateway, name: str | None, client_id: str, *, version: int = paho.MQTTv5) -> None:
         user = None if name is None else (name, PASSWORD.decode())
         options = {} if version == paho.MQTTv5 else {"clean_session": True}
         super().__init__(served.ports["mqtt"], version, client_id, user=user, **options)
@@ -160,7 +160,7 @@ class UserClient(PahoClient):
 
 
 @pytest.fixture
-def mqtt(served: Served) -> Iterator[Callable[..., UserClient]]:
+def mqtt(served: RuledGateway) -> Iterator[Callable[..., UserClient]]:
     made: list[UserClient] = []
 
     def make(name: str | None, client_id: str = "", **options: Any) -> UserClient:
@@ -272,7 +272,7 @@ def test_a_will_that_is_not_allowed_any_more_does_not_come(served, mqtt):
     assert reader.hear() == "open/wills/eve"
 
 
-async def released(served: Served) -> None:
+async def released(served: RuledGateway) -> None:
     """Until the gateway has seen to a connection that is gone."""
     hub = served.gateway.hub
     while len(hub.connections) > 2 or hub._releasing:
@@ -426,7 +426,7 @@ def test_coap(served):
 
 
 @pytest.fixture
-def amqp(served: Served) -> Iterator[Callable[[str], pika.BlockingConnection]]:
+def amqp(served: RuledGateway) -> Iterator[Callable[[str], pika.BlockingConnection]]:
     made: list[pika.BlockingConnection] = []
 
     def make(name: str) -> pika.BlockingConnection:

@@ -23,7 +23,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from pamqp.commands import Basic, Channel, Confirm, Exchange, Queue, Tx
 from prometheus_client import CollectorRegistry
-from test_access_paths import DENIED, TIMEOUT_S, Served, UserClient
+from test_access_paths import DENIED, TIMEOUT_S, RuledGateway, UserClient
 from test_rights_side_channels import ruled
 
 from adapters.amqp.methods import _METHODS
@@ -318,8 +318,8 @@ def test_every_remote_call_page_and_effect_is_in_the_table():
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Served(Path(tmp_path_factory.mktemp("table")) / "data") as one:
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuledGateway]:
+    with RuledGateway(Path(tmp_path_factory.mktemp("table")) / "data") as one:
         for name, rules in ((NOBODY, ruled()), (LITTLE, ruled(*MINE))):
             one.do(one.set_user(name, rules))
         with one.http("admin") as admin:  # what is not hidden, and makes the topics
@@ -330,7 +330,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield one
 
 
-def hide(served: Served) -> None:
+def hide(served: RuledGateway) -> None:
     """Put something into every place that the requests above ask of."""
     with served.http("admin") as admin:
         for n in range(3):
@@ -352,14 +352,14 @@ def hide(served: Served) -> None:
     served.do(served.gateway.hub.queues.registry.make_vhost("closed"))
 
 
-def amqp(served: Served, name: str, vhost: str = "/") -> pika.BlockingConnection:
+def amqp(served: RuledGateway, name: str, vhost: str = "/") -> pika.BlockingConnection:
     credentials = pika.PlainCredentials(name, "a secret")
     return pika.BlockingConnection(
         pika.ConnectionParameters("127.0.0.1", served.ports["amqp"], vhost, credentials=credentials)
     )
 
 
-def http_answers(served: Served, name: str) -> dict[str, Any]:
+def http_answers(served: RuledGateway, name: str) -> dict[str, Any]:
     """All that HTTP says to a user, with what is counted in all taken out."""
     found: dict[str, Any] = {}
     with served.http(name) as client:
@@ -379,7 +379,7 @@ def masked(answer: httpx.Response) -> tuple[int, list[tuple[str, str]], str]:
     return answer.status_code, headers, re.sub(r'^\{"revision":\d+', '{"revision":*', answer.text)
 
 
-def amqp_answers(served: Served, name: str) -> list[str]:
+def amqp_answers(served: RuledGateway, name: str) -> list[str]:
     """Returns the codes that the channel is closed with, method by method."""
     with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match=r"\(530\)") as refused:
         amqp(served, name, "closed")
@@ -395,7 +395,7 @@ def amqp_answers(served: Served, name: str) -> list[str]:
     return found
 
 
-def mqtt_answers(served: Served, name: str) -> list[Any]:
+def mqtt_answers(served: RuledGateway, name: str) -> list[Any]:
     """Codes, and the texts that come with them."""
     client = UserClient(served, name, f"table-{name}")
     will = UserClient(served, name, f"will-{name}")
@@ -419,7 +419,7 @@ def mqtt_answers(served: Served, name: str) -> list[Any]:
     return found
 
 
-async def coap_answers(served: Served) -> dict[str, Any]:
+async def coap_answers(served: RuledGateway) -> dict[str, Any]:
     """Codes and payloads."""
     context = await Context.create_client_context()
     found: dict[str, Any] = {}
@@ -440,7 +440,7 @@ async def coap_answers(served: Served) -> dict[str, Any]:
     return found
 
 
-def all_answers(served: Served) -> dict[str, Any]:
+def all_answers(served: RuledGateway) -> dict[str, Any]:
     found: dict[str, Any] = {"coap": asyncio.run(coap_answers(served))}
     for name in (NOBODY, LITTLE):
         found[f"http {name}"] = http_answers(served, name)

@@ -56,7 +56,7 @@ def coap_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.process.app.adapter_factories", lambda: {"coap": FACTORY})
 
 
-class Client:
+class CoapClient:
     """aiocoap's client."""
 
     def __init__(self, context: Context, uri: str) -> None:
@@ -75,11 +75,11 @@ class Client:
 
 
 @asynccontextmanager
-async def client(data_dir: Path, scheme: str = "coap") -> AsyncIterator[Client]:
+async def client(data_dir: Path, scheme: str = "coap") -> AsyncIterator[CoapClient]:
     async with serving(data_dir, scheme) as uri:
         context = await Context.create_client_context()
         try:
-            yield Client(context, uri)
+            yield CoapClient(context, uri)
         finally:
             await context.shutdown()
 
@@ -172,7 +172,7 @@ async def test_aiocoap_observes_a_filter(tmp_path: Path, scheme: str) -> None:
 
     async with serving(tmp_path, scheme) as uri:
         context = await Context.create_client_context()
-        peer = Client(context, uri)
+        peer = CoapClient(context, uri)
         try:
             for n in range(200):
                 await peer.ask(POST, f"/t/plant/dev{n}/temp", b"%d" % n, content_format=50)
@@ -212,7 +212,7 @@ async def test_many_devices_at_once(tmp_path: Path, scheme: str) -> None:
 async def test_aiocoap_observes(tmp_path: Path, scheme: str) -> None:
     async with serving(tmp_path, scheme) as uri:
         context = await Context.create_client_context()
-        peer = Client(context, uri)
+        peer = CoapClient(context, uri)
         try:
             await peer.ask(POST, "/t/plant/dev1/temp", b"0")
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
@@ -237,7 +237,7 @@ async def test_libcoap_observes(tmp_path: Path, scheme: str) -> None:
     assert LIBCOAP is not None
     async with serving(tmp_path, scheme) as uri:
         context = await Context.create_client_context()
-        peer = Client(context, uri)
+        peer = CoapClient(context, uri)
         try:
             await peer.ask(POST, "/t/plant/dev1/temp", b"<0>", content_format=0)
             process = await asyncio.create_subprocess_exec(
@@ -273,7 +273,7 @@ async def test_libcoap_verifies_its_address_and_is_fresh(tmp_path: Path) -> None
 async def test_aiocoap_sends_an_echo_back(tmp_path: Path) -> None:
     async with serving(tmp_path, echo_fresh_s=60) as uri:
         context = await Context.create_client_context()
-        peer = Client(context, uri)
+        peer = CoapClient(context, uri)
         try:
             refused = await peer.ask(POST, "/t/plant/dev1/temp", b"1")
             assert dotted(refused) == "4.01"

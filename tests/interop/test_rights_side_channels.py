@@ -15,7 +15,7 @@ import pika
 import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from test_access_paths import DENIED, SHARE, TIMEOUT_S, Served, amqp, fresh, mqtt, refused, served  # noqa: F401 - fixtures
+from test_access_paths import DENIED, SHARE, TIMEOUT_S, RuledGateway, amqp, fresh, mqtt, refused, served  # noqa: F401 - fixtures
 
 from controller.api.commands import DeleteUser
 from gateway.domain.access_settings import own_access, rights_of
@@ -37,7 +37,7 @@ def ruled(*allowed: str, otherwise: str = "deny", denied: tuple[str, ...] = ()) 
 
 
 @pytest.fixture
-def user(served: Served) -> Iterator[Callable[..., str]]:  # noqa: F811
+def user(served: RuledGateway) -> Iterator[Callable[..., str]]:  # noqa: F811
     """Makes users with rules of their own."""
     made: list[str] = []
 
@@ -59,7 +59,7 @@ def said(answer: httpx.Response, *names: str) -> tuple[int, list[tuple[str, str]
     return answer.status_code, headers, text
 
 
-def publish(served: Served, address: str, body: bytes = b"x", **query: str) -> None:  # noqa: F811
+def publish(served: RuledGateway, address: str, body: bytes = b"x", **query: str) -> None:  # noqa: F811
     with served.http("admin") as http:
         assert http.post(f"/topics/{address}", content=body, params=query).status_code == 201
 
@@ -323,7 +323,7 @@ def test_a_will_that_waits_is_called_off_when_its_right_is_revoked(served, user,
     assert reader.hear() == "wills/after"
 
 
-async def timers(served: Served, count: int) -> None:  # noqa: F811
+async def timers(served: RuledGateway, count: int) -> None:  # noqa: F811
     """Returns when as many wills wait."""
     while True:
         page = await served.gateway.hub.store.keys.prefix("session-wills/", limit=100)

@@ -402,7 +402,7 @@ class _Executor(concurrent.futures.Executor):
         self._workers = []
 
 
-class SimLoop(asyncio.BaseEventLoop):
+class ThreadedLoop(asyncio.BaseEventLoop):
     """An event loop without sockets that waits as the scheduler's first thread, in its time."""
 
     def __init__(self, sim: Scheduler) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from joint_loop import Process, SimLoop
+from joint_loop import JointLoop, Process
 
 from gateway.domain.errors import Cause, Refusal
 from gateway.groups.consumer_groups import ConsumerGroups
@@ -30,10 +30,10 @@ REQUEST_TIMEOUT_S = 10.0
 RELEASE_S = 6
 
 
-class SimStore(FakeStore):
+class SlowStore(FakeStore):
     """Queues as `FakeStore` has them, and keys. Every call takes a while, before and after it takes effect."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "GroupsWorld") -> None:
         super().__init__()
         self.keys = SimpleNamespace(
             range=self._range, count=self._count, put=self._put, transact=self._transact, watch=self._watch
@@ -139,10 +139,10 @@ class SimStore(FakeStore):
         return await super().fetch(queue, offset, max_bytes=max_bytes, max_rows=max_rows)
 
 
-class Consumer:
+class GroupConsumer:
     """A member's client. `believed` are queues of which it may be working on something; until when, its lease says."""
 
-    def __init__(self, world: "World", number: int) -> None:
+    def __init__(self, world: "GroupsWorld", number: int) -> None:
         self.world = world
         self.random = random.Random(f"{world.seed}/{number}")
         self.member = ""
@@ -226,19 +226,19 @@ class Consumer:
             self.member = ""
 
 
-class World:
+class GroupsWorld:
     """Everything, from one seed."""
 
     def __init__(self, seed: int, *, queues: int = 6, strategy: str = "averaged") -> None:
         self.seed = seed
         self.strategy = strategy
         self.random = random.Random(seed)
-        self.loop = SimLoop()
+        self.loop = JointLoop()
         self.topics = Topics(t=queues)
         self.queues = list(range(FIRST, FIRST + queues))
-        self.store = SimStore(self)
+        self.store = SlowStore(self)
         self.proxies: list[tuple[Process, ConsumerGroups]] = []
-        self.consumers: list[Consumer] = []
+        self.consumers: list[GroupConsumer] = []
         self.running: list[asyncio.Task[None]] = []
         self.clients = Process(self.loop, "clients")
         self.quiet = False
@@ -318,7 +318,7 @@ class World:
         )
 
     def spawn_consumer(self) -> None:
-        consumer = Consumer(self, len(self.consumers))
+        consumer = GroupConsumer(self, len(self.consumers))
         self.consumers.append(consumer)
         self.running.append(self.clients.run(consumer.run()))
 
@@ -341,7 +341,7 @@ class World:
                 self.proxies_died += 1
                 self.spawn_proxy()
 
-    async def _leave(self, consumer: Consumer) -> None:
+    async def _leave(self, consumer: GroupConsumer) -> None:
         try:
             await consumer.leave()
         except (TimeoutError, StoreError, Refusal):

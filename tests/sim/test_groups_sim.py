@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from groups_world import World
+from groups_world import GroupsWorld
 
 SEEDS = int(os.environ.get("HEADGATE_SIM_SEEDS", "10"))
 FIRST_SEED = int(os.environ.get("HEADGATE_SIM_FIRST", "0"))
@@ -13,7 +13,7 @@ FIRST_SEED = int(os.environ.get("HEADGATE_SIM_FIRST", "0"))
 def test_members_and_proxies_come_and_go(strategy):
     handed_over = died = 0
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
-        world = World(seed, strategy=strategy)
+        world = GroupsWorld(seed, strategy=strategy)
         try:
             world.run()
         except BaseException as error:

@@ -89,7 +89,7 @@ class Loop:
             self._due.get(timeout=WAIT_S)()
 
 
-class Peer:
+class RepeatingPeer:
     """One connection, whose client sends the same blocks over and over."""
 
     def __init__(self, number: int, load: MqttPublish, watch: Stopwatch) -> None:
@@ -176,7 +176,7 @@ class Pipeline:
     def _soon(self, work: Callable[[], None]) -> None:
         self.loop.call_soon(self.watch.timed("ingest", work))
 
-    def turn(self, peers: Sequence[Peer], number: int) -> None:
+    def turn(self, peers: Sequence[RepeatingPeer], number: int) -> None:
         """Every connection read once, and everything acknowledged."""
         watch, wanted = self.watch, sum(peer.acknowledged for peer in peers) + READ * len(peers)
         for peer in peers:
@@ -208,7 +208,7 @@ def measure(topics: int, directory: Path, *, turns: int = TURNS, gatherings: int
         pipeline.store.core.recent.follow = watch.timed("report", pipeline.store.core.recent.follow)
         outgoing = pipeline.ingest._outgoing
         outgoing._done = watch.timed("ingest", outgoing._done)
-        peers = [Peer(number, load, watch) for number in range(CONNECTIONS)]
+        peers = [RepeatingPeer(number, load, watch) for number in range(CONNECTIONS)]
         for gathering in range(WARM_UP + gatherings):
             if gathering == WARM_UP:
                 watch.spent.clear()

@@ -31,7 +31,7 @@ def declare(gateway: Any) -> None:
     connection.close()
 
 
-class Publisher(threading.Thread):
+class AmqpPublisher(threading.Thread):
     """Publishes numbers to both queues until the gateway is gone; notes those that are confirmed."""
 
     def __init__(self, gateway: Any, first: int) -> None:
@@ -99,7 +99,7 @@ def test_no_crash_loses_or_doubles_a_dead_letter(new_gateway):
         chance = random.Random(seed)
         gateway.start()
         declare(gateway)
-        publisher, rejecter = Publisher(gateway, following), Rejecter(gateway)
+        publisher, rejecter = AmqpPublisher(gateway, following), Rejecter(gateway)
         publisher.start()
         rejecter.start()
         enough = chance.randrange(40, 150)

@@ -23,7 +23,7 @@ class Cut(Exception):
     """The client begins a new connection, whatever is under way on the old one."""
 
 
-class Publisher(threading.Thread):
+class ResendingPublisher(threading.Thread):
     """A client whose session goes on: what is not answered is sent again on the next connection (4.3.3, 4.4)."""
 
     def __init__(self, gateway, state, seed):
@@ -107,7 +107,7 @@ def test_every_message_is_in_the_log_once_whenever_the_gateway_dies(new_gateway)
     for seed in range(CYCLES):
         chance = random.Random(seed)
         gateway.start()
-        publisher = Publisher(gateway, state, seed)
+        publisher = ResendingPublisher(gateway, state, seed)
         publisher.start()
         enough = state.done + chance.randrange(20, 1_500)
         while state.done < enough:
@@ -119,7 +119,7 @@ def test_every_message_is_in_the_log_once_whenever_the_gateway_dies(new_gateway)
         assert not publisher.is_alive()
     gateway.start()
     state.stopping = True
-    publisher = Publisher(gateway, state, CYCLES)
+    publisher = ResendingPublisher(gateway, state, CYCLES)
     publisher.start()
     publisher.join(30)
     assert not publisher.is_alive()

@@ -41,7 +41,7 @@ def connections(gateway):
     return [worker["connections"] for worker in status(gateway)["workers"]]
 
 
-class Client:
+class ReconnectingClient:
     """One that collects what it is sent."""
 
     def __init__(self, gateway, name, *, clean=True):
@@ -97,7 +97,7 @@ def test_all_workers_serve_what_any_of_them_takes(gateway):
     names = ("mqtt", "mqtt-ws", "coap", "coap-tcp", "amqp", "http", "rpc", "admin")
     assert {one["name"]: one["port"] for one in said["listeners"]} == {name: gateway.port(name) for name in names}
     clients = []
-    connect_until_all_serve(gateway, clients, lambda n: Client(gateway, f"all-{n}").subscribe("all/#"))
+    connect_until_all_serve(gateway, clients, lambda n: ReconnectingClient(gateway, f"all-{n}").subscribe("all/#"))
     for n, client in enumerate(clients):
         client.publish("all/x", str(n))
     expected = sorted(str(n) for n in range(len(clients)))
@@ -114,11 +114,11 @@ def test_all_workers_serve_what_any_of_them_takes(gateway):
 
 
 def test_a_client_id_is_connected_once_whichever_worker_it_is_at(gateway):
-    holders = [Client(gateway, "same", clean=False)]
+    holders = [ReconnectingClient(gateway, "same", clean=False)]
     for _ in range(5):
         before = holders[-1]
         before.client.reconnect_delay_set(60, 60)
-        holders.append(Client(gateway, "same", clean=False))
+        holders.append(ReconnectingClient(gateway, "same", clean=False))
         wait_until(lambda before=before: before.drops, "the connection before is still there")
         assert holders[-1].present
     for holder in holders:
@@ -127,7 +127,9 @@ def test_a_client_id_is_connected_once_whichever_worker_it_is_at(gateway):
 
 def test_a_worker_that_is_killed_takes_nothing_acknowledged_with_it(gateway):
     clients = []
-    connect_until_all_serve(gateway, clients, lambda n: Client(gateway, f"kill-{n}", clean=False).subscribe("kept/#"))
+    connect_until_all_serve(
+        gateway, clients, lambda n: ReconnectingClient(gateway, f"kill-{n}", clean=False).subscribe("kept/#")
+    )
     senders = [MqttSender(gateway, f"workers-{n}", 0) for n in range(4)]
     for sender in senders:
         sender.start()
@@ -193,9 +195,9 @@ def test_an_exclusive_queue_is_one_connections_at_all_workers(gateway):
 
 
 def test_the_data_directory_is_one_processes_and_its_workers_in_turn(gateway):
-    client = Client(gateway, "turns", clean=False).subscribe("turns/#")
+    client = ReconnectingClient(gateway, "turns", clean=False).subscribe("turns/#")
     client.close()
-    publisher = Client(gateway, "turns-publisher")
+    publisher = ReconnectingClient(gateway, "turns-publisher")
     publisher.publish("turns/a", "with workers")
     assert gateway.stop() == 0
     publisher.client.loop_stop()
@@ -203,18 +205,18 @@ def test_the_data_directory_is_one_processes_and_its_workers_in_turn(gateway):
     workers, gateway.arguments = gateway.arguments, ()
     gateway.start()
     assert {"all", "kill", "kept", "turns"} <= {topic["name"] for topic in status(gateway)["topics"]}
-    client = Client(gateway, "turns", clean=False)
+    client = ReconnectingClient(gateway, "turns", clean=False)
     wait_until(lambda: client.got == ["with workers"], client.got)
     client.publish("turns/a", "alone")
     wait_until(lambda: client.got[1:] == ["alone"], client.got)
     client.close()
-    publisher = Client(gateway, "turns-publisher")
+    publisher = ReconnectingClient(gateway, "turns-publisher")
     publisher.publish("turns/b", "for later")
     publisher.close()
     assert gateway.stop() == 0
     gateway.arguments = workers
     gateway.start()
-    client = Client(gateway, "turns", clean=False)
+    client = ReconnectingClient(gateway, "turns", clean=False)
     wait_until(lambda: client.got, "nothing of before")
     client.publish("turns/a", "again")
     wait_until(lambda: "again" in client.got, client.got)

@@ -9,7 +9,7 @@ import aio_pika
 import httpx
 import pika
 import pytest
-from test_access_paths import Served, UserClient
+from test_access_paths import RuledGateway, UserClient
 from test_rights_side_channels import ruled
 
 from tests.support.amqp.pika_queues import TIMEOUT_S, fresh, get
@@ -186,14 +186,14 @@ def test_what_a_vhost_has_stored_outlives_a_kill(tmp_path: Path, new_gateway: An
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Served(tmp_path_factory.mktemp("vhost-rights") / "data") as one:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuledGateway]:
+    with RuledGateway(tmp_path_factory.mktemp("vhost-rights") / "data") as one:
         for vhost in ("shop", "other"):
             one.do(one.gateway.hub.queues.registry.make_vhost(vhost))
         yield one
 
 
-def login(served: Served, user: str, vhost: str) -> pika.BlockingConnection:
+def login(served: RuledGateway, user: str, vhost: str) -> pika.BlockingConnection:
     credentials = pika.PlainCredentials(user, "a secret")
     return pika.BlockingConnection(
         pika.ConnectionParameters("127.0.0.1", served.ports["amqp"], vhost, credentials=credentials)
@@ -210,7 +210,7 @@ def code_of(connection: pika.BlockingConnection, work: Callable[[Any], object]) 
     return 0
 
 
-def test_rights_are_for_each_vhost(served: Served) -> None:
+def test_rights_are_for_each_vhost(served: RuledGateway) -> None:
     """Configure is `manage`, write `publish`, read `subscribe`, as everywhere; a deny wins."""
     rights = ("manage:$vhost/shop/#", "publish:$vhost/shop/amqp/orders/#", "subscribe:$vhost/shop/#")
     served.do(served.set_user("clerk", ruled(*rights, denied=("all:$vhost/shop/queue/safe",))))
@@ -234,7 +234,7 @@ def test_rights_are_for_each_vhost(served: Served) -> None:
     connection.close()
 
 
-def test_a_vhost_is_refused_alike_whether_it_is_there_or_not(served: Served) -> None:
+def test_a_vhost_is_refused_alike_whether_it_is_there_or_not(served: RuledGateway) -> None:
     served.do(served.set_user("clerk2", ruled("all:$vhost/shop/#")))
     said = []
     for vhost in ("other", "nowhere"):
@@ -245,7 +245,7 @@ def test_a_vhost_is_refused_alike_whether_it_is_there_or_not(served: Served) -> 
     assert "(530) \"access to vhost '*' refused for user 'clerk2'\"" in said[0]
 
 
-def test_rules_for_the_default_vhost_give_nothing_in_another(served: Served) -> None:
+def test_rules_for_the_default_vhost_give_nothing_in_another(served: RuledGateway) -> None:
     everything = [f"all:{root}#" for root in ("", "$amqp/", "$queue/", "$exchange/")]
     served.do(served.set_user("all", ruled(*everything)))
     with pytest.raises(pika.exceptions.ProbableAccessDeniedError):

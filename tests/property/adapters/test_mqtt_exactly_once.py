@@ -104,7 +104,7 @@ class Logs:
         return OpenedSession(present=True, state=self.state, exchanges=self.exchanges, marks=marks)
 
 
-class Client:
+class QosTwoClient:
     """A publisher as the specification wants it (4.3.3, 4.4): what is not answered is sent again after a reconnect."""
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class Client:
 class Late:
     """A gateway that was stopped and goes on by single steps, with what the client had written to it."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "ExactlyOnceWorld") -> None:
         assert world.driver is not None
         self.logs, self.driver, self.epoch = world.logs, world.driver, world.logs.epoch
         self.frames, self.pending, self.saves = world.frames, world.pending, world.saves
@@ -199,12 +199,12 @@ class Late:
             self._take()
 
 
-class World:
+class ExactlyOnceWorld:
     """A client, a gateway and two logs. What is under way is taken a step further only when it is told to be."""
 
     def __init__(self, version: int) -> None:
         self.version = version
-        self.logs, self.client = Logs(), Client()
+        self.logs, self.client = Logs(), QosTwoClient()
         self.driver: Driver | None = None
         self.frames: list[Frame] = []  # not stored yet; of one log, in order
         self.pending: dict[port.Token, tuple[port.Publish, set[int]]] = {}  # not answered: the groups that are missing
@@ -361,7 +361,7 @@ STEPS = st.lists(
 
 
 def run(version: int, steps: list[tuple[str, int]]) -> None:
-    world = World(version)
+    world = ExactlyOnceWorld(version)
     for kind, value in steps:
         if world.driver is None or world.driver.closed:
             world.disconnect()

@@ -16,7 +16,7 @@ from controller.metadata.state import MetadataState
 STEPS = 500
 
 
-class Store:
+class ReplicaLog:
     """One replica: a log of (epoch, value), where each epoch begins in it, and whether it is master."""
 
     def __init__(self, id_):
@@ -59,7 +59,7 @@ class Store:
         return len(self.log)
 
 
-class Cluster:
+class FailoverCluster:
     """Controllers that always agree, hear some heartbeats, and answer some."""
 
     def __init__(self, seed, acknowledge):
@@ -69,7 +69,7 @@ class Cluster:
         self.state, self.registry, self.now = MetadataState(), Registry(0, dead_after_ms=800), 0
         self.elections = Elections(self.state.groups, self.registry)
         self.state.apply(AddGroup(number=0, config=GroupConfig(replicas=size, acknowledge=acknowledge), time_ms=0))
-        self.stores = [Store(id_) for id_ in range(1, size + 1)]
+        self.stores = [ReplicaLog(id_) for id_ in range(1, size + 1)]
         for store in self.stores:
             replica = Replica(id=store.id, node="n", address="a", check="c")
             self.state.apply(RegisterReplica(group=0, replica=replica, time_ms=0))
@@ -267,7 +267,7 @@ class Cluster:
 def test_no_acknowledged_entry_is_missing_on_a_newer_master(acknowledge):
     acknowledged = elected = 0
     for seed in range(50):
-        cluster = Cluster(seed, acknowledge)
+        cluster = FailoverCluster(seed, acknowledge)
         try:
             for _ in range(STEPS):
                 cluster.step()

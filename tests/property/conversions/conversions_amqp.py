@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from conversions_client import Client, Heard, put, rows_of_attributes
+from conversions_client import Heard, ProtocolClient, put, rows_of_attributes
 from conversions_said import NOW_MS, Said
 from pamqp import commands
 
@@ -13,7 +13,7 @@ from store.api.message import Message
 from tests.support.amqp import amqp_peer
 
 
-class Amqp(Client):
+class Amqp(ProtocolClient):
     """basic.publish to amq.topic, and basic.deliver from a queue bound to it."""
 
     column = "amqp"

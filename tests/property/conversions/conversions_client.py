@@ -25,7 +25,7 @@ class Heard(NamedTuple):
     own: dict[str, Any]
 
 
-class Client:
+class ProtocolClient:
     """A client of one protocol. `column` names what it is shown in the table."""
 
     column: str

@@ -6,7 +6,7 @@ from typing import Any
 
 import aiocoap
 from aiocoap.message import Direction
-from conversions_client import Client, Heard, heard_document, put
+from conversions_client import Heard, ProtocolClient, heard_document, put
 from conversions_said import FORMATS, NOW_MS, Said
 
 from gateway.domain.address import unescape_level
@@ -18,7 +18,7 @@ from tests.support.coap.coap_driver import PEER, Driver
 CE_JSON = 65_011  # the Content-Format of an event as JSON, as the gateway is set by default
 
 
-class Coap(Client):
+class Coap(ProtocolClient):
     """POST to /t/; GET of the last value, as it is and as an event in JSON."""
 
     column = "coap"

@@ -5,7 +5,16 @@ from base64 import b64decode, b64encode
 from typing import Any
 from urllib.parse import quote, unquote
 
-from conversions_client import FRAME, Client, Heard, heard_document, put, rows_of_attributes, stamp, without_ours
+from conversions_client import (
+    FRAME,
+    Heard,
+    ProtocolClient,
+    heard_document,
+    put,
+    rows_of_attributes,
+    stamp,
+    without_ours,
+)
 from conversions_said import NOW_MS, Said
 
 from adapters.http import HttpOptions
@@ -22,7 +31,7 @@ def header_value(text: str) -> str:
     return quote(text, safe="!#$&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 
-class Http(Client):
+class Http(ProtocolClient):
     """POST to /topics/ and GET of the last value; a plain message over HTTP/1.1."""
 
     column = "http"

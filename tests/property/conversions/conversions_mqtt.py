@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from conversions_client import Client, Heard, heard_document, put, rows_of_attributes, stamp
+from conversions_client import Heard, ProtocolClient, heard_document, put, rows_of_attributes, stamp
 from conversions_said import NOW_MS, Said
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties, VariableByteIntegers
@@ -22,7 +22,7 @@ def utf8(text: str) -> bytes:
     return len(raw).to_bytes(2, "big") + raw
 
 
-class Mqtt(Client):
+class MqttProtocols(ProtocolClient):
     """MQTT 3.1.1 and 5."""
 
     def __init__(self, version: int) -> None:

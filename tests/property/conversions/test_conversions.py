@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import pytest
 from conversions_amqp import Amqp
-from conversions_client import FRAME, Client
+from conversions_client import FRAME, ProtocolClient
 from conversions_coap import Coap
 from conversions_http import EventBinary, EventJson, Http
-from conversions_mqtt import Mqtt
+from conversions_mqtt import MqttProtocols
 from conversions_said import FORMATS, NOW_MS, SAYINGS, SPENT_MS_MAX, Said
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
@@ -23,9 +23,9 @@ from gateway.domain.batch import Batch
 from store.api.message import Message, decode, encode
 from store.format.frame import FIRST_QUEUE, LogOffset
 
-CLIENTS: dict[str, Client] = {
-    "mqtt-3.1.1": Mqtt(4),
-    "mqtt-5": Mqtt(5),
+CLIENTS: dict[str, ProtocolClient] = {
+    "mqtt-3.1.1": MqttProtocols(4),
+    "mqtt-5": MqttProtocols(5),
     "coap": Coap(),
     "http": Http(),
     "event-binary": EventBinary(),

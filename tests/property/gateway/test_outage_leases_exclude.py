@@ -35,7 +35,7 @@ class Said:
     master, master_epoch, stalled, full, slow = True, 1, False, False, False
 
 
-class World:
+class OutageWorld:
     """One proxy that cannot be heard of and goes on, one heir that asks, leaders that follow each other."""
 
     def __init__(self, seed):
@@ -100,7 +100,7 @@ class World:
 def test_nobody_goes_on_when_an_heir_acts():
     acted = went_on = 0
     for seed in range(SEEDS):
-        world = World(seed)
+        world = OutageWorld(seed)
         for _ in range(STEPS):
             world.step()
         acted, went_on = acted + world.acted, went_on + world.went_on

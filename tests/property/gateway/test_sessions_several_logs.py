@@ -39,7 +39,7 @@ class SessionsLog(MemoryLog):
         self.cursors.pop(group, None)
 
 
-class Store:
+class CursorKeys:
     group = 0
 
     def __init__(self):
@@ -63,7 +63,7 @@ class Store:
         return dict(self.logs[0].cursors.get(group, {}))
 
 
-class Client:
+class SlowHolder:
     """Takes what there is room for, and acknowledges when it likes."""
 
     protocol = "mqtt"
@@ -92,7 +92,7 @@ class Client:
         pass
 
 
-class Gateway:
+class SessionsProcess:
     """One process. When it is killed, its tasks and what it knew are gone."""
 
     def __init__(self, store):
@@ -106,7 +106,7 @@ class Gateway:
         self.tasks.append(asyncio.ensure_future(work))
 
     async def connect(self, room):
-        client = self.client = Client(room)
+        client = self.client = SlowHolder(room)
         opened = await self.sessions.open(client, OpenSession(session_id="c", clean=False, expiry_s=None))
         start = opened.cursor if opened.present else None
         self.fanout.subscribe(client.subscriber, SubscriptionId(1), "t", start)
@@ -157,15 +157,15 @@ STEPS = st.lists(
 )
 
 
-class History:
+class SessionHistory:
     """A record of what was written and acknowledged, and what the session may see again."""
 
     def __init__(self):
-        self.store = Store()
+        self.store = CursorKeys()
         self.written, self.acknowledged = {group: [] for group in range(3)}, set()
 
     async def run(self, steps):
-        self.gateway = Gateway(self.store)
+        self.gateway = SessionsProcess(self.store)
         await self.gateway.connect(5)
         for what, value, more in steps:
             await self.step(what, value, more)
@@ -212,7 +212,7 @@ class History:
     async def again(self, room):
         for log in self.store.logs.values():
             log.unknown = log.down  # a process that begins has reached nothing that is down
-        self.gateway = Gateway(self.store)
+        self.gateway = SessionsProcess(self.store)
         return await self.gateway.connect(room)
 
 
@@ -228,4 +228,4 @@ def soon():
 @settings(deadline=None, max_examples=60)
 @given(steps=STEPS)
 def test_nothing_is_missed(steps):
-    asyncio.run(History().run(steps))
+    asyncio.run(SessionHistory().run(steps))

@@ -75,14 +75,14 @@ class Held(NamedTuple):
     entry: Entry
 
 
-class Model:
+class LeavingModel:
     """All queues, as RabbitMQ would have them."""
 
     def __init__(self) -> None:
         self.ready: dict[str, list[tuple[int, Entry]]] = {name: [] for name in QUEUES}  # by place, ascending
         self.held: dict[int, list[Held]] = {client: [] for client in CLIENTS}
         self.places = 0
-        self.passed: list[Model] = []  # what a crash might have left, message by message
+        self.passed: list[LeavingModel] = []  # what a crash might have left, message by message
 
     def put(self, queue: str, entry: Entry) -> None:
         self.places += 1
@@ -139,7 +139,7 @@ class Model:
         for one in held:
             self.give_back(*one)
 
-    def crashed(self) -> "Model":
+    def crashed(self) -> "LeavingModel":
         """The same once all clients are gone."""
         found = deepcopy(self)
         found.passed = []
@@ -151,13 +151,13 @@ class Model:
         return {name: [entry.number for _, entry in ready] for name, ready in self.ready.items()}
 
 
-class World:
+class LeavingWorld:
     """The queues of a gateway over a store that is killed now and then, beside the model."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
         self.clock = Clock()
-        self.model = Model()
+        self.model = LeavingModel()
         self.lives = 0
         self.published = 0
         self.leased: dict[tuple[str, int], QueueOffset] = {}  # what is held, by queue and place
@@ -327,7 +327,7 @@ STEPS = st.lists(PUBLISH | GET | GET | SETTLE | COMMIT | TICK | CRASH | st.tuple
 
 async def live(steps: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory() as home:
-        world = World(Path(home))
+        world = LeavingWorld(Path(home))
         await world.begin()
         try:
             for name, *arguments in steps:

@@ -25,7 +25,7 @@ STEP = st.one_of(
 )
 
 
-class Model:
+class PrioritiesModel:
     """A queue: its waiting messages and those that are held, both by (less priority, number)."""
 
     def __init__(self, rig: QueuesRig) -> None:
@@ -90,7 +90,7 @@ async def live(steps: list[tuple[Any, ...]]) -> None:
         try:
             await rig.queues.load()
             await rig.declare(rig.conn(), "q", durable=True, arguments={"x-max-priority": HIGHEST})
-            model = Model(rig)
+            model = PrioritiesModel(rig)
             for step, *arguments in steps:
                 if step in ("ack", "requeue"):
                     await model.settle(step, *arguments)

@@ -36,7 +36,7 @@ PATIENCE_S = 60
 REFUSED = ("leases.settle", "leases.take", "keys.put", "keys.delete", "queues.delete", "leases.waiting")
 
 
-class Model:
+class DeliveriesModel:
     """The messages that a queue has to deliver, and has delivered."""
 
     def __init__(self) -> None:
@@ -52,16 +52,16 @@ class Model:
         return [n for n in self.expected if n not in self.done and n not in self.held]
 
 
-class Client:
+class AmqpClient:
     """A client with one confirming channel. The world is its gateway."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "AmqpWorld") -> None:
         self.world = world
         world.ids += 1
         self.id = world.ids
         self.gone = False
         self.peer = Peer().open().confirming()
-        self.tags: dict[int, tuple[Model, int]] = {}  # unacknowledged: queue and message, by delivery tag
+        self.tags: dict[int, tuple[DeliveriesModel, int]] = {}  # unacknowledged: queue and message, by delivery tag
         self.broken = False
 
     # ---- the shell
@@ -159,10 +159,10 @@ class Client:
             self.world.owner = None
         await self.world.rig.queues.connection_lost(self)
         clients = self.world.clients
-        clients[clients.index(self)] = Client(self.world)
+        clients[clients.index(self)] = AmqpClient(self.world)
 
 
-class World:
+class AmqpWorld:
     """All clients, the rig, and what should be."""
 
     def __init__(self, rig: QueuesRig) -> None:
@@ -171,9 +171,9 @@ class World:
         self.published = 0
         self.consumers = 0
         self.refusals = 0  # store calls that will be refused
-        self.models: dict[str, Model] = {}
-        self.owner: Client | None = None  # of the exclusive queue
-        self.clients = [Client(self) for _ in CLIENTS]
+        self.models: dict[str, DeliveriesModel] = {}
+        self.owner: AmqpClient | None = None  # of the exclusive queue
+        self.clients = [AmqpClient(self) for _ in CLIENTS]
         for call in REFUSED:
             subject, name = call.split(".")
             of = getattr(rig.store, subject)
@@ -216,7 +216,7 @@ class World:
 
     # ---- what comes back
 
-    def delivered(self, client: Client, queue: str, number: int, *, redelivered: bool) -> None:
+    def delivered(self, client: AmqpClient, queue: str, number: int, *, redelivered: bool) -> None:
         model = self.models[queue]
         assert number in model.expected, f"{queue} was not bound when {number} was published, or it was refused"
         assert number not in model.done, f"{number} has been acknowledged"
@@ -247,28 +247,28 @@ class World:
 
     # ---- steps
 
-    async def declare(self, client: Client, queue: str) -> None:
+    async def declare(self, client: AmqpClient, queue: str) -> None:
         known = queue in self.models
         arguments = {"x-max-priority": PRIORITY_MAX} if queue == PRIORITIZED else {}
         declare = Queue.Declare(queue=queue, durable=queue == "a", exclusive=queue == "own", arguments=arguments)
         await client.send(declare)
         if not client.broken and not known:
-            self.models[queue] = Model()
+            self.models[queue] = DeliveriesModel()
             self.models[queue].keys.add(queue)  # by the default exchange
             self.owner = client if queue == "own" else self.owner
 
-    async def bind(self, client: Client, queue: str, key: str) -> None:
+    async def bind(self, client: AmqpClient, queue: str, key: str) -> None:
         await client.send(Queue.Bind(queue=queue, exchange="amq.direct", routing_key=key))
         if not client.broken:
             assert queue in self.models
             self.models[queue].keys.add(key)
 
-    async def delete(self, client: Client, queue: str) -> None:
+    async def delete(self, client: AmqpClient, queue: str) -> None:
         await client.send(Queue.Delete(queue=queue))
         if not client.broken:
             self.models.pop(queue, None)
 
-    async def publish_some(self, client: Client, key: str, count: int) -> None:
+    async def publish_some(self, client: AmqpClient, key: str, count: int) -> None:
         for _ in range(count):
             self.published += 1
             exchange = "amq.direct" if key in KEYS else ""
@@ -277,18 +277,18 @@ class World:
             await client.act(client.peer.publish(exchange, key, b"%d" % self.published, priority=priority))
             client.read()
 
-    async def consume(self, client: Client, queue: str, prefetch: int) -> None:
+    async def consume(self, client: AmqpClient, queue: str, prefetch: int) -> None:
         self.consumers += 1
         await client.send(Basic.Qos(prefetch_count=prefetch))
         await client.send(Basic.Consume(queue=queue, consumer_tag=f"{queue}#{self.consumers}"))
 
-    async def cancel(self, client: Client, which: int) -> None:
+    async def cancel(self, client: AmqpClient, which: int) -> None:
         channel = client.peer.conn.channels.get(1)
         if channel is not None and channel.consumers:
             tags = sorted(channel.consumers)
             await client.send(Basic.Cancel(consumer_tag=tags[which % len(tags)]))
 
-    async def settle(self, client: Client, how: str, which: int, *, multiple: bool) -> None:
+    async def settle(self, client: AmqpClient, how: str, which: int, *, multiple: bool) -> None:
         if not client.tags:
             return
         tags = sorted(client.tags)
@@ -339,7 +339,7 @@ async def live(steps: list[tuple[Any, ...]]) -> None:
         rig = QueuesRig(store, controller)
         await rig.queues.load()
         try:
-            world = World(rig)
+            world = AmqpWorld(rig)
             for client in CLIENTS[:2]:  # something to begin with
                 await world.declare(world.clients[client], QUEUES[client])
                 await world.bind(world.clients[client], QUEUES[client], "k")
@@ -353,7 +353,7 @@ async def live(steps: list[tuple[Any, ...]]) -> None:
             await store.close()
 
 
-async def one(world: World, step: str, *arguments: Any) -> None:
+async def one(world: AmqpWorld, step: str, *arguments: Any) -> None:
     if step == "refuse":
         world.refusals += arguments[0]
         return

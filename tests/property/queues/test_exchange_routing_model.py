@@ -23,7 +23,7 @@ bindings = st.tuples(names, names | st.sampled_from(QUEUES), st.sampled_from(PAT
 steps = st.lists(st.tuples(st.sampled_from((True, True, True, False)), bindings), min_size=4, max_size=24)
 
 
-class World(NamedTuple):
+class Declared(NamedTuple):
     """The exchanges, alternates and bindings that are declared."""
 
     kinds: dict[str, str]
@@ -31,7 +31,7 @@ class World(NamedTuple):
     bound: list[Any]
 
 
-class Controller:
+class AllTopics:
     """The topics of a cluster that has all of them."""
 
     def watch(self, _changed: Any) -> None:
@@ -61,7 +61,7 @@ def words_match(pattern: list[str], words: list[str]) -> bool:
     return bool(words) and pattern[0] in ("*", words[0]) and words_match(pattern[1:], words[1:])
 
 
-def model(world: World, start: str, keys: tuple[str, ...], headers: dict[str, str]) -> set[int]:
+def model(world: Declared, start: str, keys: tuple[str, ...], headers: dict[str, str]) -> set[int]:
     kinds, alternates, bound = world
     queues: set[int] = set()
     seen: set[str] = set()
@@ -95,7 +95,7 @@ def model(world: World, start: str, keys: tuple[str, ...], headers: dict[str, st
 def test_routing_equals_a_recursive_model(kinds, alternates, changes, copies):
     kinds["amq.topic"] = "topic"
     exchanges = {name: Exchange(name=name, kind=kind) for name, kind in kinds.items()}
-    router = Router(Controller())
+    router = Router(AllTopics())
     router.set_exchanges([exchange_root(name) for name in NAMES], (), alternates)
     router.bind("k", 900, key="shared")  # a shared subscription: its address alone counts
     bound: list[Any] = []
@@ -107,7 +107,7 @@ def test_routing_equals_a_recursive_model(kinds, alternates, changes, copies):
                     address = address_of(start, key)
                     native = {"amqp": {"copies": [address_of(start, one) for one in copies]}}
                     message = Message(address, b"", properties=tuple(headers.items()), native=native)
-                    wanted = model(World(kinds, alternates, bound), start, (key, *copies), headers) | (
+                    wanted = model(Declared(kinds, alternates, bound), start, (key, *copies), headers) | (
                         {900} if address == "k" else set()
                     )
                     found = router.named_queues(message)

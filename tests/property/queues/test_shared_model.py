@@ -43,10 +43,10 @@ NAMES = range(3)
 PATIENCE_S = 60
 
 
-class Client:
+class SharingClient:
     """One client identifier, its session, and what it has received."""
 
-    def __init__(self, world: "World", name: int, *, durable: bool) -> None:
+    def __init__(self, world: "SharingWorld", name: int, *, durable: bool) -> None:
         self.world = world
         self.name = name
         self.durable = durable
@@ -141,7 +141,7 @@ class Sessions:
 class ClientLink:
     """One connection, and the shell around its adapter."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: SharingClient) -> None:
         self.client = client
         self.world = client.world
         self.world.rig.conns += 1
@@ -246,7 +246,7 @@ class ClientLink:
         self.world.shared.left(self)
 
 
-class World:
+class SharingWorld:
     """A gateway and its clients."""
 
     def __init__(self, rig: QueuesRig) -> None:
@@ -257,7 +257,7 @@ class World:
         self.published: dict[bytes, int] = {}  # QoS of what had members when it was published
         self.tasks: set[asyncio.Task[Any]] = set()
         self.rig_sessions = Sessions()
-        self.clients = [Client(self, name, durable=name != 2) for name in NAMES]
+        self.clients = [SharingClient(self, name, durable=name != 2) for name in NAMES]
         self.begin()
 
     def begin(self) -> None:
@@ -380,7 +380,7 @@ async def play(directory: Path, steps: list[tuple[Any, ...]]) -> None:
         await controller.do(CreateTopic(name=topic, queues=1))
     rig = QueuesRig(store, controller)
     await rig.queues.load()
-    world = World(rig)
+    world = SharingWorld(rig)
     try:
         first = world.clients[0]  # there is always a session that remembers
         await first.connect()

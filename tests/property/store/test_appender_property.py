@@ -39,7 +39,7 @@ def frame(sequence, *, producer=7):
     )
 
 
-class Store:
+class KeepingStore:
     """A store that keeps what it takes, whoever is connected, and knows what it has."""
 
     def __init__(self):
@@ -62,12 +62,12 @@ class Store:
         return Appended(LogOffset(len(self.log) - 1))
 
 
-class World:
+class AppenderWorld:
     """An appender, a store, and the way between them."""
 
     def __init__(self, budget_s=1e9):
         self.now_s = 0.0
-        self.store = Store()
+        self.store = KeepingStore()
         self.outcomes = {}
         self.sequence = 0
         self.soon, self.timers, self.woken = deque(), deque(), False
@@ -197,7 +197,7 @@ def take_step(world, step):
 @settings(max_examples=300, deadline=None)
 @given(stories())
 def test_an_idempotent_producers_frames_are_stored_once_in_order(story):
-    world = World()
+    world = AppenderWorld()
     for step in story:
         take_step(world, step)
     world.settle()
@@ -210,7 +210,7 @@ def test_an_idempotent_producers_frames_are_stored_once_in_order(story):
 @settings(max_examples=200, deadline=None)
 @given(stories())
 def test_another_producers_frames_are_never_stored_twice_and_what_is_said_of_them_is_true(story):
-    world = World()
+    world = AppenderWorld()
     for step in story:
         if step == ("append",):
             world.append(producer=0)
@@ -228,7 +228,7 @@ def test_another_producers_frames_are_never_stored_twice_and_what_is_said_of_the
 @settings(max_examples=200, deadline=None)
 @given(stories(), st.integers(1, 5))
 def test_what_is_said_to_be_not_stored_is_not_and_everything_ends_in_time(story, budget_s):
-    world = World(budget_s)
+    world = AppenderWorld(budget_s)
     for step in story:
         take_step(world, step)
     world.cut()
@@ -246,7 +246,7 @@ def test_what_is_said_to_be_not_stored_is_not_and_everything_ends_in_time(story,
 
 def test_the_window_is_bounded(monkeypatch):
     monkeypatch.setattr(appender_module, "FRAMES_COUNT_MAX", 3)
-    world = World()
+    world = AppenderWorld()
     for _ in range(10):
         world.append()
     world.connect()
@@ -260,7 +260,7 @@ def test_the_window_is_bounded(monkeypatch):
 
 
 def test_what_was_refused_is_sent_again_when_its_timer_rings_whatever_the_clock_shows():
-    world = World()
+    world = AppenderWorld()
     world.append()
     world.connect()
     world.store.refuses = "waits"
@@ -278,7 +278,7 @@ def test_what_was_refused_is_sent_again_when_its_timer_rings_whatever_the_clock_
 
 
 def test_what_is_refused_is_answered_in_time_though_a_frame_before_it_never_is():
-    world = World(budget_s=5)
+    world = AppenderWorld(budget_s=5)
     world.connect()
     world.append()
     world.send()
@@ -305,7 +305,7 @@ def test_what_is_refused_is_answered_in_time_though_a_frame_before_it_never_is()
 @pytest.mark.parametrize("then", ["confirmed", "cut", "closed"])
 def test_what_is_written_and_never_confirmed_is_answered_in_time(then):
     """Its publisher heard nothing for as long as too few replicas had it."""
-    world = World(budget_s=5)
+    world = AppenderWorld(budget_s=5)
     world.connect()
     world.now_s = 1.0
     world.append()
@@ -337,7 +337,7 @@ def test_what_is_written_and_never_confirmed_is_answered_in_time(then):
 
 
 def test_closing_says_of_each_frame_what_is_known():
-    world = World()
+    world = AppenderWorld()
     world.append()
     world.connect()
     world.send()

@@ -7,7 +7,7 @@ import pytest
 
 from store.base.errors import RevisionConflict
 from store.local.local import LocalStore
-from tests.support.histories.kv_workload import Client, Conflict
+from tests.support.histories.kv_workload import Conflict, KvClient
 from tests.support.histories.linearizability import UNKNOWN, Recording, check_history
 
 pytestmark = pytest.mark.anyio
@@ -43,7 +43,7 @@ async def test_what_tasks_are_told_is_linearizable(tmp_path, seed):
     for life in range(2):
         linger_s = chance.choice([0.0005, 3600])
         async with await LocalStore.open(tmp_path, linger_s=linger_s) as store:
-            clients = [Client(100 * life + n, StoreKv(store), recording, chance) for n in range(12)]
+            clients = [KvClient(100 * life + n, StoreKv(store), recording, chance) for n in range(12)]
             running = [asyncio.ensure_future(client.run(60)) for client in clients]
             while len(recording.history) < 300 * (life + 1):
                 await asyncio.sleep(0)
@@ -68,5 +68,5 @@ async def test_a_store_that_forgets_compares_is_found_out(tmp_path):
                 return await self.store.keys.put(key, value)
 
         chance = random.Random(1)
-        await asyncio.gather(*(Client(n, Careless(store), recording, chance).run(30) for n in range(12)))
+        await asyncio.gather(*(KvClient(n, Careless(store), recording, chance).run(30) for n in range(12)))
     assert check_history(recording.history)

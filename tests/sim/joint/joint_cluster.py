@@ -10,14 +10,14 @@ from contextlib import suppress
 from enum import Enum, auto
 from pathlib import Path
 
-from joint_loop import Process, SimLoop
+from joint_loop import JointLoop, Process
 from joint_net import Net
 from joint_raft_files import FiledDisk
 from joint_small_files import SmallFiles
 from joint_snapshots import in_place as snapshots_in_place
 from joint_store import Platter, SimDisk
 from raft_checks import Seen
-from raft_cluster import Disk as RaftDisk
+from raft_cluster import RaftDisk
 
 from controller.api.client import GroupConfig
 from controller.api.commands import AddGroup, CreateTopic, Limits
@@ -58,10 +58,10 @@ class End(Enum):
     DARK = auto()  # its machine has no power any more: likewise, and nobody is told that it is gone
 
 
-class Machine:
+class JointMachine:
     """Something that runs one process at a time, and what stays when that ends."""
 
-    def __init__(self, cluster: "Cluster", name: str) -> None:
+    def __init__(self, cluster: "JointCluster", name: str) -> None:
         self.cluster = cluster
         self.name = name
         self.chance = random.Random(f"{cluster.seed} {name}")
@@ -142,10 +142,10 @@ class Machine:
         raise NotImplementedError
 
 
-class Controller(Machine):
+class ControllerMachine(JointMachine):
     """One of the controllers."""
 
-    def __init__(self, cluster: "Cluster", number: int) -> None:
+    def __init__(self, cluster: "JointCluster", number: int) -> None:
         super().__init__(cluster, f"c{number}")
         self.number = number
         members = (Member(id=id_, address=at, incarnation=f"c{id_}.0") for id_, at in CONTROLLERS.items())
@@ -286,10 +286,10 @@ class SimNode(StoreNode):
         self.machine.registered(self.identity.id)
 
 
-class Replica(Machine):
+class ReplicaMachine(JointMachine):
     """A store node."""
 
-    def __init__(self, cluster: "Cluster", group: int, number: int, *, learner: bool = False) -> None:
+    def __init__(self, cluster: "JointCluster", group: int, number: int, *, learner: bool = False) -> None:
         name = f"s{group}-{number}"
         super().__init__(cluster, name)
         self.group = group
@@ -401,10 +401,10 @@ class _Cut(Exception):
     """The power is gone."""
 
 
-class Proxy(Machine):
+class ProxyMachine(JointMachine):
     """A proxy: `begin` is called with it whenever it is connected."""
 
-    def __init__(self, cluster: "Cluster", number: int) -> None:
+    def __init__(self, cluster: "JointCluster", number: int) -> None:
         super().__init__(cluster, f"p{number}")
         self.number = number
         self.controller: RemoteController | None = None
@@ -425,7 +425,7 @@ class Proxy(Machine):
         self.cluster.ended(self)
 
 
-class Cluster:
+class JointCluster:
     """All of it."""
 
     def __init__(
@@ -440,15 +440,15 @@ class Cluster:
     ) -> None:
         self.seed = seed
         self.directory = directory  # for the files of controllers; None: they have their disks in memory
-        self.loop = SimLoop()
+        self.loop = JointLoop()
         self.net = Net(self.loop, seed)
         self.datagrams = datagrams
         self.raft_checks = raft_checks
         self.config = config
-        self.replica_of: dict[tuple[int, int], Replica] = {}
-        self.controllers = [Controller(self, n) for n in CONTROLLERS]
+        self.replica_of: dict[tuple[int, int], ReplicaMachine] = {}
+        self.controllers = [ControllerMachine(self, n) for n in CONTROLLERS]
         self.replicas = [
-            Replica(self, group, n, learner=n > config.replicas)
+            ReplicaMachine(self, group, n, learner=n > config.replicas)
             for group in range(GROUP_COUNT)
             for n in range(1, config.replicas + learners + 1)
         ]
@@ -456,14 +456,14 @@ class Cluster:
         for replica in self.replicas:
             others = [one.platter for one in self.voters if one.group == replica.group and one is not replica]
             replica.platter.others = others
-        self.proxies = [Proxy(self, n) for n in range(1, PROXY_COUNT + 1)]
+        self.proxies = [ProxyMachine(self, n) for n in range(1, PROXY_COUNT + 1)]
         self.operator = Operator(self, "operator")
         self.machines = [*self.controllers, *self.replicas, *self.proxies]
         self.complaints: list[str] = []  # errors that nobody expected
         self.begin = self._nothing
         self.ended = lambda _proxy: None
 
-    async def _nothing(self, _proxy: Proxy) -> None:
+    async def _nothing(self, _proxy: ProxyMachine) -> None:
         pass
 
     def first_state(self) -> bytes:
@@ -498,21 +498,21 @@ class Cluster:
                 controller.disk.close()
         self.loop.forget()
 
-    def master(self, group: int) -> Replica | None:
+    def master(self, group: int) -> ReplicaMachine | None:
         """The newest one that serves."""
         serving = [one for one in self.replicas if one.group == group and one.serving]
         return max(serving, key=lambda one: one.core.epoch, default=None)
 
-    def leader(self) -> Controller | None:
+    def leader(self) -> ControllerMachine | None:
         """The controller that leads, as it thinks itself."""
         leading = [one for one in self.controllers if one.node is not None and one.node.leading is not None]
         return max(leading, key=lambda one: one.node.leading, default=None)
 
 
-class Operator(Machine):
+class Operator(JointMachine):
     """Asks for what operators ask for."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, cluster: JointCluster, name: str) -> None:
         super().__init__(cluster, name)
         self.controller: RemoteController | None = None
 

@@ -9,7 +9,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from joint_clients import Follower, KeyClient, Producer, Reader
-from joint_cluster import GROUP_COUNT, QUICK_S, REPLICA_COUNT, TOPIC, Cluster, Controller, End, Machine, Replica
+from joint_cluster import (
+    GROUP_COUNT,
+    QUICK_S,
+    REPLICA_COUNT,
+    TOPIC,
+    ControllerMachine,
+    End,
+    JointCluster,
+    JointMachine,
+    ReplicaMachine,
+)
 from joint_owners import Device, Owner
 from joint_raft_files import Verdict
 from joint_watch import Watch
@@ -67,7 +77,7 @@ LOST = "has lost what was confirmed"
 TROUBLE = (ControllerError, RaftError, StoreError)
 
 
-class History:
+class JointHistory:
     """A cluster in which things go wrong by chance, or as a test tells it to."""
 
     def __init__(
@@ -95,7 +105,7 @@ class History:
         config = GroupConfig(replicas=replicas, min_in_sync=min_in_sync, acknowledge=acknowledge)
         checks = Checks()
         self.watch = Watch(checks, config)
-        self.cluster = Cluster(
+        self.cluster = JointCluster(
             seed,
             config=config,
             learners=learners,
@@ -113,7 +123,7 @@ class History:
         self.lives = 0
 
     @classmethod
-    def of_any_kind(cls, seed: int, *, files: bool = False) -> "History":
+    def of_any_kind(cls, seed: int, *, files: bool = False) -> "JointHistory":
         """Returns a history whose groups have any size, some with a learner, some whose master acknowledges alone.
 
         In one with `files` those of controllers, and the small ones of replicas, are damaged too.
@@ -282,13 +292,13 @@ class History:
             case order:
                 self.order(order)
 
-    def victim(self) -> Machine:
+    def victim(self) -> JointMachine:
         chance, cluster = self.chance, self.cluster
         leading = [cluster.leader(), *(cluster.master(group) for group in range(GROUP_COUNT))]
         leading = [one for one in leading if one is not None]
         return chance.choice(leading if leading and chance.random() < 0.5 else cluster.machines)
 
-    def others(self, machine: Machine) -> list[Machine]:
+    def others(self, machine: JointMachine) -> list[JointMachine]:
         return [one for one in self.cluster.machines if one is not machine]
 
     def later(self, delay_s: float, function, *arguments) -> None:
@@ -304,7 +314,7 @@ class History:
         net.resets = chance.choice([0, 0, 0.001, 0.01])
         net.delay_s = chance.choice([(0.0005, 0.002), (0.0005, 0.002), (0.001, 0.02), (0.02, 0.06)])
 
-    def forget(self, controller: Controller, lasts_s: float, how: End) -> None:
+    def forget(self, controller: ControllerMachine, lasts_s: float, how: End) -> None:
         """A controller loses its disk, where a majority of those that vote keep theirs: that is what is promised."""
         if not self._may_forget():
             return
@@ -335,7 +345,7 @@ class History:
             case "views":
                 self.harm_views(chance.choice(cluster.voters))
 
-    def harm_controller(self, controller: Controller, lasts_s: float, how: End) -> Verdict | None:
+    def harm_controller(self, controller: ControllerMachine, lasts_s: float, how: End) -> Verdict | None:
         """A controller falls, and its files are damaged; one that is refused gets an empty directory, some time."""
         if not self._may_forget():
             return None
@@ -346,13 +356,13 @@ class History:
         self.later(lasts_s + self.file_chance.uniform(*REPLACED_S), self.replace, controller)
         return found
 
-    def replace(self, controller: Controller) -> None:
+    def replace(self, controller: ControllerMachine) -> None:
         """An operator gives a controller that does not start an empty directory."""
         if controller.is_refused:
             controller.lose_disk(copy=False)
             controller.start()
 
-    def harm_replica(self, replica: Replica, lasts_s: float, how: End) -> bool:
+    def harm_replica(self, replica: ReplicaMachine, lasts_s: float, how: End) -> bool:
         """A replica falls, and one of its small files is damaged, where others of its group are whole."""
         if not self._may_harm(replica):
             return False
@@ -361,7 +371,7 @@ class History:
         self.harmed["small"] = self.harmed.get("small", 0) + 1
         return True
 
-    def harm_views(self, replica: Replica) -> list[str]:
+    def harm_views(self, replica: ReplicaMachine) -> list[str]:
         """Some keys in a replica's views are not what they were, where another of its group has sound ones."""
         group = [one for one in self.cluster.voters if one.group == replica.group and one is not replica]
         whole = [one for one in group if one.up and not one.platter.views.spoiled and not one.small_files.harmed]
@@ -373,11 +383,11 @@ class History:
         self.harmed["views"] = self.harmed.get("views", 0) + bool(found)
         return found
 
-    def _fail_write(self, replica: Replica) -> None:
+    def _fail_write(self, replica: ReplicaMachine) -> None:
         if replica.up:
             replica.small_files.fail()
 
-    def _may_harm(self, replica: Replica) -> bool:
+    def _may_harm(self, replica: ReplicaMachine) -> bool:
         """Returns whether no other replica of its group lacks anything, and this one has its log."""
         group = [one for one in self.cluster.replicas if one.group == replica.group]
         for one in group:
@@ -387,12 +397,12 @@ class History:
         whole = not (platter.surface.spoiled or platter.surface.damages or platter.views.spoiled)
         return whole and not any(one.small_files.harmed for one in group)
 
-    def crash(self, machine: Machine, lasts_s: float, how: End) -> None:
+    def crash(self, machine: JointMachine, lasts_s: float, how: End) -> None:
         """It dies, and is started again later."""
         machine.crash(how)
         self.later(lasts_s, machine.start)
 
-    def spoil(self, replica: Replica, count: int | None = None) -> list[int]:
+    def spoil(self, replica: ReplicaMachine, count: int | None = None) -> list[int]:
         """Some frames are not on disk any more as they were written, while another replica has them; where they are."""
         log, surface = replica.platter.log, replica.platter.surface
         end = min(replica.platter.views.applied, self.watch.logs[replica.group].end, log.durable)
@@ -408,13 +418,13 @@ class History:
             surface.spoil(start)
         return found
 
-    def lose_end(self, replica: Replica) -> None:
+    def lose_end(self, replica: ReplicaMachine) -> None:
         """A replica's machine stops for a while; then it has lost some of its log's end."""
         if replica.up and self._may_lose(replica):
             replica.crash(End.DARK)
             self.later(self.chance.uniform(*LOST_S), self._start_short, replica)
 
-    def _start_short(self, replica: Replica) -> None:
+    def _start_short(self, replica: ReplicaMachine) -> None:
         log, end = replica.platter.log, self.watch.logs[replica.group].end
         places = [start for start in log.starts if start < log.durable][-10:]
         if not replica.up and places and self._may_lose(replica):
@@ -423,7 +433,7 @@ class History:
                 replica.platter.lose_end(LogOffset(at))
         replica.start()
 
-    def _may_lose(self, replica: Replica) -> bool:
+    def _may_lose(self, replica: ReplicaMachine) -> bool:
         """Returns whether its group has another to elect, and a master that is up: more is beyond what is promised."""
         group = self.watch.newest[replica.group]
         shorts = [other for other in replica.platter.others if other.surface.is_short]
@@ -434,7 +444,7 @@ class History:
             return False
         return self.cluster.replica_of[replica.group, group.master].up  # else it may be chosen already to succeed it
 
-    def _may_be_elected(self, replica: Replica) -> bool:
+    def _may_be_elected(self, replica: ReplicaMachine) -> bool:
         """Returns whether a controller's log elects it in the next epoch, which may yet be committed."""
         wanted = replica.group, replica.id, self.watch.newest[replica.group].master_epoch
         for controller in self.cluster.controllers:
@@ -449,7 +459,7 @@ class History:
                     return True
         return False
 
-    def _is_elsewhere(self, replica: Replica, start: int) -> bool:
+    def _is_elsewhere(self, replica: ReplicaMachine, start: int) -> bool:
         """Returns whether another replica has a frame that is confirmed, as it was written."""
         log = replica.platter.log
         frame = log.frames[log.starts.index(start)]  # others may have something else there, that was never confirmed
@@ -470,7 +480,7 @@ class History:
             self.cut([master], replicas, lasts_s, both=self.chance.random() < 0.7)
             self.later(self.chance.uniform(0.05, 0.5), self._die, master, lasts_s, how)
 
-    def _die(self, machine: Machine, lasts_s: float, how: End) -> None:
+    def _die(self, machine: JointMachine, lasts_s: float, how: End) -> None:
         if self.hurting:
             self.crash(machine, lasts_s, how)
 
@@ -663,14 +673,14 @@ async def _tried(function, *arguments) -> None:
         return
 
 
-def _of_controller(controller: Controller) -> str:
+def _of_controller(controller: ControllerMachine) -> str:
     if controller.node is None:
         return "down"
     status = controller.node.driver.status
     return f"{status.role.value} of term {status.term}, leader {status.leader}, applied {controller.node.applied}"
 
 
-def _of_replica(replica: Replica) -> str:
+def _of_replica(replica: ReplicaMachine) -> str:
     core, log = replica.core, replica.platter.log
     if replica.node is None:
         return "down"
@@ -684,7 +694,7 @@ def _of_replica(replica: Replica) -> str:
 @contextmanager
 def steady(seed: int, **kinds):
     """A cluster in which some messages are acknowledged, and nothing is wrong yet."""
-    history = History(seed, **{"min_in_sync": 2} | kinds)
+    history = JointHistory(seed, **{"min_in_sync": 2} | kinds)
     with history.living():
         history.boot()
         assert history.cluster.run(10, lambda: history.watch.acknowledgements > 10)

@@ -50,7 +50,7 @@ class _Timer(_Handle):
         return self._when
 
 
-class SimLoop(asyncio.BaseEventLoop):
+class JointLoop(asyncio.BaseEventLoop):
     """Time stands in `now_s`. `after_each` is given the names of those to whom something has happened at a moment."""
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ class Process:
     `runs` is looked at before anything of it is done.
     """
 
-    def __init__(self, loop: SimLoop, name: str, disk_s: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, loop: JointLoop, name: str, disk_s: Callable[[], float] = lambda: 0.0) -> None:
         self.loop = loop
         self.name = name
         self.alive = self.runs = True

@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 import pytest
 from joint_calls import UNAVAILABLE, Call
-from joint_loop import HERE, Process, SimLoop
+from joint_loop import HERE, JointLoop, Process
 
 from store import pipes
 from store.base import listening
@@ -31,7 +31,7 @@ LATE_S = (0.02, 0.1, 1.5)  # a datagram
 class Net:
     """The network: who listens where, and what is wrong between any two."""
 
-    def __init__(self, loop: SimLoop, seed: int) -> None:
+    def __init__(self, loop: JointLoop, seed: int) -> None:
         self.loop = loop
         self.seed = seed
         self.context = copy_context()  # what is on its way is on its way, whoever dies

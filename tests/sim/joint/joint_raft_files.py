@@ -11,7 +11,7 @@ from collections import deque
 from enum import Enum, auto
 from pathlib import Path
 
-from raft_cluster import Disk
+from raft_cluster import RaftDisk
 
 from controller.raft import Ready
 from controller.raft.errors import StorageFailed
@@ -26,7 +26,7 @@ OLDER = 0.1  # how likely the database is kept as it is after a save, for a writ
 _PROBE = Probe()
 
 
-class Harm(Enum):
+class RaftFileHarm(Enum):
     """The kinds of damage to a file."""
 
     FLIPPED = auto()
@@ -45,7 +45,7 @@ class Verdict(Enum):
     DIED = auto()  # the process that opened it
 
 
-class FiledDisk(Disk):
+class FiledDisk(RaftDisk):
     """A controller's disk whose contents are in the files of a directory, too."""
 
     def __init__(self, directory: Path, number: int, first, incarnation: str, chance: random.Random) -> None:
@@ -58,7 +58,7 @@ class FiledDisk(Disk):
         self._storage = self._opened(first)
 
     @classmethod
-    def restored(cls, directory: Path, number: int, copy: Disk, chance: random.Random) -> "FiledDisk":
+    def restored(cls, directory: Path, number: int, copy: RaftDisk, chance: random.Random) -> "FiledDisk":
         """Returns a disk made of a copy that `back_up` has kept."""
         directory.mkdir()
         for name, data in copy.kept.items():
@@ -129,15 +129,15 @@ class FiledDisk(Disk):
         self._storage = self._opened()
         self._check()
 
-    def harm(self, harm: Harm | None = None, name: str = "") -> Verdict:
+    def harm(self, harm: RaftFileHarm | None = None, name: str = "") -> Verdict:
         """Damages a file of one that is down; what whoever opens it finds."""
         assert not self.refused
         self._storage.close()
         before = self.files()
         name = name or self._chance.choice([DATA, DATA, SEAL])
         path = self.directory / name
-        harm = harm or self._chance.choice(list(Harm))
-        if harm is Harm.GONE:
+        harm = harm or self._chance.choice(list(RaftFileHarm))
+        if harm is RaftFileHarm.GONE:
             path.unlink()
         else:
             path.write_bytes(self.harmed(harm, before[name], name))
@@ -151,21 +151,21 @@ class FiledDisk(Disk):
         self._storage = self._opened()
         return Verdict.SAME
 
-    def harmed(self, harm: Harm, data: bytes, name: str) -> bytes:
+    def harmed(self, harm: RaftFileHarm, data: bytes, name: str) -> bytes:
         """Returns what becomes of a file's bytes by a damage."""
         chance, there = self._chance, bytearray(data)
-        if harm is Harm.SHORTENED:
+        if harm is RaftFileHarm.SHORTENED:
             return data[: chance.randrange(len(data))]
-        if harm is Harm.FLIPPED:
+        if harm is RaftFileHarm.FLIPPED:
             for _ in range(chance.choice([1, 1, 8, 64])):
                 there[chance.randrange(len(there))] ^= 1 << chance.randrange(8)
             return bytes(there)
         size = PAGE_BYTES if name == DATA else SLOT_BYTES
         places = range(0, len(there), size)
         at = chance.choice(places)
-        if harm is Harm.ZEROED:
+        if harm is RaftFileHarm.ZEROED:
             there[at : at + size] = bytes(len(there[at : at + size]))
-        elif harm is Harm.MISDIRECTED:
+        elif harm is RaftFileHarm.MISDIRECTED:
             other = chance.choice(places)
             there[at : at + size] = data[other : other + size]
         else:

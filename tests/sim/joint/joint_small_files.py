@@ -15,7 +15,7 @@ VERSIONS_KEPT = 4
 _IDENTITY = {"replica", "replica.copy"}
 
 
-class Harm(Enum):
+class SmallFileHarm(Enum):
     """The kinds of damage to a file."""
 
     FLIPPED = auto()
@@ -50,28 +50,28 @@ class SmallFiles:
                 held.append(data)
                 del held[:-VERSIONS_KEPT]
 
-    def harm(self, harm: Harm | None = None, name: str = "") -> None:
+    def harm(self, harm: SmallFileHarm | None = None, name: str = "") -> None:
         """Damages a file of a replica that is down."""
         chance, names = self.chance, self.there()
         if not names:
             return
         name = self.harmed = name or chance.choice(names)
-        path, harm = self._directory / name, harm or chance.choice(list(Harm))
+        path, harm = self._directory / name, harm or chance.choice(list(SmallFileHarm))
         data = self._files.data(path)
-        if harm is Harm.GONE:
+        if harm is SmallFileHarm.GONE:
             self._files.lose(path)
         else:
             self._files.put(path, self._harmed(harm, data, name))
 
-    def _harmed(self, harm: Harm, data: bytes, name: str) -> bytes:
+    def _harmed(self, harm: SmallFileHarm, data: bytes, name: str) -> bytes:
         chance, names = self.chance, self.there()
-        if harm is Harm.LOST:
+        if harm is SmallFileHarm.LOST:
             return chance.choice(self._versions.get(name) or [data])
-        if harm is Harm.SHORTENED:
+        if harm is SmallFileHarm.SHORTENED:
             return data[: chance.randrange(len(data))] if data else data
-        if harm is Harm.ZEROED:
+        if harm is SmallFileHarm.ZEROED:
             return bytes(len(data))
-        if harm is Harm.MISDIRECTED:
+        if harm is SmallFileHarm.MISDIRECTED:
             return self._files.data(self._directory / chance.choice(names))
         there = bytearray(data)
         for _ in range(chance.choice([1, 1, 8]) if data else 0):

@@ -132,14 +132,14 @@ class SimDisk(Disk):
     async def _open_store(self, _data_dir, *, role, truncate_to=None, give_up_from=None, epoch=0, confirmed=None, **_):
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self.platter.recover, truncate_to, give_up_from)
-        return SimStore(self.platter, self, role=role, epoch=epoch, confirmed=confirmed)
+        return JointStore(self.platter, self, role=role, epoch=epoch, confirmed=confirmed)
 
     @property
     def free_bytes(self) -> int:
         return 0
 
 
-class SimStore:
+class JointStore:
     """As much of `LocalStore` as a node and its clients ask of it."""
 
     def __init__(self, platter: Platter, hooks, *, role: str, epoch: int, confirmed: LogOffset | None) -> None:

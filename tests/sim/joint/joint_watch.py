@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterable
 
-from joint_cluster import Cluster, Machine, Replica
+from joint_cluster import JointCluster, JointMachine, ReplicaMachine
 from joint_log import header_of
 
 from controller.api.client import GroupConfig
@@ -46,23 +46,23 @@ class Watch:
         self.min_in_sync = config.min_in_sync
         self.quorum = config.acknowledge == "quorum"
         self.may_lose = config.acknowledge == "master"  # what was acknowledged and is not confirmed
-        self.cluster: Cluster | None = None
+        self.cluster: JointCluster | None = None
         self.logs: dict[int, ConfirmedLog] = {}
         self.masters: dict[tuple[int, int], int | None] = {}  # (group, epoch) -> replica, as agreed on
         self.sets: dict[tuple[int, int], tuple[int, ...]] = {}  # (group, epoch of the set) -> the set
-        self.served: dict[tuple[int, int], Replica] = {}  # (group, epoch) -> who served in it
+        self.served: dict[tuple[int, int], ReplicaMachine] = {}  # (group, epoch) -> who served in it
         self.newest: dict[int, object] = {}  # by group: what was agreed on last
         self.acknowledgements = 0
         self.operations: list[Operation] = []  # on keys
-        self._same: dict[Replica, LogOffset] = {}  # how far a replica's log is known to be the common one
-        self._cuts: dict[Replica, int] = {}
-        self._said: dict[Replica, tuple[object, LogOffset]] = {}  # what its core has said is confirmed
+        self._same: dict[ReplicaMachine, LogOffset] = {}  # how far a replica's log is known to be the common one
+        self._cuts: dict[ReplicaMachine, int] = {}
+        self._said: dict[ReplicaMachine, tuple[object, LogOffset]] = {}  # what its core has said is confirmed
         self._groups: dict[tuple[str, int], object] = {}  # as a controller had them when it was looked at last
         self._digest = 0
-        self._machines: dict[str, Machine] = {}
+        self._machines: dict[str, JointMachine] = {}
         self._shrunk = False  # the log of the replica that was looked at last
 
-    def follow(self, cluster: Cluster) -> None:
+    def follow(self, cluster: JointCluster) -> None:
         self.cluster = cluster
         cluster.loop.after_each = self.look
         self._machines = {one.name: one for one in (*cluster.controllers, *cluster.replicas)}
@@ -78,7 +78,7 @@ class Watch:
         agreed = False
         for name in self._machines if names is None else names:
             machine = self._machines.get(name)
-            if isinstance(machine, Replica):
+            if isinstance(machine, ReplicaMachine):
                 self._replica(machine)
                 agreed = agreed or self._shrunk
             elif machine is not None and machine.raft is not None:
@@ -112,7 +112,7 @@ class Watch:
 
     # ---- replicas
 
-    def _replica(self, replica: Replica) -> None:
+    def _replica(self, replica: ReplicaMachine) -> None:
         platter, core = replica.platter, replica.core
         log = platter.log
         if replica.node is not None and replica.node.failed.done() and not replica.small_files.may_fail:
@@ -138,7 +138,7 @@ class Watch:
             named = self.masters.get((replica.group, core.epoch), core.replica)
             assert named == core.replica, f"{replica.name} serves in epoch {core.epoch}, for which {named} was elected"
 
-    def _compare(self, replica: Replica, until: LogOffset) -> None:
+    def _compare(self, replica: ReplicaMachine, until: LogOffset) -> None:
         """A replica's log, from where it was looked at, is the common one; and where that ends, makes it longer."""
         common = self.logs[replica.group]
         at = max(self._same[replica], replica.platter.log.first)
@@ -151,7 +151,7 @@ class Watch:
         assert at >= until, f"{replica.name} does not have what it says is confirmed"
         self._same[replica] = at
 
-    def _has_all(self, replica: Replica) -> bool:
+    def _has_all(self, replica: ReplicaMachine) -> bool:
         """Returns whether a replica has on its disk all that was confirmed anywhere."""
         common = self.logs[replica.group]
         if replica.platter.log.durable < common.end:

@@ -6,9 +6,8 @@ import shutil
 import pytest
 from joint_cluster import GROUP_COUNT, End
 from joint_history import steady
-from joint_raft_files import FiledDisk
-from joint_raft_files import Harm as RaftHarm
-from joint_small_files import Harm
+from joint_raft_files import FiledDisk, RaftFileHarm
+from joint_small_files import SmallFileHarm
 from test_joint_sim import BLOCK, FIRST_SEED, SEEDS, play
 
 from controller.raft import HardState, Ready
@@ -51,7 +50,7 @@ def test_a_directory_that_is_taken_for_sound_and_holds_an_older_state_is_found_o
         (disk.directory / "raft.seal").write_bytes(older["raft.seal"]) and (older["data.mdb"])
     )
     with pytest.raises(AssertionError, match="takes damaged files for sound"):
-        disk.harm(RaftHarm.LOST, "data.mdb")
+        disk.harm(RaftFileHarm.LOST, "data.mdb")
 
 
 def test_files_that_hold_less_than_was_saved_are_found_out_when_the_controller_falls(tmp_path):
@@ -67,9 +66,9 @@ def test_files_that_hold_less_than_was_saved_are_found_out_when_the_controller_f
 def refused(history, controller):
     """Damages the files of a controller that is down so that it does not start."""
     controller.crash(End.DARK)
-    assert controller.disk.harm(RaftHarm.SHORTENED, "raft.seal") is not None
+    assert controller.disk.harm(RaftFileHarm.SHORTENED, "raft.seal") is not None
     while not controller.is_refused:
-        controller.disk.harm(RaftHarm.ZEROED, "data.mdb")
+        controller.disk.harm(RaftFileHarm.ZEROED, "data.mdb")
     controller.start()
     assert not controller.up
 
@@ -128,7 +127,7 @@ def test_a_controller_whose_disk_takes_nothing_ends_and_is_started_again():
 def test_a_replica_with_a_damaged_small_file_is_in_the_set_again(name):
     with steady(24, files=True) as history:
         cluster = history.cluster
-        for number, harm in enumerate(Harm):
+        for number, harm in enumerate(SmallFileHarm):
             chosen = next(one for one in cluster.voters if one.group == 0 and one.serving == bool(number % 2))
             id_ = chosen.id
             chosen.crash(End.DARK)

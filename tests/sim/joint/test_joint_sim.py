@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from joint_history import History
+from joint_history import JointHistory
 
 SEEDS = int(os.environ.get("HEADGATE_SIM_SEEDS", "150"))
 FIRST_SEED = int(os.environ.get("HEADGATE_SIM_FIRST", "0"))
@@ -11,9 +11,9 @@ LENGTHS_S = (1.0, 2.5, 4.5)
 BLOCK = 10  # seeds in one test: small enough for its time limit, large enough not to flood the report
 
 
-def play(seed: int, *, files: bool = False) -> History:
+def play(seed: int, *, files: bool = False) -> JointHistory:
     try:
-        history = History.of_any_kind(seed, files=files)
+        history = JointHistory.of_any_kind(seed, files=files)
         history.play(history.chance.choice(LENGTHS_S))
     except BaseException as error:
         error.add_note(f"HEADGATE_SIM_FIRST={seed} HEADGATE_SIM_SEEDS=1 repeats this history")

@@ -3,7 +3,7 @@
 import pytest
 from joint_clients import KeyClient
 from joint_cluster import GROUP_COUNT, End
-from joint_history import History, steady
+from joint_history import JointHistory, steady
 
 from store.base.errors import StoreError
 from store.replication.master import Master
@@ -15,7 +15,7 @@ def test_a_seed_is_a_history():
     """Whoever repeats one that has failed gets the same one."""
 
     def told() -> tuple:
-        history = History(11)
+        history = JointHistory(11)
         history.play(2.0)
         loop = history.cluster.loop
         return history.watch.digest, loop.steps, loop.now_s, history.watch.operations

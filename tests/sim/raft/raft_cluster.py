@@ -28,7 +28,7 @@ COPIES_MAX = 3
 MEND_MS = 10 * TICK_MS  # between two looks for who is another node than the membership says
 
 
-class Disk(MemoryStorage):
+class RaftDisk(MemoryStorage):
     """A storage whose machine may lose power: what did not have to be synced may be gone then."""
 
     def __init__(self, snapshot=None, incarnation=""):
@@ -46,7 +46,7 @@ class Disk(MemoryStorage):
 
     def back_up(self):
         """Keep a copy of what is on disk now."""
-        copy = Disk(self._snapshot, self._incarnation)
+        copy = RaftDisk(self._snapshot, self._incarnation)
         copy._hard = copy._synced = self._synced
         copy._base, copy._entries = self._base, list(self._entries)
         self.copies = [*self.copies[-COPIES_MAX + 1 :], copy]
@@ -70,7 +70,7 @@ class Host:
         self.waiting = []  # indexes that reads wait for
 
 
-class Cluster:
+class RaftCluster:
     """Hosts, their network, and what time it is, in virtual milliseconds."""
 
     def __init__(self, random, voters, settings=None, *, incarnations=True):
@@ -127,7 +127,7 @@ class Cluster:
 
     def add_host(self, id, snapshot=None, incarnation=None):
         name = self.new_incarnation(id) if incarnation is None else incarnation
-        host = self.hosts[id] = Host(id, Disk(snapshot, name))
+        host = self.hosts[id] = Host(id, RaftDisk(snapshot, name))
         self.start(host)
         return host
 
@@ -162,7 +162,7 @@ class Cluster:
         """A host comes back with an empty disk."""
         if host.raft is not None:
             self.crash(host)
-        host.disk = Disk(None, self.new_incarnation(host.id))
+        host.disk = RaftDisk(None, self.new_incarnation(host.id))
         self.forgotten += 1
 
     def roll_back(self, host):

@@ -2,7 +2,7 @@
 
 import random
 
-from raft_cluster import TICK_MS, Cluster
+from raft_cluster import TICK_MS, RaftCluster
 
 from controller.raft import Change, ChangeKind, Settings
 
@@ -12,7 +12,7 @@ HEAL_MS = 3000 * TICK_MS  # with one entry in a message at a time
 HOSTS_MAX = 9
 
 
-class History:
+class RaftHistory:
     def __init__(self, seed, *, incarnations=True):
         self.random = rng = random.Random(seed)
         small = rng.random() < 0.7  # limits that are reached all the time
@@ -28,7 +28,7 @@ class History:
             cache_bytes_max=rng.choice([0, 0, 100]) if small else 1 << 20,
             promote_lag_max=rng.choice([0, 5, 1000]),
         )
-        self.cluster = Cluster(
+        self.cluster = RaftCluster(
             rng, range(1, rng.choice([1, 2, 3, 3, 3, 4, 5, 5]) + 1), settings, incarnations=incarnations
         )
         self.proposals = 0
@@ -179,7 +179,7 @@ class History:
 
     def reshape(self):
         """Ask for many changes at once, of which one is taken at most."""
-        for change in self.random.choices([History.add, History.promote, History.remove], k=4):
+        for change in self.random.choices([RaftHistory.add, RaftHistory.promote, RaftHistory.remove], k=4):
             change(self)
 
     def compact(self):
@@ -234,28 +234,28 @@ class History:
 
 
 FAULTS = [
-    History.split,
-    History.cut_one_way,
-    History.cut_leader,
-    History.join,
-    History.join,
-    History.weather,
-    History.crash,
-    History.crash_all,
-    History.restart,
-    History.restart,
-    History.skew,
-    History.slow_disk,
-    History.transfer,
-    History.add,
-    History.promote,
-    History.remove,
-    History.reshape,
-    History.reshape,
-    History.compact,
-    History.unreachable,
-    History.back_up,
-    History.back_up,
-    History.forget,
-    History.roll_back,
+    RaftHistory.split,
+    RaftHistory.cut_one_way,
+    RaftHistory.cut_leader,
+    RaftHistory.join,
+    RaftHistory.join,
+    RaftHistory.weather,
+    RaftHistory.crash,
+    RaftHistory.crash_all,
+    RaftHistory.restart,
+    RaftHistory.restart,
+    RaftHistory.skew,
+    RaftHistory.slow_disk,
+    RaftHistory.transfer,
+    RaftHistory.add,
+    RaftHistory.promote,
+    RaftHistory.remove,
+    RaftHistory.reshape,
+    RaftHistory.reshape,
+    RaftHistory.compact,
+    RaftHistory.unreachable,
+    RaftHistory.back_up,
+    RaftHistory.back_up,
+    RaftHistory.forget,
+    RaftHistory.roll_back,
 ]

@@ -4,8 +4,8 @@ import os
 import random
 
 import pytest
-from raft_cluster import TICK_MS, Cluster
-from raft_history import History
+from raft_cluster import TICK_MS, RaftCluster
+from raft_history import RaftHistory
 
 from controller.raft import BadMessage, Settings
 from controller.raft.messages import AppendReply
@@ -19,7 +19,7 @@ SOON_TICKS = 100  # some elections
 
 
 def play(seed):
-    history = History(seed)
+    history = RaftHistory(seed)
     try:
         history.run(random.Random(seed).choice([1000, 2000, 2000, 5000]))
     except BaseException as error:
@@ -46,7 +46,7 @@ def test_by_their_ids_alone_nodes_that_forget_lose_what_was_committed():
 
     def breaks(seed):
         try:
-            History(seed, incarnations=False).run(2000)
+            RaftHistory(seed, incarnations=False).run(2000)
         except (AssertionError, BadMessage) as error:
             return "lacks entry" in str(error) or "votes twice" in str(error)
         return False
@@ -60,11 +60,11 @@ def test_memories_are_lost_and_replaced_in_these_histories(event):
     scan(lambda seed: getattr(play(seed).cluster, event) > 0, seeds_max=200)
 
 
-@pytest.mark.parametrize("lose", [Cluster.forget, Cluster.roll_back])
+@pytest.mark.parametrize("lose", [RaftCluster.forget, RaftCluster.roll_back])
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + STORY_SEEDS))
 def test_one_added_again_is_asked_for_its_snapshot_when_its_answer_was_lost(seed, lose):
     """A leader sent it nothing until it had given the snapshot up, which is later than this test waits."""
-    cluster = Cluster(random.Random(seed), range(1, 4), Settings(snapshot_ticks=10 * SOON_TICKS))
+    cluster = RaftCluster(random.Random(seed), range(1, 4), Settings(snapshot_ticks=10 * SOON_TICKS))
     assert cluster.run(SOON_TICKS * TICK_MS, lambda: cluster.leader() and cluster.leader().applied)
     leader = cluster.leader()
     lost = cluster.random.choice([host for host in cluster.hosts.values() if host is not leader])

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
-from cooperative import PowerLoss, Scheduler, SimLoop
+from cooperative import PowerLoss, Scheduler, ThreadedLoop
 from faulty_files import Disk
 from followed_log import FollowedLog, frames_of
 
@@ -115,7 +115,7 @@ class Others:
         pass
 
 
-class History:
+class StoreHistory:
     """A store, a disk, a model of what the log says, and chance."""
 
     def __init__(self, seed: int, directory: Path) -> None:
@@ -188,7 +188,7 @@ class History:
     def _process(self, live) -> bool:
         """A process from its start to its end, whatever that is; whether it closed the store."""
         self.ending = "kill"
-        loop = SimLoop(self.sim)
+        loop = ThreadedLoop(self.sim)
         closed = False
         with self._watched(), self.sim.patched("store"):
             try:

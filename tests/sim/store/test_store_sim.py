@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from store_history import History
+from store_history import StoreHistory
 
 SEEDS = int(os.environ.get("HEADGATE_SIM_SEEDS", "100"))
 FIRST_SEED = int(os.environ.get("HEADGATE_SIM_FIRST", "0"))
@@ -14,9 +14,9 @@ BLOCK = 20  # seeds in one test: small enough for its time limit, large enough n
 MEMORY = Path("/dev/shm")  # LMDB syncs every transaction, and here it is not LMDB that is tested
 
 
-def play(seed: int, directory: Path | None = None) -> History:
+def play(seed: int, directory: Path | None = None) -> StoreHistory:
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else directory) as name:
-        history = History(seed, Path(name))
+        history = StoreHistory(seed, Path(name))
         try:
             history.run(random.Random(seed).choice([30, 100, 100, 200]))
         except BaseException as error:

@@ -16,7 +16,7 @@ from gateway.process.local_cluster import LocalCluster, Node
 from tests.support.cluster.faults import Fault
 from tests.support.cluster.readiness import Readiness, ReplicaReadiness
 from tests.support.cluster.senders import KINDS, Refused, Sender, stored
-from tests.support.histories.kv_workload import Client, Conflict
+from tests.support.histories.kv_workload import Conflict, KvClient
 from tests.support.histories.linearizability import NotDone, Recording, check_history
 
 QUIET_S = 30.0  # until everything works again
@@ -30,7 +30,7 @@ logging.getLogger("pika").setLevel(logging.CRITICAL)  # connections that end are
 PORTS = {"mqtt": 1883, "amqp": 5672, "http": 8080, "coap": 5683, "rpc": 8081}
 
 
-class Proxy:
+class ProxyAddress:
     """A proxy, as senders see a gateway."""
 
     def __init__(self, node: Node) -> None:
@@ -45,11 +45,11 @@ class Proxy:
         return f"http://{self.host}:{self.port('http')}"
 
 
-class Publisher:
+class LoadPublisher:
     """A sender that begins anew, at any proxy, whenever its connection ends. `errors` counts why, `refused` is what it
     was told where a server was there and said no."""
 
-    def __init__(self, kind: type[Sender], name: str, proxies: Sequence[Proxy], chance: random.Random) -> None:
+    def __init__(self, kind: type[Sender], name: str, proxies: Sequence[ProxyAddress], chance: random.Random) -> None:
         self.name, self.kind, self.acked, self.lives = name, name.rpartition("-")[2], [], 0
         self.errors: Counter[str] = Counter()
         self.refused: list[str] = []
@@ -111,7 +111,7 @@ class Keys:
     """The KV over HTTP, at any proxy, below a prefix. A call raises `NotDone` when it has had no effect; with any other
     error its outcome is unknown."""
 
-    def __init__(self, proxies: Sequence[Proxy], chance: random.Random) -> None:
+    def __init__(self, proxies: Sequence[ProxyAddress], chance: random.Random) -> None:
         self.prefix = ""
         self._clients = [httpx.AsyncClient(base_url=proxy.url, timeout=15, trust_env=False) for proxy in proxies]
         self._chance = chance
@@ -164,9 +164,9 @@ class FaultRun:
         self.cluster = cluster
         self.seed = seed
         self.chance = random.Random(seed)
-        self.proxies = [Proxy(node) for node in cluster.nodes if node.role == "proxy"]
+        self.proxies = [ProxyAddress(node) for node in cluster.nodes if node.role == "proxy"]
         self.publishers = [
-            Publisher(kind, f"{label}-{name}", self.proxies, self.chance) for name, kind in KINDS.items()
+            LoadPublisher(kind, f"{label}-{name}", self.proxies, self.chance) for name, kind in KINDS.items()
         ]
         self.said: Counter[str] = Counter()
         self.done: list[str] = []
@@ -177,7 +177,7 @@ class FaultRun:
         stores = [node.name for node in cluster.nodes if node.role == "store"]
         self.replicas = ReplicaReadiness(stores, self._status)
         self._keys = Keys(self.proxies, self.chance)
-        self._clients: list[Client] = []
+        self._clients: list[KvClient] = []
         self._working: list[asyncio.Task[None]] = []
         self._recordings: list[Recording] = []
         self._last = {one.name: (0, time.monotonic()) for one in self.publishers}
@@ -186,7 +186,7 @@ class FaultRun:
 
     def start_clients(self, count: int) -> None:
         """Let clients of the KV work until `stop_clients`."""
-        self._clients = [Client(n, self._keys, Recording(), self.chance) for n in range(count)]
+        self._clients = [KvClient(n, self._keys, Recording(), self.chance) for n in range(count)]
         self._turn_the_page()
         for one in self.publishers:
             one.readiness = self.readiness
@@ -212,7 +212,7 @@ class FaultRun:
             await asyncio.to_thread(self.readiness.stop)
             await asyncio.to_thread(self.replicas.stop)
 
-    async def _work(self, client: Client) -> None:
+    async def _work(self, client: KvClient) -> None:
         while True:
             try:
                 await client.step()

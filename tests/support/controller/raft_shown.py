@@ -25,7 +25,7 @@ class Timeouts(random.Random):
         return low + self.id
 
 
-class Node:
+class ShownNode:
     """A core with its disk, and the commands it has applied. On `hold` its disk does not finish."""
 
     def __init__(self, world, id, storage):

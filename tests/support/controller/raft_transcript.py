@@ -21,12 +21,12 @@ from controller.raft import (
 )
 from controller.raft.messages import Vote
 from tests.support.controller.raft_rig import ELECTION_TICKS, storage_with
-from tests.support.controller.raft_shown import Node, entries, words
+from tests.support.controller.raft_shown import ShownNode, entries, words
 
 CHANGES = {"add-learner": ChangeKind.ADD_LEARNER, "promote": ChangeKind.PROMOTE, "remove": ChangeKind.REMOVE}
 
 
-class World:
+class TranscriptWorld:
     """The nodes of a transcript, and the messages on their way."""
 
     def __init__(self):
@@ -57,15 +57,15 @@ class World:
         self.settings = Settings(election_ticks=ELECTION_TICKS, **settings)
         names = {id: f"{id}a" if "named" in flags else "" for id in ids}
         first = Membership.of(*(Member(id=id, learner=id > voters, incarnation=names[id]) for id in ids))
-        self.nodes = {id: Node(self, id, MemoryStorage(first_snapshot(first), names[id])) for id in ids}
+        self.nodes = {id: ShownNode(self, id, MemoryStorage(first_snapshot(first), names[id])) for id in ids}
 
     def do_disk(self, id, *terms, **known):
         """Give a node a disk with entries of these terms, from entry 2 on."""
-        self.nodes[id] = Node(self, id, storage_with(*terms, voters=len(self.nodes), **known))
+        self.nodes[id] = ShownNode(self, id, storage_with(*terms, voters=len(self.nodes), **known))
 
     def do_wipe(self, id, incarnation=""):
         """Start a node, new or not, with an empty disk."""
-        self.nodes[id] = Node(self, id, MemoryStorage(None, incarnation))
+        self.nodes[id] = ShownNode(self, id, MemoryStorage(None, incarnation))
 
     do_join = do_wipe
 
@@ -187,7 +187,7 @@ class World:
 
 def replay(text):
     """Run a transcript; the transcript with what its commands print now."""
-    world, blocks = World(), []
+    world, blocks = TranscriptWorld(), []
     for block in text.strip().split("\n\n"):
         written = block.split("\n----")[0]
         commands = [line for line in written.splitlines() if not line.startswith("#")]

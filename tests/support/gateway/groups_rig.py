@@ -70,7 +70,7 @@ class Connection:
 ANYBODY = Principal(name="")
 
 
-class Proxy:
+class GroupsProxy:
     """One process. `die` is kill -9."""
 
     def __init__(

@@ -27,7 +27,7 @@ class Kv(Protocol):
     def delete(self, key: str, expected: int | None) -> Awaitable[bool]: ...
 
 
-class Client:
+class KvClient:
     """One client: does one thing after the other."""
 
     def __init__(self, name: int, kv: Kv, recording: Recording, chance: random.Random) -> None:

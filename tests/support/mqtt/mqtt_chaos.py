@@ -12,9 +12,9 @@ from store.api.message import decode
 from store.remoting.reader import RemoteReader
 from tests.support.mqtt.mqtt_chaos_clients import (
     ROOT,
+    ChaosPublisher,
     PahoPublisher,
     PahoSubscriber,
-    Publisher,
     Received,
     Subscriber,
     Topics,
@@ -79,8 +79,8 @@ class ChaosRun:
             Received("share", 1, shared=True),
         ]
         self._everything = {one.name: one for one in self.received}
-        self.publishers: Sequence[Publisher | PahoPublisher] = ()
-        self.peers: list[Publisher | Subscriber] = []
+        self.publishers: Sequence[ChaosPublisher | PahoPublisher] = ()
+        self.peers: list[ChaosPublisher | Subscriber] = []
         self.pahos: list[PahoPublisher | PahoSubscriber] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -90,12 +90,12 @@ class ChaosRun:
         """Let all clients work but the late one."""
         got = self._everything
         self.peers = [
-            Publisher(self, "p5-1", 5, (1,)),
-            Publisher(self, "p5-2", 5, (2,)),
-            Publisher(self, "p5-12", 5, (1, 2)),
-            Publisher(self, "p311-1", 4, (1,)),
-            Publisher(self, "p311-2", 4, (2,)),
-            Publisher(self, "p311-12", 4, (1, 2)),
+            ChaosPublisher(self, "p5-1", 5, (1,)),
+            ChaosPublisher(self, "p5-2", 5, (2,)),
+            ChaosPublisher(self, "p5-12", 5, (1, 2)),
+            ChaosPublisher(self, "p311-1", 4, (1,)),
+            ChaosPublisher(self, "p311-2", 4, (2,)),
+            ChaosPublisher(self, "p311-12", 4, (1, 2)),
             Subscriber(self, "s5-1", 5, got["at-least-once-5"], 9),
             Subscriber(self, "s311-1", 4, got["at-least-once-311"]),
             Subscriber(self, "s5-2", 5, got["exactly-once-5"], 20),
@@ -104,7 +104,7 @@ class ChaosRun:
             Subscriber(self, "share-311", 4, got["share"]),
         ]
         writers = [PahoPublisher(self, "paho-p5", 5, (1, 2)), PahoPublisher(self, "paho-p311", 4, (1, 2))]
-        self.publishers = [*(peer for peer in self.peers if isinstance(peer, Publisher)), *writers]
+        self.publishers = [*(peer for peer in self.peers if isinstance(peer, ChaosPublisher)), *writers]
         readers = [
             PahoSubscriber(self, "paho-s311", 4, got["paho-1"]),
             PahoSubscriber(self, "paho-s5", 5, got["paho-2"]),

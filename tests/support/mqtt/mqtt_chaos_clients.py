@@ -89,7 +89,7 @@ class Link:
         self._writer.transport.abort()
 
 
-class Peer:
+class ChaosPeer:
     """A client identifier and its session, which lasts. One connection at a time is at work, `link`; during a takeover
     there is another, which is at work from its CONNACK on."""
 
@@ -197,7 +197,7 @@ class Peer:
         """A packet of the connection at work."""
 
 
-class Publisher(Peer):
+class ChaosPublisher(ChaosPeer):
     """Publishes numbers to `chaos/NAME/qos1` and `chaos/NAME/qos2`, whatever `qos` it has of them."""
 
     ordered = True
@@ -292,7 +292,7 @@ class Received:
                     yield f"{self.name}: {len(late)} of {topic} behind later ones: {late[:5]}"
 
 
-class Subscriber(Peer):
+class Subscriber(ChaosPeer):
     """Subscribes to everything once, and keeps what has come in `received`."""
 
     def __init__(

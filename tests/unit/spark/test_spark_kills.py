@@ -25,7 +25,7 @@ class Crash(Exception):
     """The process ended here."""
 
 
-class Gateway:
+class FindingsGateway:
     """It takes each id once, however often it is sent; the job may be killed before it is noted."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ def crashing(patch, survive: int) -> None:
 
 def survived(tmp_path, monkeypatch, seed: int, batches: int, crashes: int) -> int:
     """Runs a history with crashes and compares; returns how many came to pass."""
-    place, checkpoint, gateway = Location.of(tmp_path / f"out{seed}"), tmp_path / f"checkpoint{seed}", Gateway()
+    place, checkpoint, gateway = Location.of(tmp_path / f"out{seed}"), tmp_path / f"checkpoint{seed}", FindingsGateway()
     chance, cuts, happened = random.Random(seed + 1), history(seed, batches), 0
     for batch, cut in enumerate(cuts):
         for attempt in range(crashes // batches + 2):

@@ -146,7 +146,7 @@ def test_options_for_writing():
     assert "secret" not in str(caught.value)
 
 
-class Gateway:
+class ScriptedGateway:
     """Answers requests by a script: statuses, or errors to raise."""
 
     def __init__(self, *script):
@@ -175,7 +175,7 @@ def problem(status, detail, **more):
 
 
 def test_a_request_is_sent_again_and_again_until_it_is_answered():
-    gateway = Gateway(
+    gateway = ScriptedGateway(
         httpx.ConnectError("refused"), problem(503, "full"), httpx.Response(429, headers={"retry-after": "1"}),
         httpx.ReadTimeout("late"), problem(504, "unknown"), httpx.Response(200, json=[]),
     )  # fmt: skip
@@ -187,7 +187,7 @@ def test_a_request_is_sent_again_and_again_until_it_is_answered():
 
 
 def test_a_gateway_that_stays_away_is_one_sentence():
-    gateway = Gateway(*[httpx.ConnectError("Connection refused")] * 50)
+    gateway = ScriptedGateway(*[httpx.ConnectError("Connection refused")] * 50)
     with pytest.raises(
         GatewayUnreachable, match=r"http://a:1 has not taken the request for 3 s .*Connection refused"
     ) as e:
@@ -197,7 +197,7 @@ def test_a_gateway_that_stays_away_is_one_sentence():
 
 
 def test_what_is_refused_for_good_is_not_sent_again():
-    gateway = Gateway(problem(400, "a batch", errors=[{"index": 3, "detail": "time: is none"}]))
+    gateway = ScriptedGateway(problem(400, "a batch", errors=[{"index": 3, "detail": "time: is none"}]))
     with pytest.raises(PublishRefused, match=r"status 400: a batch .message 3 of the request: time: is none") as caught:
         gateway.client().ask("POST", "/events")
     assert caught.value.status == 400
@@ -211,7 +211,7 @@ def reset(gateway, at=-1):
 
 
 def test_a_group_is_made_and_told_of_offsets_at_intervals():
-    gateway = Gateway(
+    gateway = ScriptedGateway(
         problem(404, "no group"), httpx.Response(201, json={"member": "m"}), httpx.Response(204),
         *[httpx.Response(200, json={})] * 3,
     )  # fmt: skip
@@ -235,7 +235,7 @@ def test_a_group_is_made_and_told_of_offsets_at_intervals():
 
 def test_a_gateway_that_is_away_does_not_stop_the_query():
     group = httpx.Response(200, json={"topic": "telemetry", "members": []})
-    gateway = Gateway(httpx.ConnectError("refused"), group, problem(503, "full"), httpx.Response(200, json={}))
+    gateway = ScriptedGateway(httpx.ConnectError("refused"), group, problem(503, "full"), httpx.Response(200, json={}))
     progress = GroupProgress(gateway.client(retry_s=0), "g/1", "telemetry", interval_s=0)
     for n in range(3):
         progress.reached({16: n})
@@ -250,7 +250,7 @@ def test_a_gateway_that_is_away_does_not_stop_the_query():
     ],
 )
 def test_a_group_of_others_is_left_alone(found, message):
-    gateway = Gateway(httpx.Response(200, json=found))
+    gateway = ScriptedGateway(httpx.Response(200, json=found))
     with pytest.raises(BadOption, match=message):
         GroupProgress(gateway.client(), "g/1", "telemetry").reached({16: 1})
     assert len(gateway.seen) == 1

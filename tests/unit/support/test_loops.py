@@ -15,7 +15,7 @@ METHOD = "/test/Late"
 LOOPS = (AsyncioLoop, UvLoop)
 
 
-class Server(grpc.GenericRpcHandler):
+class HeldServer(grpc.GenericRpcHandler):
     """Answers a call when it is let."""
 
     def __init__(self):
@@ -40,7 +40,7 @@ class Server(grpc.GenericRpcHandler):
 
 @pytest.fixture
 def server():
-    server = Server()
+    server = HeldServer()
     yield server
     server.close()
 

@@ -13,7 +13,7 @@ MiB = 1 << 20
 CHUNK = 128 * 1024 - 8
 
 
-class Process:
+class SharedCredit:
     """Connections that share 4 MiB of credit."""
 
     def __init__(self):
@@ -29,7 +29,7 @@ class Process:
 
 @pytest.fixture
 def process():
-    return Process()
+    return SharedCredit()
 
 
 def begin(peer, size, *, channel=1):

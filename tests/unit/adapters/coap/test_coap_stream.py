@@ -82,7 +82,7 @@ def csm(*options: Option) -> bytes:
     return encode_frame(CSM, rest=encode_options(options))
 
 
-class Client:
+class CoapStreamPeer:
     """A connection and its gateway, which stores and answers at once unless told to hold."""
 
     def __init__(self, *, context: StreamsContext | None = None, opened: bool = True, **settings: Any) -> None:
@@ -179,7 +179,7 @@ def test_too_long_a_token_is_no_frame(tkl: int) -> None:
 
 
 def test_both_sides_begin_with_a_csm() -> None:
-    client = Client(opened=False, max_body_bytes=1_000)
+    client = CoapStreamPeer(opened=False, max_body_bytes=1_000)
     (first,) = client.sent()
     assert (first.code, first.options) == (CSM, {2: encode_uint(1_000 + 16_384), 4: b""})
     assert client.send(csm()) == []
@@ -198,7 +198,7 @@ def test_both_sides_begin_with_a_csm() -> None:
     ],
 )
 def test_another_beginning_is_aborted(data: bytes, bad_option: bytes | None) -> None:
-    client = Client(opened=False)
+    client = CoapStreamPeer(opened=False)
     client.sent()
     (frame,) = client.send(data)
     assert frame.code == ABORT
@@ -208,7 +208,7 @@ def test_another_beginning_is_aborted(data: bytes, bad_option: bytes | None) -> 
 
 
 def test_an_unknown_signal_is_aborted_and_unknown_classes_and_empty_frames_are_passed_over() -> None:
-    client = Client()
+    client = CoapStreamPeer()
     assert client.send(encode_frame(EMPTY), encode_frame(0x45, b"x"), encode_frame(0x20), encode_frame(PONG)) == []
     assert client.closed is None
     (frame,) = client.send(encode_frame(0xEF))
@@ -216,7 +216,7 @@ def test_an_unknown_signal_is_aborted_and_unknown_classes_and_empty_frames_are_p
 
 
 def test_a_ping_is_answered_and_with_custody_behind_what_was_asked_for() -> None:
-    client = Client()
+    client = CoapStreamPeer()
     client.holds = True
     assert [(frame.code, frame.token, frame.options) for frame in client.send(encode_frame(PING, b"p"))] == [
         (PONG, b"p", {})
@@ -227,7 +227,7 @@ def test_a_ping_is_answered_and_with_custody_behind_what_was_asked_for() -> None
 
 
 def test_a_release_waits_for_the_answers() -> None:
-    client = Client()
+    client = CoapStreamPeer()
     client.holds = True
     assert client.send(request("t/a") + encode_frame(RELEASE) + request("t/b")) == []
     assert client.closed is None
@@ -237,13 +237,13 @@ def test_a_release_waits_for_the_answers() -> None:
 
 
 def test_an_abort_closes() -> None:
-    client = Client()
+    client = CoapStreamPeer()
     assert client.send(encode_frame(ABORT)) == []
     assert client.closed is not None
 
 
 def test_who_says_nothing_is_closed() -> None:
-    client = Client(opened=False)
+    client = CoapStreamPeer(opened=False)
     client.sent()
     assert client.wait(0) == client.wait(9_999) == []
     (frame,) = client.wait(1)
@@ -251,7 +251,7 @@ def test_who_says_nothing_is_closed() -> None:
 
 
 def test_who_is_silent_is_asked_first() -> None:
-    client = Client(observe_confirm_ms=5_000)
+    client = CoapStreamPeer(observe_confirm_ms=5_000)
     assert [frame.code for frame in client.wait(5_000)] == [PING]
     client.send(encode_frame(PONG))
     assert [frame.code for frame in client.wait(5_000)] == [PING]
@@ -261,7 +261,7 @@ def test_who_is_silent_is_asked_first() -> None:
 
 
 def test_a_shutdown_releases() -> None:
-    client = Client()
+    client = CoapStreamPeer()
     client.act(client.connection.shutdown(now_ms=client.now_ms))
     assert [frame.code for frame in client.sent()] == [RELEASE]
     assert client.closed is not None
@@ -279,7 +279,7 @@ def test_a_certificates_user_is_the_device_of_its_messages() -> None:
         Principal(name="gateway", trusted_gateway=True),
         Principal(name=""),
     ):
-        client = Client()
+        client = CoapStreamPeer()
         client.principal = principal
         for _ in range(2):
             client.send(request("t/telemetry/site1/dev42"))
@@ -288,7 +288,7 @@ def test_a_certificates_user_is_the_device_of_its_messages() -> None:
 
 
 def test_requests_are_answered_by_their_tokens() -> None:
-    client = Client()
+    client = CoapStreamPeer()
     client.last = value("7")
     (created,) = client.send(request("t/a/b", token=b"1", payload=b"x"))
     (got,) = client.send(request("t/a/b", GET, token=b"22"))
@@ -299,7 +299,7 @@ def test_requests_are_answered_by_their_tokens() -> None:
 
 @given(st.lists(st.integers(1, 40), max_size=30), st.integers(0, 3))
 def test_frames_may_be_cut_anywhere(cuts: list[int], kind: int) -> None:
-    client = Client()
+    client = CoapStreamPeer()
     data = b"".join(request(f"t/a/{n}", (POST, PUT)[n % 2], token=bytes((n,)), payload=bytes(n)) for n in range(1, 9))
     data += encode_frame((PING, EMPTY, PONG, 0x45)[kind], b"p")
     at, sent = 0, []
@@ -313,7 +313,7 @@ def test_frames_may_be_cut_anywhere(cuts: list[int], kind: int) -> None:
 
 
 def test_the_same_token_again_is_a_new_request() -> None:
-    client = Client()
+    client = CoapStreamPeer()
     for _ in range(3):
         assert len(client.send(request("t/a", token=b""))) == 1
     assert len(client.stored) == 3
@@ -321,7 +321,7 @@ def test_the_same_token_again_is_a_new_request() -> None:
 
 @pytest.mark.slow
 def test_message_ids_that_come_round_are_new_requests() -> None:
-    client = Client()
+    client = CoapStreamPeer()
     data = request("t/a", token=b"") * 1_000
     for _ in range(70):
         client.send(data)
@@ -329,7 +329,7 @@ def test_message_ids_that_come_round_are_new_requests() -> None:
 
 
 def test_a_large_body_comes_in_one_message() -> None:
-    client = Client()
+    client = CoapStreamPeer()
     body = bytes(range(256)) * 4_000
     (frame,) = client.send(request("t/a", payload=body))
     assert frame.code == CREATED
@@ -338,7 +338,7 @@ def test_a_large_body_comes_in_one_message() -> None:
 
 
 def test_bodies_are_read_in_blocks_that_the_peer_can_take() -> None:
-    client = Client(opened=False)
+    client = CoapStreamPeer(opened=False)
     client.sent()
     client.last = value("x" * 3_000)
     client.send(csm((2, encode_uint(400))))
@@ -347,7 +347,7 @@ def test_bodies_are_read_in_blocks_that_the_peer_can_take() -> None:
 
 
 def test_a_body_may_come_in_blocks_and_goes_with_the_connection() -> None:
-    client = Client()
+    client = CoapStreamPeer()
     first = (BLOCK1, Block(0, True, 2).encode())
     (frame,) = client.send(request("t/a", PUT, payload=bytes(64), options=(first,)))
     assert frame.code == 0x5F
@@ -357,7 +357,7 @@ def test_a_body_may_come_in_blocks_and_goes_with_the_connection() -> None:
 
 
 def test_a_row_of_blocks_may_come_in_one_message() -> None:
-    client = Client()
+    client = CoapStreamPeer()
     body = bytes(range(256)) * 20 + b"end"
     first, last = (BLOCK1, Block(0, True, 7).encode()), (BLOCK1, Block(4, False, 7).encode())
     (frame,) = client.send(request("t/a", PUT, payload=body[:4_096], options=(first,)))
@@ -370,14 +370,14 @@ def test_a_row_of_blocks_may_come_in_one_message() -> None:
 
 
 def test_a_malformed_request_is_aborted() -> None:
-    client = Client()
+    client = CoapStreamPeer()
     (frame,) = client.send(encode_frame(POST, b"t", b"\xf0"))
     assert frame.code == ABORT
     assert client.stored == []
 
 
 def test_too_large_a_message_is_aborted_before_it_comes() -> None:
-    client = Client(max_body_bytes=1_000)
+    client = CoapStreamPeer(max_body_bytes=1_000)
     (frame,) = client.send(encode_frame(POST, b"", bytes(20_000))[:6])
     assert frame.code == ABORT
 
@@ -385,7 +385,7 @@ def test_too_large_a_message_is_aborted_before_it_comes() -> None:
 def test_large_messages_that_arrive_are_bounded_over_all_connections() -> None:
     context = StreamsContext(CoapOptions(block_bytes_max=2 << 20))
     large = request("t/a", payload=bytes(1_000_000))
-    clients = [Client(context=context) for _ in range(3)]
+    clients = [CoapStreamPeer(context=context) for _ in range(3)]
     assert [client.send(large[:100]) for client in clients[:2]] == [[], []]
     (frame,) = clients[2].send(large[:100])
     assert frame.code == ABORT
@@ -395,7 +395,7 @@ def test_large_messages_that_arrive_are_bounded_over_all_connections() -> None:
 
 
 def test_a_large_message_that_does_not_come_is_aborted() -> None:
-    client = Client()
+    client = CoapStreamPeer()
     large = request("t/a", payload=bytes(1_000_000))
     client.send(large[:100])
     assert client.wait(30_000) == []
@@ -404,7 +404,7 @@ def test_a_large_message_that_does_not_come_is_aborted() -> None:
 
 
 def test_requests_under_way_are_bounded_and_none_is_lost() -> None:
-    client = Client()
+    client = CoapStreamPeer()
     client.holds = True
     client.send(request("t/a") * (2 * REQUESTS_MAX))
     assert not client.connection.wants_data
@@ -414,7 +414,7 @@ def test_requests_under_way_are_bounded_and_none_is_lost() -> None:
 
 
 def test_all_requests_of_who_is_not_let_in_are_refused() -> None:
-    client = Client(opened=False)
+    client = CoapStreamPeer(opened=False)
     client.sent()
     client.refusal = Refusal(Cause.UNAUTHENTICATED, "who are you?")
     sent = client.send(csm() + request("t/a") * 3)
@@ -425,8 +425,8 @@ def test_all_requests_of_who_is_not_let_in_are_refused() -> None:
 # ---- Observe
 
 
-def observing() -> Client:
-    client = Client()
+def observing() -> CoapStreamPeer:
+    client = CoapStreamPeer()
     client.last = value("0")
     (frame,) = client.send(request("t/a/b", GET, options=((OBSERVE, b""),)))
     assert OBSERVE in frame.options

@@ -133,7 +133,7 @@ MQTT = BridgeConfig(url="mqtt://upstream", subscribe=(BridgeSubscription(filter=
 AMQP = BridgeConfig(url="amqp://upstream", consume=(AmqpConsume(queue="up", to="t/x"),))
 
 
-class Node:
+class FencedBridgeNode:
     """A proxy with a bridge."""
 
     crowded = False
@@ -200,10 +200,10 @@ async def test_what_a_late_owner_has_under_way_is_refused_once_its_successor_is_
     await controller.do(AddGroup(number=0, config=GroupConfig()))
     await controller.do(CreateTopic(name="t", queues=1))
     async with await LocalStore.open(tmp_path / "store", now_ms=clock.now_ms) as store:
-        late = Node(await Proxy(store, clock, seed=1).start(), controller, config)
+        late = FencedBridgeNode(await Proxy(store, clock, seed=1).start(), controller, config)
         late.log.sleeps = True
         await until(lambda: late.log.held)
-        successor = Node(await Proxy(store, clock, seed=2).start(), controller, config)
+        successor = FencedBridgeNode(await Proxy(store, clock, seed=2).start(), controller, config)
         for _ in range(8):
             clock.ms += 1_000
             await successor.owners.beat()

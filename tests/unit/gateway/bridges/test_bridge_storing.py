@@ -18,7 +18,7 @@ NEVER = Refusal(Cause.TOO_LARGE, "too large")
 LATER = Refusal(Cause.OVERLOAD, "the disk is full", retry_after_ms=1)
 
 
-class Rig:
+class StoringEnds:
     def __init__(self):
         self.asked = []
         self.store = BridgeStore(
@@ -39,7 +39,7 @@ def messages(count):
 
 
 async def test_what_is_refused_for_now_is_stored_again_and_what_is_refused_for_good_is_told():
-    rig = Rig()
+    rig = StoringEnds()
     storing = asyncio.ensure_future(rig.store.stored(messages(3)))
     await until(lambda: rig.asked)
     rig.answer(refused={0: NEVER, 2: LATER})
@@ -58,7 +58,7 @@ async def cut_off(rig):
 
 
 async def test_a_batch_of_which_all_is_stored_can_still_be_acknowledged():
-    rig = Rig()
+    rig = StoringEnds()
     storing = asyncio.ensure_future(rig.store.stored(messages(1)))
     await until(lambda: rig.asked)
     storing.cancel()
@@ -66,7 +66,7 @@ async def test_a_batch_of_which_all_is_stored_can_still_be_acknowledged():
 
 
 async def test_a_batch_of_which_a_part_was_refused_for_good_comes_again_when_the_connection_ends():
-    rig = Rig()
+    rig = StoringEnds()
     storing = asyncio.ensure_future(rig.store.stored(messages(2)))
     await until(lambda: rig.asked)
     rig.answer(refused={0: NEVER, 1: LATER})

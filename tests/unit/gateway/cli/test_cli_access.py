@@ -28,7 +28,7 @@ filters = ["devices/+/firmware"]
 """
 
 
-class Controller:
+class UsersController:
     """Users, as the controllers keep them."""
 
     def __init__(self):
@@ -54,7 +54,7 @@ class Controller:
 
 @pytest.fixture
 def controller(monkeypatch):
-    found = Controller()
+    found = UsersController()
     for module in (cli_users, cli_access):
         monkeypatch.setattr(module, "ask", lambda _config, _controllers, work: asyncio.run(asked(found, work)))
     return found

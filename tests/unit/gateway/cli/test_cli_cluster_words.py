@@ -40,7 +40,7 @@ async def test_what_is_not_there_is_said_in_a_sentence(tmp_path):
     await controller.close()
 
 
-class Cluster(LocalCluster):
+class WaitingCluster(LocalCluster):
     """Processes that are ready when the test says so."""
 
     def __init__(self, directory):
@@ -54,7 +54,7 @@ class Cluster(LocalCluster):
 
 def test_a_process_is_waited_for_as_long_as_it_lives_and_it_is_said_which(tmp_path, monkeypatch):
     monkeypatch.setattr("gateway.process.supervisor.WAITING_S", 0.01)
-    cluster, said = Cluster(tmp_path), []
+    cluster, said = WaitingCluster(tmp_path), []
     cluster.children["store-0-1"] = SimpleNamespace(running=True, log="its log")
     clock = iter(range(0, 10_000_000, 1_000))  # a thousand seconds between two looks
     monkeypatch.setattr("gateway.process.supervisor.time", SimpleNamespace(monotonic=lambda: next(clock)))
@@ -68,7 +68,7 @@ def test_a_process_is_waited_for_as_long_as_it_lives_and_it_is_said_which(tmp_pa
 
 
 def test_a_process_that_has_ended_is_not_waited_for(tmp_path):
-    cluster = Cluster(tmp_path)
+    cluster = WaitingCluster(tmp_path)
     program = [sys.executable, "-c", "print('a line'); print('the last one')"]
     child = cluster.children["store-0-1"] = Child.start("store-0-1", program, log=tmp_path / "log")
     child.process.wait()

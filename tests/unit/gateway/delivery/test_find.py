@@ -188,7 +188,7 @@ async def test_refused(store):
 # ---- the router's flags and the directory
 
 
-class Controller:
+class TopicsController:
     def __init__(self, **configs):
         self.found = {
             name: Topic(name=name, queues=(16 + n,), config=config) for n, (name, config) in enumerate(configs.items())
@@ -205,7 +205,7 @@ class Controller:
 
 
 def test_rows_are_flagged_as_their_topic_says():
-    controller = Controller(
+    controller = TopicsController(
         plain={}, keys={"index": ["key"]}, both={"index": ["address", "key", "later"]}, none={"index": []}
     )
     router = Router(controller, index=["address"])
@@ -214,12 +214,12 @@ def test_rows_are_flagged_as_their_topic_says():
     assert router.indexed(IndexKind.ADDRESS, "plain/y")
     assert not router.indexed(IndexKind.ADDRESS, "none/y")
     assert router.indexed(IndexKind.KEY, "any")
-    assert not Router(Controller(plain={})).indexed(IndexKind.KEY, "any")
-    assert Router(Controller(plain={})).indexed(IndexKind.ID, "any")
+    assert not Router(TopicsController(plain={})).indexed(IndexKind.KEY, "any")
+    assert Router(TopicsController(plain={})).indexed(IndexKind.ID, "any")
 
 
 async def test_addresses_that_the_router_meets_are_listed(store):
-    controller, tasks = Controller(t={}, gone={}), []
+    controller, tasks = TopicsController(t={}, gone={}), []
     router = Router(controller)
     directory = Directory(store, spawn=lambda work: tasks.append(asyncio.ensure_future(work)))
     router.met = directory.offer

@@ -18,7 +18,7 @@ from tests.support.gateway.memory_log import MemoryLog
 pytestmark = pytest.mark.anyio
 
 
-class Store:
+class StoreOfLogs:
     group = 0
 
     def __init__(self, groups):
@@ -29,7 +29,7 @@ class LanesRig(FanoutTasks):
     """The fan-out of several logs in memory."""
 
     def __init__(self, groups=(0, 1), **options):
-        super().__init__(Store(groups), **options)
+        super().__init__(StoreOfLogs(groups), **options)
         self.logs = self.store.logs
 
     def join(self, *patterns, credit=1 << 30, start=None):

@@ -22,7 +22,7 @@ from store.base.process_errors import ConfigError
 KEYS = {b"dev1": PreSharedKey(b"key-of-dev1", "dev1"), b"gw": PreSharedKey(b"key-of-gateway", "dev2")}
 
 
-class Client:
+class DtlsClient:
     """A client of DTLS with a pre-shared key, without a socket."""
 
     def __init__(self, identity=b"dev1", key=b"key-of-dev1"):
@@ -70,7 +70,7 @@ class Client:
         return found
 
 
-class Server:
+class DtlsServer:
     def __init__(self, keys=KEYS):
         self.keys = dict(keys)
         self.now_ms = 1_000_000
@@ -108,7 +108,7 @@ class Server:
 
 
 def test_a_session_carries_plaintexts_both_ways():
-    server, client, peer = Server(), Client(), ("h", 1)
+    server, client, peer = DtlsServer(), DtlsClient(), ("h", 1)
     assert server.connect(client, peer)
     assert server.joined == [(peer, "dev1")]
     assert server.hear(client.send(b"one") + client.send(b"two"), peer) == [b"one", b"two"]
@@ -121,16 +121,16 @@ def test_a_session_carries_plaintexts_both_ways():
 
 
 def test_a_peer_is_known_by_its_key():
-    server = Server()
-    assert server.connect(Client(b"gw", b"key-of-gateway"), ("h", 2))
+    server = DtlsServer()
+    assert server.connect(DtlsClient(b"gw", b"key-of-gateway"), ("h", 2))
     assert server.joined == [(("h", 2), "dev2")]
 
 
 @pytest.mark.parametrize(("identity", "key"), [(b"dev1", b"another"), (b"nobody", b"key-of-dev1")])
 def test_a_wrong_key_joins_nobody(identity, key):
-    server = Server()
+    server = DtlsServer()
     with contextlib.suppress(SSL.Error):  # the client is told, or not
-        assert not server.connect(Client(identity, key), ("h", 1))
+        assert not server.connect(DtlsClient(identity, key), ("h", 1))
     server.now_ms += HANDSHAKE_MS
     server.sessions.tick(server.now_ms)
     assert server.joined == []
@@ -138,9 +138,9 @@ def test_a_wrong_key_joins_nobody(identity, key):
 
 
 def test_nothing_is_kept_before_a_cookie_comes_back():
-    server = Server()
+    server = DtlsServer()
     for n in range(100):
-        server.hear(Client().shake(), ("h", n))
+        server.hear(DtlsClient().shake(), ("h", n))
     assert server.sessions.handshakes == 0
     answers = server.sent()
     assert len(answers) == 100
@@ -148,7 +148,7 @@ def test_nothing_is_kept_before_a_cookie_comes_back():
 
 
 def test_a_cookie_is_good_for_its_own_address_alone():
-    server, client = Server(), Client()
+    server, client = DtlsServer(), DtlsClient()
     server.hear(client.shake(), ("h", 1))
     for data in server.sent():
         client.connection.bio_write(data)
@@ -158,8 +158,8 @@ def test_a_cookie_is_good_for_its_own_address_alone():
 
 def test_handshakes_under_way_are_limited_and_end(monkeypatch):
     monkeypatch.setattr("gateway.dtls.sessions.HANDSHAKES_COUNT_MAX", 3)
-    server = Server()
-    clients = [Client() for _ in range(5)]
+    server = DtlsServer()
+    clients = [DtlsClient() for _ in range(5)]
     for n, client in enumerate(clients):  # each goes as far as its cookie
         server.hear(client.shake(), ("h", n))
         for data in server.sent():
@@ -175,12 +175,12 @@ def test_handshakes_under_way_are_limited_and_end(monkeypatch):
         server.sessions.tick(server.now_ms)
     assert server.now_ms <= 1_000_000 + HANDSHAKE_MS + 1
     assert server.sessions.handshakes == 0
-    assert server.connect(Client(), ("h", 9))
+    assert server.connect(DtlsClient(), ("h", 9))
 
 
 def test_the_session_that_was_silent_longest_gives_way(monkeypatch):
     monkeypatch.setattr("gateway.dtls.sessions.SESSIONS_COUNT_MAX", 2)
-    server, clients = Server(), [Client() for _ in range(3)]
+    server, clients = DtlsServer(), [DtlsClient() for _ in range(3)]
     for n in range(2):
         assert server.connect(clients[n], ("h", n))
     server.hear(clients[0].send(b"x"), ("h", 0))
@@ -189,8 +189,8 @@ def test_the_session_that_was_silent_longest_gives_way(monkeypatch):
 
 
 def test_a_silent_session_is_forgotten():
-    server, peer = Server(), ("h", 1)
-    server.connect(Client(), peer)
+    server, peer = DtlsServer(), ("h", 1)
+    server.connect(DtlsClient(), peer)
     server.now_ms += IDLE_MS
     server.sessions.tick(server.now_ms)
     assert server.left == [peer]
@@ -199,8 +199,8 @@ def test_a_silent_session_is_forgotten():
 
 def test_a_client_that_begins_anew_takes_its_sessions_place():
     """RFC 6347, 4.2.8: not before it has answered a cookie."""
-    server, peer = Server(), ("h", 1)
-    first, second = Client(), Client()
+    server, peer = DtlsServer(), ("h", 1)
+    first, second = DtlsClient(), DtlsClient()
     assert server.connect(first, peer)
     server.hear(second.shake(), peer)
     assert server.left == [], "somebody else may have sent that"
@@ -213,7 +213,7 @@ def test_a_client_that_begins_anew_takes_its_sessions_place():
 
 
 def test_a_session_whose_key_is_removed_ends():
-    server, client, peer = Server(), Client(), ("h", 1)
+    server, client, peer = DtlsServer(), DtlsClient(), ("h", 1)
     server.connect(client, peer)
     server.keys[b"dev1"] = PreSharedKey(b"another key", "dev1")
     assert server.hear(client.send(b"x"), peer) == [b"x"]
@@ -224,7 +224,7 @@ def test_a_session_whose_key_is_removed_ends():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_handshake_outlives_losses(seed):
-    random, server, client, peer = Random(seed), Server(), Client(), ("h", 1)
+    random, server, client, peer = Random(seed), DtlsServer(), DtlsClient(), ("h", 1)
     datagrams = client.shake()
     for _ in range(200):
         server.hear([data for data in datagrams if random.random() < 0.7], peer)
@@ -247,7 +247,7 @@ def test_a_handshake_outlives_losses(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_any_bytes_are_passed_over(seed):
-    random, server, client, peer = Random(seed), Server(), Client(), ("h", 1)
+    random, server, client, peer = Random(seed), DtlsServer(), DtlsClient(), ("h", 1)
     assert server.connect(client, peer)
     for n in range(600):
         data = bytearray(client.send(b"data")[0] if n % 3 else random.randbytes(random.randrange(80)))
@@ -257,7 +257,7 @@ def test_any_bytes_are_passed_over(seed):
         for plain in server.hear([bytes(data)], other):
             assert plain == b"data"
     assert server.sessions.handshakes == 0
-    assert server.connect(Client(), ("h", 3))
+    assert server.connect(DtlsClient(), ("h", 3))
 
 
 def test_records_are_never_cut():
@@ -274,7 +274,7 @@ def test_an_adapter_sees_plaintexts():
         deadline_ms=lambda: 5,
         tick=lambda now_ms: [],
     )
-    server, client = Server(), Client()
+    server, client = DtlsServer(), DtlsClient()
     server.connect(client, ("h", 1))
     adapter = DtlsAdapter(inner, server.sessions)
     assert adapter.receive([(client.send(b"x")[0], ("h", 1))], now_ms=0) == [(b"x", ("h", 1))]

@@ -27,7 +27,7 @@ from gateway.port.groups import (
 )
 from store.base.errors import OffsetOutOfRange
 from store.local.local import LocalStore
-from tests.support.gateway.groups_rig import FIRST, Proxy, Topics, bodies, publish
+from tests.support.gateway.groups_rig import FIRST, GroupsProxy, Topics, bodies, publish
 from tests.support.process.clock import Clock
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +44,7 @@ class ProxiesOfGroups:
 
     def proxy(self, config=CONFIG, **options):
         seed = len(self.proxies) + 1
-        self.proxies.append(Proxy(self.store, self.topics, self.clock, seed=seed, config=config, **options))
+        self.proxies.append(GroupsProxy(self.store, self.topics, self.clock, seed=seed, config=config, **options))
         return self.proxies[-1]
 
     async def pass_time(self, seconds):

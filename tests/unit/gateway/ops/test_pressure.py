@@ -5,7 +5,7 @@ import pytest
 from gateway.ops.pressure import CALM_LOOKS, CROWDED_LOOKS, Pressure, memory_limit_bytes, resident_bytes
 
 
-class Machine:
+class MachineFigures:
     """The figures that the pressure looks at."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Machine:
 
 
 def test_a_moment_of_too_much_is_no_pressure():
-    machine = Machine()
+    machine = MachineFigures()
     for _ in range(3):
         machine.crowded = True
         assert set(machine.looks(CROWDED_LOOKS - 1)) == {""}
@@ -37,7 +37,7 @@ def test_a_moment_of_too_much_is_no_pressure():
 
 
 def test_too_much_for_some_time_is_until_it_is_over_for_some_time():
-    machine = Machine()
+    machine = MachineFigures()
     machine.crowded = True
     assert machine.looks(CROWDED_LOOKS)[-2:] == ["", "low on memory"]
     machine.crowded = False
@@ -49,14 +49,14 @@ def test_too_much_for_some_time_is_until_it_is_over_for_some_time():
 
 
 def test_a_process_that_holds_too_much_is_short_of_memory():
-    machine = Machine()
+    machine = MachineFigures()
     for resident, reason in ((1_000, ""), (1_001, "low on memory"), (960, "low on memory"), (949, ""), (1_000, "")):
         machine.resident = resident
         assert machine.looks(1) == [reason]
 
 
 def test_disk_and_memory_are_named():
-    machine = Machine()
+    machine = MachineFigures()
     machine.low = True
     assert machine.looks(1) == ["low on disk"]
     machine.resident = 2_000

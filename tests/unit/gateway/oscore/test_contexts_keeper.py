@@ -35,7 +35,7 @@ def write(path, *contexts):
     path.write_text(json.dumps({"contexts": contexts}))
 
 
-class Rig:
+class KeeperRig:
     def __init__(self, store, path):
         self.now_ms = 1_000_000
         self.provisioned = Provisioned(path, now_ms=lambda: self.now_ms)
@@ -58,26 +58,26 @@ def path(tmp_path):
 
 
 async def test_numbers_are_reserved_once_for_all_times(store, path):
-    rig, socket = Rig(store, path), Socket()
+    rig, socket = KeeperRig(store, path), Socket()
     first = await rig.open(socket)
     assert (first.first, first.taken, first.unused, first.principal.name) == (0, True, True, "dev1")
     more = await rig.open(socket, numbers=5)
     assert (more.first, more.taken, more.unused) == (10, False, False)
     look = await rig.open(socket, numbers=0)
     assert (look.first, look.taken) == (15, False)
-    again = await Rig(store, path).open(Socket())  # as after a crash
+    again = await KeeperRig(store, path).open(Socket())  # as after a crash
     assert (again.first, again.taken, again.unused) == (15, True, False)
 
 
 async def test_sockets_that_open_at_once_have_numbers_of_their_own(store, path):
-    rig, socket = Rig(store, path), Socket()
+    rig, socket = KeeperRig(store, path), Socket()
     opened = await asyncio.gather(*[rig.open(socket, numbers=7) for _ in range(10)])
     assert sorted(one.first for one in opened) == list(range(0, 70, 7))
 
 
 @pytest.mark.slow
 async def test_another_name_for_the_same_keys_goes_on_counting(store, path):
-    rig = Rig(store, path)
+    rig = KeeperRig(store, path)
     await rig.open(Socket())
     write(path, {**ONE, "user": "other"})
     rig.now_ms += LOOK_INTERVAL_MS
@@ -86,7 +86,7 @@ async def test_another_name_for_the_same_keys_goes_on_counting(store, path):
 
 
 async def test_other_keys_begin_anew(store, path):
-    rig = Rig(store, path)
+    rig = KeeperRig(store, path)
     before = await rig.open(Socket())
     write(path, {**ONE, "secret": "22" * 16})
     rig.now_ms += LOOK_INTERVAL_MS
@@ -96,7 +96,7 @@ async def test_other_keys_begin_anew(store, path):
 
 
 async def test_a_socket_takes_note_before_another_uses_its_context(store, path):
-    rig, one, other = Rig(store, path), Socket(), Socket()
+    rig, one, other = KeeperRig(store, path), Socket(), Socket()
     name = (await rig.open(one)).name
     lost = asyncio.create_task(rig.keeper.next_lost(one, NextLostContexts()))
     await asyncio.sleep(0)
@@ -113,14 +113,14 @@ async def test_a_socket_takes_note_before_another_uses_its_context(store, path):
 
 async def test_a_socket_that_does_not_ask_does_not_hold_a_context_for_ever(store, path, monkeypatch):
     monkeypatch.setattr("gateway.oscore.keeper.RELEASE_WAIT_S", 0.02)
-    rig, one = Rig(store, path), Socket()
+    rig, one = KeeperRig(store, path), Socket()
     name = (await rig.open(one)).name
     assert (await rig.open(Socket())).taken
     assert await rig.keeper.next_lost(one, NextLostContexts()) == [name]
 
 
 async def test_a_fenced_process_gives_its_contexts_up(store, path):
-    rig, socket = Rig(store, path), Socket()
+    rig, socket = KeeperRig(store, path), Socket()
     name = (await rig.open(socket)).name
     await rig.keeper.on_fenced()
     assert await rig.keeper.next_lost(socket, NextLostContexts()) == [name]
@@ -128,7 +128,7 @@ async def test_a_fenced_process_gives_its_contexts_up(store, path):
 
 
 async def test_what_is_not_provisioned_is_refused(store, path):
-    rig = Rig(store, path)
+    rig = KeeperRig(store, path)
     for kid, id_context in ((b"\x03", None), (b"\x02", None), (b"\x01", b"\xaa")):
         with pytest.raises(Refusal) as refused:
             await rig.open(Socket(), kid=kid, id_context=id_context)
@@ -142,7 +142,7 @@ async def test_what_is_not_provisioned_is_refused(store, path):
 
 @pytest.mark.slow
 async def test_a_file_with_a_mistake_changes_nothing(store, path):
-    rig = Rig(store, path)
+    rig = KeeperRig(store, path)
     await rig.open(Socket())
     path.write_text("{")
     rig.now_ms += LOOK_INTERVAL_MS
@@ -151,7 +151,7 @@ async def test_a_file_with_a_mistake_changes_nothing(store, path):
 
 @pytest.mark.slow
 async def test_a_context_that_is_used_up_is_refused(store, path):
-    rig = Rig(store, path)
+    rig = KeeperRig(store, path)
     name = (await rig.open(Socket())).name
     await store.keys.put(f"oscore/{name}", b"%d" % ((1 << 40) - 5))
     with pytest.raises(Refusal, match="used up"):

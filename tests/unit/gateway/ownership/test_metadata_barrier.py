@@ -10,7 +10,7 @@ from gateway.ownership.metadata_barrier import MetadataBarrier
 pytestmark = pytest.mark.anyio
 
 
-class Controllers:
+class BarrierControllers:
     def __init__(self):
         self.asked = []
         self.tasks = []
@@ -32,7 +32,7 @@ async def turns(count=5):
 
 
 async def test_who_asks_while_an_answer_is_on_its_way_waits_for_the_next():
-    controllers = Controllers()
+    controllers = BarrierControllers()
     barrier = controllers.metadata_barrier()
     first = [asyncio.ensure_future(barrier.passed()) for _ in range(3)]
     await turns()
@@ -51,7 +51,7 @@ async def test_who_asks_while_an_answer_is_on_its_way_waits_for_the_next():
 @pytest.mark.parametrize("how", ["error", "silence"])
 async def test_controllers_that_do_not_answer_are_left_alone_for_a_while(how, monkeypatch):
     monkeypatch.setattr("gateway.ownership.metadata_barrier.ANSWER_S", 0.01)
-    controllers = Controllers()
+    controllers = BarrierControllers()
     barrier = controllers.metadata_barrier()
     asking = asyncio.ensure_future(barrier.passed())
     await turns()
@@ -68,7 +68,7 @@ async def test_controllers_that_do_not_answer_are_left_alone_for_a_while(how, mo
 
 
 async def test_who_goes_away_takes_no_answer_from_others():
-    controllers = Controllers()
+    controllers = BarrierControllers()
     barrier = controllers.metadata_barrier()
     gone, here = [asyncio.ensure_future(barrier.passed()) for _ in range(2)]
     await turns()

@@ -18,7 +18,7 @@ from tests.support.gateway.ingest_rig import IngestRig
 pytestmark = pytest.mark.anyio
 
 
-class Publisher:
+class SinglesPublisher:
     """A connection: writes down in which order it was answered."""
 
     protocol = "mqtt"
@@ -105,7 +105,7 @@ def devices(rig, group):
 
 
 async def test_singles_of_a_turn_are_one_frame_and_each_is_acknowledged(rig):
-    publishers = [Publisher() for _ in range(3)]
+    publishers = [SinglesPublisher() for _ in range(3)]
     for n, publisher in enumerate(publishers):
         rig.single(publisher, message(b"%d" % n), b"ack%d" % n)
     assert rig.ingest.waiting_bytes == 30
@@ -123,7 +123,7 @@ async def test_singles_of_a_turn_are_one_frame_and_each_is_acknowledged(rig):
 
 
 async def test_few_singles_wait_for_the_frame_under_way(rig):
-    publishers = [Publisher() for _ in range(4)]
+    publishers = [SinglesPublisher() for _ in range(4)]
     for publisher in publishers[:3]:
         rig.single(publisher, message())
         rig.turn()
@@ -146,12 +146,12 @@ async def test_few_singles_wait_for_the_frame_under_way(rig):
 
 @pytest.mark.parametrize("behind", ["many", "published"])
 async def test_singles_that_are_many_or_not_alone_wait_for_no_frame(rig, behind):
-    rig.single(Publisher(), message())
+    rig.single(SinglesPublisher(), message())
     rig.turn()
     for _ in range(GATHERED_MAX if behind == "many" else 1):
-        rig.single(Publisher(), message())
+        rig.single(SinglesPublisher(), message())
     if behind == "published":
-        rig.publish(Publisher(), 1, message())
+        rig.publish(SinglesPublisher(), 1, message())
     rig.turn()
     assert len(rig.log.waiting) == 2
     assert rig.ingest.waiting_bytes == 0
@@ -159,13 +159,13 @@ async def test_singles_that_are_many_or_not_alone_wait_for_no_frame(rig, behind)
 
 async def test_singles_wait_for_no_frame_of_a_store_far_away(two):
     for _ in range(2):
-        two.single(Publisher(), message(device=devices(two, 0)))
+        two.single(SinglesPublisher(), message(device=devices(two, 0)))
         two.turn()
     assert len(two.log.waiting) == 2
 
 
 async def test_what_is_published_behind_a_single_is_answered_behind_it(rig):
-    publisher, other = Publisher(), Publisher()
+    publisher, other = SinglesPublisher(), SinglesPublisher()
     rig.publish(other, 1, message(b"first"))
     rig.single(publisher, message(b"single"))
     rig.publish(publisher, 2, message(b"same turn"))
@@ -183,7 +183,7 @@ async def test_what_is_published_behind_a_single_is_answered_behind_it(rig):
 
 
 async def test_a_refusal_that_needs_no_write_waits_for_the_single_before_it(rig):
-    publisher = Publisher()
+    publisher = SinglesPublisher()
     rig.single(publisher, message())
     rig.publish(publisher, 2, message(), denied={0: Refusal(Cause.FORBIDDEN, "no")})
     rig.turn()
@@ -194,7 +194,7 @@ async def test_a_refusal_that_needs_no_write_waits_for_the_single_before_it(rig)
 
 
 async def test_a_store_group_that_is_faster_answers_nothing_before_the_single_of_another(two):
-    publisher, slow, fast = Publisher(), devices(two, 0), devices(two, 1)
+    publisher, slow, fast = SinglesPublisher(), devices(two, 0), devices(two, 1)
     two.single(publisher, message(device=slow))
     two.publish(publisher, 2, message(device=fast))
     two.turn()
@@ -207,7 +207,7 @@ async def test_a_store_group_that_is_faster_answers_nothing_before_the_single_of
 
 async def test_singles_go_to_their_groups_and_fail_with_them_alone(two):
     names = [devices(two, 0), devices(two, 1)] * 2
-    publishers = [Publisher() for _ in names]
+    publishers = [SinglesPublisher() for _ in names]
     for publisher, name in zip(publishers, names, strict=True):
         two.single(publisher, message(name.encode(), device=name))
     two.turn()
@@ -220,7 +220,7 @@ async def test_singles_go_to_their_groups_and_fail_with_them_alone(two):
 
 
 async def test_while_a_group_is_away_singles_go_the_way_of_all(two):
-    first, then = Publisher(), Publisher()
+    first, then = SinglesPublisher(), SinglesPublisher()
     here, away = devices(two, 0), devices(two, 1)
     two.single(first, message(device=away))
     two.turn()
@@ -235,7 +235,7 @@ async def test_while_a_group_is_away_singles_go_the_way_of_all(two):
 
 
 async def test_a_failed_single_fails_before_what_came_behind_it(rig):
-    publisher = Publisher()
+    publisher = SinglesPublisher()
     rig.single(publisher, message())
     rig.turn()
     rig.publish(publisher, 2, message())
@@ -247,7 +247,7 @@ async def test_a_failed_single_fails_before_what_came_behind_it(rig):
 
 
 async def test_a_single_that_is_too_large_is_refused_in_order(rig):
-    publisher = Publisher()
+    publisher = SinglesPublisher()
     rig.single(publisher, message(bytes(1001)))
     rig.publish(publisher, 2, message(b"behind"))
     rig.turn()
@@ -258,7 +258,7 @@ async def test_a_single_that_is_too_large_is_refused_in_order(rig):
 
 
 async def test_a_single_of_a_full_body_with_a_long_envelope_is_stored(rig):
-    publisher = Publisher()
+    publisher = SinglesPublisher()
     rig.single(publisher, message(bytes(1000)))
     rig.turn()
     rig.log.end_next()
@@ -266,7 +266,7 @@ async def test_a_single_of_a_full_body_with_a_long_envelope_is_stored(rig):
 
 
 async def test_a_single_for_a_missing_topic_waits_for_it_and_others_do_not_wait(rig):
-    waiting, other = Publisher(), Publisher()
+    waiting, other = SinglesPublisher(), SinglesPublisher()
     rig.single(waiting, message(b"new", "new/1"))
     rig.publish(waiting, 2, message(b"behind"))
     rig.single(other, message(b"known"))
@@ -288,7 +288,7 @@ async def test_a_single_for_a_missing_topic_waits_for_it_and_others_do_not_wait(
 
 
 async def test_a_single_of_an_unknown_address_that_comes_while_another_topic_is_made(rig):
-    first, then = Publisher(), Publisher()
+    first, then = SinglesPublisher(), SinglesPublisher()
     rig.publish(first, 1, message(b"a", "new/1"))
     rig.turn()
     rig.single(then, message(b"b", "newer/1"))
@@ -303,7 +303,7 @@ async def test_a_single_of_an_unknown_address_that_comes_while_another_topic_is_
 async def test_a_single_for_named_queues_gets_its_rows_there(rig):
     rig.router.bind("t/2", 900, key="all")
     rig.know("t/2")
-    plain, bound = Publisher(), Publisher()
+    plain, bound = SinglesPublisher(), SinglesPublisher()
     rig.single(plain, message(b"plain"))
     rig.single(bound, message(b"bound", "t/2"))
     rig.turn()
@@ -317,7 +317,7 @@ async def test_a_single_for_named_queues_gets_its_rows_there(rig):
 async def test_messages_for_very_many_queues_share_no_frame_with_singles(rig):
     for number in range(FRAME_ROWS + 1):
         rig.router.bind("t/many", 1000 + number, key=number)
-    single, many = Publisher(), Publisher()
+    single, many = SinglesPublisher(), SinglesPublisher()
     rig.publish(many, 1, message(address="t/many"))
     rig.single(single, message())
     rig.turn()
@@ -330,7 +330,7 @@ async def test_a_frame_of_singles_waits_for_the_disk_where_one_of_its_topics_doe
     flags = []
     for turn in (("fast/1", "fast/1"), ("fast/1", "t/1"), ("t/1", "fast/1")):
         for address in turn:
-            rig.single(Publisher(), message(address=address))
+            rig.single(SinglesPublisher(), message(address=address))
         rig.turn()
         flags.append(rig.log.waiting[0][0].flags)
         rig.log.end_next()
@@ -340,7 +340,7 @@ async def test_a_frame_of_singles_waits_for_the_disk_where_one_of_its_topics_doe
 @pytest.mark.slow
 @pytest.mark.parametrize(("body", "count"), [(b"", FRAME_ROWS + 10), (bytes(900), FRAME_PAYLOAD_BYTES // 900 + 10)])
 async def test_a_long_turn_is_cut_into_frames(rig, body, count):
-    publishers = [Publisher() for _ in range(count)]
+    publishers = [SinglesPublisher() for _ in range(count)]
     for publisher in publishers:
         rig.single(publisher, message(body))
     rig.turn()
@@ -357,21 +357,21 @@ async def test_a_long_turn_is_cut_into_frames(rig, body, count):
 async def test_a_single_that_needs_no_sync_waits_for_no_frame(rig, controller):
     await controller.do(CreateTopic(name="fast", config={"flush": "async"}))
     rig.know("fast/1")
-    rig.single(Publisher(), message())
+    rig.single(SinglesPublisher(), message())
     rig.turn()
-    rig.single(Publisher(), message(address="fast/1"))
+    rig.single(SinglesPublisher(), message(address="fast/1"))
     rig.turn()
     assert [frame.flags for frame, _ in rig.log.waiting] == [0, FRAME_ASYNC]
 
 
 async def test_large_singles_wait_for_no_frame(rig):
     for _ in range(FRAME_PAYLOAD_BYTES // 10 // 10):
-        rig.single(Publisher(), message())
+        rig.single(SinglesPublisher(), message())
         rig.turn()
         if len(rig.log.waiting) > 1:
             break
     sizes = [frame.row_count for frame, _ in rig.log.waiting]
     assert sizes == [1, GATHERED_MAX]
-    rig.ingest.publish_singles([(Publisher(), Single(message(), b"ack"), FRAME_PAYLOAD_BYTES)])
+    rig.ingest.publish_singles([(SinglesPublisher(), Single(message(), b"ack"), FRAME_PAYLOAD_BYTES)])
     rig.turn()
     assert len(rig.log.waiting) == 3

@@ -116,7 +116,7 @@ async def test_a_topic_is_configured_anew_and_stays_so(controller, tmp_path):
 # ---- ingest
 
 
-class Store:
+class FramesKept:
     def __init__(self):
         self.frames = []
         self.group, self.logs, self.log = 0, {0: self}, self
@@ -128,7 +128,7 @@ class Store:
 @pytest.fixture
 async def publish(controller):
     """Publish messages in one turn; the frame they came to."""
-    store, turns = Store(), []
+    store, turns = FramesKept(), []
     ingest = Ingest(
         store,
         Router(controller),

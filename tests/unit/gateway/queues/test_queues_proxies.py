@@ -39,7 +39,7 @@ from tests.support.store.remote_kit import Node
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
-class Proxy(QueuesRig):
+class QueuesProxy(QueuesRig):
     """One process with a connection of its own to the store."""
 
     def __init__(self, cluster, number):
@@ -85,13 +85,13 @@ class Proxy(QueuesRig):
         return self.router.named_queues(Message(address_of(exchange, key), b""))
 
 
-class Cluster:
+class QueuesProxies:
     def __init__(self, store, node, controller, clock):
         self.store, self.node, self.controller, self.clock = store, node, controller, clock
         self.proxies = []
 
     async def proxy(self):
-        proxy = Proxy(self, len(self.proxies) + 1)
+        proxy = QueuesProxy(self, len(self.proxies) + 1)
         self.proxies.append(proxy)
         return await proxy.start()
 
@@ -115,7 +115,7 @@ async def cluster(tmp_path):
         controller = LocalController.open(tmp_path / "controller", now_ms=clock.now_ms)
         await controller.do(CreateTopic(name="$amqp"))
         node = await Node().start(store)
-        cluster = Cluster(store, node, controller, clock)
+        cluster = QueuesProxies(store, node, controller, clock)
         yield cluster
         for proxy in cluster.proxies:
             await proxy.die()

@@ -20,7 +20,7 @@ from tests.support.store.remote_kit import Node
 pytestmark = pytest.mark.anyio
 
 
-class Proxy(test_queues_proxies.Proxy):
+class SharedProxy(test_queues_proxies.QueuesProxy):
     """One process with shared subscriptions."""
 
     def __init__(self, cluster, number):
@@ -52,9 +52,9 @@ class Proxy(test_queues_proxies.Proxy):
         return [queue.definition.name for queue in self.queues.registry.shared]
 
 
-class Cluster(test_queues_proxies.Cluster):
+class SharedProxies(test_queues_proxies.QueuesProxies):
     async def proxy(self):
-        proxy = Proxy(self, len(self.proxies) + 1)
+        proxy = SharedProxy(self, len(self.proxies) + 1)
         self.proxies.append(proxy)
         return await proxy.start()
 
@@ -67,7 +67,7 @@ async def cluster(tmp_path):
         for topic in ("$amqp", "a"):
             await controller.do(CreateTopic(name=topic, queues=1))
         node = await Node().start(store)
-        cluster = Cluster(store, node, controller, clock)
+        cluster = SharedProxies(store, node, controller, clock)
         yield cluster
         for proxy in cluster.proxies:
             await proxy.die()

@@ -28,7 +28,7 @@ class Timer:
         self.cancelled = True
 
 
-class Hub:
+class ConnectionHub:
     write_buffer_bytes_max = 1000
     unread = StrangersBudget()
     others = {}  # noqa: RUF012
@@ -84,7 +84,7 @@ class Hub:
         return self.calls
 
 
-class Transport:
+class ConnectionTransport:
     def __init__(self):
         self.written = []
         self.reading = True
@@ -126,7 +126,7 @@ class Transport:
         self.closing = self.aborted = True
 
 
-class Adapter:
+class EchoAdapter:
     """Publishes every read as one message and says what it was told."""
 
     wants_data = True
@@ -173,12 +173,12 @@ class Adapter:
 class Factory:
     def connect(self, info, options, *, random):
         self.info = info
-        return Adapter()
+        return EchoAdapter()
 
 
 @pytest.fixture
 def hub():
-    return Hub()
+    return ConnectionHub()
 
 
 class Shown(Connection):
@@ -189,7 +189,7 @@ class Shown(Connection):
 def connection(hub):
     factory = Factory()
     connection = Shown(hub, ListenerContext("test", "test", factory, None))
-    connection.shown = Transport()
+    connection.shown = ConnectionTransport()
     connection.connection_made(connection.shown)
     assert factory.info.loopback
     return connection
@@ -204,7 +204,7 @@ def test_a_read_is_published_and_its_outcome_answered(hub, connection):
     assert connection.outstanding_count == connection.outstanding_bytes == 0
 
 
-class Silent(Adapter):
+class Silent(EchoAdapter):
     """Nothing comes of what it is given."""
 
     def receive(self, data, *, now_ms):
@@ -220,7 +220,7 @@ def test_what_strangers_have_sent_in_vain_counts_in_one_budget_of_the_process(hu
     found = []
     for _ in range(20):
         one = Shown(hub, ListenerContext("test", "test", Factory(), None))
-        one.shown = Transport()
+        one.shown = ConnectionTransport()
         one.connection_made(one.shown)
         one.adapter = Silent()
         one.data_received(bytes(8_000))
@@ -402,7 +402,7 @@ def test_a_timer_that_is_early_looks_again(hub, connection):
 
 def another(hub):
     connection = Shown(hub, ListenerContext("test", "test", Factory(), None))
-    connection.shown = Transport()
+    connection.shown = ConnectionTransport()
     connection.connection_made(connection.shown)
     return connection
 
@@ -522,7 +522,7 @@ def test_few_connections_wait_for_their_peers_to_go(hub, connection):
     assert not connection.shown.closed
     assert hub.lingering == LINGERING_MAX
     other = Connection(hub, connection._listener)
-    other.connection_made(transport := Transport())
+    other.connection_made(transport := ConnectionTransport())
     other.close("enough")
     assert transport.closed
     connection.shown.protocol.connection_lost(None)
@@ -531,6 +531,6 @@ def test_few_connections_wait_for_their_peers_to_go(hub, connection):
 
 def test_no_connection_has_a_dictionary(hub):
     shell = Connection(hub, ListenerContext("test", "test", Factory(), None))
-    shell.connection_made(Transport())
+    shell.connection_made(ConnectionTransport())
     assert not hasattr(shell, "__dict__")
     assert not hasattr(shell.subscriber, "__dict__")

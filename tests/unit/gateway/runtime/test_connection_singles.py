@@ -5,7 +5,7 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
-from test_connection import Hub, Transport
+from test_connection import ConnectionHub, ConnectionTransport
 
 from adapters.mqtt import FACTORY
 from adapters.mqtt.codec import Properties, encode
@@ -50,7 +50,7 @@ class Permissions:
         return self.denied
 
 
-class MqttHub(Hub):
+class MqttHub(ConnectionHub):
     """Lets everybody in, and writes down what goes which way."""
 
     def __init__(self):
@@ -76,14 +76,14 @@ class MqttHub(Hub):
         self.singles += singles
 
 
-class Peer:
+class SinglesClient:
     """An MQTT client of a connection, whose topic `t` is known already."""
 
     def __init__(self, version=5, **options):
         self.version = version
         self.hub = MqttHub()
         self.connection = Connection(self.hub, ListenerContext("mqtt", "mqtt", FACTORY, Options(**options)))
-        self.transport = Transport()
+        self.transport = ConnectionTransport()
         self.connection.connection_made(self.transport)
         self.send(Connect(version=version, client_id="c1", keep_alive_s=10))
         self.send(Publish(topic="t", qos=1, packet_id=1))
@@ -123,7 +123,7 @@ class Peer:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_single_message_is_acknowledged_when_it_is_stored(version):
-    peer = Peer(version)
+    peer = SinglesClient(version)
     flow = peer.connection.flow
     before_in, before_out = flow.bytes_in, flow.bytes_out
     peer.publish()
@@ -141,7 +141,7 @@ def test_a_single_message_is_acknowledged_when_it_is_stored(version):
 
 
 def test_what_is_refused_at_once_behind_a_single_message_is_answered_behind_it():
-    peer = Peer(topic_levels_max=3)
+    peer = SinglesClient(topic_levels_max=3)
     peer.publish(2)
     peer.publish(3, "a/b/c/d")
     assert peer.said()
@@ -151,7 +151,7 @@ def test_what_is_refused_at_once_behind_a_single_message_is_answered_behind_it()
 
 
 def test_a_single_message_counts_in_the_quota_of_what_comes_behind_it():
-    peer = Peer(receive_maximum=2)
+    peer = SinglesClient(receive_maximum=2)
     peer.publish(2)
     peer.publish(3)
     peer.publish(4)
@@ -161,7 +161,7 @@ def test_a_single_message_counts_in_the_quota_of_what_comes_behind_it():
 
 
 def test_a_single_message_is_over_a_quota_that_exchanges_at_qos_2_have_used_up():
-    peer = Peer(receive_maximum=2)
+    peer = SinglesClient(receive_maximum=2)
     peer.send(*(Publish(topic="t", qos=2, packet_id=n) for n in (5, 6)))
     peer.store()
     peer.transport.written.clear()
@@ -171,7 +171,7 @@ def test_a_single_message_is_over_a_quota_that_exchanges_at_qos_2_have_used_up()
 
 
 def test_what_the_adapter_has_to_say_is_said_before_the_acknowledgement_of_one_that_does_not_read():
-    peer = Peer()
+    peer = SinglesClient()
     peer.publish()
     peer.connection.pause_writing()
     peer.send(Pingreq())
@@ -183,7 +183,7 @@ def test_what_the_adapter_has_to_say_is_said_before_the_acknowledgement_of_one_t
 
 
 def test_a_refusal_has_its_code_in_version_5():
-    peer = Peer()
+    peer = SinglesClient()
     peer.publish()
     peer.fail(Cause.QUOTA)
     assert peer.said(Puback(packet_id=2, code=0x97))
@@ -192,7 +192,7 @@ def test_a_refusal_has_its_code_in_version_5():
 
 
 def test_a_refusal_ends_the_connection_in_version_3():
-    peer = Peer(4)
+    peer = SinglesClient(4)
     peer.publish()
     peer.fail(Cause.QUOTA)
     assert peer.said()
@@ -202,7 +202,7 @@ def test_a_refusal_ends_the_connection_in_version_3():
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_nothing_is_said_to_one_that_has_gone(stored):
-    peer = Peer()
+    peer = SinglesClient()
     peer.publish()
     peer.connection.connection_lost(None)
     peer.acknowledge() if stored else peer.fail(Cause.UNAVAILABLE)
@@ -211,7 +211,7 @@ def test_nothing_is_said_to_one_that_has_gone(stored):
 
 
 def test_a_half_closed_peer_gets_its_acknowledgement_and_then_the_end():
-    peer = Peer()
+    peer = SinglesClient()
     peer.publish()
     assert peer.connection.eof_received()
     peer.acknowledge()
@@ -221,7 +221,7 @@ def test_a_half_closed_peer_gets_its_acknowledgement_and_then_the_end():
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_what_may_not_be_published_is_asked_for_once_and_refused(version):
-    peer = Peer(version)
+    peer = SinglesClient(version)
     permissions = Permissions()
     peer.connection.principal = Principal(name="ada", permissions=permissions)
     bytes_in = peer.connection.flow.bytes_in
@@ -242,7 +242,7 @@ def test_what_may_not_be_published_is_asked_for_once_and_refused(version):
 
 
 async def test_who_waits_until_everything_is_answered_waits_for_a_single_message():
-    peer = Peer()
+    peer = SinglesClient()
     peer.publish()
     waits = asyncio.ensure_future(peer.connection.answered())
     await asyncio.sleep(0)
@@ -258,7 +258,7 @@ async def test_who_waits_until_everything_is_answered_waits_for_a_single_message
 
 
 def test_a_single_message_is_a_sign_of_life():
-    peer = Peer()
+    peer = SinglesClient()
     adapter = peer.connection.adapter
     adapter.keep_alive.heard_ms = 0
     peer.publish()
@@ -266,7 +266,7 @@ def test_a_single_message_is_a_sign_of_life():
 
 
 def test_a_message_behind_a_goodbye_is_not_published():
-    peer = Peer()
+    peer = SinglesClient()
     peer.send(Disconnect())
     peer.publish()
     assert not peer.hub.singles
@@ -274,7 +274,7 @@ def test_a_message_behind_a_goodbye_is_not_published():
 
 
 def test_a_process_that_has_slept_holds_it():
-    peer = Peer()
+    peer = SinglesClient()
     peer.hub.pauses.slept = True
     peer.publish()
     assert not peer.hub.singles
@@ -282,7 +282,7 @@ def test_a_process_that_has_slept_holds_it():
 
 
 def test_a_connection_with_a_pace_takes_the_way_of_all():
-    peer = Peer()
+    peer = SinglesClient()
     peer.connection.pace = Pace.of(LimitsConfig(messages_per_s=100), now_ms=0)
     assert peer.connection.pace is not None
     peer.publish()
@@ -291,7 +291,7 @@ def test_a_connection_with_a_pace_takes_the_way_of_all():
 
 
 def test_it_is_not_read_while_the_store_is_full():
-    peer = Peer()
+    peer = SinglesClient()
     peer.hub.crowded = True
     peer.publish()
     assert not peer.transport.reading
@@ -303,7 +303,7 @@ def test_it_is_not_read_while_the_store_is_full():
 
 
 def test_a_single_message_that_cannot_go_the_short_way_after_all_is_answered_once():
-    peer = Peer()
+    peer = SinglesClient()
     peer.publish()
     connection, single, size_bytes = peer.hub.singles.pop()
     effect = connection.publish_of(single)
@@ -317,7 +317,7 @@ def test_a_single_message_that_cannot_go_the_short_way_after_all_is_answered_onc
 
 
 def test_one_that_the_adapter_was_told_of_before_the_ingest_asks_is_the_same_effect():
-    peer = Peer(topic_levels_max=3)
+    peer = SinglesClient(topic_levels_max=3)
     peer.publish()
     peer.publish(3, "a/b/c/d")
     connection, single, size_bytes = peer.hub.singles.pop()
@@ -342,13 +342,13 @@ def test_one_that_the_adapter_was_told_of_before_the_ingest_asks_is_the_same_eff
     ],
 )
 def test_what_is_not_plain_takes_the_way_of_all(packet):
-    peer = Peer()
+    peer = SinglesClient()
     peer.send(packet)
     assert not peer.hub.singles
 
 
 def test_a_packet_cut_in_two_takes_the_way_of_all():
-    peer = Peer()
+    peer = SinglesClient()
     data = encode(Publish(topic="t", payload=b"x", qos=1, packet_id=2), 5)
     peer.connection.data_received(data[:3])
     peer.connection.data_received(data[3:])

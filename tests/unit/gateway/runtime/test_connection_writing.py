@@ -13,7 +13,7 @@ from gateway.security.limits_settings import LimitsConfig
 from store.base.listening import StrangersBudget
 
 
-class Transport:
+class WrittenTransport:
     def __init__(self, socket: Any = None) -> None:
         self.written: list[bytes] = []
         self.closing = False
@@ -42,7 +42,7 @@ class Transport:
     resume_reading = pause_reading
 
 
-class Adapter:
+class OutputAdapter:
     wants_data = True
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Adapter:
         return None
 
 
-def connected(adapter: Adapter, transport: Transport) -> Connection:
+def connected(adapter: OutputAdapter, transport: WrittenTransport) -> Connection:
     hub: Any = SimpleNamespace(
         connection_limiter=ConnectionLimiter(LimitsConfig(), 1, now_ms=0),
         limits=LimitsConfig(),
@@ -92,7 +92,7 @@ def connected(adapter: Adapter, transport: Transport) -> Connection:
 
 
 def test_output_stays_with_the_adapter_while_the_peer_does_not_read():
-    adapter, transport = Adapter(), Transport()
+    adapter, transport = OutputAdapter(), WrittenTransport()
     connection = connected(adapter, transport)
     connection.pause_writing()
     adapter.out = b"later"
@@ -106,7 +106,7 @@ def test_output_stays_with_the_adapter_while_the_peer_does_not_read():
 def test_what_the_peer_said_before_a_write_to_it_failed_is_heard():
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        adapter, transport = Adapter(), Transport(ours)
+        adapter, transport = OutputAdapter(), WrittenTransport(ours)
         connection = connected(adapter, transport)
         theirs.sendall(b"good-bye")
         theirs.close()
@@ -119,7 +119,7 @@ def test_what_the_peer_said_before_a_write_to_it_failed_is_heard():
 def test_a_peer_that_was_cut_off_is_not_heard_any_more():
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        adapter, transport = Adapter(), Transport(ours)
+        adapter, transport = OutputAdapter(), WrittenTransport(ours)
         connection = connected(adapter, transport)
         theirs.sendall(b"more")
         connection.connection_lost(None)

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
+from test_connection import ConnectionHub, ConnectionTransport, ListenerContext, Shown
 from test_connection import Factory as ConnectionFactory
-from test_connection import Hub, ListenerContext, Shown, Transport
 
 from gateway.base import pause_guard
 from gateway.base.pause_guard import SLEPT_S, PauseGuard
@@ -76,10 +76,10 @@ async def test_what_is_held_is_bounded_and_given_back(rig, monkeypatch):
 
 @pytest.fixture
 def connection(rig):
-    hub = Hub()
+    hub = ConnectionHub()
     hub.pauses = rig.pauses
     connection = Shown(hub, ListenerContext("test", "test", ConnectionFactory(), None))
-    connection.shown = Transport()
+    connection.shown = ConnectionTransport()
     connection.connection_made(connection.shown)
     connection.has_session = True
     return connection

@@ -15,7 +15,7 @@ from store.base.errors import StoreUnreachable
 pytestmark = pytest.mark.anyio
 
 
-class Store:
+class CountedStore:
     pending_bytes = 5
     confirmed = 1_000
 
@@ -30,11 +30,11 @@ class Store:
         return self.counts[start]
 
 
-class Hub:
+class SysTopicsHub:
     """The part of a hub that `$SYS` looks at."""
 
     def __init__(self):
-        self.store = Store()
+        self.store = CountedStore()
         self.metrics = Metrics(process=False)
         self.fanout = SimpleNamespace(subscription_count=4)
         self.queues = SimpleNamespace(registry=SimpleNamespace(shared_count=2))
@@ -47,7 +47,7 @@ class Hub:
 class SysTopicsRig:
     def __init__(self):
         self.now_ms = 1_000_000
-        self.hub = Hub()
+        self.hub = SysTopicsHub()
         self.sys = SysTopics(self.hub, node="n1", now_ms=lambda: self.now_ms)
 
     def page(self, pattern, **options):
@@ -128,7 +128,7 @@ async def test_a_store_out_of_reach_leaves_its_own_values_out(rig, monkeypatch):
         raise StoreUnreachable("no")
 
     monkeypatch.setattr(rig.hub.store.keys, "count", fail)
-    monkeypatch.setattr(Store, "confirmed", property(lambda _: raise_()))
+    monkeypatch.setattr(CountedStore, "confirmed", property(lambda _: raise_()))
     found = rig.page("$SYS/#")
     await asyncio.gather(*rig.hub.tasks)
     assert "store/log/bytes" not in found

@@ -15,7 +15,7 @@ from gateway.security.access_control import AccessControl
 from store.api.message import Message
 
 
-class Controller:
+class WatchedUsers:
     """Users, and who is told when they change."""
 
     def __init__(self):
@@ -43,7 +43,7 @@ class Controller:
 
 class AccessControlRig:
     def __init__(self, config):
-        self.controller = Controller()
+        self.controller = WatchedUsers()
         self.metrics = Metrics(process=False)
         self.now_s = 100.0
         self.changes = 0

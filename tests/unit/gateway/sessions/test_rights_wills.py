@@ -17,7 +17,7 @@ from store.base.errors import StoreClosed
 pytestmark = pytest.mark.anyio
 
 
-class Store:
+class WillsStore:
     """Wills by session, and the timers that wait."""
 
     def __init__(self):
@@ -48,7 +48,7 @@ class WaitingWillsRig:
     def __init__(self, monkeypatch):
         monkeypatch.setattr(wills_module, "PAGE", 2)
         monkeypatch.setattr(wills_module, "PAUSE_S", 0.001)
-        self.store, self.denied, self.tasks = Store(), set(), []
+        self.store, self.denied, self.tasks = WillsStore(), set(), []
         self.wills = WaitingWills(self.store, self.check, spawn=self.spawn)
 
     def check(self, who, _message):

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 WILL = Will(message=Message("t/will", b"gone"), delay_ms=4_000)
 
 
-class Store:
+class OneWillStore:
     """A KV, and one timer."""
 
     def __init__(self):
@@ -48,7 +48,7 @@ class Store:
 
 class RefusedWills:
     def __init__(self):
-        self.store = Store()
+        self.store = OneWillStore()
         self.refuse = None
         self.full = False  # of timers
         self.published = []

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 LARGE = bytes(range(256)) * 65_536  # more than the kernel keeps
 
 
-class Peer(asyncio.Protocol):
+class HeardProtocol(asyncio.Protocol):
     """Writes down what it hears."""
 
     def __init__(self, *, half_open=False):
@@ -59,7 +59,7 @@ class SocketRig:
         self.turns = 0
 
     def made(self):
-        self.peers.append(Peer(half_open=self.half_open))
+        self.peers.append(HeardProtocol(half_open=self.half_open))
         return self.peers[-1]
 
     async def connect(self):
@@ -261,7 +261,7 @@ async def test_one_that_is_not_read_is_left_alone(rig):
 async def test_another_protocol_takes_over(rig):
     loop = asyncio.get_running_loop()
     sock, peer = await rig.connect()
-    other = Peer()
+    other = HeardProtocol()
     peer.transport.set_protocol(other)
     await loop.sock_sendall(sock, b"for the other")
     await until(lambda: other.data == b"for the other")
@@ -348,7 +348,7 @@ async def test_a_connection_whose_protocol_fails_is_closed_and_others_are_let_in
 async def test_a_connection_that_cannot_begin_is_looked_at_no_more_and_told_of_its_end(monkeypatch):
     rig = SocketRig()
 
-    class Failing(Peer):
+    class Failing(HeardProtocol):
         def connection_made(self, transport):
             super().connection_made(transport)
             raise KeyError("a bug of ours")
@@ -368,7 +368,7 @@ async def test_a_connection_that_cannot_begin_is_looked_at_no_more_and_told_of_i
 
 
 async def test_connections_that_are_turned_away_leave_no_file_descriptor():
-    class Shut(Peer):
+    class Shut(HeardProtocol):
         def connection_made(self, transport):
             super().connection_made(transport)
             transport.abort()
@@ -388,7 +388,7 @@ async def test_connections_that_are_turned_away_leave_no_file_descriptor():
 
 async def test_a_poller_that_is_closed_ends_the_connections_that_are_left():
     sockets, peers = Poller(asyncio.get_running_loop(), handed_over), []
-    server = PlainListener(lambda: peers.append(Peer()) or peers[-1], sockets)
+    server = PlainListener(lambda: peers.append(HeardProtocol()) or peers[-1], sockets)
     await server.listen("127.0.0.1", 0, backlog=10, shared=False)
     with socket.create_connection(server.sockets[0].getsockname()) as sock:
         await until(lambda: bool(peers))
@@ -413,7 +413,7 @@ async def test_a_family_of_addresses_that_the_kernel_is_without_is_passed_over(m
         v6 = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0))
         return [v6, (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))][:found]
 
-    server = PlainListener(Peer, Poller(loop, handed_over))
+    server = PlainListener(HeardProtocol, Poller(loop, handed_over))
     server._loop = SimpleNamespace(getaddrinfo=both, add_reader=loop.add_reader, remove_reader=loop.remove_reader)
     monkeypatch.setattr(socket, "socket", without_v6)
     found = 2
@@ -426,7 +426,7 @@ async def test_a_family_of_addresses_that_the_kernel_is_without_is_passed_over(m
     server._poller.close()
 
 
-class Abortable(Peer):
+class Abortable(HeardProtocol):
     def abort(self):
         self.transport.abort()
 

@@ -95,7 +95,7 @@ def test_csv_files_hold_what_pages_show(tables):
     assert (answer.status_code, "only statements that read" in answer.text) == (400, True)
 
 
-class Gateway:
+class GrowingGateway:
     """An admin API that stores ten messages between two answers."""
 
     def __init__(self):
@@ -112,7 +112,7 @@ class Gateway:
 
 
 def test_the_admin_api_is_asked_at_most_once_in_two_seconds_and_gives_rates():
-    now_s, gateway = [100.0], Gateway()
+    now_s, gateway = [100.0], GrowingGateway()
     admin = AdminApi("http://gateway/", transport=httpx.MockTransport(gateway), clock_s=lambda: now_s[0])
     assert admin.ask().stored_rates == {}
     now_s[0] += 1

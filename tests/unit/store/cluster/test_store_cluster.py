@@ -21,7 +21,7 @@ from tests.support.store.store_kit import append, begin, bodies, frame, records_
 pytestmark = pytest.mark.anyio
 
 
-class Controller:
+class TwoGroupsController:
     """A controller as a cluster's client asks it. Even queues lie in group 0, odd ones in group 1."""
 
     home = 0
@@ -62,7 +62,7 @@ class Controller:
 
 @pytest.fixture
 async def controller():
-    return Controller()
+    return TwoGroupsController()
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def relaxed(queue, body, **options):
     return UnplacedFrame.build(made.rows, made.payload, flags=FRAME_ASYNC, **options)
 
 
-class Disk(FaultyFiles):
+class HeldDisk(FaultyFiles):
     """A disk whose syncs can be held: `hold` before them, `release` one."""
 
     def __init__(self):
@@ -57,7 +57,7 @@ class EngineRig:
         self.answers = deque()
         self.runs = []
         self.failed = Event()
-        self.files = options.setdefault("files", Disk())
+        self.files = options.setdefault("files", HeldDisk())
         options = {"linger_s": 0.001, "flush_interval_ms": 5, "disk_reserve_bytes": 0, **options}
         self.engine = Engine(
             data_dir,

@@ -32,7 +32,7 @@ async def clock():
     return Clock(1_000_000)
 
 
-class Stores:
+class KvStages:
     """A store, and the way from what is only in memory to what is in the views, or on disk."""
 
     def __init__(self, path, clock, stage):
@@ -54,7 +54,7 @@ class Stores:
 
 @pytest.fixture(params=["recent", "dispatched", "reopened"])
 async def stores(request, tmp_path, clock):
-    stores = Stores(tmp_path / "data", clock, request.param)
+    stores = KvStages(tmp_path / "data", clock, request.param)
     await stores.open()
     yield stores
     await stores.store.close()
@@ -239,7 +239,7 @@ async def test_nobody_sees_what_has_expired(stores):
 
 
 async def test_what_was_expired_stays_so_after_a_restart(tmp_path, clock):
-    stores = Stores(tmp_path, clock, "reopened")
+    stores = KvStages(tmp_path, clock, "reopened")
     store = await stores.open()
     await store.keys.put("a", b"1", ttl_ms=10)
     clock.ms += 20

@@ -41,7 +41,7 @@ async def stage(request):
     return request.param
 
 
-class Stores:
+class StoreStages:
     """Stores on one directory, and the way from one stage to the next."""
 
     def __init__(self, data_dir, stage="recent"):
@@ -70,7 +70,7 @@ class Stores:
 
 @pytest.fixture
 async def stores(data_dir, stage):
-    stores = Stores(data_dir, stage)
+    stores = StoreStages(data_dir, stage)
     await stores.open()
     yield stores
     await stores.store.close()
@@ -200,7 +200,7 @@ async def test_scans_in_log_order(stores):
 
 
 async def test_part_recent_and_part_dispatched(data_dir):
-    stores = Stores(data_dir)
+    stores = StoreStages(data_dir)
     store = await stores.open()
     at = [(await append(store, frame((16, b"%d" % n), (17, b"x")))).frame for n in range(3)]
     await store.core.until_dispatched(store.log.confirmed)
@@ -334,7 +334,7 @@ async def test_one_store_a_directory(store, data_dir):
 
 
 async def test_damage_is_never_served(data_dir):
-    stores = Stores(data_dir, "reopened")
+    stores = StoreStages(data_dir, "reopened")
     await stores.open()
     at = [(await append(stores.store, frame((20, b"body%d" % n)))).frame for n in range(4)]
     await stores.store.close()
@@ -508,7 +508,7 @@ async def test_messages_are_lent_settled_and_lent_again(stores):
 
 
 async def test_after_a_restart_only_the_settled_are_gone(data_dir):
-    stores = Stores(data_dir, "reopened")
+    stores = StoreStages(data_dir, "reopened")
     store = await stores.open()
     await append(store, frame(*((20, b"%d" % n) for n in range(6))))
     await lend(store, 1, 5)
@@ -538,7 +538,7 @@ async def test_takes_at_the_same_time_share_nothing(stores):
 
 
 async def test_an_owner_released_during_a_take_gets_nothing(data_dir):
-    stores = Stores(data_dir, "reopened")
+    stores = StoreStages(data_dir, "reopened")
     await stores.open()
     await append(stores.store, frame((20, b"a")))
     store = await stores.settle()
@@ -580,7 +580,7 @@ async def test_a_deleted_queue(stores):
 
 
 async def test_a_queue_read_while_it_is_deleted(data_dir):
-    stores = Stores(data_dir)
+    stores = StoreStages(data_dir)
     store = await stores.open()
     await append(store, frame((20, b"old")))
     await store.core.until_dispatched(store.log.confirmed)
@@ -600,7 +600,7 @@ async def test_a_queue_read_while_it_is_deleted(data_dir):
 
 
 async def test_a_copy_taken_at_any_time_recovers(data_dir, tmp_path):
-    stores = Stores(data_dir)
+    stores = StoreStages(data_dir)
     store = await stores.open()
     await append(store, frame((16, b"a", 5)))
     await store.core.until_dispatched(store.log.confirmed)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 WAIT_S = 60
 
 
-class Disk(FaultyFiles):
+class ThreadNotingDisk(FaultyFiles):
     """A disk that writes down which thread has synced."""
 
     def __init__(self):
@@ -31,7 +31,7 @@ class Disk(FaultyFiles):
 
 @pytest.fixture
 async def files():
-    return Disk()
+    return ThreadNotingDisk()
 
 
 @pytest.fixture

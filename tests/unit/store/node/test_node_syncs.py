@@ -3,7 +3,7 @@
 from store.node.syncs import FORGET_MS, HANGS_MS, SLOW_COUNT, SLOW_MS, Syncs
 
 
-class Disk:
+class SlowDisk:
     """A disk and its clock."""
 
     def __init__(self):
@@ -25,7 +25,7 @@ class Disk:
 
 
 def test_a_disk_is_slow_after_some_slow_syncs_in_a_row():
-    disk = Disk()
+    disk = SlowDisk()
     for _ in range(SLOW_COUNT - 1):
         disk.sync(SLOW_MS + 100)
     disk.sync(100)
@@ -39,7 +39,7 @@ def test_a_disk_is_slow_after_some_slow_syncs_in_a_row():
 
 
 def test_a_sync_that_hangs_is_enough():
-    disk = Disk()
+    disk = SlowDisk()
     disk.end = 10
     disk.wait(HANGS_MS)
     assert not disk.changes
@@ -51,7 +51,7 @@ def test_a_sync_that_hangs_is_enough():
 
 
 def test_a_disk_that_nobody_writes_to_is_not_slow_for_ever():
-    disk = Disk()
+    disk = SlowDisk()
     for _ in range(SLOW_COUNT):
         disk.sync(SLOW_MS + 100)
     disk.wait(FORGET_MS + 200)

@@ -27,7 +27,7 @@ def anyio_backend(request):
     return "asyncio", {"loop_factory": request.param}
 
 
-class Transport:
+class PipeTransport:
     """The part of a transport that a pipe needs."""
 
     def __init__(self):
@@ -57,7 +57,7 @@ class Transport:
 
 
 def a_pipe():
-    made, transport = Pipe(), Transport()
+    made, transport = Pipe(), PipeTransport()
     made.connection_made(transport)
     return made, transport
 
@@ -152,7 +152,7 @@ async def test_any_bytes_are_messages_or_an_error(seed):
 async def test_a_connection_that_ends_without_an_end_has_broken():
     lost = []
     made = Pipe(lambda: lost.append(True))
-    made.connection_made(Transport())
+    made.connection_made(PipeTransport())
     reading = asyncio.ensure_future(made.read())
     await asyncio.sleep(0)
     made.connection_lost(ConnectionResetError("reset"))

@@ -111,7 +111,7 @@ class HeardStore(RemoteStore):
         return self.at, self.heard_s
 
 
-class Controller:
+class GroupController:
     cluster = "c"
 
     def __init__(self):
@@ -139,7 +139,7 @@ async def test_a_proxy_reports_the_masters_that_it_does_not_hear(monkeypatch):
         reports.append(one)
 
     hears = True
-    reporter = Reporter(Controller(), lambda: {4: log}, report, now_ms=now_ms)
+    reporter = Reporter(GroupController(), lambda: {4: log}, report, now_ms=now_ms)
     running = asyncio.create_task(reporter.run())
     try:
         await until(lambda: now[0] > 3 * PROXY_COMPLAIN_MS)

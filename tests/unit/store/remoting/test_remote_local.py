@@ -24,14 +24,14 @@ contract(
 @pytest.fixture(autouse=True)
 def trimmed(monkeypatch):
     """Lets dispatched records go on a later turn of the store's loop; here many pass in between."""
-    settle = test_store_local.Stores.settle
+    settle = test_store_local.StoreStages.settle
 
     async def settled(stores):
         while stores.stage == "dispatched" and stores.store.core.recent.runs():
             await asyncio.sleep(0.002)
         return await settle(stores)
 
-    monkeypatch.setattr(test_store_local.Stores, "settle", settled)
+    monkeypatch.setattr(test_store_local.StoreStages, "settle", settled)
 
 
 @pytest.fixture(autouse=True)

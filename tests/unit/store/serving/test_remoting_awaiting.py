@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 QUEUE, OTHER = QueueNumber(20), QueueNumber(21)
 
 
-class Client:
+class AwaitingClient:
     def __init__(self, node):
         self.store = RemoteStore(0, lambda: node.target, budget_s=0.5)
         self.told = []
@@ -46,7 +46,7 @@ class Client:
 async def two(tmp_path):
     async with await LocalStore.open(tmp_path) as store:
         node = await Node().start(store)
-        clients = [Client(node) for _ in range(2)]
+        clients = [AwaitingClient(node) for _ in range(2)]
         for client in clients:
             await client.store.connected()
         yield clients

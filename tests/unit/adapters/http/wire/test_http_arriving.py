@@ -16,7 +16,7 @@ OPTIONS = HttpOptions(arriving_bytes_max=1024 * KiB)
 HEAD = b"POST /topics/a HTTP/1.1\r\nhost: gateway.example\r\ncontent-length: %d\r\n\r\n"
 
 
-class Process:
+class SharedRoom:
     """Connections that share what they may hold."""
 
     def __init__(self):
@@ -32,7 +32,7 @@ class Process:
 
 @pytest.fixture
 def process():
-    return Process()
+    return SharedRoom()
 
 
 def begin(connection, size):
