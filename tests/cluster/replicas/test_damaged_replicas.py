@@ -1,21 +1,16 @@
 """A store group of real processes whose disks lie: what is damaged is repaired from a replica; nothing is lost."""
 
 import asyncio
-import contextlib
-import json
 import shutil
-import urllib.request
 
 import pytest
 from typer.testing import CliRunner
 
-from controller.api.client import ControllerError, NotElectable
+from controller.api.client import NotElectable
 from gateway.cli.commands import app
-from gateway.operating.switching import CannotHandOver, switch_over
 from gateway.process.local_cluster import Plan
-from store.remoting import RemoteStore
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, one_group, started
-from tests.support.process.waiting import until
+from tests.support.cluster.replica_group import PATIENCE_S, ReplicaGroup
 from tests.support.store.flips import flip
 from tests.support.store.node_kit import Load
 from tests.support.store.replica_kit import log_bytes
@@ -23,66 +18,9 @@ from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(300)]
 
-PATIENCE_S = 60.0
 SMALL = "segment_size_bytes = 65536\n"
 COUNT = 500  # messages, in some ten segments
 MESSAGE_BYTES = 1_000
-
-
-class Group:
-    """One group of three processes, and one controller."""
-
-    def __init__(self, cluster, controller):
-        self.cluster, self.controller = cluster, controller
-        self.names = [node.name for node in cluster.nodes if node.role == "store"]
-
-        def resolve():
-            replica = self.group.replica(self.group.master) if self.group.master is not None else None
-            return replica.address if replica is not None else None
-
-        self.store = RemoteStore(0, resolve, budget_s=PATIENCE_S)
-        controller.watch(self.store.moved)
-
-    @property
-    def group(self):
-        return self.controller.group(0)
-
-    @property
-    def master(self):
-        replica = self.group.replica(self.group.master) if self.group.master is not None else None
-        return replica.node if replica is not None else ""
-
-    @property
-    def in_sync(self):
-        return {self.group.replica(id_).node for id_ in self.group.sync_set}
-
-    def status(self, name):
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{self.cluster.node(name).admin_port}/status", timeout=30
-        ) as page:
-            return json.load(page)
-
-    def segments(self, name):
-        return sorted((self.cluster.plan.directory / "data" / name / "log").iterdir())
-
-    async def whole(self):
-        await until(lambda: self.in_sync == set(self.names), PATIENCE_S)
-
-    async def stop(self, name):
-        await asyncio.to_thread(self.cluster.stop, name)
-        await until(lambda: self.master not in {name, ""}, PATIENCE_S)
-
-    async def lead(self, name):
-        """Switch over to a replica, as soon as its master takes it for sound."""
-        async with asyncio.timeout(PATIENCE_S):
-            while self.master != name:
-                ids = [one.id for one in self.group.replicas if one.node == name]
-                with contextlib.suppress(CannotHandOver, ControllerError):
-                    await switch_over(self.controller, 0, max(ids))
-                await asyncio.sleep(0.05)
-
-    async def ready(self, name):
-        await until(lambda: self.cluster.ready(name), PATIENCE_S)
 
 
 @pytest.fixture
@@ -90,7 +28,7 @@ async def group(tmp_path):
     plan = on_free_ports(Plan(tmp_path, controllers=1, groups=1, proxies=0))
     with started(plan, one_group, stores=SMALL) as cluster:
         async with controller_of(plan) as controller:
-            found = Group(cluster, controller)
+            found = ReplicaGroup(cluster, controller)
             await found.whole()
             yield found
             await found.store.close()

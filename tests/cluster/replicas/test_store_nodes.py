@@ -1,59 +1,20 @@
 """A store group of real processes: the master is killed, stopped and frozen under load."""
 
 import asyncio
-import json
 import os
 import signal
-import urllib.request
 
 import pytest
 
 from gateway.process.local_cluster import Plan
-from store.remoting import RemoteStore
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, one_group, started
+from tests.support.cluster.replica_group import PATIENCE_S, ReplicaGroup
 from tests.support.process.waiting import until
 from tests.support.store.node_kit import Load
 from tests.support.store.replica_kit import log_bytes
 from tests.support.store.store_kit import bodies
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(300)]
-
-PATIENCE_S = 60.0
-
-
-class Group:
-    """One group of three processes, and one controller."""
-
-    def __init__(self, cluster, controller):
-        self.cluster, self.controller = cluster, controller
-        self.stores = [node for node in cluster.nodes if node.role == "store"]
-
-    @property
-    def group(self):
-        return self.controller.group(0)
-
-    def status(self, name):
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{self.cluster.node(name).admin_port}/status", timeout=30
-        ) as page:
-            return json.load(page)
-
-    @property
-    def master(self):
-        replica = self.group.replica(self.group.master)
-        return replica.node if replica is not None else None
-
-    def client(self):
-        def resolve():
-            replica = self.group.replica(self.group.master) if self.group.master is not None else None
-            return replica.address if replica is not None else None
-
-        store = RemoteStore(0, resolve, budget_s=PATIENCE_S)
-        self.controller.watch(store.moved)
-        return store
-
-    async def whole(self):
-        await until(lambda: len(self.group.sync_set) == 3, PATIENCE_S)
 
 
 @pytest.fixture
@@ -65,13 +26,13 @@ def cluster(tmp_path):
 @pytest.fixture
 async def group(cluster):
     async with controller_of(cluster.plan) as controller:
-        found = Group(cluster, controller)
+        found = ReplicaGroup(cluster, controller)
         await found.whole()
         yield found
 
 
 async def test_a_master_is_killed_stopped_and_frozen_under_load_and_nothing_is_lost(group, tmp_path):
-    cluster, store = group.cluster, group.client()
+    cluster, store = group.cluster, group.store
     load = Load(store, pause_s=0.005)
     await load.until(100)
     for how in ("killed", "stopped", "frozen"):
@@ -93,7 +54,7 @@ async def test_a_master_is_killed_stopped_and_frozen_under_load_and_nothing_is_l
     assert await bodies(store, 16) == [load.body(one) for one in acknowledged]
     await store.close()
     end = (await asyncio.to_thread(group.status, group.master))["log_end"]
-    for node in group.stores:
-        await until(lambda name=node.name: group.status(name)["confirmed"] == end, PATIENCE_S)
+    for name in group.names:
+        await until(lambda name=name: group.status(name)["confirmed"] == end, PATIENCE_S)
     await asyncio.to_thread(cluster.stop_all)
-    assert len({log_bytes(tmp_path / "data" / node.name) for node in group.stores}) == 1
+    assert len({log_bytes(tmp_path / "data" / name) for name in group.names}) == 1
