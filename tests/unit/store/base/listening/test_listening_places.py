@@ -10,8 +10,8 @@ import pytest
 from store.base.listening.places import ConnectionSlots, of_files, origin_of
 
 
-class Task:
-    """The task that a place is for."""
+class CancelledTask:
+    """A task that holds something, until it is cancelled."""
 
     cancelled = False
 
@@ -20,7 +20,7 @@ class Task:
 
 
 def test_beyond_the_limit_the_oldest_of_whoever_has_most_makes_way():
-    places, mine, theirs = ConnectionSlots(), Task(), [Task() for _ in range(10)]
+    places, mine, theirs = ConnectionSlots(), CancelledTask(), [CancelledTask() for _ in range(10)]
     places.take(mine, b"me", 4)
     for task in theirs:
         places.take(task, b"them", 4)
@@ -30,13 +30,13 @@ def test_beyond_the_limit_the_oldest_of_whoever_has_most_makes_way():
 
 
 def test_a_place_is_given_back_once():
-    places, tasks = ConnectionSlots(), [Task() for _ in range(3)]
+    places, tasks = ConnectionSlots(), [CancelledTask() for _ in range(3)]
     for task in tasks:
         places.take(task, b"", 3)
     for _ in range(2):
         places.leave(tasks[0])
     assert len(places) == 2
-    places.take(Task(), b"", 3)
+    places.take(CancelledTask(), b"", 3)
     assert not any(task.cancelled for task in tasks)
 
 
@@ -47,7 +47,7 @@ def test_nothing_is_kept_of_what_has_left(seed):
         if here and chance.random() < 0.5:
             places.leave(here.pop(chance.randrange(len(here))))
         else:
-            task = Task()
+            task = CancelledTask()
             places.take(task, b"%d" % chance.randrange(5), 8)
             here.append(task)
         here = [task for task in here if not task.cancelled]

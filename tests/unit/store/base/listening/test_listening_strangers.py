@@ -3,21 +3,13 @@
 import random
 
 import pytest
+from test_listening_places import CancelledTask
 
 from store.base.listening import StrangersBudget
 
 
-class Task:
-    """Whoever holds something."""
-
-    cancelled = False
-
-    def cancel(self):
-        self.cancelled = True
-
-
 def test_the_largest_of_the_address_that_holds_most_makes_way():
-    budget, mine, theirs = StrangersBudget(100), Task(), [Task() for _ in range(4)]
+    budget, mine, theirs = StrangersBudget(100), CancelledTask(), [CancelledTask() for _ in range(4)]
     budget.hold(mine, b"me", 40)
     for size, task in zip((10, 30, 15, 20), theirs, strict=True):
         budget.hold(task, b"them", size)
@@ -28,7 +20,7 @@ def test_the_largest_of_the_address_that_holds_most_makes_way():
 
 
 def test_what_is_released_is_given_back_once():
-    budget, task = StrangersBudget(100), Task()
+    budget, task = StrangersBudget(100), CancelledTask()
     budget.hold(task, b"", 50)
     for _ in range(2):
         budget.release(task, b"")
@@ -46,7 +38,7 @@ def test_nothing_is_kept_of_whoever_has_left(seed):
             task, origin = (
                 chance.choice(list(here.items()))
                 if here and chance.random() < 0.5
-                else (Task(), b"%d" % chance.randrange(4))
+                else (CancelledTask(), b"%d" % chance.randrange(4))
             )
             here[task] = origin
             budget.hold(task, origin, chance.randrange(300))
