@@ -8,11 +8,14 @@ python -m tests.bench list                               what there is
 python -m tests.bench store append queues                the store's own figures, or some of them
 python -m tests.bench cluster failover                   a cluster's figures, or some of them
 python -m tests.bench profile                            what a message costs at each step inside
+python -m tests.bench codecs --help                      a program of its own: codecs, filters, sinks, telemetry
 python -m tests.bench report                             the kept figures into docs/performance.md
 """
 
 import argparse
+import importlib
 import resource
+import runpy
 import signal
 import sys
 from collections.abc import Sequence
@@ -32,10 +35,21 @@ from tests.bench.runner import Plan, measure
 from tests.bench.store import front
 
 ADDRESS = {"host", "port", "pid", "count"}  # fields of a load that are no options of its own
+# Programs with options of their own, which print JSON and keep nothing.
+PROGRAMS = {
+    "codecs": "tests.bench.codecs.__main__",
+    "filters": "tests.bench.gateway.filters",
+    "sinks": "tests.bench.gateway.push_sinks",
+    "telemetry": "tests.bench.spark.spark_telemetry",
+}
 
 
 def main(words: Sequence[str]) -> int:
     """The exit status: 1 when a run of Headgate's failed, 2 for wrong usage."""
+    if words and words[0] in PROGRAMS:
+        sys.argv[1:] = words[1:]
+        runpy.run_module(PROGRAMS[words[0]], run_name="__main__", alter_sys=True)
+        return 0
     arguments = _parser().parse_args(words)
     return arguments.work(arguments)
 
@@ -152,10 +166,16 @@ def _measure(arguments: argparse.Namespace, figures: Sequence[Figure], others: S
 def _list(_: argparse.Namespace) -> int:
     for figure in FIGURES.values():
         print(f"{figure.name:22} {figure.title}: {', '.join(figure.servers)}")
+    for name, module in PROGRAMS.items():
+        print(f"{name:22} {_first_line(module)}")
     for spec in SERVERS.values():
         why = spec.missing()
         print(f"{spec.name:22} {f'missing: {why}' if why else spec.version()}")
     return 0
+
+
+def _first_line(module: str) -> str:
+    return (importlib.import_module(module).__doc__ or "").partition("\n")[0]
 
 
 def _profile(_: argparse.Namespace) -> int:

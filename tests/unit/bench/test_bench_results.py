@@ -67,6 +67,13 @@ def test_a_server_that_does_not_start_is_reported(tmp_path):
     assert "does not answer" in result.servers["broken"].errors[0]
 
 
+def test_a_program_of_its_own_gets_its_own_options(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["tests.bench"])
+    assert program.main(["filters", "--filters", "100", "--rounds", "1"]) == 0
+    (found,) = msgspec.json.decode(capsys.readouterr().out)
+    assert found["filters"] == 100
+
+
 def test_a_server_nobody_knows_is_wrong_usage(tmp_path):
     assert program.main(["mqtt-publish", "--servers", "mosquito", "--results", str(tmp_path)]) == 2
 
