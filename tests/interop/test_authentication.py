@@ -201,7 +201,7 @@ def test_nobody_without_a_name(mqtt: Callable[..., PahoClient], listener: str, t
 def test_a_certificate(guarded: Guarded, mqtt: Callable[..., PahoClient], listener: str, transport: str) -> None:
     known = mqtt(listener, tls=guarded.tls(guarded.device), transport=transport)
     assert known.code.value == 0
-    known.publish(f"auth/certificate/{transport}")
+    known.publish(f"auth/certificate/{transport}", b"x")
     assert is_of(guarded, f"auth/certificate/{transport}", "device-7")
     assert mqtt(listener, tls=guarded.tls(), transport=transport).code.value == 0x87
     context = guarded.tls(guarded.device)
@@ -231,7 +231,7 @@ def test_a_revoked_certificate(guarded: Guarded) -> None:
 def test_a_token(guarded: Guarded, mqtt: Callable[..., PahoClient]) -> None:
     known = mqtt(username="whoever", password=token())
     assert known.code.value == 0
-    known.publish("auth/token")
+    known.publish("auth/token", b"x")
     assert is_of(guarded, "auth/token", "fleet-1")
     for bad in (token(key=ec.generate_private_key(ec.SECP256R1())), token(aud="others"), token(lives_s=-1)):
         assert mqtt(username="fleet", password=bad).code.value == 0x86
