@@ -5,6 +5,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from gateway.domain.vhosts import DEFAULT_VHOST
+
 T = TypeVar("T")
 
 ROWS_COUNT_MAX = 1_000  # in one answer
@@ -12,6 +14,8 @@ ROWS_COUNT_MAX = 1_000  # in one answer
 QUEUES_PATH, BINDINGS_PATH, CONNECTIONS_PATH = "/amqp/queues", "/amqp/bindings", "/amqp/connections"
 CLOSE_PATH, IMPORT_PATH = "/amqp/connections/close", "/amqp/definitions"
 REMOVE_USER_PATH = "/amqp/users/remove"
+POLICIES_PATH = "/amqp/policies"
+SET_POLICY_PATH, CLEAR_POLICY_PATH = "/amqp/policies/set", "/amqp/policies/clear"
 
 
 class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +29,9 @@ class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
     exclusive: bool = False
     auto_delete: bool = False
     arguments: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    policy: str | None = None  # the one that applies
+    operator_policy: str | None = None
+    effective_policy: Mapping[str, Any] = msgspec.field(default_factory=dict)  # of both; arguments come before it
 
 
 class BindingReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +80,27 @@ class Closed(msgspec.Struct, frozen=True, kw_only=True):
     ids: Sequence[str]
 
 
+class PolicyReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One policy, as it is shown and as it is set. `configured`: it is the configuration's, and stays as it is."""
+
+    vhost: str = DEFAULT_VHOST
+    name: str
+    pattern: str
+    apply_to: str = "all"
+    definition: Mapping[str, Any]
+    priority: int = 0
+    operator: bool = False
+    configured: bool = False
+
+
+class ClearPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A policy to remove."""
+
+    vhost: str = DEFAULT_VHOST
+    name: str
+    operator: bool = False
+
+
 class RemoveUser(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A user to remove, who may have been imported."""
 
@@ -98,7 +126,6 @@ class ImportStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
-    """All of an import. `configuration` is what has to be written into the configuration, in TOML."""
+    """All of an import."""
 
     steps: Sequence[ImportStep]
-    configuration: str = ""

@@ -6,27 +6,36 @@ the worker's in front, `2.37`.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import msgspec
 
 from gateway.ops.amqp_report import (
     BINDINGS_PATH,
+    CLEAR_POLICY_PATH,
     CLOSE_PATH,
     CONNECTIONS_PATH,
     IMPORT_PATH,
+    POLICIES_PATH,
     QUEUES_PATH,
     REMOVE_USER_PATH,
     ROWS_COUNT_MAX,
+    SET_POLICY_PATH,
     Closed,
     ConnectionReport,
     Rows,
 )
 from gateway.process.worker_pool import Worker, WorkerPool, WorkerRefused, WorkerSilent
-from gateway.runtime.amqp_operations import read_close, rows_of
+from gateway.runtime.admin_rows import rows_of
+from gateway.runtime.amqp_operations import read_close
 from store.base.admin import ACTION_TIMEOUT_S, PAGE_TIMEOUT_S, ActionRefused, Operations
+
+# What all workers know, or do alike: one of them is asked.
+_LISTINGS_OF_ALL: Final = (QUEUES_PATH, BINDINGS_PATH, POLICIES_PATH)
+_ACTIONS_OF_ALL: Final = (IMPORT_PATH, REMOVE_USER_PATH, SET_POLICY_PATH, CLEAR_POLICY_PATH)
 
 
 class WorkerOperations:
@@ -38,17 +47,9 @@ class WorkerOperations:
     @property
     def operations(self) -> Operations:
         """Returns the listings and actions, by path."""
-        listings = {
-            QUEUES_PATH: lambda query: self._list(QUEUES_PATH, query),
-            BINDINGS_PATH: lambda query: self._list(BINDINGS_PATH, query),
-            CONNECTIONS_PATH: self.connections,
-        }
-        actions = {
-            CLOSE_PATH: self.close,
-            IMPORT_PATH: lambda body: self._do(IMPORT_PATH, body),
-            REMOVE_USER_PATH: lambda body: self._do(REMOVE_USER_PATH, body),
-        }
-        return Operations(listings, actions)
+        listings = {path: partial(self._list, path) for path in _LISTINGS_OF_ALL}
+        actions = {path: partial(self._do, path) for path in _ACTIONS_OF_ALL}
+        return Operations({**listings, CONNECTIONS_PATH: self.connections}, {**actions, CLOSE_PATH: self.close})
 
     async def _list(self, path: str, query: Mapping[str, str]) -> Any:
         return msgspec.json.decode(await _ask(self._ready[0], path, query))

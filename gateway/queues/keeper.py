@@ -55,37 +55,37 @@ class Keeper:
         return NO_RULES if queue is None else queue.rules
 
     def added(self, queue: Queue) -> None:
-        """A queue is there, or has other rules: from now on they hold."""
-        rules, number = queue.rules, queue.number
-        self._router.lanes.set(number, queue.definition.lanes)
+        """A queue is there: from now on its rules hold."""
+        self._router.lanes.set(queue.number, queue.definition.lanes)
         if queue.stream:
-            self._router.lanes.streams.add(number)
+            self._router.lanes.streams.add(queue.number)
+        queue.pump.active = self._owners.alone or not queue.rules.single_active
+        self.ruled(queue)
+
+    def ruled(self, queue: Queue) -> None:
+        """A queue has other rules: from now on they hold. Its time to live begins anew, as in RabbitMQ."""
+        rules, number = queue.rules, queue.number
+        gate = self._router.gates.get(number)
         if rules.limited and rules.overflow != DROP_HEAD:
-            gate = self._router.gates.get(number)
             if gate is None:
-                gate = self._router.gates[number] = LengthGate(
+                gate = LengthGate(
                     touched=lambda: self._upkeep.changed(number), refused=lambda message: self._refused(number, message)
                 )
-            gate.count_max, gate.bytes_max = rules.max_length, rules.max_bytes
+            gate.limit(rules.max_length, rules.max_bytes)
             self._router.gates.update(dict.fromkeys(queue.numbers, gate))
-        else:
-            self._open(queue)
-        queue.pump.active = self._owners.alone or not rules.single_active
+        elif gate is not None:
+            gate.limit(None, None)  # it stays: what is on its way through it lands there
         self._uses.used(number)
         if rules.watched:
             self._upkeep.changed(number)
 
     def removed(self, queue: Queue) -> None:
         """A queue is gone."""
-        self._open(queue)
+        for number in queue.numbers:
+            self._router.gates.pop(number, None)
         self._router.lanes.set(queue.number, ())
         self._router.lanes.streams.discard(queue.number)
         self._uses.forget(queue.number)
-
-    def _open(self, queue: Queue) -> None:
-        """Lets in whatever comes."""
-        for number in queue.numbers:
-            self._router.gates.pop(number, None)
 
     def used(self, queue: Queue) -> None:
         """A queue was declared again, asked for a message or left by a consumer: it does not expire for a while."""

@@ -27,7 +27,7 @@ from gateway.queues.consumers.single_active import SingleActive
 from gateway.queues.consumers.uses import QueueUses
 from gateway.queues.dead_letters import DeadLetters
 from gateway.queues.keeper import Keeper
-from gateway.queues.leaving.policies import NO_POLICIES, Policies
+from gateway.queues.leaving.policies import Policies, QueuesConfig
 from gateway.queues.leaving.sizes import LanedSizes
 from gateway.queues.leaving.upkeep import Upkeep
 from gateway.queues.lending.laned import LanedStore
@@ -68,7 +68,7 @@ class NamedQueues:
         router: Router,
         *,
         instance: str = "0",
-        policies: Policies = NO_POLICIES,
+        policies: Policies | None = None,
         random: Random | None = None,
         owners: Owners | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -78,6 +78,7 @@ class NamedQueues:
         self._router = router
         self._now_ms = now_ms
         self._owners = owners = owners or LocalOwners(store)
+        policies = policies or Policies(QueuesConfig())
         self._counts: ConsumerCounts = LocalConsumerCounts() if owners.alone else SharedConsumerCounts(store, owners)
         self._shares = SharedCounts(store, owners)
         self._registry = SharedRegistry(
@@ -91,6 +92,7 @@ class NamedQueues:
             policies=policies,
             new_pump=self._new_pump,
             added=lambda queue: self.keeper.added(queue),  # noqa: PLW0108 - the keeper is made below, of this
+            ruled=lambda queue: self.keeper.ruled(queue),  # noqa: PLW0108 - the same
             dropped=self._has_gone,
             unfinished=self._finish_later,
         )

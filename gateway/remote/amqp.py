@@ -8,18 +8,23 @@ import msgspec
 
 from gateway.ops.amqp_report import (
     BINDINGS_PATH,
+    CLEAR_POLICY_PATH,
     CLOSE_PATH,
     CONNECTIONS_PATH,
     IMPORT_PATH,
+    POLICIES_PATH,
     QUEUES_PATH,
     REMOVE_USER_PATH,
     ROWS_COUNT_MAX,
+    SET_POLICY_PATH,
     BindingReport,
+    ClearPolicy,
     CloseConnections,
     Closed,
     ConnectionReport,
     ImportOrder,
     ImportReport,
+    PolicyReport,
     QueueReport,
     RemoveUser,
     Rows,
@@ -59,6 +64,18 @@ class RemoteAmqp:
         order = ImportOrder(definitions=msgspec.Raw(definitions), dry_run=dry_run)
         report: ImportReport = self._read("POST", IMPORT_PATH, ImportReport, msgspec.json.encode(order))
         return report
+
+    def policies(self, vhost: str | None = None) -> Iterator[PolicyReport]:
+        """Yields the policies, by virtual host and name."""
+        return self._rows(POLICIES_PATH, vhost, Rows[PolicyReport])
+
+    def set_policy(self, policy: PolicyReport) -> None:
+        """Sets a policy, in the place of the one of its name."""
+        self._read("POST", SET_POLICY_PATH, PolicyReport, msgspec.json.encode(policy))
+
+    def clear_policy(self, wanted: ClearPolicy) -> None:
+        """Removes a policy that was set at run time."""
+        self._read("POST", CLEAR_POLICY_PATH, ClearPolicy, msgspec.json.encode(wanted))
 
     def remove_user(self, name: str) -> None:
         """Removes a user that is not the configuration's."""

@@ -1,10 +1,9 @@
 """The queues, bindings and AMQP connections that the admin port of a process lists, and the closing of connections."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
-from itertools import islice
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -18,7 +17,6 @@ from gateway.ops.amqp_report import (
     IMPORT_PATH,
     QUEUES_PATH,
     REMOVE_USER_PATH,
-    ROWS_COUNT_MAX,
     BindingReport,
     CloseConnections,
     Closed,
@@ -32,16 +30,17 @@ from gateway.ops.amqp_report import (
 from gateway.port.operated import OperatedAdapter
 from gateway.queues.importing.definitions_file import read_definitions
 from gateway.queues.importing.importer import MADE, Importer
+from gateway.queues.leaving.policies import AppliedPolicies
 from gateway.queues.model.bindings import Exchange, QueueDefinition
 from gateway.queues.model.queue import Queue
+from gateway.runtime.admin_rows import rows_of, wanted_rows
+from gateway.runtime.amqp_settings import AmqpSettings
 from gateway.runtime.connection import Connection
 from gateway.runtime.hub import ProcessHub
 from gateway.runtime.turn import StreamEndpoint
 from store.base import logs
 from store.base.admin import ActionRefused, Operations
 from store.base.errors import StoreError
-
-T = TypeVar("T")
 
 ASKED_COUNT_MAX: Final = 64  # queues that the store is asked of at a time
 
@@ -53,6 +52,7 @@ class AmqpOperations:
 
     def __init__(self, hub: ProcessHub) -> None:
         self._hub = hub
+        self._settings = AmqpSettings(hub)
         self._importing = False
 
     @property
@@ -64,12 +64,13 @@ class AmqpOperations:
             IMPORT_PATH: self.import_definitions,
             REMOVE_USER_PATH: self.remove_user,
         }
-        return Operations(listings, actions)
+        settings = self._settings.operations
+        return Operations({**listings, **settings.listings}, {**actions, **settings.actions})
 
     async def queues(self, query: Mapping[str, str]) -> Rows[QueueReport]:
         """Returns the named queues, by virtual host and name. Raises `ActionRefused`."""
         every = [queue for queue in self._hub.queues.registry.queues.values() if not queue.shared]
-        found = sorted(_wanted(every, query, lambda one: vhost_of(one.definition.name)), key=_place)
+        found = sorted(wanted_rows(every, query, lambda one: vhost_of(one.definition.name)), key=_place)
         part = rows_of(found, query)
         rows: list[QueueReport] = []
         try:
@@ -82,6 +83,8 @@ class AmqpOperations:
     async def _report(self, queue: Queue) -> QueueReport:
         definition = queue.definition
         vhost, name = split_name(definition.name)
+        policies = self._hub.queues.registry.policies
+        applied = AppliedPolicies() if queue.stream else policies.applied(definition.name, "queues")
         return QueueReport(
             vhost=vhost,
             name=name,
@@ -91,6 +94,9 @@ class AmqpOperations:
             exclusive=definition.exclusive,
             auto_delete=definition.auto_delete,
             arguments=definition.arguments,
+            policy=None if applied.user is None else applied.user.name,
+            operator_policy=None if applied.operator is None else applied.operator.name,
+            effective_policy=applied.effective,
         )
 
     async def bindings(self, query: Mapping[str, str]) -> Rows[BindingReport]:
@@ -100,13 +106,14 @@ class AmqpOperations:
             *(one for one in registry.exchanges if one.bindings),
             *(one.definition for one in registry.queues.values() if one.definition.bindings),
         ]
-        targets = sorted(_wanted(targets, query, lambda one: vhost_of(one.name)), key=lambda one: split_name(one.name))
+        targets = wanted_rows(targets, query, lambda one: vhost_of(one.name))
+        targets.sort(key=lambda one: split_name(one.name))
         return rows_of(_bindings(targets), query)
 
     async def connections(self, query: Mapping[str, str]) -> Rows[ConnectionReport]:
         """Returns the connections that are open, by number. Raises `ActionRefused`."""
         found = [one for _, one in sorted(self._reports().items())]
-        return rows_of(_wanted(found, query, lambda one: one.vhost), query)
+        return rows_of(wanted_rows(found, query, lambda one: one.vhost), query)
 
     def _reports(self) -> dict[int, ConnectionReport]:
         every = self._hub.connections.items()
@@ -179,24 +186,6 @@ def read_close(body: bytes) -> CloseConnections:
     if wanted.ids is None and wanted.user is None and wanted.vhost is None:
         raise ActionRefused(HTTPStatus.BAD_REQUEST, "ids, a user or a vhost say which connections are closed")
     return wanted
-
-
-def rows_of(found: Iterable[T], query: Mapping[str, str]) -> Rows[T]:
-    """Returns the part of a listing that a query asks for by `offset` and `limit`. Raises `ActionRefused`."""
-    try:
-        offset, limit = int(query.get("offset", "0")), int(query.get("limit", str(ROWS_COUNT_MAX)))
-        if offset < 0 or not 0 < limit <= ROWS_COUNT_MAX:
-            raise ValueError
-    except ValueError:
-        why = f"offset is a number from 0 on, limit one from 1 to {ROWS_COUNT_MAX}"
-        raise ActionRefused(HTTPStatus.BAD_REQUEST, why) from None
-    some = list(islice(found, offset, offset + limit + 1))
-    return Rows(rows=some[:limit], more=len(some) > limit)
-
-
-def _wanted(found: Iterable[T], query: Mapping[str, str], vhost: Callable[[T], str]) -> list[T]:
-    """Returns those of the virtual host that a query names, all where it names none."""
-    return [one for one in found if query.get("vhost") in {None, vhost(one)}]
 
 
 def _place(queue: Queue) -> tuple[str, str]:

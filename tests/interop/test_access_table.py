@@ -280,8 +280,23 @@ GRPC = {
     "ControllerService": {"Follow", "Command", "Heartbeat", "Peer", "Install", "Status", "Routes", "Identify"},
 }
 # By where it listens, and browsers by Host and Origin; actions are for this machine alone.
-ADMIN = {"/healthz", "/readyz", "/metrics", "/status", "/amqp/queues", "/amqp/bindings", "/amqp/connections"}
-ADMIN_ACTIONS = {"/amqp/connections/close", "/amqp/definitions", "/amqp/users/remove"}
+ADMIN = {
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/status",
+    "/amqp/queues",
+    "/amqp/bindings",
+    "/amqp/connections",
+    "/amqp/policies",
+}
+ADMIN_ACTIONS = {
+    "/amqp/connections/close",
+    "/amqp/definitions",
+    "/amqp/policies/clear",
+    "/amqp/policies/set",
+    "/amqp/users/remove",
+}
 EFFECTS = {
     "Publish": "Permissions.refused",
     "Subscribe": "Permissions.check_filter by the adapter, and each address by the fan-out",

@@ -1,5 +1,5 @@
 """Commands of single protocols.
 
 Imported by: cli.
-Imports: cli.remote, config, ops, oscore, remote, store.base.
+Imports: cli.remote, config, domain, ops, oscore, remote, store.base.
 """

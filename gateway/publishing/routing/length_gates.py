@@ -26,6 +26,12 @@ class LengthGate:
         self._touched = touched
         self._refused = refused
 
+    def limit(self, count_max: int | None, bytes_max: int | None) -> None:
+        """Sets the limits; with neither it lets in whatever comes, and knows no counts until it has limits again."""
+        if self.count_max is None and self.bytes_max is None:
+            self._count, self._bytes = len(self._way), sum(self._way)
+        self.count_max, self.bytes_max = count_max, bytes_max
+
     def admit(self, message: Message) -> bool:
         """Returns whether the queue takes one more message, and counts it."""
         self._touched()

@@ -33,8 +33,8 @@ from gateway.queues.importing.definitions_file import (
     UserEntry,
     operator_policies,
 )
-from gateway.queues.importing.taken_policies import taken_policy, toml_of
-from gateway.queues.leaving.policies import PolicyConfig
+from gateway.queues.importing.taken_policies import taken_policy
+from gateway.queues.leaving.policies import PolicyPlace, StoredPolicy
 from gateway.queues.model.bindings import Binding, predeclared
 from gateway.queues.topology.exchange_registry import (
     RESERVED,
@@ -44,6 +44,7 @@ from gateway.queues.topology.exchange_registry import (
     exchange_of,
 )
 from gateway.queues.topology.registry import QueueRegistry, check_new_queue, check_same_queue
+from gateway.queues.topology.settings_registry import said_policy
 from gateway.security.rabbitmq_hashes import rabbitmq_hash
 from store.base.errors import StoreError
 
@@ -89,6 +90,7 @@ class Importer:
         """Makes what the file defines, and is not there."""
         for vhost in file.vhosts:
             await self._step(f"vhost '{vhost.name}'", self._vhost(vhost.name))
+        await self._take_policies(file)
         for exchange in file.exchanges:
             await self._step(f"exchange {_said(exchange.vhost, exchange.name)}", self._exchange(exchange))
         for queue in file.queues:
@@ -96,7 +98,6 @@ class Importer:
         for binding in file.bindings:
             what = f"binding of {binding.destination_type} {_said(binding.vhost, binding.destination)} to exchange "
             await self._step(f"{what}'{binding.source}' by '{binding.routing_key}'", self._binding(binding))
-        configuration = self._take_policies(file)
         await self._users(file)
         for one in file.parameters:
             if one.component != OPERATOR_POLICY:
@@ -104,15 +105,16 @@ class Importer:
                 self._say(f"parameter '{one.name}' of {one.component}", REFUSED, why)
         for setting in file.global_parameters:
             self._say(f"global parameter '{setting.name}'", REFUSED, "nothing here has such a parameter")
-        return ImportReport(steps=self._steps, configuration=configuration)
+        return ImportReport(steps=self._steps)
 
     def _say(self, what: str, outcome: str, why: str = "") -> None:
         self._steps.append(ImportStep(what=what, outcome=outcome, why=why))
 
-    async def _step(self, what: str, work: Awaitable[bool]) -> None:
-        """Does one thing, which says whether it had to be made."""
+    async def _step(self, what: str, work: Awaitable[bool], left: str = "") -> None:
+        """Does one thing, which says whether it had to be made; `left` says what is not taken over of it."""
         try:
-            self._say(what, MADE if await work else KEPT)
+            outcome = MADE if await work else KEPT
+            self._say(what, PARTLY if left else outcome, left)
         except (Refusal, ValueError) as refused:
             self._say(what, REFUSED, refused.detail if isinstance(refused, Refusal) else str(refused))
         except (StoreError, ControllerError) as error:
@@ -205,13 +207,13 @@ class Importer:
 
     # ---- policies
 
-    def _take_policies(self, file: DefinitionsFile) -> str:
-        """Returns the configuration of the policies that are not in it yet."""
+    async def _take_policies(self, file: DefinitionsFile) -> None:
+        """Sets the policies that there are none of the same name of."""
         entries: list[tuple[PolicyEntry | ParameterEntry, bool]] = [(one, False) for one in file.policies]
         entries += [(one, True) for one in operator_policies(file)]
-        missing: list[tuple[PolicyConfig, bool]] = []
         for entry, operator in entries:
-            what = f"{'operator policy' if operator else 'policy'} {_said(entry.vhost, entry.name)}"
+            place = PolicyPlace(entry.vhost, entry.name, operator)
+            what = said_policy(place)
             if isinstance(entry, ParameterEntry):
                 self._say(what, REFUSED, "it is not understood")
                 continue
@@ -220,14 +222,16 @@ class Importer:
             except ValueError as error:
                 self._say(what, REFUSED, str(error))
                 continue
-            why = f"not taken over of it: {', '.join(left)}" if left else ""
-            if policy in (self._policies.operator_policies if operator else self._policies.policies):
-                self._say(what, PARTLY if left else KEPT, why)
-                continue
-            missing.append((policy, operator))
-            where = "it belongs into the configuration, as shown below"
-            self._say(what, PARTLY, f"{where}; {why}" if why else where)
-        return toml_of(missing)
+            await self._step(what, self._policy(policy), f"not taken over of it: {', '.join(left)}" if left else "")
+
+    async def _policy(self, policy: StoredPolicy) -> bool:
+        self._check_vhost(policy.policy.vhost)
+        existing = self._policies.configured.get(policy.place) or self._policies.stored.get(policy.place)
+        if existing == policy:
+            return False
+        if existing is not None:
+            raise ValueError("there is another one of this name; `headgate amqp set-policy` replaces it")
+        return await self._make(lambda: self._registry.set_policy(policy))
 
     # ---- users
 

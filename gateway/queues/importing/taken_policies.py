@@ -1,19 +1,18 @@
-"""Policies of RabbitMQ's definitions as this gateway's configuration says them."""
+"""Policies of RabbitMQ's definitions as they are set here."""
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from gateway.domain.vhosts import check_vhost
 from gateway.queues.importing.definitions_file import PolicyEntry
-from gateway.queues.leaving.policies import PolicyConfig, known_keys, policy_mistakes_of
+from gateway.queues.leaving.policies import PolicyConfig, StoredPolicy, check_stored, known_keys
 
 _KINDS = {"queues": "queues", "classic_queues": "queues", "quorum_queues": "queues", "exchanges": "exchanges"}
 
 
-def taken_policy(entry: PolicyEntry, *, operator: bool) -> tuple[PolicyConfig, Sequence[str]]:
+def taken_policy(entry: PolicyEntry, *, operator: bool) -> tuple[StoredPolicy, Sequence[str]]:
     """Returns a policy as it is here, and the keys of its definition that mean nothing here. Raises ValueError."""
     known = known_keys(operator=operator)
     definition = {key: value for key, value in entry.definition.items() if key in known}
@@ -32,34 +31,4 @@ def taken_policy(entry: PolicyEntry, *, operator: bool) -> tuple[PolicyConfig, S
         "priority": entry.priority,
         "definition": definition,
     }
-    policy = msgspec.convert(found, PolicyConfig)
-    for _, mistake in policy_mistakes_of(policy, operator=operator):
-        raise ValueError(mistake)
-    return policy, left
-
-
-def toml_of(policies: Iterable[tuple[PolicyConfig, bool]]) -> str:
-    """Returns the lines of the configuration for policies, each with whether it is an operator's."""
-    lines: list[str] = []
-    for one, operator in policies:
-        definition = ", ".join(f"{_text(key)} = {_value(value)}" for key, value in sorted(one.definition.items()))
-        lines += [
-            f"[[queues.{'operator_policies' if operator else 'policies'}]]",
-            f"name = {_text(one.name)}",
-            f"vhost = {_text(one.vhost)}",
-            f"pattern = {_text(one.pattern)}",
-            f"apply_to = {_text(one.apply_to)}",
-            f"priority = {one.priority}",
-            f"definition = {{ {definition} }}",
-            "",
-        ]
-    return "\n".join(lines)
-
-
-def _value(value: Any) -> str:
-    return str(value) if type(value) is int else _text(str(value))
-
-
-def _text(text: str) -> str:
-    """Returns a basic string of TOML, which escapes as JSON does but for U+007F."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
+    return check_stored(StoredPolicy(policy=msgspec.convert(found, PolicyConfig), operator=operator)), left

@@ -5,8 +5,8 @@ beside it. Of limits the smallest counts, whoever says it; for the rest the decl
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -18,6 +18,8 @@ from gateway.queues.leaving.rules import QueueRules, check_queue_arguments, rule
 ALTERNATE: Final = "alternate-exchange"
 _LIMITS: Final = ("message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit")
 _OTHERS: Final = ("overflow", "dead-letter-exchange", "dead-letter-routing-key")
+NAME_CHARS_MAX: Final = 255  # of a policy's name, its pattern and a text of its definition, where it is set at run time
+POLICIES_COUNT_MAX: Final = 1_000  # that were set at run time, operators' included
 
 _Name = Annotated[str, Meta(min_length=1)]
 
@@ -48,21 +50,87 @@ class QueuesConfig(msgspec.Struct, frozen=True, kw_only=True):
     operator_policies: tuple[PolicyConfig, ...] = ()
 
 
+class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy that was set at run time, by a user or by an operator."""
+
+    policy: PolicyConfig
+    operator: bool = False
+
+    @property
+    def place(self) -> "PolicyPlace":
+        """Returns what tells it from all others of its kind."""
+        return PolicyPlace(self.policy.vhost, self.policy.name, self.operator)
+
+
+class PolicyPlace(NamedTuple):
+    """The virtual host and the name of a policy; `operator`: among those of operators."""
+
+    vhost: str
+    name: str
+    operator: bool
+
+
+class AppliedPolicies(NamedTuple):
+    """The policy that applies to a queue or an exchange, and the operators' policy beside it."""
+
+    user: PolicyConfig | None = None
+    operator: PolicyConfig | None = None
+
+    @property
+    def effective(self) -> Mapping[str, Any]:
+        """Returns what both say together of a queue, before its arguments: of two limits the smaller one."""
+        user, operator = _definition(self.user), _definition(self.operator)
+        limits = {key: min(user[key], operator[key]) for key in user.keys() & operator.keys()}
+        found = {**user, **operator, **limits}
+        return {key: found[key] for key in sorted(found) if key != ALTERNATE}
+
+
+_Compiled: TypeAlias = Mapping[str, Sequence[tuple[re.Pattern[str], PolicyConfig]]]  # by vhost, highest priority first
+
+
 class Policies:
-    """The policies of users and of operators. `creates_topics`: dead letters make topics that are missing."""
+    """The policies of users and of operators: those of the configuration, and those that were set at run time.
+
+    Where both have a policy of one name, the configuration's counts. `creates_topics`: dead letters make topics that
+    are missing.
+    """
 
     def __init__(self, config: QueuesConfig, *, creates_topics: bool = True) -> None:
         self.creates_topics = creates_topics
         self.vhosts = config.vhosts
-        self.config = config
-        self._users = _sorted(config.policies)
-        self._operators = _sorted(config.operator_policies)
+        self.configured = {
+            one.place: one
+            for one in (
+                *(StoredPolicy(policy=policy) for policy in config.policies),
+                *(StoredPolicy(policy=policy, operator=True) for policy in config.operator_policies),
+            )
+        }
+        self.stored: Mapping[PolicyPlace, StoredPolicy] = {}
+        self._users = _by_vhost(config.policies)
+        self._operators = _by_vhost(config.operator_policies)
+        self._config = config
+
+    def take_over(self, stored: Collection[StoredPolicy]) -> bool:
+        """Replaces the policies that were set at run time; returns whether they are others than before."""
+        wanted = {one.place: one for one in stored}
+        if wanted == self.stored:
+            return False
+        self.stored = wanted
+        added = [one for place, one in sorted(wanted.items()) if place not in self.configured]
+        self._users = _by_vhost([*self._config.policies, *(one.policy for one in added if not one.operator)])
+        self._operators = _by_vhost([*self._config.operator_policies, *(one.policy for one in added if one.operator)])
+        return True
+
+    def applied(self, name: str, kind: Literal["queues", "exchanges"]) -> AppliedPolicies:
+        """Returns the policies that apply to a name."""
+        return AppliedPolicies(_of(self._users, name, kind), _of(self._operators, name, kind))
 
     def rules(self, name: str, arguments: Mapping[str, Any]) -> QueueRules:
         """Returns the rules of a queue that was declared with these arguments."""
-        user, operator = _of(self._users, name, "queues"), _of(self._operators, name, "queues")
-        if not user and not operator:
+        applied = self.applied(name, "queues")
+        if applied.user is None and applied.operator is None:
             return rules_of(arguments)
+        user, operator = _definition(applied.user), _definition(applied.operator)
         merged = {f"x-{key}": user[key] for key in _OTHERS if key in user}
         if "x-dead-letter-exchange" in arguments:  # which messages of it go there is the declaration's to say
             merged.pop("x-dead-letter-routing-key", None)
@@ -75,21 +143,28 @@ class Policies:
 
     def alternate(self, name: str) -> str | None:
         """Returns the alternate of an exchange whose declaration names none."""
-        found: str | None = _of(self._users, name, "exchanges").get(ALTERNATE)
+        found: str | None = _definition(_of(self._users, name, "exchanges")).get(ALTERNATE)
         return found
 
 
-def _sorted(policies: Sequence[PolicyConfig]) -> list[tuple[re.Pattern[str], PolicyConfig]]:
-    return [(re.compile(one.pattern), one) for one in sorted(policies, key=lambda one: -one.priority)]
+def _by_vhost(policies: Sequence[PolicyConfig]) -> _Compiled:
+    found: dict[str, list[tuple[re.Pattern[str], PolicyConfig]]] = {}
+    for one in sorted(policies, key=lambda one: -one.priority):
+        found.setdefault(one.vhost, []).append((re.compile(one.pattern), one))
+    return found
 
 
-def _of(policies: Sequence[tuple[re.Pattern[str], PolicyConfig]], name: str, kind: str) -> Mapping[str, Any]:
-    """Returns the definition of the first policy for a name, which is empty where there is none."""
+def _of(policies: _Compiled, name: str, kind: str) -> PolicyConfig | None:
+    """Returns the first policy for a name; None where there is none."""
     vhost, local = split_name(name)
-    for pattern, policy in policies:
-        if policy.vhost == vhost and policy.apply_to in {kind, "all"} and pattern.search(local):
-            return policy.definition
-    return {}
+    for pattern, policy in policies.get(vhost, ()):
+        if policy.apply_to in {kind, "all"} and pattern.search(local):
+            return policy
+    return None
+
+
+def _definition(policy: PolicyConfig | None) -> Mapping[str, Any]:
+    return {} if policy is None else policy.definition
 
 
 def policy_mistakes(config: QueuesConfig) -> Iterator[tuple[str, str]]:
@@ -123,6 +198,19 @@ def policy_mistakes_of(policy: PolicyConfig, *, operator: bool) -> Iterator[tupl
         yield "definition", why
 
 
+def check_stored(one: StoredPolicy) -> StoredPolicy:
+    """Returns a policy that may be set at run time. Raises ValueError, with one sentence."""
+    policy = one.policy
+    texts = [policy.name, policy.pattern, *(text for text in policy.definition.values() if isinstance(text, str))]
+    if not policy.name or any(len(text) > NAME_CHARS_MAX for text in texts):
+        raise ValueError(f"a policy has a name; this, its pattern and its texts have at most {NAME_CHARS_MAX} letters")
+    if not policy.definition:
+        raise ValueError(f"the definition is empty; it may have {', '.join(known_keys(operator=one.operator))}")
+    for key, mistake in policy_mistakes_of(policy, operator=one.operator):
+        raise ValueError(f"{key}: {mistake}")
+    return one
+
+
 def _why_not(definition: Mapping[str, Any]) -> str | None:
     """Returns why a definition means nothing; None where it does."""
     alternate = definition.get(ALTERNATE, "")
@@ -133,6 +221,3 @@ def _why_not(definition: Mapping[str, Any]) -> str | None:
     except Refusal as refusal:
         return refusal.detail
     return None
-
-
-NO_POLICIES: Final = Policies(QueuesConfig())

@@ -15,6 +15,7 @@ from gateway.domain.keys import kv_key
 from gateway.ownership.following import below, follow_keys
 from gateway.ownership.stored_entries import stored_entries
 from gateway.queues.model.bindings import Exchange, QueueDefinition
+from gateway.queues.operated.stored import is_setting
 from store.api.client import StoreClient
 from store.api.keys import Change, Delete, Entry, Put
 from store.base import logs
@@ -22,7 +23,6 @@ from store.base.errors import RevisionConflict
 
 EXCHANGES, QUEUES = "amqp/exchanges", "amqp/queues"
 LIVE_EXCHANGES, LIVE_QUEUES = "amqp/live/exchanges", "amqp/live/queues"  # of several proxies, and not durable
-VHOSTS = "amqp/vhosts"
 AMQP = "amqp"
 NOTHING: Mapping[str, int] = MappingProxyType({})
 
@@ -55,12 +55,6 @@ class Definitions(Protocol):
 
     shared: bool  # other processes change them, too
 
-    async def vhosts(self) -> list[str]:
-        """Returns the virtual hosts that were made."""
-
-    async def add_vhost(self, vhost: str) -> None:
-        """Stores that there is a virtual host."""
-
     def load(self) -> AsyncIterator[StoredDefinition]:
         """All of them, exchanges first."""
 
@@ -85,25 +79,13 @@ class Definitions(Protocol):
         """Returns the revisions that a transaction has to compare to fail once a durable queue is not as known here."""
 
 
-class _StoredVhosts:
-    """The virtual hosts that were made, besides those of the configuration."""
-
-    def __init__(self, store: StoreClient) -> None:
-        self._store = store
-
-    async def vhosts(self) -> list[str]:
-        """See `Definitions`."""
-        return [entry.value.decode() async for entry in stored_entries(self._store, VHOSTS)]
-
-    async def add_vhost(self, vhost: str) -> None:
-        """See `Definitions`."""
-        await self._store.keys.put(kv_key(VHOSTS, vhost), vhost.encode())
-
-
-class LocalDefinitions(_StoredVhosts):
+class LocalDefinitions:
     """The definitions of a gateway that is alone."""
 
     shared = False
+
+    def __init__(self, store: StoreClient) -> None:
+        self._store = store
 
     async def load(self) -> AsyncIterator[StoredDefinition]:
         """See `Definitions`."""
@@ -137,13 +119,13 @@ class LocalDefinitions(_StoredVhosts):
         return NOTHING
 
 
-class SharedDefinitions(_StoredVhosts):
+class SharedDefinitions:
     """The definitions that several proxies share."""
 
     shared = True
 
     def __init__(self, store: StoreClient) -> None:
-        super().__init__(store)
+        self._store = store
         self._names: dict[str, str] = {}  # by key: a key may be shortened, and one that is gone has no value
 
     async def load(self) -> AsyncIterator[StoredDefinition]:
@@ -193,10 +175,16 @@ class SharedDefinitions(_StoredVhosts):
         self,
         look: Callable[[], Awaitable[None]],
         found: Callable[[Sequence[StoredDefinition]], Awaitable[None]],
+        settings_changed: Callable[[], Awaitable[None]],
     ) -> NoReturn:
-        """Tells `found` what changes, for ever; `look` takes stock first (`gateway.ownership.following`)."""
+        """Tells `found` what changes, for ever; `look` takes stock first (`gateway.ownership.following`).
+
+        `settings_changed` is called before that where operators have set something (`gateway.queues.operated`).
+        """
 
         async def changed(changes: Sequence[Change]) -> None:
+            if any(is_setting(change.key) for change in changes):
+                await settings_changed()
             await found([one for one in map(self._change, changes) if one is not None])
 
         await follow_keys(

@@ -21,7 +21,6 @@ from gateway.port.queues import (
     exchange_root,
 )
 from gateway.publishing.routing.router import check_binding_pattern
-from gateway.queues.leaving.policies import QueuesConfig
 from gateway.queues.lending.pump import Connection
 from gateway.queues.model.bindings import (
     ALTERNATE,
@@ -36,7 +35,7 @@ from gateway.queues.model.bindings import (
 )
 from gateway.queues.model.queue import Queue
 from gateway.queues.topology.definitions import Changed
-from gateway.queues.topology.topology import Topology
+from gateway.queues.topology.settings_registry import SettingsRegistry
 from store.base import logs
 from store.base.errors import StoreError
 
@@ -47,17 +46,12 @@ RESERVED = "amq."  # names that begin so are the gateway's
 log = logs.get(__name__)
 
 
-class ExchangeRegistry(Topology):
+class ExchangeRegistry(SettingsRegistry):
     """Changes exchanges, and the bindings of queues and exchanges to them."""
 
     async def consumers_of(self, queue: Queue) -> int:
         """Returns how many consumers a queue has, at all proxies. Raises `StoreError`."""
         return len(queue.pump.consumers) + await self._counts.elsewhere(queue.definition.name)
-
-    @property
-    def policies(self) -> QueuesConfig:
-        """Returns the policies, as they were configured."""
-        return self._policies.config
 
     @property
     def exchanges(self) -> Collection[Exchange]:

@@ -26,6 +26,7 @@ from gateway.queues.model.bindings import (
 )
 from gateway.queues.model.hashed_bindings import HashedBindings
 from gateway.queues.model.queue import Queue, QueueRouter, check_access, no_queue
+from gateway.queues.operated.stored import StoredSettings
 from gateway.queues.streams.arguments import is_stream, stream_config
 from gateway.queues.streams.pump import StreamPump
 from gateway.queues.topology.definitions import (
@@ -45,7 +46,7 @@ CLAIM_S = 3.0  # that another proxy may take to make or to remove a queue of a n
 CLAIM_RETRY_S = 0.02
 TRIES_COUNT_MAX = 16  # of one change, while other proxies change the same
 GONE_COUNT_MAX = 10_000  # names of what is gone that are remembered, for what arrives late
-VHOSTS_COUNT_MAX = 1_000  # 0.5 KB each, and 30 us when one is made
+RULED_COUNT_MAX = 256  # queues that are given their rules at a time; 3 ms with ten policies
 PREFIX = "queues/"  # of the names that are owned
 
 ELSEWHERE = -1  # no connection of this process
@@ -61,9 +62,9 @@ T = TypeVar("T")
 class Topology:
     """The exchanges, queues and bindings that `QueueRegistry` changes.
 
-    `new_pump` makes the pump that delivers a queue; `added` is told of a queue that is there, and `dropped` of one that
-    is gone, while its pump is at rest. When something that should be gone could not be removed, `unfinished` is told,
-    and `finish` is to be called again later.
+    `new_pump` makes the pump that delivers a queue; `added` is told of a queue that is there, `ruled` of one that has
+    other rules, and `dropped` of one that is gone, while its pump is at rest. When something that should be gone could
+    not be removed, `unfinished` is told, and `finish` is to be called again later.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Topology:
         policies: Policies,
         new_pump: Callable[[QueueDefinition], Pump | StreamPump],
         added: Callable[[Queue], None],
+        ruled: Callable[[Queue], None],
         dropped: Callable[[Queue], None],
         unfinished: Callable[[], None],
     ) -> None:
@@ -87,11 +89,13 @@ class Topology:
         self._owners = owners
         self._counts = counts
         self._definitions: Definitions = LocalDefinitions(store) if owners.alone else SharedDefinitions(store)
+        self._settings = StoredSettings(store)
         self._garbage = QueueGarbage(store, controller, f"{_TRANSIENT}/{instance}")
         self._random = random
         self._policies = policies
         self._new_pump = new_pump
         self._added = added
+        self._ruled = ruled
         self._dropped = dropped
         self._unfinished = unfinished
         self.vhosts: dict[str, None] = {}
@@ -128,8 +132,7 @@ class Topology:
     async def _take_stock(self) -> None:
         """Loads what there is, and only that."""
         async with self._changing:
-            for vhost in await self._definitions.vhosts():
-                self._know_vhost(vhost)
+            await self._read_settings()
             there: set[tuple[str, bool]] = set()
             bound: list[Exchange] = []
             async for found in self._definitions.load():
@@ -150,7 +153,29 @@ class Topology:
     async def follow(self) -> None:
         """Follows the other proxies, for ever."""
         if isinstance(self._definitions, SharedDefinitions):
-            await self._definitions.follow(self._take_stock, self._learn_all)
+            await self._definitions.follow(self._take_stock, self._learn_all, self._settings_changed)
+
+    async def _settings_changed(self) -> None:
+        async with self._changing:
+            await self._read_settings()
+
+    async def _read_settings(self) -> None:
+        """Takes over what operators have set, with the topology locked."""
+        for vhost in await self._settings.vhosts():
+            self._know_vhost(vhost)
+        if self._policies.take_over(await self._settings.policies()):
+            await self._rule_all()
+
+    async def _rule_all(self) -> None:
+        """Gives all exchanges and queues the rules that policies say now, with the topology locked."""
+        self._notify_exchanges()
+        for nth, queue in enumerate(list(self.queues.values())):
+            if nth % RULED_COUNT_MAX == RULED_COUNT_MAX - 1:
+                await asyncio.sleep(0)  # nothing is added or removed meanwhile
+            rules = self._rules(queue.definition)
+            if rules != queue.rules:
+                queue.rules = rules
+                self._ruled(queue)
 
     async def _learn_all(self, found: Iterable[StoredDefinition]) -> None:
         async with self._changing:
@@ -260,21 +285,6 @@ class Topology:
         return queue
 
     # ---- virtual hosts
-
-    async def has_vhost(self, vhost: str) -> bool:
-        """Returns whether there is a virtual host, which was made elsewhere perhaps. Raises `StoreError`."""
-        if vhost not in self.vhosts and self._definitions.shared and vhost in await self._definitions.vhosts():
-            self._know_vhost(vhost)
-        return vhost in self.vhosts
-
-    async def make_vhost(self, vhost: str) -> None:
-        """Makes a virtual host, unless it is there. Raises `Refusal` (QUOTA), `StoreError`."""
-        async with self._changing:
-            if not await self.has_vhost(vhost):
-                if len(self.vhosts) >= VHOSTS_COUNT_MAX:
-                    raise Refusal(Cause.QUOTA, f"there are {VHOSTS_COUNT_MAX} virtual hosts already")
-                await self._definitions.add_vhost(vhost)
-                self._know_vhost(vhost)
 
     def _know_vhost(self, vhost: str) -> None:
         """A virtual host is there, and with it the exchanges that each of them has."""

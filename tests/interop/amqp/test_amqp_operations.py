@@ -134,23 +134,87 @@ def test_nothing_is_closed_that_was_not_named(gateway: GatewayProcess) -> None:
     assert command(gateway, "close", "none", "1.99999", status=1) == []
 
 
+# ---- policies
+
+
+def test_a_policy_holds_for_queues_that_are_there_and_that_come(gateway: GatewayProcess) -> None:
+    with connected(gateway) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+
+        def count(name: str) -> int:
+            return int(channel.queue_declare(name, durable=True).method.message_count)
+
+        def fill(name: str) -> None:
+            count(name)
+            for _ in range(3):
+                channel.basic_publish("", name, b"x")
+
+        fill("ruled.1")
+        definition = '{"max-length": 1, "alternate-exchange": "amq.fanout"}'
+        assert command(gateway, "set-policy", "short", "^ruled", definition) == ["policy short is set"]
+        wait_until(lambda: count("ruled.1") == 1)  # a worker hears of it from another
+        fill("ruled.2")
+        assert count("ruled.2") == 1
+        command(gateway, "set-policy", "cap", "1$", '{"max-length": 0}', "--operator", "--apply-to", "queues")
+        wait_until(lambda: count("ruled.1") == 0)
+        (row,) = [row for row in rows(gateway, "queues") if row["name"] == "ruled.1"]
+        assert (row["policy"], row["operator_policy"]) == ("short", "cap")
+        assert row["effective_policy"] == {"max-length": 0}
+        assert [(row["name"], row["operator"]) for row in rows(gateway, "policies")] == [
+            ("short", False),
+            ("cap", True),
+        ]
+        assert command(gateway, "clear-policy", "cap", "--operator") == ["operator policy cap is removed"]
+        assert command(gateway, "clear-policy", "cap", "--operator", status=1) == []
+        assert command(gateway, "clear-policy", "short") == ["policy short is removed"]
+        assert rows(gateway, "policies") == []
+
+        def grows() -> bool:
+            fill("ruled.1")
+            return count("ruled.1") > 1
+
+        wait_until(grows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("p", "(", '{"max-length": 1}'), 1, "is no regular expression"),
+        (("p", ".*", '{"ha-mode": "all"}'), 1, "'ha-mode' is not among"),
+        (("p", ".*", '{"max-length": 1}', "--vhost", "none"), 1, "there is no virtual host 'none'"),
+        (("p", ".*", '{"max-length": 1}', "--apply-to", "cats"), 1, "cats"),
+        (("p", ".*", "max-length"), 2, "DEFINITION"),
+    ],
+)
+def test_a_mistake_in_a_policy_is_one_sentence(
+    gateway: GatewayProcess, arguments: tuple[str, ...], status: int, said: str
+) -> None:
+    run = [sys.executable, "-m", "gateway.cli", "amqp", "set-policy", *arguments]
+    run += ["--admin-port", str(gateway.port("admin"))]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert said in done.stderr
+
+
 # ---- RabbitMQ's definitions
 
 DEFINITIONS = Path(__file__).parents[2] / "support" / "amqp" / "rabbitmq_definitions.json"  # of RabbitMQ 3.10.8
 PASSWORD = "s3cret"  # of the user "app" in it
 
 
-def test_definitions_of_rabbitmq_are_imported_and_their_user_logs_in(gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_definitions_of_rabbitmq_are_imported_and_their_user_logs_in(gateway: GatewayProcess) -> None:
     dry = command(gateway, "import-definitions", str(DEFINITIONS), "--dry-run")
     assert "would make queue 'orders.eu' in vhost 'shop'" in dry
     assert rows(gateway, "queues", "--vhost", "a/b") == []
     assert not [row for row in rows(gateway, "queues") if row["name"] == "orders.eu"]
-    written = tmp_path / "policies.toml"
-    made = command(gateway, "import-definitions", str(DEFINITIONS), "--policies", str(written))
+    made = command(gateway, "import-definitions", str(DEFINITIONS))
     assert [line.replace("would make", "made") for line in dry if line.startswith("would make")] == [
         line for line in made if line.startswith("made")
     ]
-    assert 'vhost = "shop"' in written.read_text()
+    assert [row["name"] for row in rows(gateway, "policies", "--vhost", "shop")] == ["lengths", "cap"]
+    for arguments in (("lengths",), ("cap", "--operator")):
+        command(gateway, "clear-policy", *arguments, "--vhost", "shop")
     again = command(gateway, "import-definitions", str(DEFINITIONS))
     assert not [line for line in again if line.startswith("made ") and "there already" not in line]
 

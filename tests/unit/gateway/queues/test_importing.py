@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from controller.api.client import User
 from controller.api.commands import CreateTopic, SetUser
 from controller.node.local import LocalController
-from gateway.config.config import load
 from gateway.domain.vhosts import in_vhost
 from gateway.port.queues import DeclareExchange
 from gateway.queues.importing.definitions_file import DefinitionsFile, read_definitions
 from gateway.queues.importing.importer import Importer
-from gateway.queues.leaving.policies import Policies
+from gateway.queues.leaving.policies import Policies, PolicyConfig, QueuesConfig
 from gateway.queues.queues import NamedQueues
 from gateway.security.passwords import is_match
 from store.local.local import LocalStore
@@ -73,7 +72,7 @@ async def test_a_real_export_is_made_and_a_repetition_makes_nothing(rig):
     assert first == dry  # which says exactly what is done
     assert {"/", "shop", "a/b"} == set(registry.vhosts)
     queue = registry.queues[in_vhost("shop", "orders.eu")]
-    assert queue.rules.max_length == 1000
+    assert queue.rules.max_length == 500  # of 1,000 that it was declared with, by the operator's policy
     assert {one.routing_key for one in queue.definition.bindings} == {"eu.#", "a.*"}
     assert registry.exchange("orders").alternate == "unrouted"
     lost = whys(first)["binding of exchange 'audit' in vhost '/' to exchange 'orders' by '#'"]
@@ -111,19 +110,27 @@ async def test_users_of_a_real_export_log_in_with_their_passwords(rig):
     assert whys(report)["tags of user 'root'"].startswith("administrator")
 
 
-async def test_policies_become_configuration_that_is_read(rig, tmp_path):
+async def test_policies_are_set_and_those_of_another_meaning_stay(rig):
     report = await run(rig, REAL)
     assert "ha-mode" in whys(report)["policy 'ha' in vhost '/'"]
-    file = tmp_path / "headgate.toml"
-    file.write_text(report.configuration)
-    config = load(file, {}, {}).queues
-    assert [one.name for one in config.policies] == ["lengths"]
-    assert [one.name for one in config.operator_policies] == ["cap"]
-    queues = NamedQueues(rig.store, rig.controller, rig.router, policies=Policies(config), now_ms=lambda: 0)
-    rig.queues = queues
-    await queues.load()
-    assert queues.registry.queues[in_vhost("shop", "orders.eu")].rules.max_length == 500
-    assert (await run(rig, REAL)).configuration == ""
+    policies = rig.queues.registry.policies
+    assert sorted((one.name, one.operator) for one in policies.stored) == [("cap", True), ("lengths", False)]
+    await rig.restart()
+    assert rig.queues.registry.queues[in_vhost("shop", "orders.eu")].rules.max_length == 500
+    other = {"name": "lengths", "vhost": "shop", "pattern": "x", "definition": {"max-length": 1}}
+    step = await one(rig, {"policies": [other]})
+    assert (step.outcome, "another one of this name" in step.why) == ("refused", True)
+    assert rig.queues.registry.policies.stored == policies.stored
+
+
+async def test_a_policy_of_the_configuration_counts_as_there(rig):
+    configured = PolicyConfig(name="p", pattern="x", definition={"max-length": 1})
+    policies = Policies(QueuesConfig(policies=(configured,)))
+    rig.queues = NamedQueues(rig.store, rig.controller, rig.router, policies=policies, now_ms=lambda: 0)
+    await rig.queues.load()
+    entry = {"name": "p", "vhost": "/", "pattern": "x", "definition": {"max-length": 1}}
+    assert (await one(rig, {"policies": [entry]})).outcome == "kept"
+    assert (await one(rig, {"policies": [entry | {"priority": 5}]})).outcome == "refused"
 
 
 @pytest.mark.parametrize(

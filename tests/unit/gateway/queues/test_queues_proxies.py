@@ -25,6 +25,7 @@ from gateway.port.queues import (
 )
 from gateway.port.streams import StreamRead
 from gateway.publishing.routing.router import Router
+from gateway.queues.leaving.policies import PolicyConfig, StoredPolicy
 from gateway.queues.queues import NamedQueues
 from store.api.message import Message
 from store.local.local import LocalStore
@@ -460,6 +461,21 @@ async def test_a_message_that_expires_is_moved_by_one_of_the_proxies(two):
     await one.queues.keeper.look_after(number)
     assert (await one.declare(one.conn(), "dead", passive=True)).messages == 20
     assert (await one.declare(one.conn(), "q", passive=True)).messages == 0
+
+
+async def test_a_policy_that_one_proxy_sets_holds_at_all_until_another_removes_it(two):
+    cluster, one, other = two
+    await one.declare(one.conn(), "q")
+    policy = StoredPolicy(policy=PolicyConfig(name="p", pattern="^q$", definition={"max-length": 1}))
+    await one.queues.registry.set_policy(policy)
+    third = await cluster.proxy()
+
+    def lengths():
+        return [proxy.queues.registry.queues["q"].rules.max_length for proxy in (one, other, third)]
+
+    await until(lambda: lengths() == [1, 1, 1])
+    await other.queues.registry.clear_policy(policy.place)
+    await until(lambda: lengths() == [None, None, None])
 
 
 async def test_a_vhost_that_one_proxy_makes_is_known_to_all(cluster):

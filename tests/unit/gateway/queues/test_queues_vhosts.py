@@ -18,7 +18,7 @@ from gateway.port.queues import (
 )
 from gateway.queues.leaving.policies import Policies, PolicyConfig, QueuesConfig
 from gateway.queues.queues import NamedQueues
-from gateway.queues.topology.topology import VHOSTS_COUNT_MAX
+from gateway.queues.topology.settings_registry import VHOSTS_COUNT_MAX
 from store.api.message import Message
 from store.local.local import LocalStore
 from tests.support.gateway.queues_rig import QueuesRig

@@ -1,0 +1,87 @@
+"""The parts that the commands of `headgate amqp` share: options, the gateway that is asked, and printed rows."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gateway.cli.remote.options import ADMIN_PORT, HostOption, OffsetOption, gateway_url
+from gateway.remote.amqp import RemoteAmqp
+from gateway.remote.http import RemoteGateway
+
+TIMEOUT_S = 30.0  # for one answer
+
+PortOption = Annotated[int, typer.Option("--admin-port", help="Its admin port.", min=1, max=65_535)]
+VhostOption = Annotated[str | None, typer.Option("--vhost", help="Only those of this virtual host.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+
+
+@contextmanager
+def remote_amqp(host: str, port: int, *, timeout_s: float = TIMEOUT_S) -> Iterator[RemoteAmqp]:
+    """Yields the AMQP side of the gateway whose admin port this is."""
+    with RemoteGateway(gateway_url(None, host, port), timeout_s=timeout_s) as gateway:
+        yield RemoteAmqp(gateway)
+
+
+def add_listing(
+    app: typer.Typer,
+    name: str,
+    summary: str,
+    ask: Callable[[RemoteAmqp, str | None], Iterable[Any]],
+    *,
+    columns: Sequence[str],
+    row: Callable[[Any], Sequence[str]],
+    numbers: Sequence[str] = (),
+) -> None:
+    """Adds a command that lists what a gateway has in a virtual host, or in all of them.
+
+    `numbers` are the columns whose texts stand at the right of a table.
+    """
+
+    @app.command(name, help=summary)
+    def listing(
+        *,
+        vhost: VhostOption = None,
+        as_json: JsonOption = False,
+        host: HostOption = "127.0.0.1",
+        port: PortOption = ADMIN_PORT,
+        port_offset: OffsetOption = 0,
+    ) -> None:
+        with remote_amqp(host, port + port_offset) as amqp:
+            _show(ask(amqp, vhost), columns, row, as_json=as_json, numbers=numbers)
+
+
+def table_text(arguments: Any) -> str:
+    """Returns a table of arguments as JSON; nothing of an empty one."""
+    return json.dumps(arguments, default=str, ensure_ascii=False) if arguments else ""
+
+
+def _show(
+    found: Iterable[Any],
+    columns: Sequence[str],
+    row: Callable[[Any], Sequence[str]],
+    *,
+    as_json: bool,
+    numbers: Sequence[str],
+) -> None:
+    """Prints a listing: JSON, a table, or columns with tabs where it is no terminal."""
+    if as_json:
+        for one in found:
+            typer.echo(msgspec.json.encode(one))
+        return
+    if not sys.stdout.isatty():
+        for one in found:
+            typer.echo("\t".join(row(one)).rstrip())
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in numbers else "left")
+    for one in found:
+        table.add_row(*row(one))
+    Console().print(table if table.row_count else "none")

@@ -1,0 +1,5 @@
+"""Settings that operators change while gateways run: policies, virtual hosts and their limits.
+
+Imported by: queues.topology.
+Imports: domain, ownership, queues.leaving, store.api, store.base.
+"""

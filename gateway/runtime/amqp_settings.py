@@ -1,0 +1,106 @@
+"""The policies that the admin port of a process lists, sets and removes."""
+
+from collections.abc import Awaitable, Mapping
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from controller.api.client import ControllerError
+from gateway.domain.errors import Cause, Refusal
+from gateway.ops.amqp_report import (
+    CLEAR_POLICY_PATH,
+    POLICIES_PATH,
+    SET_POLICY_PATH,
+    ClearPolicy,
+    PolicyReport,
+    Rows,
+)
+from gateway.queues.leaving.policies import PolicyConfig, PolicyPlace, StoredPolicy, check_stored
+from gateway.runtime.admin_rows import rows_of, wanted_rows
+from gateway.runtime.hub import ProcessHub
+from store.base import logs
+from store.base.admin import ActionRefused, Operations
+from store.base.errors import StoreError
+
+T = TypeVar("T")
+
+_STATUSES: Final = {
+    Cause.NOT_FOUND: HTTPStatus.NOT_FOUND,
+    Cause.CONFLICT: HTTPStatus.CONFLICT,
+    Cause.QUOTA: HTTPStatus.INSUFFICIENT_STORAGE,
+    Cause.FORBIDDEN: HTTPStatus.CONFLICT,
+    Cause.PRECONDITION: HTTPStatus.BAD_REQUEST,
+}
+
+log = logs.get(__name__)
+
+
+class AmqpSettings:
+    """The settings of AMQP that operators change while a process serves. All methods raise `ActionRefused`."""
+
+    def __init__(self, hub: ProcessHub) -> None:
+        self._hub = hub
+
+    @property
+    def operations(self) -> Operations:
+        """Returns the listings and actions, by path."""
+        actions = {SET_POLICY_PATH: self.set_policy, CLEAR_POLICY_PATH: self.clear_policy}
+        return Operations({POLICIES_PATH: self.policies}, actions)
+
+    async def policies(self, query: Mapping[str, str]) -> Rows[PolicyReport]:
+        """Returns the policies, by virtual host and name, those of operators behind the others."""
+        policies = self._hub.queues.registry.policies
+        every = {**policies.stored, **policies.configured}
+        found = [_reported(one, configured=place in policies.configured) for place, one in every.items()]
+        found.sort(key=lambda one: (one.vhost, one.operator, one.name))
+        return rows_of(wanted_rows(found, query, lambda one: one.vhost), query)
+
+    async def set_policy(self, body: bytes) -> PolicyReport:
+        """Sets a policy, in the place of the one of its name."""
+        said = read_order(body, PolicyReport)
+        fields = {key: getattr(said, key) for key in PolicyConfig.__struct_fields__}
+        try:
+            policy = StoredPolicy(policy=msgspec.convert(fields, PolicyConfig), operator=said.operator)
+            check_stored(policy)
+        except ValueError as error:
+            raise ActionRefused(HTTPStatus.BAD_REQUEST, str(error)) from error
+        await done(self._hub.queues.registry.set_policy(policy))
+        log.info("an operator has set a policy", **_place(policy.place))
+        return _reported(policy, configured=False)
+
+    async def clear_policy(self, body: bytes) -> ClearPolicy:
+        """Removes a policy that was set at run time."""
+        wanted = read_order(body, ClearPolicy)
+        place = PolicyPlace(wanted.vhost, wanted.name, wanted.operator)
+        await done(self._hub.queues.registry.clear_policy(place))
+        log.info("an operator has removed a policy", **_place(place))
+        return wanted
+
+
+def read_order(body: bytes, kind: type[T]) -> T:
+    """Parses what an operator asks for. Raises `ActionRefused`."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except ValueError as error:
+        raise ActionRefused(HTTPStatus.BAD_REQUEST, str(error)) from error
+
+
+async def done(work: Awaitable[T]) -> T:
+    """Awaits a change. Raises `ActionRefused` where it is refused or fails."""
+    try:
+        return await work
+    except Refusal as refusal:
+        status = _STATUSES.get(refusal.cause, HTTPStatus.SERVICE_UNAVAILABLE)
+        raise ActionRefused(status, refusal.detail) from refusal
+    except (StoreError, ControllerError) as error:
+        raise ActionRefused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+
+
+def _reported(one: StoredPolicy, *, configured: bool) -> PolicyReport:
+    fields: dict[str, Any] = {key: getattr(one.policy, key) for key in PolicyConfig.__struct_fields__}
+    return PolicyReport(**fields, operator=one.operator, configured=configured)
+
+
+def _place(place: PolicyPlace) -> dict[str, Any]:
+    return {"policy": place.name, "vhost": place.vhost, "operator": place.operator}
