@@ -10,6 +10,7 @@ from msgspec import Meta
 from gateway.domain.access_names import VhostPermission, name_mistakes
 from gateway.domain.errors import Refusal
 from gateway.domain.filters import check_filter
+from gateway.domain.vhosts import vhost_address
 
 ACCESS = "access"  # the name of `OwnAccess` among a user's rights
 EVERYBODY = "*"
@@ -131,6 +132,18 @@ def own_access(said: Any) -> OwnAccess:
     for mistake in name_mistakes(own.vhosts):
         raise ValueError(mistake)
     return own
+
+
+def without_vhost(own: OwnAccess, vhost: str) -> OwnAccess:
+    """Returns the permissions without what they allow in a virtual host other than "/"; what is denied stays denied."""
+    below = f"{vhost_address(vhost)}/"
+    rules: list[Permission] = []
+    for rule in own.rules:
+        kept = rule.filters if rule.effect == "deny" else [one for one in rule.filters if not one.startswith(below)]
+        if kept:
+            rules.append(msgspec.structs.replace(rule, filters=tuple(kept)))
+    vhosts = tuple(one for one in own.vhosts if one.vhost != vhost)
+    return msgspec.structs.replace(own, rules=tuple(rules), vhosts=vhosts)
 
 
 def rights_of(own: OwnAccess) -> Mapping[str, Any]:

@@ -15,6 +15,8 @@ QUEUES_PATH, BINDINGS_PATH, CONNECTIONS_PATH = "/amqp/queues", "/amqp/bindings",
 CLOSE_PATH, IMPORT_PATH = "/amqp/connections/close", "/amqp/definitions"
 REMOVE_USER_PATH = "/amqp/users/remove"
 POLICIES_PATH = "/amqp/policies"
+VHOSTS_PATH, ADD_VHOST_PATH, DELETE_VHOST_PATH = "/amqp/vhosts", "/amqp/vhosts/add", "/amqp/vhosts/delete"
+SET_LIMITS_PATH, CLEAR_LIMITS_PATH = "/amqp/vhosts/limits/set", "/amqp/vhosts/limits/clear"
 SET_POLICY_PATH, CLEAR_POLICY_PATH = "/amqp/policies/set", "/amqp/policies/clear"
 
 
@@ -99,6 +101,30 @@ class ClearPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     vhost: str = DEFAULT_VHOST
     name: str
     operator: bool = False
+
+
+class VhostReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One virtual host. `connections` are those of the gateway that was asked; -1 is no limit."""
+
+    vhost: str
+    queues: int
+    connections: int
+    max_connections: int = -1
+    max_queues: int = -1
+    configured: bool = False
+
+
+class VhostOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A virtual host to make or to delete, or whose limits go."""
+
+    vhost: str
+
+
+class LimitVhost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The limits of a virtual host, in the place of those that it has: `max-connections`, `max-queues`."""
+
+    vhost: str
+    limits: Mapping[str, Any]
 
 
 class RemoveUser(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

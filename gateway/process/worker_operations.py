@@ -5,6 +5,7 @@ the worker's in front, `2.37`.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
@@ -14,19 +15,25 @@ from urllib.parse import urlencode
 import msgspec
 
 from gateway.ops.amqp_report import (
+    ADD_VHOST_PATH,
     BINDINGS_PATH,
+    CLEAR_LIMITS_PATH,
     CLEAR_POLICY_PATH,
     CLOSE_PATH,
     CONNECTIONS_PATH,
+    DELETE_VHOST_PATH,
     IMPORT_PATH,
     POLICIES_PATH,
     QUEUES_PATH,
     REMOVE_USER_PATH,
     ROWS_COUNT_MAX,
+    SET_LIMITS_PATH,
     SET_POLICY_PATH,
+    VHOSTS_PATH,
     Closed,
     ConnectionReport,
     Rows,
+    VhostReport,
 )
 from gateway.process.worker_pool import Worker, WorkerPool, WorkerRefused, WorkerSilent
 from gateway.runtime.admin_rows import rows_of
@@ -35,7 +42,16 @@ from store.base.admin import ACTION_TIMEOUT_S, PAGE_TIMEOUT_S, ActionRefused, Op
 
 # What all workers know, or do alike: one of them is asked.
 _LISTINGS_OF_ALL: Final = (QUEUES_PATH, BINDINGS_PATH, POLICIES_PATH)
-_ACTIONS_OF_ALL: Final = (IMPORT_PATH, REMOVE_USER_PATH, SET_POLICY_PATH, CLEAR_POLICY_PATH)
+_ACTIONS_OF_ALL: Final = (
+    IMPORT_PATH,
+    REMOVE_USER_PATH,
+    SET_POLICY_PATH,
+    CLEAR_POLICY_PATH,
+    ADD_VHOST_PATH,
+    DELETE_VHOST_PATH,
+    SET_LIMITS_PATH,
+    CLEAR_LIMITS_PATH,
+)
 
 
 class WorkerOperations:
@@ -49,7 +65,8 @@ class WorkerOperations:
         """Returns the listings and actions, by path."""
         listings = {path: partial(self._list, path) for path in _LISTINGS_OF_ALL}
         actions = {path: partial(self._do, path) for path in _ACTIONS_OF_ALL}
-        return Operations({**listings, CONNECTIONS_PATH: self.connections}, {**actions, CLOSE_PATH: self.close})
+        own = {CONNECTIONS_PATH: self.connections, VHOSTS_PATH: self.vhosts}
+        return Operations({**listings, **own}, {**actions, CLOSE_PATH: self.close})
 
     async def _list(self, path: str, query: Mapping[str, str]) -> Any:
         return msgspec.json.decode(await _ask(self._ready[0], path, query))
@@ -68,6 +85,16 @@ class WorkerOperations:
         """Returns the connections of all workers."""
         every = await asyncio.gather(*(_connections(one, query) for one in self._ready))
         return rows_of([one for some in every for one in some], query)
+
+    async def vhosts(self, query: Mapping[str, str]) -> Rows[VhostReport]:
+        """Returns the virtual hosts, with the connections of all workers."""
+        asked = [_ask(one, VHOSTS_PATH, query) for one in self._ready]
+        pages = [msgspec.json.decode(one, type=Rows[VhostReport]) for one in await asyncio.gather(*asked)]
+        connections = Counter[str]()
+        for page in pages:
+            connections.update({one.vhost: one.connections for one in page.rows})
+        rows = [msgspec.structs.replace(one, connections=connections[one.vhost]) for one in pages[0].rows]
+        return Rows(rows=rows, more=pages[0].more)
 
     async def close(self, body: bytes) -> Closed:
         """Closes connections at all workers."""

@@ -90,6 +90,7 @@ class NamedQueues:
             owners=owners,
             counts=self._counts,
             policies=policies,
+            connections=self._shares,
             new_pump=self._new_pump,
             added=lambda queue: self.keeper.added(queue),  # noqa: PLW0108 - the keeper is made below, of this
             ruled=lambda queue: self.keeper.ruled(queue),  # noqa: PLW0108 - the same
@@ -283,6 +284,7 @@ class NamedQueues:
 
     async def connection_lost(self, conn: Connection) -> None:
         """A connection has ended: what it held is there for others again, what was its own is gone."""
+        self._registry.vhosts.leave(conn.id)
         ended = list(self._consumers.pop(conn.id, {}).values())
         unused = [c.queue for c in ended if self._remove(c)]
         await self.keeper.finished(conn.id)

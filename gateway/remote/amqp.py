@@ -7,16 +7,21 @@ from urllib.parse import urlencode
 import msgspec
 
 from gateway.ops.amqp_report import (
+    ADD_VHOST_PATH,
     BINDINGS_PATH,
+    CLEAR_LIMITS_PATH,
     CLEAR_POLICY_PATH,
     CLOSE_PATH,
     CONNECTIONS_PATH,
+    DELETE_VHOST_PATH,
     IMPORT_PATH,
     POLICIES_PATH,
     QUEUES_PATH,
     REMOVE_USER_PATH,
     ROWS_COUNT_MAX,
+    SET_LIMITS_PATH,
     SET_POLICY_PATH,
+    VHOSTS_PATH,
     BindingReport,
     ClearPolicy,
     CloseConnections,
@@ -24,10 +29,13 @@ from gateway.ops.amqp_report import (
     ConnectionReport,
     ImportOrder,
     ImportReport,
+    LimitVhost,
     PolicyReport,
     QueueReport,
     RemoveUser,
     Rows,
+    VhostOrder,
+    VhostReport,
 )
 from gateway.remote.http import RemoteGateway, RemoteRefused
 
@@ -71,15 +79,38 @@ class RemoteAmqp:
 
     def set_policy(self, policy: PolicyReport) -> None:
         """Sets a policy, in the place of the one of its name."""
-        self._read("POST", SET_POLICY_PATH, PolicyReport, msgspec.json.encode(policy))
+        self._order(SET_POLICY_PATH, policy)
 
     def clear_policy(self, wanted: ClearPolicy) -> None:
         """Removes a policy that was set at run time."""
-        self._read("POST", CLEAR_POLICY_PATH, ClearPolicy, msgspec.json.encode(wanted))
+        self._order(CLEAR_POLICY_PATH, wanted)
+
+    def vhosts(self, vhost: str | None = None) -> Iterator[VhostReport]:
+        """Yields the virtual hosts, by name."""
+        return self._rows(VHOSTS_PATH, vhost, Rows[VhostReport])
+
+    def add_vhost(self, vhost: str) -> None:
+        """Makes a virtual host, unless it is there."""
+        self._order(ADD_VHOST_PATH, VhostOrder(vhost=vhost))
+
+    def delete_vhost(self, vhost: str) -> None:
+        """Deletes a virtual host with all that is in it."""
+        self._order(DELETE_VHOST_PATH, VhostOrder(vhost=vhost))
+
+    def set_limits(self, wanted: LimitVhost) -> None:
+        """Sets the limits of a virtual host."""
+        self._order(SET_LIMITS_PATH, wanted)
+
+    def clear_limits(self, vhost: str) -> None:
+        """Removes the limits of a virtual host."""
+        self._order(CLEAR_LIMITS_PATH, VhostOrder(vhost=vhost))
+
+    def _order(self, path: str, order: msgspec.Struct) -> None:
+        self._read("POST", path, type(order), msgspec.json.encode(order))
 
     def remove_user(self, name: str) -> None:
         """Removes a user that is not the configuration's."""
-        self._read("POST", REMOVE_USER_PATH, RemoveUser, msgspec.json.encode(RemoveUser(name=name)))
+        self._order(REMOVE_USER_PATH, RemoveUser(name=name))
 
     def _rows(self, path: str, vhost: str | None, kind: type[Rows[T]]) -> Iterator[T]:
         offset, more = 0, True

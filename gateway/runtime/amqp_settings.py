@@ -1,4 +1,4 @@
-"""The policies that the admin port of a process lists, sets and removes."""
+"""The policies and virtual hosts that the admin port of a process lists and changes."""
 
 from collections.abc import Awaitable, Mapping
 from http import HTTPStatus
@@ -7,16 +7,28 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from controller.api.client import ControllerError
+from controller.api.commands import SetUser
+from gateway.domain.access_settings import ACCESS, own_access, rights_of, without_vhost
 from gateway.domain.errors import Cause, Refusal
+from gateway.domain.vhosts import check_vhost
 from gateway.ops.amqp_report import (
+    ADD_VHOST_PATH,
+    CLEAR_LIMITS_PATH,
     CLEAR_POLICY_PATH,
+    DELETE_VHOST_PATH,
     POLICIES_PATH,
+    SET_LIMITS_PATH,
     SET_POLICY_PATH,
+    VHOSTS_PATH,
     ClearPolicy,
+    LimitVhost,
     PolicyReport,
     Rows,
+    VhostOrder,
+    VhostReport,
 )
 from gateway.queues.leaving.policies import PolicyConfig, PolicyPlace, StoredPolicy, check_stored
+from gateway.queues.operated.vhosts import VhostLimits
 from gateway.runtime.admin_rows import rows_of, wanted_rows
 from gateway.runtime.hub import ProcessHub
 from store.base import logs
@@ -45,8 +57,15 @@ class AmqpSettings:
     @property
     def operations(self) -> Operations:
         """Returns the listings and actions, by path."""
-        actions = {SET_POLICY_PATH: self.set_policy, CLEAR_POLICY_PATH: self.clear_policy}
-        return Operations({POLICIES_PATH: self.policies}, actions)
+        actions = {
+            SET_POLICY_PATH: self.set_policy,
+            CLEAR_POLICY_PATH: self.clear_policy,
+            ADD_VHOST_PATH: self.add_vhost,
+            DELETE_VHOST_PATH: self.delete_vhost,
+            SET_LIMITS_PATH: self.set_limits,
+            CLEAR_LIMITS_PATH: self.clear_limits,
+        }
+        return Operations({POLICIES_PATH: self.policies, VHOSTS_PATH: self.vhosts}, actions)
 
     async def policies(self, query: Mapping[str, str]) -> Rows[PolicyReport]:
         """Returns the policies, by virtual host and name, those of operators behind the others."""
@@ -75,6 +94,78 @@ class AmqpSettings:
         place = PolicyPlace(wanted.vhost, wanted.name, wanted.operator)
         await done(self._hub.queues.registry.clear_policy(place))
         log.info("an operator has removed a policy", **_place(place))
+        return wanted
+
+    # ---- virtual hosts
+
+    async def vhosts(self, query: Mapping[str, str]) -> Rows[VhostReport]:
+        """Returns the virtual hosts, by name."""
+        known = self._hub.queues.registry.vhosts
+        found = []
+        for vhost in sorted(known.names):
+            limits = known.limits(vhost)
+            found.append(
+                VhostReport(
+                    vhost=vhost,
+                    queues=known.queues(vhost),
+                    connections=known.connections(vhost),
+                    max_connections=limits.max_connections,
+                    max_queues=limits.max_queues,
+                    configured=vhost in known.configured,
+                )
+            )
+        return rows_of(wanted_rows(found, query, lambda one: one.vhost), query)
+
+    async def add_vhost(self, body: bytes) -> VhostOrder:
+        """Makes a virtual host, unless it is there."""
+        wanted = read_order(body, VhostOrder)
+        try:
+            check_vhost(wanted.vhost)
+        except ValueError as error:
+            raise ActionRefused(HTTPStatus.BAD_REQUEST, str(error)) from error
+        await done(self._hub.queues.registry.make_vhost(wanted.vhost))
+        return wanted
+
+    async def delete_vhost(self, body: bytes) -> VhostOrder:
+        """Deletes a virtual host with all that is in it, and with what users were allowed there."""
+        wanted = read_order(body, VhostOrder)
+        registry = self._hub.queues.registry
+        await done(registry.check_deletable(wanted.vhost))
+        await done(self._end_rights(wanted.vhost))  # before: one that is made by this name again begins without any
+        log.info("an operator deletes a virtual host", vhost=wanted.vhost)
+        await done(registry.delete_vhost(wanted.vhost))
+        return wanted
+
+    async def _end_rights(self, vhost: str) -> None:
+        controller = self._hub.controller
+        await controller.barrier()
+        for user in controller.users():
+            if ACCESS not in user.rights:
+                continue
+            try:
+                own = own_access(user.rights[ACCESS])
+            except ValueError as error:
+                log.warning("the rights of a user are not understood, and stay", user=user.name, error=str(error))
+                continue
+            left = without_vhost(own, vhost)
+            if left != own:
+                rights = {**user.rights, ACCESS: rights_of(left)}
+                await controller.do(SetUser(user=msgspec.structs.replace(user, rights=rights)))
+
+    async def set_limits(self, body: bytes) -> LimitVhost:
+        """Sets the limits of a virtual host."""
+        wanted = read_order(body, LimitVhost)
+        try:
+            limits = msgspec.convert(wanted.limits, VhostLimits)
+        except ValueError as error:
+            raise ActionRefused(HTTPStatus.BAD_REQUEST, str(error)) from error
+        await done(self._hub.queues.registry.set_limits(wanted.vhost, limits))
+        return wanted
+
+    async def clear_limits(self, body: bytes) -> VhostOrder:
+        """Removes the limits of a virtual host."""
+        wanted = read_order(body, VhostOrder)
+        await done(self._hub.queues.registry.clear_limits(wanted.vhost))
         return wanted
 
 

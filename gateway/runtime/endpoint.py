@@ -210,6 +210,9 @@ class Endpoint:
 
     # ---- what a shell provides
 
+    def force_close(self, reason: str) -> None:
+        """An operator ends it: does nothing where its adapter knows no words for that."""
+
     @abstractmethod
     def flush(self) -> None:
         """Writes what the adapter has to say, looks at its deadline, and reads on or not."""

@@ -289,6 +289,7 @@ ADMIN = {
     "/amqp/bindings",
     "/amqp/connections",
     "/amqp/policies",
+    "/amqp/vhosts",
 }
 ADMIN_ACTIONS = {
     "/amqp/connections/close",
@@ -296,6 +297,10 @@ ADMIN_ACTIONS = {
     "/amqp/policies/clear",
     "/amqp/policies/set",
     "/amqp/users/remove",
+    "/amqp/vhosts/add",
+    "/amqp/vhosts/delete",
+    "/amqp/vhosts/limits/clear",
+    "/amqp/vhosts/limits/set",
 }
 EFFECTS = {
     "Publish": "Permissions.refused",

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from gateway.cli.protocols import amqp_settings
+from gateway.cli.protocols import amqp_settings, amqp_vhosts
 from gateway.cli.protocols.amqp_listing import JsonOption, PortOption, VhostOption, add_listing, remote_amqp, table_text
 from gateway.cli.remote.options import ADMIN_PORT, HostOption, OffsetOption
 from gateway.ops.amqp_report import BindingReport, CloseConnections, ConnectionReport, QueueReport
@@ -19,7 +19,7 @@ from store.base.process_errors import ConfigError
 EXIT_NOTHING = 1
 IMPORT_TIMEOUT_S = 150.0  # for one answer
 
-app = typer.Typer(help="Queues, bindings, connections and policies of AMQP.", no_args_is_help=True)
+app = typer.Typer(help="Queues, bindings, connections, policies and virtual hosts of AMQP.", no_args_is_help=True)
 
 
 def _queue_row(one: QueueReport) -> Sequence[str]:
@@ -68,6 +68,7 @@ add_listing(
 )
 
 amqp_settings.register(app)
+amqp_vhosts.register(app)
 
 
 @app.command()

@@ -7,6 +7,7 @@ import msgspec
 
 from gateway.domain.vhosts import DEFAULT_VHOST
 
+VHOST_LIMITS = "vhost-limits"
 OPERATOR_POLICY = "operator_policy"  # the component of parameters that are policies of operators
 
 

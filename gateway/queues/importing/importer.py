@@ -8,6 +8,8 @@ those behind them.
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from controller.api.client import ControllerClient, ControllerError, User
 from controller.api.commands import SetUser
 from gateway.domain.access_names import VhostPermission
@@ -24,6 +26,7 @@ from gateway.port.queues import (
 )
 from gateway.queues.importing.definitions_file import (
     OPERATOR_POLICY,
+    VHOST_LIMITS,
     BindingEntry,
     DefinitionsFile,
     ExchangeEntry,
@@ -36,6 +39,7 @@ from gateway.queues.importing.definitions_file import (
 from gateway.queues.importing.taken_policies import taken_policy
 from gateway.queues.leaving.policies import PolicyPlace, StoredPolicy
 from gateway.queues.model.bindings import Binding, predeclared
+from gateway.queues.operated.vhosts import NO_LIMITS, VhostLimits
 from gateway.queues.topology.exchange_registry import (
     RESERVED,
     check_binding,
@@ -44,7 +48,7 @@ from gateway.queues.topology.exchange_registry import (
     exchange_of,
 )
 from gateway.queues.topology.registry import QueueRegistry, check_new_queue, check_same_queue
-from gateway.queues.topology.settings_registry import said_policy
+from gateway.queues.topology.settings_registry import check_limits, said_policy
 from gateway.security.rabbitmq_hashes import rabbitmq_hash
 from store.base.errors import StoreError
 
@@ -82,7 +86,7 @@ class Importer:
         self._dry_run = dry_run
         self._steps: list[ImportStep] = []
         # What there is, and what this import makes.
-        self._vhosts = dict(registry.vhosts)
+        self._vhosts = dict(registry.vhosts.names)
         self._exchanges = {one.name: one for one in registry.exchanges}
         self._queues = dict.fromkeys(registry.queues)
 
@@ -100,7 +104,9 @@ class Importer:
             await self._step(f"{what}'{binding.source}' by '{binding.routing_key}'", self._binding(binding))
         await self._users(file)
         for one in file.parameters:
-            if one.component != OPERATOR_POLICY:
+            if one.component == VHOST_LIMITS:
+                await self._step(f"limits of vhost '{one.vhost}'", self._limits(one))
+            elif one.component != OPERATOR_POLICY:
                 why = f"there is no {one.component} here; [[bridges]] of the configuration read from other brokers"
                 self._say(f"parameter '{one.name}' of {one.component}", REFUSED, why)
         for setting in file.global_parameters:
@@ -135,6 +141,20 @@ class Importer:
         self._vhosts[vhost] = None
         self._exchanges |= predeclared(vhost)
         return True
+
+    async def _limits(self, entry: ParameterEntry) -> bool:
+        self._check_vhost(entry.vhost)
+        try:
+            limits = msgspec.convert(entry.value, VhostLimits)
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error)) from error
+        check_limits(entry.vhost, limits)
+        existing = self._registry.vhosts.limits(entry.vhost)
+        if existing == limits:
+            return False
+        if existing != NO_LIMITS:
+            raise ValueError("it has others; `headgate amqp set-vhost-limits` replaces them")
+        return await self._make(lambda: self._registry.set_limits(entry.vhost, limits))
 
     def _check_vhost(self, vhost: str) -> None:
         if vhost not in self._vhosts:

@@ -11,13 +11,13 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.shared import SharedName
 from gateway.queues.model.bindings import QueueDefinition
 from gateway.queues.model.queue import Queue
-from gateway.queues.topology.registry import QueueRegistry
+from gateway.queues.topology.vhost_registry import VhostRegistry
 
 # Asks whether a queue may be removed: None when it has members, else what has to be as it is for that to stay so.
 Unless: TypeAlias = Callable[[], Awaitable[Mapping[str, int] | None]]
 
 
-class SharedRegistry(QueueRegistry):
+class SharedRegistry(VhostRegistry):
     """Changes exchanges, queues and bindings, and the queues of shared subscriptions."""
 
     async def share(self, shared: SharedName, *, groups_max: int) -> Queue:

@@ -12,10 +12,11 @@ from typing import NamedTuple, NoReturn, Protocol
 import msgspec
 
 from gateway.domain.keys import kv_key
+from gateway.domain.vhosts import DEFAULT_VHOST, vhost_of
 from gateway.ownership.following import below, follow_keys
 from gateway.ownership.stored_entries import stored_entries
 from gateway.queues.model.bindings import Exchange, QueueDefinition
-from gateway.queues.operated.stored import is_setting
+from gateway.queues.operated.stored import deleted_key, is_setting
 from store.api.client import StoreClient
 from store.api.keys import Change, Delete, Entry, Put
 from store.base import logs
@@ -152,7 +153,9 @@ class SharedDefinitions:
         """See `Definitions`."""
         key = _place(definition, lasting=lasting)
         self._names[key] = definition.name
-        return await self._transact(definition.name, {key: revision}, Put(key, _encode(definition)))
+        vhost = vhost_of(definition.name)
+        there = NOTHING if vhost == DEFAULT_VHOST else {deleted_key(vhost): 0}  # another proxy may be deleting it
+        return await self._transact(definition.name, {key: revision, **there}, Put(key, _encode(definition)))
 
     async def delete(
         self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool, also: Mapping[str, int] = NOTHING

@@ -34,6 +34,7 @@ from gateway.queues.model.bindings import (
     patterns,
 )
 from gateway.queues.model.queue import Queue
+from gateway.queues.operated.vhosts import VhostConnection
 from gateway.queues.topology.definitions import Changed
 from gateway.queues.topology.settings_registry import SettingsRegistry
 from store.base import logs
@@ -58,10 +59,11 @@ class ExchangeRegistry(SettingsRegistry):
         """Returns the exchanges that are known here."""
         return self._exchanges.values()
 
-    async def open_vhost(self, _conn: Connection, request: OpenVhost) -> None:
+    async def open_vhost(self, conn: VhostConnection, request: OpenVhost) -> None:
         """See `OpenVhost`. Raises `Refusal`, `StoreError`."""
         if not await self.has_vhost(request.name):
             raise Refusal(Cause.NOT_FOUND, f"vhost {request.name} not found")
+        self.vhosts.enter(request.name, conn)
 
     async def declare_exchange(self, _conn: Connection, request: DeclareExchange) -> None:
         """See `DeclareExchange`. Raises `Refusal`."""
@@ -81,7 +83,8 @@ class ExchangeRegistry(SettingsRegistry):
             check_same_exchange(existing, wanted)
             return
         check_new_exchange(request)
-        if len(self._exchanges) - len(PREDECLARED) * len(self.vhosts) >= EXCHANGES_COUNT_MAX:
+        self.vhosts.check(request.name)
+        if len(self._exchanges) - len(PREDECLARED) * len(self.vhosts.names) >= EXCHANGES_COUNT_MAX:
             raise Refusal(Cause.QUOTA, f"there are {EXCHANGES_COUNT_MAX} exchanges already")
         self._revisions[wanted.name] = await self._definitions.put(wanted, 0, lasting=wanted.durable)
         self._set_exchange(wanted)
@@ -178,6 +181,7 @@ class ExchangeRegistry(SettingsRegistry):
 
     def _known_exchange(self, name: str) -> Exchange:
         """Returns an exchange. Raises `Refusal` (NOT_FOUND)."""
+        self.vhosts.check(name)
         exchange = self._exchanges.get(name)
         if exchange is None:
             raise Refusal(Cause.NOT_FOUND, f"no exchange {said(name)}")

@@ -100,6 +100,8 @@ class QueueRegistry(ExchangeRegistry):
         elif local_name(request.name).startswith(_RESERVED_QUEUES):
             raise Refusal(Cause.FORBIDDEN, f"queue names that begin with one of {_RESERVED_QUEUES} are reserved")
         else:
+            self.vhosts.check(request.name)
+            self.vhosts.check_new_queue(request.name)
             queue = await self._make(conn, request)
         return queue
 

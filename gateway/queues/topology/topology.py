@@ -1,6 +1,7 @@
 """The exchanges, queues and bindings that are known here: loaded, followed where other proxies change them, routed."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -8,7 +9,7 @@ import msgspec
 
 from controller.api.client import ControllerClient
 from gateway.domain.errors import Cause, Refusal
-from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost, vhost_of
+from gateway.domain.vhosts import in_vhost, vhost_of
 from gateway.ownership.owners import Owned, Owners, Taken
 from gateway.port.adapter import Random
 from gateway.port.queues import exchange_root
@@ -27,6 +28,7 @@ from gateway.queues.model.bindings import (
 from gateway.queues.model.hashed_bindings import HashedBindings
 from gateway.queues.model.queue import Queue, QueueRouter, check_access, no_queue
 from gateway.queues.operated.stored import StoredSettings
+from gateway.queues.operated.vhosts import ConnectionCounts, Vhosts
 from gateway.queues.streams.arguments import is_stream, stream_config
 from gateway.queues.streams.pump import StreamPump
 from gateway.queues.topology.definitions import (
@@ -46,7 +48,6 @@ CLAIM_S = 3.0  # that another proxy may take to make or to remove a queue of a n
 CLAIM_RETRY_S = 0.02
 TRIES_COUNT_MAX = 16  # of one change, while other proxies change the same
 GONE_COUNT_MAX = 10_000  # names of what is gone that are remembered, for what arrives late
-RULED_COUNT_MAX = 256  # queues that are given their rules at a time; 3 ms with ten policies
 PREFIX = "queues/"  # of the names that are owned
 
 ELSEWHERE = -1  # no connection of this process
@@ -59,7 +60,7 @@ log = logs.get(__name__)
 T = TypeVar("T")
 
 
-class Topology:
+class Topology(ABC):
     """The exchanges, queues and bindings that `QueueRegistry` changes.
 
     `new_pump` makes the pump that delivers a queue; `added` is told of a queue that is there, `ruled` of one that has
@@ -78,6 +79,7 @@ class Topology:
         owners: Owners,
         counts: ConsumerCounts,
         policies: Policies,
+        connections: ConnectionCounts,
         new_pump: Callable[[QueueDefinition], Pump | StreamPump],
         added: Callable[[Queue], None],
         ruled: Callable[[Queue], None],
@@ -98,7 +100,7 @@ class Topology:
         self._ruled = ruled
         self._dropped = dropped
         self._unfinished = unfinished
-        self.vhosts: dict[str, None] = {}
+        self.vhosts = Vhosts(policies.vhosts, connections)
         self._exchanges: dict[str, Exchange] = {}
         self._revisions: dict[str, int] = {}  # of the definitions of exchanges
         self._gone: dict[tuple[str, bool], int] = {}  # when definitions were removed, newest last
@@ -112,8 +114,9 @@ class Topology:
         self._doomed: dict[str, None] = {}  # queues to be removed as soon as the store lets us: nobody can use them
         self._idle: dict[str, None] = {}  # exchanges of which that is true
         self._changing = asyncio.Lock()  # one change at a time
-        for vhost in (DEFAULT_VHOST, *policies.vhosts):
-            self._know_vhost(vhost)
+        for vhost in self.vhosts.names:
+            self._exchanges |= predeclared(vhost)
+        self._notify_exchanges()
 
     async def load(self) -> None:
         """Loads what was declared durable, and clears away what was not."""
@@ -159,23 +162,9 @@ class Topology:
         async with self._changing:
             await self._read_settings()
 
+    @abstractmethod
     async def _read_settings(self) -> None:
-        """Takes over what operators have set, with the topology locked."""
-        for vhost in await self._settings.vhosts():
-            self._know_vhost(vhost)
-        if self._policies.take_over(await self._settings.policies()):
-            await self._rule_all()
-
-    async def _rule_all(self) -> None:
-        """Gives all exchanges and queues the rules that policies say now, with the topology locked."""
-        self._notify_exchanges()
-        for nth, queue in enumerate(list(self.queues.values())):
-            if nth % RULED_COUNT_MAX == RULED_COUNT_MAX - 1:
-                await asyncio.sleep(0)  # nothing is added or removed meanwhile
-            rules = self._rules(queue.definition)
-            if rules != queue.rules:
-                queue.rules = rules
-                self._ruled(queue)
+        """Takes over what operators have set, with the topology locked. Raises `StoreError`."""
 
     async def _learn_all(self, found: Iterable[StoredDefinition]) -> None:
         async with self._changing:
@@ -278,6 +267,7 @@ class Topology:
 
     def find(self, name: str, conn: Connection) -> Queue:
         """A queue that a connection may use. Raises `Refusal`."""
+        self.vhosts.check(name)
         queue = self.queues.get(name)
         if queue is None or name in self._doomed:
             raise no_queue(name)
@@ -287,11 +277,13 @@ class Topology:
     # ---- virtual hosts
 
     def _know_vhost(self, vhost: str) -> None:
-        """A virtual host is there, and with it the exchanges that each of them has."""
-        if vhost not in self.vhosts:
-            self.vhosts[vhost] = None
+        """Makes the exchanges that each virtual host has, for one in which something is, deleted or not."""
+        self.vhosts.know(vhost)
+        if in_vhost(vhost, "") not in self._exchanges:
             self._exchanges |= predeclared(vhost)
             self._notify_exchanges()
+        if vhost in self.vhosts.deleted:
+            self._unfinished()  # until nothing is left
 
     # ---- what is known
 
@@ -367,6 +359,8 @@ class Topology:
         if queue.shared:
             self.shared_count += 1
             self._router.bind(definition.pattern, queue.number, key=_share_key(definition), group=definition.group)
+        else:
+            self.vhosts.queue_came(definition.name)
         self._added(queue)
         return queue
 
@@ -392,6 +386,8 @@ class Topology:
         if queue.shared:
             self.shared_count -= 1
             self._router.unbind(_share_key(queue.definition))
+        else:
+            self.vhosts.queue_came(name, -1)
         await queue.pump.stop()
         self._dropped(queue)
         if queue.owner is not None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,9 @@ from tests.support.process.gateways import GatewayProcess
 from tests.support.process.waiting import wait_until
 
 pytestmark = pytest.mark.slow
+
+DEFINITIONS = Path(__file__).parents[2] / "support" / "amqp" / "rabbitmq_definitions.json"  # of RabbitMQ 3.10.8
+PASSWORD = "s3cret"  # of the user "app" in it
 
 CONFIG = """
 [queues]
@@ -48,8 +52,11 @@ def rows(gateway: GatewayProcess, what: str, *arguments: str) -> list[dict[str, 
 
 
 @contextlib.contextmanager
-def connected(gateway: GatewayProcess, vhost: str = "/") -> Iterator[pika.BlockingConnection]:
-    parameters = pika.ConnectionParameters("127.0.0.1", gateway.port("amqp"), vhost, socket_timeout=TIMEOUT_S)
+def connected(gateway: GatewayProcess, vhost: str = "/", user: str = "guest") -> Iterator[pika.BlockingConnection]:
+    credentials = pika.PlainCredentials(user, "guest" if user == "guest" else PASSWORD)
+    parameters = pika.ConnectionParameters(
+        "127.0.0.1", gateway.port("amqp"), vhost, credentials, socket_timeout=TIMEOUT_S
+    )
     connection = pika.BlockingConnection(parameters)
     try:
         yield connection
@@ -197,10 +204,87 @@ def test_a_mistake_in_a_policy_is_one_sentence(
     assert said in done.stderr
 
 
-# ---- RabbitMQ's definitions
+# ---- virtual hosts
 
-DEFINITIONS = Path(__file__).parents[2] / "support" / "amqp" / "rabbitmq_definitions.json"  # of RabbitMQ 3.10.8
-PASSWORD = "s3cret"  # of the user "app" in it
+
+def test_a_deleted_vhost_takes_its_queues_connections_and_rights_with_it(
+    gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    hashed = next(user for user in json.loads(DEFINITIONS.read_text())["users"] if user["name"] == "app")
+    file = tmp_path / "definitions.json"
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    file.write_text(json.dumps({"users": [hashed], "permissions": [{"user": "app", "vhost": "brief", **everything}]}))
+    command(gateway, "import-definitions", str(file))
+    assert command(gateway, "add-vhost", "brief") == ["virtual host brief is there"]
+    wait_until(lambda: [row["vhost"] for row in rows(gateway, "vhosts")] == ["/", "brief", "shop"])
+    with connected(gateway, "brief") as goes, connected(gateway, "brief", "app"), connected(gateway) as stays:
+        channel = goes.channel()
+        channel.queue_declare("q", durable=True)
+        channel.exchange_declare("e", "fanout", durable=True)
+        channel.queue_bind("q", "e")
+        channel.queue_declare("", exclusive=True)
+        wait_until(lambda: rows(gateway, "vhosts", "--vhost", "brief")[0]["queues"] == 2)
+        assert rows(gateway, "vhosts", "--vhost", "brief")[0]["connections"] == 2
+        assert command(gateway, "delete-vhost", "brief") == ["virtual host brief is deleted"]
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
+            goes.process_data_events(TIMEOUT_S)
+        assert (closed.value.reply_code, closed.value.reply_text) == (320, "vhost 'brief' is deleted")
+        assert stays.channel().queue_declare("", exclusive=True).method.queue
+
+    def is_refused(vhost: str, user: str = "guest") -> bool:
+        try:
+            with connected(gateway, vhost, user):
+                return False
+        except pika.exceptions.ProbableAccessDeniedError:
+            return True
+
+    wait_until(lambda: is_refused("brief"))
+    assert command(gateway, "delete-vhost", "brief", status=1) == []
+    for stays_there in ("/", "shop"):
+        assert command(gateway, "delete-vhost", stays_there, status=1) == []
+    command(gateway, "add-vhost", "brief")
+    assert rows(gateway, "queues", "--vhost", "brief") == []
+    wait_until(lambda: not is_refused("brief"))
+    assert is_refused("brief", "app")  # allowed before it was deleted
+    command(gateway, "delete-vhost", "brief")
+    command(gateway, "remove-user", "app")
+
+
+def test_a_vhost_is_limited_in_queues_and_connections(gateway: GatewayProcess) -> None:
+    command(gateway, "add-vhost", "small")
+    limits = '{"max-queues": 1, "max-connections": 1}'
+    assert command(gateway, "set-vhost-limits", limits, "--vhost", "small") == ["virtual host small is limited"]
+    refused = r"access to vhost 'small' refused for user 'guest': connection limit \(1\) is reached"
+
+    def second_is_refused() -> bool:
+        try:
+            with connected(gateway, "small"):
+                return False
+        except pika.exceptions.ProbableAccessDeniedError as error:
+            return re.search(refused, str(error)) is not None
+
+    wait_until(lambda: _is_limited(gateway, "small"))
+    with connected(gateway, "small") as connection:
+        connection.channel().queue_declare("a")
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
+            connection.channel().queue_declare("b")
+        assert (closed.value.reply_code, closed.value.reply_text) == (
+            406,
+            "cannot declare queue 'b': queue limit in vhost 'small' (1) is reached",
+        )
+        wait_until(second_is_refused)  # another worker counts a moment later
+    assert command(gateway, "clear-vhost-limits", "--vhost", "small") == ["virtual host small has no limits"]
+    for wrong in ('{"max-cats": 1}', '{"max-queues": -2}'):
+        assert command(gateway, "set-vhost-limits", wrong, "--vhost", "small", status=1) == []
+    assert command(gateway, "set-vhost-limits", '{"max-connections": 1}', status=1) == []
+    command(gateway, "delete-vhost", "small")
+
+
+def _is_limited(gateway: GatewayProcess, vhost: str) -> bool:
+    return bool(rows(gateway, "vhosts", "--vhost", vhost)[0]["max_connections"] == 1)
+
+
+# ---- RabbitMQ's definitions
 
 
 def test_definitions_of_rabbitmq_are_imported_and_their_user_logs_in(gateway: GatewayProcess) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from controller.node.local import LocalController
+from gateway.domain.principal import Principal
 from gateway.port.adapter import (
     Cancel,
     Consume,
@@ -33,6 +34,8 @@ class Conn:
     def __init__(self, id_: int, credit: int = 1 << 30) -> None:
         self.id = id_
         self.gone = False
+        self.principal = Principal(name="guest")
+        self.closed: list[str] = []  # the words of an operator
         self.credit = credit
         self.taken: list[tuple[Message, int, int]] = []  # message, offset, deliveries
         self.offers: list[int] = []
@@ -53,6 +56,9 @@ class Conn:
         self.offers.append(len(offer.messages))
         self.taken += zip(offer.messages[:count], offer.offsets[:count], offer.deliveries[:count], strict=True)
         return count
+
+    def force_close(self, reason: str) -> None:
+        self.closed.append(reason)
 
     @property
     def bodies(self) -> list[bytes]:

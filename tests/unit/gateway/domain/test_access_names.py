@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from gateway.domain.access import Identity, Rules
 from gateway.domain.access_filters import matches
 from gateway.domain.access_names import VhostPermission
-from gateway.domain.access_settings import AccessConfig, OwnAccess, Permission, own_access, rights_of
+from gateway.domain.access_settings import (
+    AccessConfig,
+    OwnAccess,
+    Permission,
+    own_access,
+    rights_of,
+    without_vhost,
+)
 from gateway.domain.vhosts import exchange_address, in_vhost, queue_address
 from gateway.port.queues import address_of
 
@@ -124,3 +131,13 @@ def test_filters_say_the_same_as_addresses(said, action, levels, thing):
                 assert own.reaches(action, pattern)
             else:
                 assert not own.reaches_all(action, pattern)
+
+
+def test_what_a_user_is_allowed_in_a_deleted_vhost_goes_and_what_is_denied_stays():
+    allowed = Permission(effect="allow", filters=("$vhost/shop/#", "$vhost/shops/#", "$vhost/#", "#"))
+    denied = Permission(effect="deny", filters=("$vhost/shop/queue/safe",))
+    only = Permission(effect="allow", filters=("$vhost/shop/queue/q",))
+    vhosts = tuple(VhostPermission(vhost=name, read=".*") for name in ("shop", "other"))
+    left = without_vhost(OwnAccess(otherwise="deny", rules=(allowed, denied, only), vhosts=vhosts), "shop")
+    assert [rule.filters for rule in left.rules] == [("$vhost/shops/#", "$vhost/#", "#"), denied.filters]
+    assert [one.vhost for one in left.vhosts] == ["other"]

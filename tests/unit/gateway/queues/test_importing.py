@@ -65,12 +65,12 @@ async def one(rig, file, **options):
 async def test_a_real_export_is_made_and_a_repetition_makes_nothing(rig):
     dry = await run(rig, REAL, dry_run=True)
     registry = rig.queues.registry
-    assert list(registry.vhosts) == ["/"]
+    assert list(registry.vhosts.names) == ["/"]
     assert not registry.queues
     assert not rig.controller.users()
     first = await run(rig, REAL)
     assert first == dry  # which says exactly what is done
-    assert {"/", "shop", "a/b"} == set(registry.vhosts)
+    assert {"/", "shop", "a/b"} == set(registry.vhosts.names)
     queue = registry.queues[in_vhost("shop", "orders.eu")]
     assert queue.rules.max_length == 500  # of 1,000 that it was declared with, by the operator's policy
     assert {one.routing_key for one in queue.definition.bindings} == {"eu.#", "a.*"}
@@ -121,6 +121,20 @@ async def test_policies_are_set_and_those_of_another_meaning_stay(rig):
     step = await one(rig, {"policies": [other]})
     assert (step.outcome, "another one of this name" in step.why) == ("refused", True)
     assert rig.queues.registry.policies.stored == policies.stored
+
+
+async def test_limits_of_vhosts_are_taken_unless_there_are_others(rig):
+    limits = {"component": "vhost-limits", "name": "limits", "vhost": "/", "value": {"max-queues": 5}}
+    assert (await one(rig, {"parameters": [limits]}, dry_run=True)).outcome == "made"
+    assert rig.queues.registry.vhosts.limits("/").max_queues == -1
+    assert [(await one(rig, {"parameters": [limits]})).outcome for _ in range(2)] == ["made", "kept"]
+    for value, said in (
+        ({"max-queues": 6}, "it has others"),
+        ({"max-cats": 1}, "max-cats"),
+        ({"max-connections": 1}, "gateway.connections_max"),
+    ):
+        step = await one(rig, {"parameters": [limits | {"value": value}]})
+        assert (step.outcome, said in step.why) == ("refused", True)
 
 
 async def test_a_policy_of_the_configuration_counts_as_there(rig):

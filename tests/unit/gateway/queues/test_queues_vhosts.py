@@ -196,7 +196,7 @@ async def test_policies_are_for_one_vhost(rig):
 
 async def test_vhosts_are_not_without_number(rig):
     registry = rig.queues.registry
-    registry.vhosts |= {f"v{n}": None for n in range(VHOSTS_COUNT_MAX)}
+    registry.vhosts.names |= {f"v{n}": None for n in range(VHOSTS_COUNT_MAX)}
     with pytest.raises(Refusal) as error:
         await registry.make_vhost("one more")
     assert error.value.cause is Cause.QUOTA
