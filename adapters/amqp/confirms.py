@@ -1,11 +1,10 @@
 """Published messages on their way to the log, and their confirms, in the order of the wire.
 
 A group is the messages of one `Publish` effect, which may be of several channels. Groups are answered in their order,
-so that basic.ack with `multiple` says nothing of a message that is still on its way. A group with mandatory messages
-is held until it is known which of them any queue wanted: basic.return comes before basic.ack.
+so that basic.ack with `multiple` says nothing of a message that is still on its way. The outcome says which mandatory
+messages were for no queue when they were stored: basic.return comes before basic.ack.
 """
 
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -15,7 +14,6 @@ from adapters.amqp.codec.wire import PRECONDITION_FAILED
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.domain.vhosts import local_name
 from gateway.port.adapter import Outcome, Publish
-from gateway.port.queues import CountRoutes
 from store.api.message import Message
 
 if TYPE_CHECKING:
@@ -35,18 +33,12 @@ class _Run(NamedTuple):
 _FULL: Final = Refusal(Cause.OVERLOAD, "a queue is full")  # what nobody hears of without confirms
 
 
-class _Group:
+class _Group(NamedTuple):
     """Messages published together."""
 
-    __slots__ = ("mandatory", "outcome", "returned", "runs", "settled", "size")
-
-    def __init__(self, runs: list[_Run], size: int, mandatory: dict[int, Message]) -> None:
-        self.runs = runs
-        self.size = size
-        self.mandatory = mandatory  # by index
-        self.outcome = Outcome()
-        self.returned: list[int] = []  # indexes of mandatory messages that no queue wanted
-        self.settled = False  # all is known that the answer needs
+    runs: list[_Run]
+    size: int
+    mandatory: dict[int, Message]  # by index
 
 
 class Publisher:
@@ -54,7 +46,6 @@ class Publisher:
 
     def __init__(self, output: "ConnectionOutput") -> None:
         self._output = output
-        self._groups: deque[_Group] = deque()  # stored or refused, not yet answered
         self.outstanding_count = 0  # messages whose outcome is unknown
         # Of this read; the connection's loop adds to them itself.
         self.messages: list[Message] = []
@@ -65,7 +56,7 @@ class Publisher:
     @property
     def idle(self) -> bool:
         """Returns whether everything published has been answered."""
-        return not self.messages and not self.outstanding_count and not self._groups
+        return not self.messages and not self.outstanding_count
 
     def holds(self, channel: "Channel") -> bool:
         """Returns whether this read has messages of a channel that the gateway does not know of yet."""
@@ -111,45 +102,26 @@ class Publisher:
             channel.outstanding += 1
         group = _Group(runs, len(messages), {index: messages[index] for index in self.mandatory})
         self.outstanding_count += group.size
-        self._output.emit(Publish(messages, self._output.expect(partial(self._stored, group)), copied=self._copied))
+        token = self._output.expect(partial(self._stored, group))
+        self._output.emit(Publish(messages, token, copied=self._copied, mandatory=self.mandatory))
         self.messages, self.starts, self.mandatory, self._copied = [], [], [], False
 
     def _stored(self, group: _Group, outcome: Outcome, now_ms: int) -> None:
-        group.outcome = outcome
+        """Confirms a group: outcomes come in the order of what was published."""
         self.outstanding_count -= group.size
-        self._groups.append(group)
-        refused = outcome.refused if outcome.error is None else group.mandatory
-        asked = [index for index in group.mandatory if index not in refused]
-        if asked:
-            request = CountRoutes(messages=[group.mandatory[index] for index in asked])
-            self._output.call(request, partial(self._counted, group, asked))
-        else:
-            group.settled = True
-            self._answer(now_ms)
+        for run in group.runs:
+            run.channel.outstanding -= 1
+            if run.channel.open:
+                self._confirm(group, outcome, run, now_ms)
+        for refusal in (outcome.error, *outcome.refused.values()):
+            if refusal is not None and refusal.cause in {Cause.OVERLOAD, Cause.RATE}:
+                self._output.hold_back(refusal, now_ms)
 
-    def _counted(self, group: _Group, asked: list[int], outcome: Outcome, now_ms: int) -> None:
-        if outcome.error is None:
-            group.returned = [index for index, count in zip(asked, outcome.value, strict=True) if not count]
-        group.settled = True
-        self._answer(now_ms)
-
-    def _answer(self, now_ms: int) -> None:
-        """Confirms the groups that can be: none behind one that is held."""
-        while self._groups and self._groups[0].settled:
-            group = self._groups.popleft()
-            for run in group.runs:
-                run.channel.outstanding -= 1
-                if run.channel.open:
-                    self._confirm(group, run, now_ms)
-            for refusal in (group.outcome.error, *group.outcome.refused.values()):
-                if refusal is not None and refusal.cause in {Cause.OVERLOAD, Cause.RATE}:
-                    self._output.hold_back(refusal, now_ms)
-
-    def _confirm(self, group: _Group, run: _Run, now_ms: int) -> None:
+    def _confirm(self, group: _Group, outcome: Outcome, run: _Run, now_ms: int) -> None:
         channel, start, size, first_tag = run
-        outcome, output = group.outcome, self._output
-        for index in group.returned:
-            if start <= index < start + size:
+        output = self._output
+        for index in outcome.unrouted if outcome.error is None else ():
+            if start <= index < start + size and index not in outcome.refused:
                 message = group.mandatory[index]
                 output.write(*return_frames(channel.number, message, payload_max=output.payload_max, now_ms=now_ms))
         if outcome.error is not None:

@@ -10,7 +10,6 @@ from adapters.amqp.codec.wire import PRECONDITION_FAILED
 from adapters.amqp.transactions import Transaction
 from gateway.domain.errors import ProtocolError
 from gateway.port.adapter import Outcome, Publish
-from gateway.port.queues import CountRoutes
 from gateway.port.transaction import Transaction as Settling
 
 
@@ -36,18 +35,11 @@ def commit(channel: Channel, method: Any) -> None:
     def committed(outcome: Outcome, now_ms: int) -> None:
         if outcome.error is None and outcome.refused:
             outcome = Outcome(error=next(iter(outcome.refused.values())))
-        if outcome.error is not None or not work.mandatory or not channel.open:
-            finished(outcome, now_ms)
-        else:
-            channel.output.call(CountRoutes(messages=[work.messages[index] for index in work.mandatory]), counted)
-
-    def counted(outcome: Outcome, now_ms: int) -> None:
-        payload_max = channel.output.payload_max
-        for index, count in zip(work.mandatory, outcome.value or (), strict=False):
-            if not count and channel.open:
-                message = work.messages[index]
+        if outcome.error is None and channel.open:
+            for index in outcome.unrouted:
+                message, payload_max = work.messages[index], channel.output.payload_max
                 channel.output.write(*return_frames(channel.number, message, payload_max=payload_max, now_ms=now_ms))
-        finished(Outcome(), now_ms)
+        finished(outcome, now_ms)
 
     def finished(outcome: Outcome, _now_ms: int) -> None:
         for settled in work.settled.values():
@@ -62,8 +54,9 @@ def commit(channel: Channel, method: Any) -> None:
     if work.messages or work.acknowledged():
         channel.waiting = True
         token = channel.output.expect(committed)
+        settling = Settling(settled=work.acknowledged())
         channel.output.emit(
-            Publish(work.messages, token, transaction=Settling(settled=work.acknowledged()), copied=work.copied)
+            Publish(work.messages, token, transaction=settling, copied=work.copied, mandatory=work.mandatory)
         )
     else:
         finished(Outcome(), 0)

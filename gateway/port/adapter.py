@@ -68,6 +68,7 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
     fence: Fence | None = None  # stored unless its publisher's name has a later owner; refused with a conflict then
     transaction: Transaction | None = None  # done as a whole, with what it settles
     copied: bool = False  # some of the messages are routed by other addresses too (`store.api.message.COPIES`)
+    mandatory: Sequence[int] = ()  # messages that a named queue has to take: `Outcome.unrouted` says which none took
 
 
 class Subscribe(Value, frozen=True, kw_only=True):
@@ -243,6 +244,7 @@ class Outcome(Value, frozen=True, kw_only=True):
     first: Position | None = None  # of a Publish stored in one log: its first message's; the others follow row by row
     places: Mapping[int, Sequence[Position]] = msgspec.field(default_factory=dict)  # of one stored in several logs
     overflowed: Sequence[int] = ()  # messages of a Publish that are stored, and that a full named queue has not taken
+    unrouted: Sequence[int] = ()  # mandatory messages of a Publish for which there was no named queue, refused or not
 
     def stored(self, count: int) -> dict[int, Sequence[Position]]:
         """Returns the positions of the messages of a Publish of `count`, by their index, without the refused ones.

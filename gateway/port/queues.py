@@ -12,7 +12,7 @@ mean one of the same virtual host, and are as the client says them.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -21,7 +21,6 @@ from gateway.domain.address import from_routing_key, to_routing_key, unescape_le
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import DEFAULT_VHOST, VHOST_ROOT, in_vhost, split_name, vhost_address
 from gateway.port.adapter import Leased, Request
-from store.api.message import Message
 
 TOPIC_EXCHANGE = "amq.topic"
 DELAYED, HASHED = "x-delayed-message", "x-consistent-hash"  # kinds of exchanges that RabbitMQ has as plug-ins
@@ -204,12 +203,6 @@ class GetMessage(Request[Got | None], frozen=True, kw_only=True):
 
     queue: str
     settle: bool = False
-
-
-class CountRoutes(Request[Sequence[int]], frozen=True, kw_only=True):
-    """Asks how many named queues each of these messages would be put in."""
-
-    messages: Sequence[Message]
 
 
 def text_of(value: object) -> str | None:

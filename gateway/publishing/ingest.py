@@ -186,6 +186,8 @@ class Ingest:
                 self._parked = missing
                 self._waiting = waiting[n:] + self._waiting
                 break
+            # Now: by the bindings that its rows have followed.
+            receipt.unrouted = self._unrouted(effect) if effect.mandatory else ()
             if receipt.transaction is not None:
                 complete(receipt, self._building, self._router)
             self._waiting_bytes -= size_bytes
@@ -202,6 +204,17 @@ class Ingest:
         if self._parked is not None:
             publisher, effect, *_ = self._waiting[0]
             self._create_topic(self._parked, creator_of(publisher, effect.who))
+
+    def _unrouted(self, effect: Publish) -> tuple[int, ...]:
+        """Returns the mandatory messages of an effect that are for no named queue."""
+
+        def is_routed(message: Message) -> bool:
+            try:
+                return bool(self._router.named_queues(message))
+            except (Refusal, UnknownTopicError):  # it is refused
+                return False
+
+        return tuple([index for index in effect.mandatory if not is_routed(effect.messages[index])])
 
     # ---- messages to rows
 

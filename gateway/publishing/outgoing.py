@@ -189,6 +189,8 @@ class Outgoing:
             outcome = outcome_of(receipt)
             if receipt.overflowed:
                 outcome = msgspec.structs.replace(outcome, overflowed=receipt.overflowed)
+            if receipt.unrouted:
+                outcome = msgspec.structs.replace(outcome, unrouted=receipt.unrouted)
             protocol, counts = receipt.protocol, receipt.counts
             status = "stored" if outcome.error is None else outcome.error.cause.value
             if receipt.runs:

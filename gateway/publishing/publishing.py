@@ -152,6 +152,7 @@ class Receipt:
         "size_bytes",
         "token",
         "transaction",
+        "unrouted",
         "who",
         "with_copies",
     )
@@ -181,6 +182,7 @@ class Receipt:
         self.counts: dict[str, int] = {}  # by topic, what will be stored
         self.refused: dict[int, Refusal] = {}
         self.overflowed: tuple[int, ...] = ()  # messages that a full queue has not taken
+        self.unrouted: tuple[int, ...] = ()  # mandatory messages that are for no named queue
         self.parts: dict[Building, int] = {}  # the frames it is in, and its first row there
         self.runs: Sequence[tuple[int, Building]] = ()  # of several frames: from which message on they are in which
         self.copies: dict[int, list[Copy]] | None = None  # by message: of those that are in several frames

@@ -7,7 +7,7 @@ them); here are its consumers, and what they, and those who fetch one message at
 import asyncio
 import random as chance
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,9 +18,9 @@ from gateway.domain.session_user import SessionUser
 from gateway.domain.vhosts import said
 from gateway.ownership.owners import LocalOwners, Owned, Owners
 from gateway.port.adapter import Cancel, Consume, ConsumerCancelled, ConsumerId, Leased, Random, Ready, SettleLeased
-from gateway.port.queues import CountRoutes, DeclareQueue, GetMessage, Got, PurgeQueue, QueueInfo
+from gateway.port.queues import DeclareQueue, GetMessage, Got, PurgeQueue, QueueInfo
 from gateway.port.streams import StreamRead
-from gateway.publishing.routing.router import Router, UnknownTopicError
+from gateway.publishing.routing.router import Router
 from gateway.queues.consumers import consumer_counts
 from gateway.queues.consumers.consumer_counts import ConsumerCounts, LocalConsumerCounts, SharedConsumerCounts
 from gateway.queues.consumers.single_active import SingleActive
@@ -366,16 +366,6 @@ class NamedQueues:
         except StoreError:
             queue.pump.wake()
             raise
-
-    async def count_routes(self, _conn: Connection, request: CountRoutes) -> Sequence[int]:
-        """See `CountRoutes`. Raises `Refusal`, `StoreError`."""
-        counts = []
-        for message in request.messages:
-            try:
-                counts.append(len(self._router.named_queues(message)))
-            except (Refusal, UnknownTopicError):  # its exchange or topic has been deleted since it was published
-                counts.append(0)
-        return counts
 
     # ---- consumers
 

@@ -56,7 +56,6 @@ from gateway.port.push import (
 from gateway.port.queues import (
     BindExchange,
     BindQueue,
-    CountRoutes,
     DeclareExchange,
     DeclareQueue,
     DeleteExchange,
@@ -343,7 +342,6 @@ REQUESTS: Mapping[type[Request[Any]], Served] = dict(
         _served(BindQueue, _queues(lambda queues: queues.registry.bind), rights.binds),
         _served(UnbindQueue, _queues(lambda queues: queues.registry.unbind), rights.unbinds),
         _served(GetMessage, _queues(lambda queues: queues.get), rights.gets),
-        _served(CountRoutes, _queues(lambda queues: queues.count_routes), rights.own),  # of what it has published
         _served(GetKey, _keys(KeyValues.get), rights.reads_key),
         _served(StoreKey, _keys(KeyValues.put), rights.writes_key),
         _served(RemoveKey, _keys(KeyValues.remove), rights.writes_key),

@@ -13,7 +13,7 @@ from adapters.amqp.codec.wire import read_method, read_table, write_table
 from adapters.amqp.handshake import authentication
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.adapter import Call, Close, Consume, Outcome, Publish
-from gateway.port.queues import CountRoutes, DeclareQueue, DeleteQueue, PurgeQueue, QueueInfo
+from gateway.port.queues import DeclareQueue, DeleteQueue, PurgeQueue, QueueInfo
 from tests.support.amqp.amqp_peer import HEADER, NOW_MS, Peer, encoded, publish
 
 MECHANISMS = b"PLAIN AMQPLAIN EXTERNAL"
@@ -45,9 +45,8 @@ def answer(peer, effects, chance):
             value = QueueInfo(name=request.name or "amq.gen", messages=0, consumers=0)
         elif isinstance(request, DeleteQueue | PurgeQueue):
             value = 1
-        elif isinstance(request, CountRoutes):
-            value = [chance.randrange(2) for _ in request.messages]
-        outcome = Outcome(value=value)
+        mandatory = effect.mandatory if isinstance(effect, Publish) else ()
+        outcome = Outcome(value=value, unrouted=[index for index in mandatory if chance.randrange(2)])
         if chance.random() < 0.1:
             outcome = Outcome(error=Refusal(chance.choice(list(Cause))))
         queue += peer.conn.completed(effect.token, outcome, now_ms=NOW_MS)

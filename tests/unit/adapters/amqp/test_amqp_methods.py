@@ -163,8 +163,7 @@ def test_what_is_delivered_is_settled_without_an_answer(method):
 def test_a_message_is_delivered_returned_and_confirmed():
     peer = Peer().open().confirming()
     (effect,) = peer.feed(publish(1, "x", "k", b"1", mandatory=True))
-    (asked,) = peer.complete(effect)
-    peer.complete(asked, [0])
+    peer.complete(effect, unrouted=[0])
     assert answered(peer)[0] == "Basic.Return"
     assert peer.deliver(peer.consume(), [Message("$amqp//q", b"x")]) == 1
     assert answered(peer)[0] == "Basic.Deliver"

@@ -8,7 +8,6 @@ from pamqp.commands import Basic, Channel, Confirm, Connection, Queue, Tx
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.port.adapter import Call, Publish
-from gateway.port.queues import CountRoutes
 from tests.support.amqp.amqp_peer import NOW_MS, Peer, encoded, publish
 
 
@@ -199,29 +198,24 @@ def test_mandatory_messages_that_no_queue_wants_are_returned_before_their_ack():
     mandatory = {"mandatory": True}
     data = publish(1, "amq.topic", "a", b"wanted", **mandatory) + publish(1, "amq.topic", "b", b"not", **mandatory)
     (stored,) = peer.feed(data + publish(1, "amq.topic", "c", b"whatever"))
-    (asked,) = peer.complete(stored)
-    assert isinstance(asked, Call)
-    assert isinstance(asked.request, CountRoutes)
-    assert [message.body for message in asked.request.messages] == [b"wanted", b"not"]
+    assert list(stored.mandatory) == [0, 1]
     (later,) = peer.publish("amq.topic", "d", b"later")
-    peer.complete(later)
     assert peer.frames() == []
-    peer.complete(asked, [1, 0])
+    peer.complete(stored, unrouted=[1])
+    peer.complete(later)
     returned, content, body, ack, last = peer.methods()
     assert (returned.reply_code, returned.exchange, returned.routing_key) == (312, "amq.topic", "b")
     assert (content.body_size, body.value) == (3, b"not")
     assert (ack.delivery_tag, ack.multiple, last.delivery_tag) == (3, True, 4)
 
 
-def test_mandatory_messages_that_were_refused_are_not_asked_about():
+def test_mandatory_messages_that_were_refused_are_not_returned():
     peer = Peer().open().confirming()
     (stored,) = peer.feed(publish(1, "amq.topic", "a", b"x", mandatory=True) * 2)
-    (asked,) = peer.complete(stored, refused={0: Refusal(Cause.QUOTA)})
-    assert len(asked.request.messages) == 1
-    peer.complete(asked, [1])
+    peer.complete(stored, refused={0: Refusal(Cause.QUOTA)}, unrouted=[0])
     assert confirms(peer) == [("Nack", 1, False), ("Ack", 2, False)]
     (stored,) = peer.feed(publish(1, "amq.topic", "a", b"x", mandatory=True))
-    assert peer.refuse(stored, Refusal(Cause.UNAVAILABLE)) == []
+    assert peer.complete(stored, error=Refusal(Cause.UNAVAILABLE), unrouted=[0]) == []
     assert confirms(peer) == [("Nack", 3, False)]
 
 

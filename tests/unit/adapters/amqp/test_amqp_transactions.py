@@ -4,7 +4,7 @@ import pytest
 from pamqp.commands import Basic, Channel, Confirm, Tx
 
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Call, Publish, SettleLeased
+from gateway.port.adapter import Publish, SettleLeased
 from store.api.message import Message
 from tests.support.amqp.amqp_peer import Peer
 
@@ -110,8 +110,7 @@ def test_the_room_of_a_transaction_is_there_again_when_it_ends(peer):
 
 def test_mandatory_messages_of_a_transaction_are_returned_before_its_answer(peer):
     peer.publish("x", "k", b"1", mandatory=True)
-    (asked,) = [one for one in peer.complete(commit(peer)) if isinstance(one, Call)]
-    peer.complete(asked, [0])
+    peer.complete(commit(peer), unrouted=[0])
     assert [type(one) for one in peer.methods() if isinstance(one, Basic.Return | Tx.CommitOk)] == [
         Basic.Return,
         Tx.CommitOk,

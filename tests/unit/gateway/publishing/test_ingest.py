@@ -92,6 +92,20 @@ async def test_messages_of_one_key_share_a_queue_of_their_topic(rig):
         assert queues.setdefault(message.key or message.device, queue) == queue
 
 
+async def test_mandatory_messages_are_unrouted_by_the_bindings_that_they_were_stored_by(rig):
+    rig.router.bind("t/wanted", 1000, key=1)
+    publisher = Publisher()
+    messages = [Message("t/wanted"), Message("t/late"), Message("none/at/all"), Message("t/late"), Message("t/late")]
+    rig.ingest.publish(publisher, Publish(messages, Token(1), mandatory=(0, 1, 2, 4)), 10)
+    publish(rig, publisher, 2, Message("t/late"))
+    rig.turn()
+    rig.ingest.resume("none", Refusal(Cause.NOT_FOUND))
+    rig.router.bind("t/late", 1001, key=2)  # before the answer: what is stored is in no queue all the same
+    rig.log.end_all()
+    assert [list(outcome.unrouted) for _, outcome in publisher.outcomes] == [[1, 2, 4], []]
+    assert list(publisher.outcomes[0][1].refused) == [2]
+
+
 async def test_the_limit_is_for_the_body(rig):
     publisher = Publisher()
     publish(
