@@ -1,6 +1,7 @@
 """The head of a queue: messages that leave it because they have expired, or because the queue is too long."""
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from gateway.queues.leaving.deaths import Reason
 from gateway.queues.leaving.reading import DeadLettering, Found, Letter, read
@@ -12,6 +13,7 @@ from store.base.errors import CorruptFrame, OffsetOutOfRange
 from store.format.frame import QueueNumber, QueueOffset
 
 BATCH_COUNT_MAX = 256  # messages leased at once
+TRIES_COUNT_MAX = 16  # of removing what is too much, while others hold and give back the same
 PEEK_BYTES = 1 << 20  # of messages looked at, at once, for whether they have expired
 
 
@@ -68,27 +70,40 @@ class QueueHead:
         return count, 0 if self._rules().max_bytes is None else await self._sizes.waiting_bytes()
 
     async def _drop_excess(self, owner: int, rules: QueueRules) -> bool:
-        """Removes the oldest messages of a queue that is too long; returns whether there were any."""
-        dropped = False
-        while (excess := await self._excess(rules)) > 0:
+        """Removes the oldest messages of a queue that is too long; returns whether there were any.
+
+        Others may be at it: what they have taken meanwhile is counted as gone, so that all together remove no more than
+        is too much. What they give back is looked at again; a message beside the oldest may go in its place then.
+        """
+        dropped, in_vain = False, 0
+        while in_vain < TRIES_COUNT_MAX and (excess := await self._excess(rules)) > 0:
             leases = await self._store.leases.take(self._number, owner, max_count=min(excess, BATCH_COUNT_MAX))
             if not leases:
                 break
             found = self.read(leases)
             await self.discard(owner, found)
             letters = [Letter(lease.offset, one) for lease, one in zip(found.live, found.messages, strict=True)]
-            if letters:
-                await self._dead_letter(owner, letters, Reason.MAXLEN)
-            dropped = True
+            count = min(await self._excess(rules, letters), len(letters))
+            if kept := [letter.offset for letter in letters[count:]]:
+                self._store.leases.requeue(self._number, owner, kept, delivered=False)
+                self._woken()
+            if count:
+                await self._dead_letter(owner, letters[:count], Reason.MAXLEN)
+            dropped, in_vain = True, 0 if count else in_vain + 1
         return dropped
 
-    async def _excess(self, rules: QueueRules) -> int:
-        """Returns how many of the oldest messages are too many."""
+    async def _excess(self, rules: QueueRules, held: Sequence[Letter] = ()) -> int:
+        """Returns how many of the oldest messages are too many: of those that wait, or of `held`, which are older."""
         excess = 0
         if rules.max_length is not None:
-            excess = await self._store.leases.waiting(self._number) - rules.max_length
-        if rules.max_bytes is not None:
+            excess = await self._store.leases.waiting(self._number) + len(held) - rules.max_length
+        if rules.max_bytes is not None and not held:
             excess = max(excess, await self._sizes.excess(rules.max_bytes))
+        elif rules.max_bytes is not None:
+            sizes = [len(letter.message.body) for letter in held]
+            over = await self._sizes.waiting_bytes() + sum(sizes) - rules.max_bytes
+            gone = accumulate(sizes, initial=0)
+            excess = max(excess, next((count for count, size in enumerate(gone) if size >= over), len(held)))
         return excess
 
     async def _drop_expired(self, owner: int) -> int | None:

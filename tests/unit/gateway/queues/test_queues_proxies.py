@@ -481,6 +481,21 @@ async def test_a_policy_that_one_proxy_sets_holds_at_all_until_another_removes_i
     await until(lambda: lengths() == [None, None, None])
 
 
+@pytest.mark.parametrize("arguments", [{"x-max-length": 2}, {"x-max-length-bytes": 4}])
+async def test_proxies_that_shorten_a_queue_together_drop_no_more_than_is_too_much(two, arguments):
+    _, one, other = two
+    await one.declare(one.conn(), "q", arguments=arguments)
+    await other.declare(other.conn(), "q", passive=True)
+    number = one.queues.registry.queues["q"].number
+    for _ in range(6):
+        await one.publish("", "q", b"01", b"02", b"03")
+        await asyncio.gather(*(proxy.queues.keeper.look_after(number) for proxy in (one, other, one, other)))
+        conn = one.conn()
+        found = [await one.ask(GetMessage(queue="q"), conn) for _ in range(3)]
+        assert len([got for got in found if got is not None]) == 2
+        await one.lose(conn)
+
+
 async def test_a_vhost_that_one_proxy_makes_is_known_to_all(cluster):
     await cluster.controller.do(CreateTopic(name="$vhost"))
     await cluster.controller.do(CreateTopic(name="a"))
