@@ -30,7 +30,6 @@ LONGER = {
     "adapters/http/connection.py": 460,  # what the requests of both versions ask of the gateway, and are told
     "adapters/http/wire/h2.py": 500,  # one handler for each event of h2
     "adapters/mqtt/connection.py": 470,  # every input of a connection, in every phase
-    "gateway/queues/queues.py": 475,  # all that a connection asks of queues
     "controller/raft/core.py": 480,  # every message in every role
     "store/log/log.py": 560,  # one log: its segments, what is written, read, cut and recovered
     "store/leases/leases.py": 600,  # the life of a lease, told once
