@@ -9,7 +9,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.support.amqp.pika_queues import connect, count, fresh, until
+from tests.support.amqp.pika_queues import bodies, connect, count, fresh, get, until
 
 pytestmark = pytest.mark.slow
 
@@ -192,16 +192,35 @@ def test_only_streams_are_read_at_an_offset(connection, channel):
     assert closed.value.reply_code == 406
 
 
-def test_a_stream_goes_on_behind_a_restart(new_gateway):
+def test_a_kill_amid_consumption_keeps_streams_and_the_order_of_priorities(new_gateway):
     gateway = new_gateway().start()
+    numbers = range(40)
     with connect(gateway) as connection:
         channel = connection.channel()
         channel.queue_declare("s", durable=True, arguments={**STREAM, "x-max-age": "1h"})
-        publish(channel, "s", "a", "b")
-    gateway.kill()
+        publish(channel, "s", *map(str, numbers))
+        channel.queue_declare("p", durable=True, arguments={"x-max-priority": 3})
+        for number in numbers:
+            said = pika.BasicProperties(priority=number % 4, delivery_mode=2)
+            channel.basic_publish("", "p", b"%d" % number, said)
+        reader = Reader(connection, "s", offset="first", prefetch=7)
+        reader.has(20)
+        taking = connection.channel()
+        taking.tx_select()
+        done = [get(taking, "p") for _ in range(15)]
+        taking.basic_ack(done[-1][0].delivery_tag, multiple=True)
+        taking.tx_commit()  # says that it is on disk
+        for _ in range(5):
+            get(taking, "p")  # held, and not acknowledged
+        gateway.kill()
     gateway.start()
+    most_urgent_first = sorted(numbers, key=lambda number: (-(number % 4), number))
     with connect(gateway) as connection:
-        publish(connection.channel(), "s", "c")
-        reader = Reader(connection, "s", offset=1)
-        assert reader.has(2) == ["b", "c"]
-        assert [offset for offset, _ in reader.found] == [1, 2]
+        channel = connection.channel()
+        publish(channel, "s", "more")
+        assert [int(body) for *_, body in done] == most_urgent_first[:15]
+        assert [int(body) for body in bodies(channel, "p")] == most_urgent_first[15:]
+        again = Reader(connection, "s", offset=20)
+        assert again.has(21) == [*map(str, numbers[20:]), "more"]
+        assert [offset for offset, _ in again.found] == list(range(20, 41))
+        assert Reader(connection, "s", offset="first").has(41)[:40] == [*map(str, numbers)]
