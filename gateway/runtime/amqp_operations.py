@@ -27,14 +27,13 @@ from gateway.ops.amqp_report import (
     RemoveUser,
     Rows,
 )
-from gateway.port.operated import OperatedAdapter
 from gateway.queues.importing.definitions_file import read_definitions
 from gateway.queues.importing.importer import MADE, Importer
 from gateway.queues.leaving.policies import AppliedPolicies
 from gateway.queues.model.bindings import Exchange, QueueDefinition
 from gateway.queues.model.queue import Queue
 from gateway.runtime.admin_rows import rows_of, wanted_rows
-from gateway.runtime.amqp_settings import AmqpSettings
+from gateway.runtime.amqp_settings import AmqpSettings, described
 from gateway.runtime.connection import Connection
 from gateway.runtime.hub import ProcessHub
 from gateway.runtime.turn import StreamEndpoint
@@ -208,11 +207,8 @@ def _bindings(targets: Sequence[Exchange | QueueDefinition]) -> Iterator[Binding
 
 def _reported(number: int, connection: StreamEndpoint) -> ConnectionReport | None:
     """Returns what is told of a connection; None of one that is not operated, or not open."""
-    if not isinstance(connection, Connection):
-        return None
-    adapter = connection.adapter
-    said = adapter.describe() if isinstance(adapter, OperatedAdapter) else None
-    if said is None:
+    said = described(connection)
+    if said is None or not isinstance(connection, Connection):
         return None
     return ConnectionReport(
         id=str(number),

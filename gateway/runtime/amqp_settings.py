@@ -1,5 +1,6 @@
 """The policies and virtual hosts that the admin port of a process lists and changes."""
 
+from collections import Counter
 from collections.abc import Awaitable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
@@ -27,9 +28,11 @@ from gateway.ops.amqp_report import (
     VhostOrder,
     VhostReport,
 )
+from gateway.port.operated import Described, OperatedAdapter
 from gateway.queues.leaving.policies import PolicyConfig, PolicyPlace, StoredPolicy, check_stored
 from gateway.queues.operated.vhosts import VhostLimits
 from gateway.runtime.admin_rows import rows_of, wanted_rows
+from gateway.runtime.connection import Connection
 from gateway.runtime.hub import ProcessHub
 from store.base import logs
 from store.base.admin import ActionRefused, Operations
@@ -101,6 +104,8 @@ class AmqpSettings:
     async def vhosts(self, query: Mapping[str, str]) -> Rows[VhostReport]:
         """Returns the virtual hosts, by name."""
         known = self._hub.queues.registry.vhosts
+        open_ones = [described(one) for one in self._hub.connections.values()]
+        connections = Counter(one.vhost for one in open_ones if one is not None)
         found = []
         for vhost in sorted(known.names):
             limits = known.limits(vhost)
@@ -108,7 +113,7 @@ class AmqpSettings:
                 VhostReport(
                     vhost=vhost,
                     queues=known.queues(vhost),
-                    connections=known.connections(vhost),
+                    connections=connections[vhost],
                     max_connections=limits.max_connections,
                     max_queues=limits.max_queues,
                     configured=vhost in known.configured,
@@ -167,6 +172,12 @@ class AmqpSettings:
         wanted = read_order(body, VhostOrder)
         await done(self._hub.queues.registry.clear_limits(wanted.vhost))
         return wanted
+
+
+def described(connection: object) -> Described | None:
+    """Returns the state of a connection; None of one that is not operated, or not open."""
+    adapter = connection.adapter if isinstance(connection, Connection) else None
+    return adapter.describe() if isinstance(adapter, OperatedAdapter) else None
 
 
 def read_order(body: bytes, kind: type[T]) -> T:
