@@ -6,27 +6,21 @@ answers, refuses and delivers by chance; what it must keep to is in `Peer`. Inpu
 its own seed, so that one finding is found again by its lot alone: `--seed 7 --lot 123 --inputs 10000`.
 """
 
-import argparse
 import sys
-import time
-import traceback
-from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 
 from adapters.mqtt.codec import decode, encode, peel
 from adapters.mqtt.codec.reason import ReasonCode
 from gateway.domain.errors import ProtocolError
+from tests.fuzz import lots
+from tests.fuzz.lots import Found, Target
 from tests.fuzz.mqtt_inputs import SHAPES, TRAFFIC, VERSIONS, hurt
 from tests.fuzz.mqtt_peer import FuzzedConnection
 
-LOT = 10_000
 _CODES = frozenset(ReasonCode)
 _SAID_AGAIN = 8  # every so many packets that parse are encoded and parsed again
 _INPUTS_MAX = 64  # of one connection
-
-
-class Found(Exception):
-    """An input that does what none may, and how to make it again."""
 
 
 def decoder(random: Random, count: int, tally: dict[str, int]) -> None:
@@ -100,38 +94,9 @@ def connection(random: Random, count: int, tally: dict[str, int]) -> None:
     tally["reads"] = tally.get("reads", 0) + done
 
 
-TARGETS: dict[str, Callable[[Random, int, dict[str, int]], None]] = {"decoder": decoder, "connection": connection}
+TARGETS: dict[str, Target] = {"decoder": decoder, "connection": connection}
 
-
-def run(target: str, seed: int, inputs: int, *, lot: int = 0, tell: Callable[[str], None] = print) -> int:
-    """Fuzz one target with so many inputs; how many lots had a finding. Each is told, and how to make it again."""
-    findings, tally, began = 0, dict[str, int](), time.monotonic()
-    for number in range(lot, lot + -(-inputs // LOT)):
-        try:
-            TARGETS[target](Random(f"{target} {seed} {number}"), min(LOT, inputs), tally)
-        except Found as found:
-            findings += 1
-            tell(f"{target}: --seed {seed} --lot {number}: {found}")
-            tell("".join(traceback.format_exception(found)))
-    took_s = time.monotonic() - began
-    tell(
-        f"{target}: {inputs} inputs of seed {seed}, {findings} findings, {took_s:.0f} s, "
-        f"{inputs / max(took_s, 1e-9):.0f} a second; " + ", ".join(f"{count} {word}" for word, count in tally.items())
-    )
-    return findings
-
-
-def main(words: Sequence[str]) -> int:
-    """The exit status: 1 when something was found."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--inputs", type=int, default=1_000_000, help="of each target")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--lot", type=int, default=0, help="the first one")
-    parser.add_argument("--target", choices=TARGETS, action="append", help="all by default")
-    given = parser.parse_args(words)
-    findings = [run(target, given.seed, given.inputs, lot=given.lot) for target in given.target or TARGETS]
-    return int(any(findings))
-
+run = partial(lots.run, TARGETS)
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(lots.main(TARGETS, __doc__, sys.argv[1:]))

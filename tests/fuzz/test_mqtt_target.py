@@ -5,6 +5,7 @@ from random import Random
 import pytest
 
 from tests.fuzz import mqtt_target
+from tests.fuzz.lots import LOT
 from tests.fuzz.mqtt_inputs import SHAPES, VERSIONS, hurt
 
 
@@ -12,7 +13,7 @@ from tests.fuzz.mqtt_inputs import SHAPES, VERSIONS, hurt
 @pytest.mark.parametrize("seed", [1, 2])
 def test_nothing_is_found(target, seed):
     told: list[str] = []
-    assert mqtt_target.run(target, seed, mqtt_target.LOT, tell=told.append) == 0, "\n".join(told)
+    assert mqtt_target.run(target, seed, LOT, tell=told.append) == 0, "\n".join(told)
 
 
 def test_a_finding_is_told_with_its_lot(monkeypatch):

@@ -31,6 +31,7 @@ CONNECTION_FORCED, FRAME_ERROR, SYNTAX_ERROR, COMMAND_INVALID, CHANNEL_ERROR = 3
 UNEXPECTED_FRAME, RESOURCE_ERROR, NOT_ALLOWED, NOT_IMPLEMENTED, INTERNAL_ERROR = 505, 506, 530, 540, 541
 
 _U32 = struct.Struct(">I")
+_SIGNED_MAX: Final = (1 << 63) - 1
 Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]  # (data, at) -> (value, behind it)
 
 
@@ -267,6 +268,8 @@ def _value(value: object) -> bytes:
         case bool():
             return b"t\x01" if value else b"t\x00"
         case Timestamp():
+            return b"T" + value.to_bytes(8, "big")
+        case int() if value > _SIGNED_MAX:  # it was a timestamp, the one field of 64 bits without a sign
             return b"T" + value.to_bytes(8, "big")
         case int():
             return b"l" + value.to_bytes(8, "big", signed=True)

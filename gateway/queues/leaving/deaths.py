@@ -6,14 +6,16 @@ a client publishes with that header. `native["amqp"]["alive"]` holds the propert
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta
 
 from gateway.domain.vhosts import local_name
 from gateway.port.queues import COPY_KEYS, DEATHS, EXPIRATION, PROPERTIES, PROPERTIES_BEFORE, address_of, routing_of
 from store.api.message import COPIES, Message
 
+_NUMBER_MAX: Final = (1 << 63) - 2  # that a client may have written, and one more death is added to
 DEATHS_COUNT_MAX: Final = 128  # entries of an account; beyond, the oldest are forgotten
 _AMQP: Final = "amqp"
 _FIRST: Final = "x-first-death-"
@@ -33,9 +35,9 @@ class _Entry(msgspec.Struct):
 
     queue: str
     reason: str
-    count: int = 1
+    count: Annotated[int, Meta(ge=0, le=_NUMBER_MAX)] = 1
     exchange: str = ""
-    time: int = 0
+    time: Annotated[int, Meta(le=_NUMBER_MAX)] = 0
     keys: list[str] = msgspec.field(default_factory=list, name="routing-keys")
     expiration: str | None = msgspec.field(default=None, name="original-expiration")
 

@@ -6,6 +6,7 @@ import pytest
 from pamqp.commands import Basic
 
 from adapters.amqp.codec.properties import properties_of
+from adapters.amqp.codec.wire import read_table, write_table
 from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.port.queues import BindQueue, DeclareExchange, GetMessage
@@ -82,6 +83,16 @@ def test_an_account_has_a_limit_and_forgets_the_oldest():
     account = known_deaths(message.native["amqp"]["deaths"])
     assert [one["queue"] for one in account] == [f"q{n}" for n in range(DEATHS_COUNT_MAX + 4, 4, -1)]
     assert dict(message.properties)["x-first-death-queue"] == "q0"
+
+
+@pytest.mark.parametrize("number", [(1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+def test_an_account_with_numbers_that_no_header_holds_ends_no_dead_letter(number):
+    """A client may publish one, by a timestamp, which has no sign."""
+    said = [{"queue": "q", "reason": "rejected", "count": number}, {"queue": "p", "reason": "maxlen", "time": number}]
+    letter = died(Message("$amqp//k", native={"amqp": {"deaths": said}}), queue="q", reason="rejected")
+    (death,) = _headers(letter)["x-death"]
+    assert (death["queue"], death["count"]) == ("q", 1)
+    assert read_table(write_table({"n": number}), 0)[0] == {"n": number}
 
 
 def test_a_dead_letter_expires_no_more_and_is_not_retained():

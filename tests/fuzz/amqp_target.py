@@ -1,0 +1,217 @@
+"""Fuzz targets of AMQP 0-9-1, and their loops: `python -m tests.fuzz.amqp_target --inputs 1000000 --seed 7`.
+
+`decoder` takes the payload of a method, properties or a field table: parsed, and a table then equal to what its own
+encoding parses to, or refused with a reply code. `connection` feeds a whole connection, from its header or its opening
+on, with a gateway behind it that answers, refuses and delivers by chance: what it says has to be whole frames, and
+behind its end it hears nothing. A finding is found again by its lot: `--seed 7 --lot 123 --inputs 10000`.
+"""
+
+import contextlib
+import math
+import sys
+from functools import partial
+from random import Random
+from typing import Any
+
+from pamqp.commands import INDEX_MAPPING, Basic, Channel, Confirm, Connection, Exchange, Queue, Tx
+from pamqp.encode import field_table
+
+from adapters.amqp.codec.properties import read_properties
+from adapters.amqp.codec.wire import read_method, read_table, write_table
+from gateway.domain.errors import Cause, ProtocolError, Refusal
+from gateway.port.adapter import Call, Cancel, Close, Consume, Outcome, Publish
+from gateway.port.queues import DeclareQueue, DeleteQueue, PurgeQueue, QueueInfo
+from store.api.message import Message
+from tests.fuzz import lots
+from tests.fuzz.lots import Found, Target
+from tests.support.amqp.amqp_peer import HEADER, NOW_MS, Peer, encoded, publish
+
+TABLE = {"text": "x", "n": 5, "big": 1 << 40, "f": 1.5, "flag": True, "none": None, "l": [1, ["x", {}]]}
+HEADERS = {"headers": {"a": 1, "t": {"x": [1, "y"]}}, "message_id": "m", "priority": 3, "expiration": "60"}
+FRAMES = [
+    encoded(1, Queue.Declare(queue="q", arguments={"x-max-length": 1, "t": {"x": [1, "y"]}})),
+    encoded(1, Queue.Bind(queue="q", exchange="amq.topic", routing_key="a.#", arguments={"x-match": "all"})),
+    encoded(1, Queue.Delete(queue="q"), Queue.Purge(queue="q"), Queue.Unbind(queue="q", exchange="x")),
+    encoded(1, Exchange.Declare(exchange="x", exchange_type="topic"), Exchange.Delete(exchange="x")),
+    encoded(1, Exchange.Bind(destination="x", source="y"), Exchange.Unbind(destination="x", source="y")),
+    encoded(1, Basic.Qos(prefetch_count=5), Basic.Consume(queue="q", consumer_tag="c")),
+    encoded(1, Basic.Consume(queue="q", no_ack=True), Basic.Recover(requeue=True)),
+    encoded(1, Basic.Get(queue="q"), Basic.Ack(delivery_tag=1), Basic.Cancel(consumer_tag="c")),
+    encoded(1, Basic.Nack(delivery_tag=2, multiple=True), Basic.Reject(delivery_tag=3, requeue=True)),
+    encoded(1, Confirm.Select()),
+    encoded(2, Tx.Select(), Tx.Commit(), Tx.Rollback()),
+    publish(1, "amq.topic", "a.b", b"x" * 50, **HEADERS),
+    publish(1, "amq.topic", "a.b", b"", mandatory=True),
+    publish(2, "x", "k", b"y" * 5_000, delivery_mode=2),
+    publish(1, "", "q", b"z" * 9, reply_to="amq.rabbitmq.reply-to"),
+    encoded(2, Channel.Open()),
+    encoded(1, Channel.Flow(active=False), Channel.Close(200, "", 0, 0), Channel.Open()),
+    encoded(0, Connection.Close(200, "", 0, 0)),
+    b"\x08\x00\x00\x00\x00\x00\x00\xce",
+]
+_METHODS = [one[7 : 7 + int.from_bytes(one[3:7], "big")] for one in FRAMES if one[0] == 1]
+_METHODS += [index.to_bytes(4, "big") for index in INDEX_MAPPING]
+_PROPERTIES = [publish(1, "", "q", b"x", **HEADERS).split(b"\xce")[1][19:], b"\xff\xf8" + bytes(40), b"\x00\x00"]
+_TABLES = [field_table(TABLE), field_table({}), field_table({"a": [{"b": [None]}]})]
+_BYTES = b"\x00\x01\x02\x7f\x80\xfe\xff\xceAFSItlxbV"
+_CAUSES = list(Cause)
+_READS_MAX = 48  # of one connection
+
+
+def hurt(data: bytes, random: Random) -> bytes:
+    """The bytes, hurt: bits, bytes that mean something, more, less, something twice."""
+    found = bytearray(data)
+    for _ in range(1 + random.getrandbits(1)):
+        chance = random.getrandbits(48)
+        how, at, what = chance & 7, (chance >> 3 & 0xFFFF) % (len(found) + 1), chance >> 24
+        if how <= 1 and found:
+            found[at - 1] ^= 1 << (what & 7)
+        elif how <= 3 and found:
+            found[at - 1] = _BYTES[what % len(_BYTES)]
+        elif how == 4:
+            found[at:at] = what.to_bytes(3, "big")[: 1 + what % 3]
+        elif how == 5:
+            del found[at : at + 1 + what % 6]
+        elif how == 6:
+            found[at:at] = found[at : at + 1 + (what & 15)]
+        else:
+            found[at : at + 2] = (what & 0xFFFF).to_bytes(2, "big")
+    return bytes(found)
+
+
+def decoder(random: Random, count: int, tally: dict[str, int]) -> None:
+    """Fuzz the decoders. Raises `Found`."""
+    refused = parsed = 0
+    data = b""
+    try:
+        for n in range(count):
+            shapes = (_METHODS, _PROPERTIES, _TABLES)[n % 3]
+            data = hurt(shapes[random.getrandbits(16) % len(shapes)], random)
+            try:
+                if n % 3 == 0:
+                    read_method(data)
+                elif n % 3 == 1:
+                    read_properties(data)
+                else:
+                    found, _ = read_table(data, 0)
+                    with contextlib.suppress(TypeError, ValueError):  # of what is only read, as 1.5
+                        said = write_table(found)
+                        assert _same(read_table(said, 0), (found, len(said))), found
+            except ProtocolError:
+                refused += 1
+            except ValueError:
+                if n % 3 != 2:
+                    raise
+                refused += 1
+            else:
+                parsed += 1
+    except Exception as error:
+        raise Found(data.hex(" ")) from error
+    for word, number in (("refused", refused), ("parsed", parsed)):
+        tally[word] = tally.get(word, 0) + number
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal, where a number that is none is equal to itself."""
+    if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
+        return math.isnan(other)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
+class Gateway:
+    """A gateway that answers a connection by chance, and late."""
+
+    def __init__(self, peer: Peer, random: Random) -> None:
+        self.peer, self.random = peer, random
+        self.asked: list[Any] = []
+        self.consumers: list[Any] = []
+        self.closed = False
+
+    def take(self, effects: Any) -> None:
+        """Notes what is asked."""
+        for effect in effects:
+            if isinstance(effect, Publish | Call | Consume):
+                self.asked.append(effect)
+            elif isinstance(effect, Cancel):
+                self.consumers = [one for one in self.consumers if one != effect.consumer]
+            self.closed = self.closed or isinstance(effect, Close)
+
+    def happen(self) -> None:
+        """Answers some of it, delivers, or lets time pass; what is said has to be whole frames."""
+        chance = self.random.getrandbits(16)
+        while self.asked and not self.closed and chance & 7:
+            self._answer(self.asked.pop(0))
+            chance >>= 1
+        if self.consumers and not self.closed and chance & 1:
+            consumer = self.consumers[chance % len(self.consumers)]
+            messages = [Message("$amqp//q", b"x" * (chance & 63)) for _ in range(1 + chance % 3)]
+            self.peer.deliver(consumer, messages, first=chance)
+        if not chance & 0x300 and not self.closed:
+            self.take(self.peer.tick(chance))
+        self.peer.frames()
+
+    def _answer(self, effect: Any) -> None:
+        random, request, value = self.random, getattr(effect, "request", None), None
+        if isinstance(request, DeclareQueue):
+            value = QueueInfo(name=request.name or "amq.gen", messages=0, consumers=0)
+        elif isinstance(request, DeleteQueue | PurgeQueue):
+            value = 1
+        outcome = Outcome(value=value)
+        if isinstance(effect, Publish):
+            every = range(len(effect.messages))
+            refused = {index: Refusal(random.choice(_CAUSES)) for index in every if not random.getrandbits(4)}
+            unrouted = [index for index in effect.mandatory if random.getrandbits(1)]
+            outcome = Outcome(refused=refused, unrouted=unrouted)
+        if not random.getrandbits(4):
+            outcome = Outcome(error=Refusal(random.choice(_CAUSES), "by chance"))
+        elif isinstance(effect, Consume):
+            self.consumers.append(effect.consumer)
+        self.take(self.peer.conn.completed(effect.token, outcome, now_ms=self.peer.now_ms))
+
+
+def connection(random: Random, count: int, tally: dict[str, int]) -> None:
+    """Fuzz whole connections. Raises `Found`."""
+    said: list[bytes] = []
+    done = 0
+    try:
+        while done < count:
+            strange = not random.getrandbits(3)  # it never gets in, or only by luck
+            peer = Peer() if strange else Peer().open(channels=2)
+            gateway, said = Gateway(peer, random), [hurt(HEADER, random)] if strange else []
+            if strange:
+                gateway.take(peer.feed(said[0]))
+            for _ in range(_READS_MAX):
+                done += 1
+                if gateway.closed:
+                    break
+                data = b"".join(random.choices(FRAMES[:-2], k=1 + random.getrandbits(2)))
+                if not random.getrandbits(2):
+                    data = hurt(data, random)
+                elif not random.getrandbits(6):
+                    data = FRAMES[-2]
+                said.append(data)
+                cut = random.getrandbits(10) if random.getrandbits(1) else len(data)
+                for part in (data[:cut], data[cut:]):
+                    if part and not gateway.closed:
+                        gateway.take(peer.feed(part))
+                gateway.happen()
+            if gateway.closed:
+                assert peer.conn.receive(FRAMES[0], now_ms=NOW_MS) == ()
+            peer.conn.lost(now_ms=NOW_MS)
+            tally["connections"] = tally.get("connections", 0) + 1
+            tally["closed by us"] = tally.get("closed by us", 0) + gateway.closed
+    except Exception as error:
+        raise Found(" | ".join(one.hex(" ") for one in said)) from error
+    tally["reads"] = tally.get("reads", 0) + done
+
+
+TARGETS: dict[str, Target] = {"decoder": decoder, "connection": connection}
+
+run = partial(lots.run, TARGETS)
+
+if __name__ == "__main__":
+    sys.exit(lots.main(TARGETS, __doc__, sys.argv[1:]))

@@ -1,0 +1,55 @@
+"""The loop of fuzz targets: inputs in lots of 10,000, each lot from its own seed, and findings that are made again."""
+
+import argparse
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import TypeAlias
+
+LOT = 10_000
+
+# Fuzzes with so many inputs, and counts in a tally what became of them. Raises `Found`.
+Target: TypeAlias = Callable[[Random, int, dict[str, int]], None]
+
+
+class Found(Exception):
+    """An input that does what none may, and how to make it again."""
+
+
+def run(
+    targets: Mapping[str, Target],
+    target: str,
+    seed: int,
+    inputs: int,
+    *,
+    lot: int = 0,
+    tell: Callable[[str], None] = print,
+) -> int:
+    """Fuzz one target with so many inputs; how many lots had a finding. Each is told, and how to make it again."""
+    findings, tally, began = 0, dict[str, int](), time.monotonic()
+    for number in range(lot, lot + -(-inputs // LOT)):
+        try:
+            targets[target](Random(f"{target} {seed} {number}"), min(LOT, inputs), tally)
+        except Found as found:
+            findings += 1
+            tell(f"{target}: --seed {seed} --lot {number}: {found}")
+            tell("".join(traceback.format_exception(found)))
+    took_s = time.monotonic() - began
+    tell(
+        f"{target}: {inputs} inputs of seed {seed}, {findings} findings, {took_s:.0f} s, "
+        f"{inputs / max(took_s, 1e-9):.0f} a second; " + ", ".join(f"{count} {word}" for word, count in tally.items())
+    )
+    return findings
+
+
+def main(targets: Mapping[str, Target], description: str | None, words: Sequence[str]) -> int:
+    """The exit status: 1 when something was found."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--inputs", type=int, default=1_000_000, help="of each target")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--lot", type=int, default=0, help="the first one")
+    parser.add_argument("--target", choices=targets, action="append", help="all by default")
+    given = parser.parse_args(words)
+    findings = [run(targets, target, given.seed, given.inputs, lot=given.lot) for target in given.target or targets]
+    return int(any(findings))
