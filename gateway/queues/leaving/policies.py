@@ -19,6 +19,7 @@ ALTERNATE: Final = "alternate-exchange"
 _LIMITS: Final = ("message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit")
 _OTHERS: Final = ("overflow", "dead-letter-exchange", "dead-letter-routing-key")
 NAME_CHARS_MAX: Final = 255  # of a policy's name, its pattern and a text of its definition, where it is set at run time
+PRIORITY_MAX: Final = (1 << 31) - 1  # of a policy, likewise
 POLICIES_COUNT_MAX: Final = 1_000  # that were set at run time, operators' included
 
 _Name = Annotated[str, Meta(min_length=1)]
@@ -204,6 +205,8 @@ def check_stored(one: StoredPolicy) -> StoredPolicy:
     texts = [policy.name, policy.pattern, *(text for text in policy.definition.values() if isinstance(text, str))]
     if not policy.name or any(len(text) > NAME_CHARS_MAX for text in texts):
         raise ValueError(f"a policy has a name; this, its pattern and its texts have at most {NAME_CHARS_MAX} letters")
+    if abs(policy.priority) > PRIORITY_MAX:
+        raise ValueError(f"priority is a number from -{PRIORITY_MAX} to {PRIORITY_MAX}")
     if not policy.definition:
         raise ValueError(f"the definition is empty; it may have {', '.join(known_keys(operator=one.operator))}")
     for key, mistake in policy_mistakes_of(policy, operator=one.operator):

@@ -203,6 +203,7 @@ async def test_a_stored_policy_that_is_not_understood_has_no_effect(rig, caplog)
     ("wrong", "said"),
     [
         ({"pattern": "("}, "pattern: '(' is no regular expression"),
+        ({"priority": 1 << 70}, "priority is a number"),
         ({"name": ""}, "has a name"),
         ({"name": "n" * (limits.NAME_CHARS_MAX + 1)}, "at most 255 letters"),
         ({"max_priority": 5}, "'max-priority' is not among"),
@@ -213,7 +214,7 @@ async def test_a_stored_policy_that_is_not_understood_has_no_effect(rig, caplog)
 )
 def test_a_mistake_is_named(wrong, said):
     with pytest.raises(ValueError, match=r"\w") as error:
-        made(**wrong, **({"max_length": 1} if {"pattern", "name"} & wrong.keys() else {}))
+        made(**wrong, **({"max_length": 1} if {"pattern", "name", "priority"} & wrong.keys() else {}))
     assert said in str(error.value)
 
 
