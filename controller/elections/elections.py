@@ -3,7 +3,8 @@
 It proposes commands that name the epochs they were decided on, so whatever is decided late, twice, or by two who both
 think that they lead, has no effect when it is applied.
 
-- A master that is dead, or alive and no longer serving as one (its process was started again), is succeeded.
+- A master that is dead, or alive and no longer serving as one (its process was started again, or its disk has failed),
+  is succeeded; in the second case by itself only where nobody else can be elected.
 - The successor is in the SyncStateSet and alive, the best of them by newest epoch in its log, log end, priority.
 - One whose log is damaged is elected only where all that can be are, and the others of the set have had time to come
   back; one that has lost the end of its log never (docs/decisions/0031).
@@ -154,7 +155,7 @@ class Elections:
         if self._serves(group, now_ms):
             return self._by_complaint(group, now_ms, time_ms)
         if self._registry.served(group.number, group.master) >= group.master_epoch:
-            return self._successor(group, now_ms, time_ms)
+            return self._successor(group, now_ms, time_ms, after=group.master)  # its disk may have failed
         if self._registry.restarted(group.number, group.master, self._seen[group.number][1]):
             return self._successor(
                 group, now_ms, time_ms, after=group.master

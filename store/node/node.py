@@ -433,7 +433,7 @@ class StoreNode:
                 free_bytes=self.disk.free_bytes,
                 version=self.settings.version,
                 incarnation=self._incarnation,
-                failed=self.failed.done(),
+                failed=self.failed.done() or self.disk.failed_for_good,  # the latter while its role ends, too
                 stalled=isinstance(self.role, MasterRole) and self.role.health.stalled,
                 full=self.disk.full,
                 low=self.disk.low,

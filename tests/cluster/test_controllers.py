@@ -172,7 +172,7 @@ async def test_it_says_what_is_wrong_and_ends_cleanly(controllers, tmp_path):
     twin = ControllerProcess(tmp_path, one.id, one.addresses)
     twin.data_dir = one.data_dir
     twin.spawn()
-    assert await in_thread(twin.process.wait, 20) == 1
+    assert await in_thread(twin.process.wait, 90) == 1
     (line,) = twin.log.read_text().splitlines()
     assert "in use by another process" in line
     for one in controllers.all.values():

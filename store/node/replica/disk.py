@@ -42,6 +42,7 @@ class Disk:
         self.unclean = 0  # the epoch of the newest unclean election that the log has followed
         self.log = ""
         self.guessed = False  # where the oldest epoch begins, as its file was damaged and retention has deleted that
+        self.failed_for_good = False  # the store takes nothing more until the process is started again
         self.unusable: StoreError | None = None  # why the store cannot be opened, as what it has is damaged
         self._no_room = False  # to open it
         self._unsaved = False  # for want of room, what had to be kept beside the log
@@ -237,6 +238,7 @@ class Disk:
 
     def failed(self, error: StoreError) -> None:
         """See `ReplicationHooks`."""
+        self.failed_for_good = self.failed_for_good or not isinstance(error, ViewsDamaged)
         if self.listener is not None:
             self.listener.failed(error)
 

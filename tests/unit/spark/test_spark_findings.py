@@ -161,9 +161,9 @@ def refusing(monkeypatch):
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Refusing)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
-    def answer(*statuses: int) -> Publishing:
+    def answer(*statuses: int, retry_s: float = 60) -> Publishing:
         _Refusing.statuses = list(statuses)
-        return Publishing(url=f"http://u:secret@127.0.0.1:{server.server_port}", retry_s=0.5, since_ms=0)
+        return Publishing(url=f"http://u:secret@127.0.0.1:{server.server_port}", retry_s=retry_s, since_ms=0)
 
     yield answer
     server.shutdown()
@@ -182,7 +182,7 @@ def test_refusals_are_tried_again_counted_or_fatal(refusing, tmp_path):
         publish_file(place, path, refusing(403))
     assert "secret" not in str(forbidden.value)
     with pytest.raises(SparkError, match=r"answers 503: because, for 0\.5 s"):
-        publish_file(place, path, refusing(503))
+        publish_file(place, path, refusing(503, retry_s=0.5))
     with pytest.raises(SparkError, match="does not answer"):
         publish_file(place, path, Publishing(url="http://127.0.0.1:9", retry_s=0, since_ms=0))
 

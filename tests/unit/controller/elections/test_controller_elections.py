@@ -220,6 +220,15 @@ def test_a_master_started_again_is_succeeded_by_the_best_of_the_set():
     assert rig.group.master == 2
 
 
+def test_a_master_that_serves_no_more_is_succeeded_by_another_one_whatever_was_heard_last():
+    """It may have failed without having said so yet; what is known of the others' logs is older than what it said."""
+    rig = ElectionsRig(in_sync=3)
+    rig.up(2, 3, log_end=10)
+    rig.up(1, master=False, log_end=12)
+    rig.run(TICK_MS)
+    assert (rig.group.master, rig.group.master_epoch) == (2, 2)
+
+
 def test_who_does_not_take_over_is_elected_again_when_there_is_nobody_else():
     """It may have been started again after it was told, and before it said that it serves."""
     rig = ElectionsRig(in_sync=3)

@@ -287,7 +287,8 @@ class Replicas:
             await self.beats.pop(id_).close()
 
 
-async def test_replicas_are_heard_elected_and_told_at_once(three):
+async def test_replicas_are_heard_elected_and_told_at_once(three, monkeypatch):
+    monkeypatch.setattr(remote, "CONNECT_S", 60.0)  # on a busy machine
     client = three.remote()
     await client.ready()
     await client.do(AddGroup(number=0, config=GroupConfig(replicas=2)))

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -21,7 +22,7 @@ from tests.support.process.waiting import until
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 ANSWERS = """
-import msgspec, socket, sys
+import contextlib, msgspec, socket, sys
 stdin = sys.stdin.buffer
 
 def told_more():
@@ -39,7 +40,8 @@ while True:
     if page in (b"/told", b"/who"):
         page = ",".join(told["config"]["auth"]["users"]).encode()
     body = {status!r} if page == b"/status" else page if page[:1] != b"/" else b"counted 1\\n"
-    peer.sendall(b"HTTP/1.1 200 OK\\r\\n\\r\\n" + body)
+    with contextlib.suppress(OSError):  # who asked has not waited: on a busy machine
+        peer.sendall(b"HTTP/1.1 200 OK\\r\\n\\r\\n" + body)
     peer.close()
 """
 
@@ -89,13 +91,13 @@ async def test_one_that_ends_at_once_is_tried_again_and_again_later_and_later(po
     first = pool.workers[0]
     slept = []
     sleep = asyncio.sleep
-    monkeypatch.setattr(worker_pool.asyncio, "sleep", lambda s: (slept.append(s), sleep(min(s, 0.01)))[1])
+    noting = SimpleNamespace(sleep=lambda s: (slept.append(s), sleep(min(s, 0.01)))[1])
+    monkeypatch.setattr(supervisor, "asyncio", noting)  # there alone: others of this process sleep too
     monkeypatch.setattr(supervisor, "Backoff", partial(Backoff, uniform=lambda _least, most: most))
     pool.run[0] = "raise SystemExit(3)"
     first.child.process.kill()
     await until(lambda: first.restarts >= 3)
-    again = [s for s in slept if s >= supervisor.AGAIN_MIN_S]
-    assert again[:3] == [0.1, 0.2, 0.4]
+    assert slept[:3] == [0.1, 0.2, 0.4]
     assert not first.ready
 
 

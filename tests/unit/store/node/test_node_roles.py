@@ -205,7 +205,8 @@ async def test_an_operator_asks_a_node_to_switch_over(group):
 
 
 async def test_a_master_whose_disk_fails_gives_up_at_once(tmp_path, controllers):
-    pace = dataclasses.replace(PACE, lag_ms=60_000)  # who is slow stays in the set, so that there is an heir
+    # A slow replica stays in the set, so that there is an heir.
+    pace = dataclasses.replace(PACE, lag_ms=60_000, gone_ms=60_000, silent_ms=60_000)
     group = StoreGroup(tmp_path, controllers, pace=pace)
     files = {name: FaultyFiles() for name in group.names}
     group.own = {name: {"files": files[name]} for name in group.names}
@@ -228,6 +229,33 @@ async def test_a_master_whose_disk_fails_gives_up_at_once(tmp_path, controllers)
         del group.own[old]
         await group.start(old)
         await group.in_sync()
+
+
+async def test_a_master_whose_disk_fails_says_so_before_its_role_has_ended(tmp_path, controllers, monkeypatch):
+    """Else it is taken for a master that was started again, and may be elected once more, as its log is the longest."""
+    files = {name: FaultyFiles() for name in ("n1", "n2", "n3")}
+    group = StoreGroup(tmp_path, controllers)
+    group.own = {name: {"files": files[name]} for name in group.names}
+    async with group:
+        await group.in_sync()
+        old = await group.master()
+        node = group.nodes[old]
+        heard = []
+        close = node.disk.close
+
+        async def close_late(**how):
+            heard.append(node._heartbeats()[0])
+            await close(**how)
+            heard.append(node._heartbeats()[0])
+
+        monkeypatch.setattr(node.disk, "close", close_late)
+        files[old].sync_error = errno.EIO
+        epoch = group.group.master_epoch
+        appending = asyncio.ensure_future(append(group.store(), frame((16, b"a"))))
+        assert await group.master(after=epoch) != old
+        await node.failed
+        assert [(one.master, one.failed) for one in heard] == [(False, True)] * 2
+        await asyncio.gather(appending, return_exceptions=True)  # it may have been confirmed before the disk failed
 
 
 async def test_a_replica_that_is_too_far_behind_begins_with_a_snapshot(tmp_path, controllers):
