@@ -102,8 +102,8 @@ async def test_mandatory_messages_are_unrouted_by_the_bindings_that_they_were_st
     rig.ingest.resume("none", Refusal(Cause.NOT_FOUND))
     rig.router.bind("t/late", 1001, key=2)  # before the answer: what is stored is in no queue all the same
     rig.log.end_all()
-    assert [list(outcome.unrouted) for _, outcome in publisher.outcomes] == [[1, 2, 4], []]
-    assert list(publisher.outcomes[0][1].refused) == [2]
+    assert [list(outcome.unrouted) for outcome in publisher.outcomes.values()] == [[1, 2, 4], []]
+    assert list(publisher.outcomes[1].refused) == [2]
 
 
 async def test_the_limit_is_for_the_body(rig):
