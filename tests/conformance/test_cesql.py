@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.cesql import CesqlSyntaxError, Event, Value, compile_expression
+from gateway.domain.cesql import Event, Value, compile_expression
+from gateway.domain.expressions import ExpressionSyntaxError
 
 TABLE = tomllib.loads((Path(__file__).resolve().parent / "cesql.toml").read_text("utf-8"))
 # The suite wants a CastError for NOT 10; clause 3.7 of the specification, which casts every integer, has none.
@@ -24,7 +25,7 @@ def cases() -> Iterator[Any]:
 def answer(text: str, event: Event) -> tuple[Value, str | None]:
     try:
         value, error = compile_expression(text).evaluate(event)
-    except CesqlSyntaxError:
+    except ExpressionSyntaxError:
         return False, "parse"
     return value, None if error is None else error.value
 
@@ -93,6 +94,6 @@ def test_an_event_passes_only_a_true_answer_without_errors() -> None:
 
 
 def test_the_message_names_the_place() -> None:
-    with pytest.raises(CesqlSyntaxError) as caught:
+    with pytest.raises(ExpressionSyntaxError) as caught:
         compile_expression("id = 'x'\nAND ,")
     assert (caught.value.line, caught.value.column) == (2, 5)

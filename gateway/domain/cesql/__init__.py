@@ -14,25 +14,18 @@ as a cast, a division by zero or a name that the event does not have, the operat
 type and the error is returned beside it; an event passes a filter only if the answer is true and there is no error
 (CESQL 1.0, 1.2 and 3.3). AND and OR do not evaluate what cannot change their answer.
 
-The cost of one event is bounded by `EXPRESSION_CHARS_MAX`, `NODES_MAX`, `DEPTH_MAX`, and for LIKE by the limits of
-`gateway.domain.sql92`.
+The limits of `gateway.domain.expressions` bound the cost of one event.
 
 Imported by: push.
-Imports: domain, domain.sql92.
+Imports: domain, domain.expressions.
 """
 
 from gateway.domain.cesql.dialects import FILTERS_MAX, EventFilter, FilterError, compile_filters
-from gateway.domain.cesql.expression import EXPRESSION_CHARS_MAX, Expression, compile_expression
-from gateway.domain.cesql.lexer import NODES_MAX, CesqlSyntaxError
-from gateway.domain.cesql.parser import DEPTH_MAX
+from gateway.domain.cesql.expression import Expression, compile_expression
 from gateway.domain.cesql.values import ErrorKind, Event, Value
 
 __all__ = [
-    "DEPTH_MAX",
-    "EXPRESSION_CHARS_MAX",
     "FILTERS_MAX",
-    "NODES_MAX",
-    "CesqlSyntaxError",
     "ErrorKind",
     "Event",
     "EventFilter",

@@ -20,7 +20,7 @@ from gateway.domain.cesql.values import (
     checked_integer,
     type_of,
 )
-from gateway.domain.sql92.evaluate import Like
+from gateway.domain.expressions import Like
 
 _REQUIRED: Final = frozenset({"id", "source", "specversion", "type"})
 

@@ -3,11 +3,9 @@
 from functools import lru_cache
 from typing import Final
 
-from gateway.domain.cesql.lexer import CesqlSyntaxError
 from gateway.domain.cesql.parser import Node, Parser
 from gateway.domain.cesql.values import ZEROS, ErrorKind, EvaluationError, Event, Value
 
-EXPRESSION_CHARS_MAX: Final = 4_096
 _COMPILED_MAX: Final = 256  # expressions kept
 
 
@@ -42,9 +40,6 @@ class Expression:
 
 @lru_cache(_COMPILED_MAX)
 def compile_expression(text: str) -> Expression:
-    """Compiles an expression. Raises `CesqlSyntaxError`."""
-    if len(text) > EXPRESSION_CHARS_MAX:
-        why = f"an expression has at most {EXPRESSION_CHARS_MAX} characters"
-        raise CesqlSyntaxError(text, EXPRESSION_CHARS_MAX, why)
+    """Compiles an expression. Raises `ExpressionSyntaxError`."""
     parser = Parser(text)
     return Expression(text, parser.whole(), parser.missing)

@@ -1,15 +1,15 @@
-"""Tokens to one closure over an event, by recursive descent over the grammar of `gateway.domain.cesql`."""
+"""Tokens to one closure over an event."""
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple
 
 from gateway.domain.cesql import evaluate
 from gateway.domain.cesql.functions import find_function
-from gateway.domain.cesql.lexer import NODES_MAX, CesqlSyntaxError, Token, tokens
+from gateway.domain.cesql.lexer import LEXER
 from gateway.domain.cesql.values import INTEGER_MAX, INTEGER_MIN, Eval, Value, ValueType
-from gateway.domain.sql92 import PATTERN_CHARS_MAX
+from gateway.domain.expressions import DEPTH_MAX, TokenParser
+from gateway.domain.expressions.lexer import Token
 
-DEPTH_MAX: Final = 24  # of parentheses, functions, NOT and minus signs within each other
 _DIGITS_MAX: Final = 64  # of a literal: more are never an integer of 32 bits
 _EQUALITIES: Final = {"=": True, "!=": False, "<>": False}
 
@@ -22,60 +22,17 @@ class Node(NamedTuple):
     at: int
 
 
-class Parser:
-    """Recursive descent; each method leaves the parser behind what it has read."""
+class Parser(TokenParser):
+    """Recursive descent over the grammar of `gateway.domain.cesql`."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
-        self._tokens = tokens(text)
-        self._next = 0
-        self._depth = 0
-        self._nodes = 0
+        super().__init__(text, LEXER.tokens(text))
         self.missing = ""  # a function that is called and that there is not
 
     def whole(self) -> Node:
-        """Returns the expression. Raises `CesqlSyntaxError`."""
+        """Returns the expression. Raises `ExpressionSyntaxError`."""
         node = self._logic()
-        if self._peek.kind != "end":
-            self._fail(self._peek.at, f"{self._shown(self._peek)} is not expected here")
-        return node
-
-    # ---- tokens
-
-    @property
-    def _peek(self) -> Token:
-        return self._tokens[self._next]
-
-    def _take(self, *kinds: str) -> Token | None:
-        token = self._tokens[self._next]
-        if token.kind not in kinds:
-            return None
-        self._next += 1
-        if token.kind not in {"(", ")", ","}:
-            self._nodes += 1
-            if self._nodes > NODES_MAX:
-                self._fail(token.at, f"an expression has at most {NODES_MAX} operands and operators")
-        return token
-
-    def _expect(self, kind: str) -> Token:
-        token = self._take(kind)
-        if token is None:
-            self._fail(self._peek.at, f"{kind} is expected here, not {self._shown(self._peek)}")
-        return token
-
-    def _fail(self, at: int, why: str) -> NoReturn:
-        raise CesqlSyntaxError(self._text, at, why)
-
-    @staticmethod
-    def _shown(token: Token) -> str:
-        return "the end" if token.kind == "end" else f"{str(token.value)[:64]!r}"
-
-    def _deeper(self, at: int, part: Callable[[], Node]) -> Node:
-        self._depth += 1
-        if self._depth > DEPTH_MAX:
-            self._fail(at, f"an expression is at most {DEPTH_MAX} levels deep")
-        node = part()
-        self._depth -= 1
+        self._expect_end()
         return node
 
     # ---- operators, from the loosest to the tightest
@@ -136,10 +93,7 @@ class Parser:
         return links + 1
 
     def _like(self, node: Node, same: bool) -> Eval:
-        pattern = self._expect("text")
-        if len(pattern.value) > PATTERN_CHARS_MAX:
-            self._fail(pattern.at, f"a pattern has at most {PATTERN_CHARS_MAX} characters")
-        return evaluate.like(_as(ValueType.STRING, node), pattern.value, same=same)
+        return evaluate.like(_as(ValueType.STRING, node), self._expect_pattern().value, same=same)
 
     def _in(self, node: Node, same: bool) -> Eval:
         at = self._expect("(").at
@@ -178,9 +132,7 @@ class Parser:
     def _atom(self) -> Node:
         if self._peek.kind == "number":
             return self._number("")
-        token = self._take("text", "TRUE", "FALSE", "name", "function", "(")
-        if token is None:
-            self._fail(self._peek.at, f"a value is expected here, not {self._shown(self._peek)}")
+        token = self._expect_value("text", "TRUE", "FALSE", "name", "function", "(")
         if token.kind == "(":
             inner = self._deeper(token.at, self._logic)
             self._expect(")")

@@ -15,38 +15,26 @@ is three-valued (SQL92, 8.12): a message passes where the answer is true, not wh
 texts: beside a number one is read as a number, beside TRUE or FALSE as one of them, and is NULL where it is neither.
 Dividing whole numbers gives a whole number, by zero NULL. Texts are compared by code points; LIKE minds case.
 
-The cost of one message is bounded: by `EXPRESSION_CHARS_MAX`, `NODES_MAX`, `DEPTH_MAX`, and for LIKE by
-`PATTERN_CHARS_MAX` and `LIKE_TEXT_CHARS_MAX`, beyond which its answer is unknown.
+The limits of `gateway.domain.expressions` bound the cost of one message; LIKE is unknown of a text that is too long.
 
-The rest of the domain needs nothing of it.
-
-Imported by: delivery, domain.cesql, adapters.http.
-Imports: domain, store.api.
+Imported by: delivery, adapters.http.
+Imports: domain.expressions, store.api.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
 
-from gateway.domain.sql92.evaluate import LIKE_TEXT_CHARS_MAX
 from gateway.domain.sql92.fields import FIELDS, Eval
-from gateway.domain.sql92.lexer import NODES_MAX, WhereError
-from gateway.domain.sql92.parser import DEPTH_MAX, PATTERN_CHARS_MAX, Parser
+from gateway.domain.sql92.parser import Parser
 from store.api.message import Message
 
 __all__ = [
-    "DEPTH_MAX",
-    "EXPRESSION_CHARS_MAX",
     "FIELDS",
-    "LIKE_TEXT_CHARS_MAX",
-    "NODES_MAX",
-    "PATTERN_CHARS_MAX",
     "Where",
-    "WhereError",
     "compile_where",
     "quoted",
 ]
 
-EXPRESSION_CHARS_MAX = 4_096
 COMPILED_MAX = 256  # expressions kept
 
 
@@ -71,9 +59,7 @@ class Where:
 
 @lru_cache(COMPILED_MAX)
 def compile_where(text: str) -> Where:
-    """Compiles an expression into a filter. Raises `WhereError`."""
-    if len(text) > EXPRESSION_CHARS_MAX:
-        raise WhereError(text, EXPRESSION_CHARS_MAX, f"an expression has at most {EXPRESSION_CHARS_MAX} characters")
+    """Compiles an expression into a filter. Raises `ExpressionSyntaxError`."""
     return Where(text, Parser(text).whole())
 
 

@@ -1,11 +1,12 @@
-"""Tokens to one closure over a message, by recursive descent over the grammar of `gateway.domain.sql92`."""
+"""Tokens to one closure over a message."""
 
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
+from gateway.domain.expressions import Like, TokenParser
+from gateway.domain.expressions.lexer import Token
 from gateway.domain.sql92.evaluate import (
-    Like,
     all_of,
     any_of,
     as_boolean,
@@ -20,10 +21,7 @@ from gateway.domain.sql92.evaluate import (
     negated,
 )
 from gateway.domain.sql92.fields import Eval, Kind, Value, field
-from gateway.domain.sql92.lexer import NODES_MAX, Token, WhereError, tokens
-
-DEPTH_MAX = 24  # of parentheses, NOT and signs within each other
-PATTERN_CHARS_MAX = 256
+from gateway.domain.sql92.lexer import LEXER
 
 
 class _Node(NamedTuple):
@@ -43,57 +41,17 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-class Parser:
-    """Recursive descent; each method leaves the parser behind what it has read."""
+class Parser(TokenParser):
+    """Recursive descent over the grammar of `gateway.domain.sql92`."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
-        self._tokens = tokens(text)
-        self._next = 0
-        self._depth = 0
-        self._nodes = 0
+        super().__init__(text, LEXER.tokens(text))
 
     def whole(self) -> Eval:
-        """The expression, which has to be a condition."""
+        """Returns the expression, which has to be a condition. Raises `ExpressionSyntaxError`."""
         node = self._or()
-        if self._peek.kind != "end":
-            self._fail(self._peek.at, f"{self._shown(self._peek)} is not expected here")
+        self._expect_end()
         return self._as(Kind.BOOLEAN, node).eval
-
-    # ---- tokens
-
-    @property
-    def _peek(self) -> Token:
-        return self._tokens[self._next]
-
-    def _take(self, *kinds: str) -> Token | None:
-        token = self._tokens[self._next]
-        if token.kind not in kinds:
-            return None
-        self._next += 1
-        if token.kind not in {"(", ")", ","}:
-            self._nodes += 1
-            if self._nodes > NODES_MAX:
-                self._fail(token.at, f"an expression has at most {NODES_MAX} operands and operators")
-        return token
-
-    def _expect(self, kind: str) -> Token:
-        token = self._take(kind)
-        if token is None:
-            self._fail(self._peek.at, f"{kind} is expected here, not {self._shown(self._peek)}")
-        return token
-
-    def _fail(self, at: int, why: str) -> NoReturn:
-        raise WhereError(self._text, at, why)
-
-    @staticmethod
-    def _shown(token: Token) -> str:
-        return "the end" if token.kind == "end" else f"{str(token.value)[:64]!r}"
-
-    def _deeper(self, at: int) -> None:
-        self._depth += 1
-        if self._depth > DEPTH_MAX:
-            self._fail(at, f"an expression is at most {DEPTH_MAX} levels deep")
 
     # ---- logic
 
@@ -116,10 +74,8 @@ class Parser:
         word = self._take("NOT")
         if word is None:
             return self._test()
-        self._deeper(word.at)
-        inner = self._as(Kind.BOOLEAN, self._not()).eval
-        self._depth -= 1
-        return _Node(Kind.BOOLEAN, negated(inner), word.at)
+        inner = self._as(Kind.BOOLEAN, self._deeper(word.at, self._not))
+        return _Node(Kind.BOOLEAN, negated(inner.eval), word.at)
 
     # ---- tests
 
@@ -173,15 +129,13 @@ class Parser:
         return any_of(tuple(self._compared("=", left, member, at) for member in members))
 
     def _like(self, left: _Node, at: int) -> Eval:
-        pattern = self._expect("text")
+        pattern = self._expect_pattern()
         escape = None
         if self._take("ESCAPE") is not None:
             given = self._expect("text")
             escape = given.value
             if len(escape) != 1:
                 self._fail(given.at, "ESCAPE names one character")
-        if len(pattern.value) > PATTERN_CHARS_MAX:
-            self._fail(pattern.at, f"a pattern has at most {PATTERN_CHARS_MAX} characters")
         if left.kind not in {Kind.TEXT, Kind.ANY}:
             self._fail(at, f"{left.kind.value} is like no pattern; texts are")
         try:
@@ -216,20 +170,14 @@ class Parser:
         sign = self._take("+", "-")
         if sign is None:
             return self._value()
-        self._deeper(sign.at)
-        inner = self._number(self._sign(), sign)
-        self._depth -= 1
+        inner = self._number(self._deeper(sign.at, self._sign), sign)
         return inner if sign.kind == "+" else _Node(Kind.NUMBER, minus(inner.eval), sign.at)
 
     def _value(self) -> _Node:
-        token = self._take("number", "text", "TRUE", "FALSE", "name", "(")
-        if token is None:
-            self._fail(self._peek.at, f"a value is expected here, not {self._shown(self._peek)}")
+        token = self._expect_value("number", "text", "TRUE", "FALSE", "name", "(")
         if token.kind == "(":
-            self._deeper(token.at)
-            inner = self._or()
+            inner = self._deeper(token.at, self._or)
             self._expect(")")
-            self._depth -= 1
             return inner
         if token.kind == "name":
             return self._named(token)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.domain.sql92 import WhereError, compile_where, quoted
+from gateway.domain.expressions import ExpressionSyntaxError
+from gateway.domain.sql92 import compile_where, quoted
 from store.api.message import Message
 
 TEXTS = st.text("ab%_'é\\", max_size=4)
@@ -210,7 +211,7 @@ def test_noise_is_refused_in_its_place_or_compiles(text):
     refused = None
     try:
         compile_where(text).matches(Message("a", properties=(("p", "1"),)))
-    except WhereError as error:
+    except ExpressionSyntaxError as error:
         refused = error
     if refused is not None:
         lines = text.split("\n")

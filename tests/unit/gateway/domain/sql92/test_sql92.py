@@ -5,17 +5,15 @@ import time
 import pytest
 
 from gateway.domain.errors import Cause
-from gateway.domain.sql92 import (
+from gateway.domain.expressions import (
     DEPTH_MAX,
     EXPRESSION_CHARS_MAX,
-    FIELDS,
     LIKE_TEXT_CHARS_MAX,
     NODES_MAX,
     PATTERN_CHARS_MAX,
-    WhereError,
-    compile_where,
-    quoted,
+    ExpressionSyntaxError,
 )
+from gateway.domain.sql92 import FIELDS, compile_where, quoted
 from store.api.message import Message
 
 MESSAGE = Message(
@@ -171,7 +169,7 @@ def test_not_true(text):
     ],
 )
 def test_refused_with_its_place(text, line, column, why):
-    with pytest.raises(WhereError) as caught:
+    with pytest.raises(ExpressionSyntaxError) as caught:
         compile_where(text)
     assert (caught.value.line, caught.value.column) == (line, column)
     assert why in str(caught.value)
@@ -189,7 +187,7 @@ def test_length_depth_and_nodes_are_bounded():
         "1=1" + "+1" * NODES_MAX,
         f"type LIKE '{'a' * (PATTERN_CHARS_MAX + 1)}'",
     ):
-        with pytest.raises(WhereError):
+        with pytest.raises(ExpressionSyntaxError):
             compile_where(text)
 
 
