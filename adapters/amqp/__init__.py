@@ -13,7 +13,7 @@ from adapters.amqp.body_credit import BodyCredit
 from adapters.amqp.bridging import AmqpBridgeCodec
 from adapters.amqp.connection import AmqpConnection
 from adapters.amqp.options import AmqpOptions
-from gateway.port.adapter import ConnectionInfo, DatagramAdapter, Listener, Random
+from gateway.port.adapter import ConnectionInfo, Listener, Random
 from gateway.port.bridge import Scheme
 
 __all__ = ["FACTORY", "AmqpConnection", "AmqpFactory", "AmqpOptions"]
@@ -35,10 +35,6 @@ class AmqpFactory:
         """The state machine of a new connection."""
         assert isinstance(options, AmqpOptions)
         return AmqpConnection(info, options, arriving=self.arriving, random=random)
-
-    def bind(self, options: Any, *, random: Random) -> DatagramAdapter:
-        """AMQP has no datagrams."""
-        raise NotImplementedError("AMQP 0-9-1 is spoken over streams")
 
     def broker_codec(self, bridge: str, gateway: str) -> AmqpBridgeCodec:
         """See `gateway.port.bridge.BrokerFactory`."""

@@ -53,6 +53,7 @@ from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.domain.principal import Principal
 from gateway.domain.vhosts import DEFAULT_VHOST
 from gateway.port.adapter import (
+    Adapter,
     Close,
     ConnectionInfo,
     ConsumerCancelled,
@@ -77,7 +78,7 @@ _ACK: Final = b"\x00\x3c\x00\x50"
 _ACK_BYTES: Final = 13
 
 
-class AmqpConnection(ConnectionOutput):
+class AmqpConnection(ConnectionOutput, Adapter):
     """The `Adapter` of one connection."""
 
     def __init__(self, info: ConnectionInfo, options: AmqpOptions, *, arriving: BodyCredit, random: Random) -> None:
@@ -181,10 +182,6 @@ class AmqpConnection(ConnectionOutput):
         """The gateway is low on something, or, with "", not any more: publishers are told."""
         self._blocking.pressed(why, open_=self._phase is Phase.OPEN)
         return self._effects_at(now_ms)
-
-    def superseded(self, *, now_ms: int) -> Sequence[Effect]:
-        """AMQP has no sessions that could be taken over."""
-        return ()
 
     def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
         """The gateway is going down, or this client is to go."""

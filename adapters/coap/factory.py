@@ -4,7 +4,8 @@ from adapters.coap.endpoint.endpoint import CoapEndpoint
 from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.secured.socket import SecuredSocket
 from adapters.coap.stream import CoapConnection, StreamsContext
-from gateway.port.adapter import Adapter, ConnectionInfo, DatagramAdapter, Listener, Random, SecuredDatagramAdapter
+from gateway.port.adapter import Adapter, ConnectionInfo, Listener, Random
+from gateway.port.datagram import DatagramAdapter, SecuredDatagramAdapter
 
 
 class CoapFactory:

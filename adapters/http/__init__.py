@@ -4,8 +4,6 @@ Imported by: none.
 Imports: cloudevents, gateway.domain, gateway.port, store.api, store.base, store.format.
 """
 
-from typing import NoReturn
-
 from adapters.http.connection import HttpConnection
 from adapters.http.handlers.sinks import event_attributes, sink_request
 from adapters.http.wire.options import HttpOptions
@@ -38,10 +36,6 @@ class HttpFactory:
     def connect(self, info: ConnectionInfo, options: HttpOptions, *, random: Random) -> HttpConnection:
         """The state machine of a new connection."""
         return HttpConnection(info, options, self.arriving)
-
-    def bind(self, options: HttpOptions, *, random: Random) -> NoReturn:
-        """HTTP/3 is not spoken here."""
-        raise NotImplementedError
 
 
 FACTORY = HttpFactory()

@@ -27,6 +27,7 @@ from gateway.domain.errors import Refusal
 from gateway.domain.idempotency import IdempotencyKey, KeyRepeated
 from gateway.domain.principal import Principal
 from gateway.port.adapter import (
+    Adapter,
     Call,
     Close,
     ConnectionInfo,
@@ -45,7 +46,7 @@ from gateway.port.single import Single
 from store.api.message import Message
 
 
-class HttpConnection:
+class HttpConnection(Adapter):
     """One HTTP connection, of either version (`gateway.port.adapter.Adapter`).
 
     All requests that are complete in one read are published together; a request is answered when its messages are
@@ -190,10 +191,6 @@ class HttpConnection:
         quiet = [streams.quietest_ms() for streams in (self._streams, self._keys) if streams is not None]
         times += [since_ms + self._options.sse_heartbeat_s * 1000 for since_ms in quiet if since_ms is not None]
         return min(times, default=None)
-
-    def superseded(self, *, now_ms: int) -> Sequence[Effect]:
-        """HTTP has no sessions to take over."""
-        return ()
 
     def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
         """The gateway is going down: streams end, what is under way is answered, then the connection closes.

@@ -11,7 +11,7 @@ from adapters.mqtt.connection import Connection
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.upstream import MqttUpstream
 from adapters.mqtt.websocket.connection import LISTENER, WebSocket
-from gateway.port.adapter import Adapter, ConnectionInfo, DatagramAdapter, Listener, Random
+from gateway.port.adapter import Adapter, ConnectionInfo, Listener, Random
 from gateway.port.bridge import Scheme, Upstream, UpstreamSettings
 
 __all__ = ["FACTORY", "Connection", "Options"]
@@ -40,10 +40,6 @@ class _Factory:
         """The state machine of a new client's connection."""
         connection = Connection(info, options, random)
         return WebSocket(connection, info, options) if info.listener == LISTENER else connection
-
-    def bind(self, options: Any, *, random: Random) -> DatagramAdapter:
-        """MQTT has no datagrams. Raises `NotImplementedError`."""
-        raise NotImplementedError("MQTT runs over streams only")
 
     def upstream(self, terms: UpstreamSettings, options: Any) -> Upstream:
         """A broker that messages are read from (`gateway.port.bridge.BridgeFactory`)."""

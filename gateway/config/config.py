@@ -42,7 +42,7 @@ from store.base.process_errors import ConfigError
 
 DEFAULT_FILE = Path("headgate.toml")  # read when it is in the working directory and no other file is named
 ADAPTER_GROUP = "headgate.adapters"
-_FACTORY_ATTRIBUTES = ("listeners", "options", "connect", "bind")
+_FACTORY_ATTRIBUTES = ("listeners", "options", "connect")
 KiB, MiB, CONFIG_BYTES_MAX = 1024, 1024 * 1024, 1024 * 1024
 
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65_535, description="0 takes any free port")]
@@ -261,7 +261,10 @@ def adapter_factories() -> dict[str, AdapterFactory]:
         except Exception as error:  # whatever a third party's package raises, it is named
             why = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
             raise ConfigError(f"{where} cannot be loaded: {why}; install or remove its package") from error
-        if missing := [name for name in _FACTORY_ATTRIBUTES if not hasattr(factory, name)]:
+        needed = [*_FACTORY_ATTRIBUTES]
+        if any(listener.transport == "udp" and not listener.dtls for listener in getattr(factory, "listeners", ())):
+            needed.append("bind")
+        if missing := [name for name in needed if not hasattr(factory, name)]:
             raise ConfigError(
                 f"{where} has no {', '.join(missing)} (gateway.port.AdapterFactory); mend or remove its package"
             )

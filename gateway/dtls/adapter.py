@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from gateway.dtls.sessions import DtlsSessions
-from gateway.port.adapter import Deliverable, Effect, Outcome, Peer, SecuredDatagramAdapter, Token
+from gateway.port.adapter import Deliverable, Effect, Outcome, Peer, Token
+from gateway.port.datagram import SecuredDatagramAdapter
 
 
 class DtlsAdapter:

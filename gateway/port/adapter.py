@@ -9,6 +9,7 @@ the outcome once, by `completed(token, outcome)`, and only then may it acknowled
 connection's `Publish` effects come in the order of the effects; outcomes of calls come when they are ready.
 """
 
+from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Generic, NewType, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -50,6 +51,7 @@ class ConnectionInfo(Value, frozen=True, kw_only=True):
     forwarding: Forwarding | None = None  # the peer is a proxy of ours, which says who is behind it
     gateway: str = ""  # the id that this gateway, or its cluster, is known by to other gateways
     message_bytes_max: int = 1 << 62  # the largest body that is stored, whatever the protocol
+    now_ms: int = 0  # when it began, by the clock of all later calls
     others: Collection[str] = ()  # the listeners whose adapters the connection may be handed over to
 
 
@@ -294,36 +296,51 @@ Deliverable: TypeAlias = Deliveries | Leased | ConsumerCancelled
 
 
 class Adapter(Protocol):
-    """One stream connection of one protocol."""
+    """One stream connection of one protocol. An adapter that derives from it inherits what is not abstract.
+
+    That is enough for a protocol without sessions and deadlines, whose connections hold nothing besides memory.
+    """
+
+    __slots__ = ()
 
     @property
+    @abstractmethod
     def wants_data(self) -> bool:
         """Returns False while the shell should not read."""
 
+    @abstractmethod
     def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
         """Bytes from the peer, cut anywhere; none while it is not read from. Never raises: it answers, or closes."""
 
+    @abstractmethod
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
         """Takes the outcome of one of this adapter's effects."""
 
+    @abstractmethod
     def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
         """Returns how many deliveries it took, counted from the first; the rest is offered again after `Settled`."""
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
         """Runs what is due: `deadline_ms` has come."""
+        return ()
 
     def deadline_ms(self) -> int | None:
         """Returns when to call `tick` next, by the same clock as `now_ms`; None: not at all."""
+        return None
 
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:
-        """Ends: another connection has taken over the session."""
+        """Ends: another connection has taken over the session that this one opened."""
+        return ()
 
+    @abstractmethod
     def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
         """Says good-bye in the protocol's words and emits `Close`. `dismissed`: the user was removed, or changed."""
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
         """The connection is gone, by either side: only `Publish` (a will), `Settled` and `Call` may still follow."""
+        return ()
 
+    @abstractmethod
     def take_output(self) -> bytes:
         """Returns the bytes to write to the peer now."""
 
@@ -337,48 +354,16 @@ class Responder(Protocol):
         """Returns the bytes held of responses that the peer has not taken; event streams have bounds of their own."""
 
 
-class DatagramAdapter(Protocol):
-    """All exchanges of one UDP socket. The methods of `Adapter` it shares mean the same."""
-
-    def receive(self, datagrams: Sequence[tuple[bytes, Peer]], *, now_ms: int) -> Sequence[Effect]:
-        """Datagrams that arrived together."""
-
-    def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
-        """Takes the outcome of one of this adapter's effects."""
-
-    def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
-        """Returns how many of the deliveries it took."""
-
-    def tick(self, *, now_ms: int) -> Sequence[Effect]:
-        """Runs what is due: `deadline_ms` has come."""
-
-    def deadline_ms(self) -> int | None:
-        """Returns when to call `tick` next."""
-
-    def take_output(self) -> Sequence[tuple[bytes, Peer]]:
-        """Returns the datagrams to send now."""
-
-
-class SecuredDatagramAdapter(DatagramAdapter, Protocol):
-    """One whose peers have sessions below it (DTLS). Datagrams are of peers that have joined."""
-
-    def joined(self, peer: Peer, who: Principal | None) -> None:
-        """A peer has a session, as a principal; None: it has proven nothing."""
-
-    def left(self, peer: Peer) -> None:
-        """A peer has no session any more; what it observed is over."""
-
-
 class Listener(Value, frozen=True, kw_only=True):
     """One port an adapter listens on by default, before the operator's port offset."""
 
     name: str  # "mqtt"; unique over all adapters: the configuration's section is `listeners.{name}`
     port: int
-    transport: str  # "tcp" or "udp"
+    transport: str  # "tcp"; or "udp", where the factory is one of `gateway.port.datagram`, too
     tls_port: int | None = None  # its twin under TLS
     alpn: Sequence[str] = ()
     summary: str = ""  # for the table that `headgate serve` prints
-    dtls: bool = False  # of "udp": the factory is a `SecuredDatagramFactory`
+    dtls: bool = False  # of "udp": over DTLS
     enabled: bool = True  # unless the operator says otherwise
 
 
@@ -390,17 +375,6 @@ class AdapterFactory(Protocol):
 
     def connect(self, info: ConnectionInfo, options: Any, *, random: "Random") -> Adapter:
         """Returns the state machine of a new stream connection. `random` is its only source of chance."""
-
-    def bind(self, options: Any, *, random: "Random") -> DatagramAdapter:
-        """Returns the state machine of a new datagram socket."""
-
-
-@runtime_checkable
-class SecuredDatagramFactory(Protocol):
-    """A factory whose protocol goes over DTLS."""
-
-    def bind_secured(self, options: Any, *, random: "Random") -> SecuredDatagramAdapter:
-        """Returns the state machine of a new socket with DTLS."""
 
 
 class Random(Protocol):

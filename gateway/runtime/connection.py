@@ -437,6 +437,7 @@ def _info(transport: asyncio.Transport, listener: str, hub: StreamHub) -> Connec
         certificate=(tls.getpeercert() or None) if tls is not None else None,
         forwarding=forwarding if forwarding is not None and forwarding.trusts(str(peer[0])) else None,
         gateway=hub.timer_secrets.gateway_id,
+        now_ms=now_ms(),
         message_bytes_max=hub.ingest.message_bytes_max,
         others=hub.others.keys(),
     )

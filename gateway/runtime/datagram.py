@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from gateway.config.config import is_loopback
-from gateway.port.adapter import DatagramAdapter, Peer
+from gateway.port.adapter import Peer
+from gateway.port.datagram import DatagramAdapter, DatagramFactory
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, Hub, ListenerContext
 from store.base import logs
 from store.base.clock import now_ms
@@ -53,7 +54,9 @@ class DatagramEndpoint(Endpoint):
 
         Without an `adapter` it is the one of the listener's factory.
         """
-        adapter = adapter or listener.factory.bind(listener.options, random=hub.random)
+        if adapter is None:
+            assert isinstance(listener.factory, DatagramFactory), "adapter_factories checks it"
+            adapter = listener.factory.bind(listener.options, random=hub.random)
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
         family, kind, proto, _, address = found[0]

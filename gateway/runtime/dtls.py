@@ -9,7 +9,8 @@ import msgspec
 from gateway.domain.identity import identity_of
 from gateway.domain.principal import Principal
 from gateway.dtls.psk_file import PreSharedKeys
-from gateway.port.adapter import DatagramAdapter, Peer, SecuredDatagramFactory
+from gateway.port.adapter import Peer
+from gateway.port.datagram import DatagramAdapter, SecuredDatagramFactory
 from gateway.runtime.endpoint import Hub, ListenerContext
 from gateway.security.auth_settings import AuthConfig, TlsConfig
 from store.base import logs

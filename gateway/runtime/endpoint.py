@@ -29,7 +29,6 @@ from gateway.port.adapter import (
     Consume,
     ConsumerCancelled,
     ConsumerId,
-    DatagramAdapter,
     Deliverable,
     Deliveries,
     Effect,
@@ -44,6 +43,7 @@ from gateway.port.adapter import (
     Token,
     Unsubscribe,
 )
+from gateway.port.datagram import DatagramAdapter
 from gateway.port.reads import Retained, RetainedPage
 from gateway.publishing.ingest import Ingest
 from gateway.publishing.routing.directory import Directory

@@ -28,7 +28,18 @@ from adapters.coap.stream.signals import (
     csm,
     pong,
 )
-from gateway.port.adapter import Close, ConnectionInfo, Deliverable, Effect, Outcome, Peer, Random, Settled, Token
+from gateway.port.adapter import (
+    Adapter,
+    Close,
+    ConnectionInfo,
+    Deliverable,
+    Effect,
+    Outcome,
+    Peer,
+    Random,
+    Settled,
+    Token,
+)
 
 OPTION_BYTES_MAX = 16_384  # of a message's token and options, besides its body
 OVERHEAD_BYTES = 128  # of a response, besides its block
@@ -51,7 +62,7 @@ class StreamsContext:
         self.arriving_bytes = 0  # reserved, <= settings.block_bytes_max
 
 
-class CoapConnection:
+class CoapConnection(Adapter):
     """The `Adapter` of CoAP over TCP."""
 
     def __init__(self, info: ConnectionInfo, context: StreamsContext, *, random: Random) -> None:
@@ -140,10 +151,6 @@ class CoapConnection:
         deadline = min(self._frame_until_ms, self._silent_until_ms(self._heard_ms))
         inner = None if self._endpoint is None else self._endpoint.deadline_ms()
         return deadline if inner is None else min(deadline, inner)
-
-    def superseded(self, *, now_ms: int) -> Sequence[Effect]:
-        """Connections of CoAP have no sessions."""
-        return ()
 
     def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
         """Releases the connection (RFC 8323, 5.5)."""

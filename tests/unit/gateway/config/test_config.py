@@ -84,7 +84,7 @@ def installed(monkeypatch, *entries: SimpleNamespace) -> str:
 
 
 def test_two_packages_with_an_adapter_of_one_name_are_refused(monkeypatch):
-    factory = SimpleNamespace(listeners=(), options=Options, connect=None, bind=None)
+    factory = SimpleNamespace(listeners=(), options=Options, connect=None)
     said = installed(monkeypatch, entry("line", factory, "one:FACTORY"), entry("line", factory, "two:FACTORY"))
     assert said == ("the adapter 'line' (two:FACTORY) has the name of another one (one:FACTORY); remove one package")
 
@@ -92,9 +92,16 @@ def test_two_packages_with_an_adapter_of_one_name_are_refused(monkeypatch):
 def test_an_entry_point_that_names_no_factory_is_refused(monkeypatch):
     said = installed(monkeypatch, entry("line", SimpleNamespace(listeners=()), "line:FACTORY"))
     assert said == (
-        "the adapter 'line' (line:FACTORY) has no options, connect, bind (gateway.port.AdapterFactory);"
+        "the adapter 'line' (line:FACTORY) has no options, connect (gateway.port.AdapterFactory);"
         " mend or remove its package"
     )
+
+
+def test_a_factory_with_a_listener_for_datagrams_has_to_make_their_adapters(monkeypatch):
+    udp = Listener(name="line", port=7007, transport="udp")
+    factory = SimpleNamespace(listeners=(udp,), options=Options, connect=None)
+    said = installed(monkeypatch, entry("line", factory, "line:FACTORY"))
+    assert said.startswith("the adapter 'line' (line:FACTORY) has no bind (gateway.port.AdapterFactory)")
 
 
 @pytest.mark.parametrize(
