@@ -310,7 +310,7 @@ class RaiseQueues(Command[None], frozen=True, kw_only=True, tag="raise_queues"):
     time_ms: int = 0
 
 
-COMMANDS: Sequence[type[Command[Any]]] = tuple(Command.__subclasses__())  # what the log may hold
+COMMANDS: Sequence[type[Command[Any]]] = tuple(Command.__subclasses__())  # the commands that the log may hold
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode: Callable[[bytes], Command[Any]] = msgspec.msgpack.Decoder(Union[COMMANDS]).decode  # noqa: UP007 - a table

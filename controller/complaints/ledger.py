@@ -6,7 +6,7 @@ from controller.api.client import ControllerOverloaded
 from controller.complaints.messages import Complaint, Report
 
 LEASE_MS = 4_000  # a report counts for so long: a complaint ends by itself unless it is repeated
-PROXIES_MAX = 4_096  # whose reports are kept
+PROXIES_MAX = 4_096  # proxies whose reports are kept
 BACKOFF_MIN_MS, BACKOFF_MAX_MS = 10_000, 120_000  # between two elections by complaint in a group
 CALM_MS = 120_000  # without enough complaints, and all of it is forgotten
 

@@ -161,7 +161,7 @@ class Complaints:
             for id_ in others
             if (one := voters[id_].complaint) is not None and _counts(one, group, COMPLAIN_MS)
         }
-        if len(others) > 1:  # who reaches nobody else is cut off itself, and neither complains nor is elected
+        if len(others) > 1:  # one that reaches no other is cut off itself: its complaint does not count
             cut_off = [id_ for id_, one in replicas.items() if not set(one.reaches).intersection(others)]
             others = [id_ for id_ in others if id_ not in cut_off]
             replicas = {id_: one for id_, one in replicas.items() if id_ not in cut_off}

@@ -42,7 +42,7 @@ COMPACT_BYTES = 8 << 20  # of applied entries between two snapshots, at least; o
 KEEP_ENTRIES = 8_192  # that stay behind a snapshot, for followers that are a little late
 PROPOSALS_MAX = 10_000  # under way
 FULL_AGAIN_S = 1.0  # until a full disk is tried again
-ENTRY_BYTES = 64  # what an entry without data counts
+ENTRY_BYTES = 64  # bytes that count for an entry without data
 
 
 class OutcomeUnknown(RaftError):
@@ -311,7 +311,7 @@ class Driver:
         if ready.must_sync:
             await self._save(ready)
         else:
-            self._storage.save(ready)  # nothing is waited for
+            self._storage.save(ready)  # without waiting for the disk
             await asyncio.sleep(0)  # others have their turn
         self._finish(ready)
 
@@ -435,4 +435,4 @@ def _refuse(future: "asyncio.Future[Any]", error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
         with contextlib.suppress(Exception, asyncio.CancelledError):
-            future.exception()  # whoever waited may have gone: nobody is missed
+            future.exception()  # the caller may have gone; then asyncio logs no error

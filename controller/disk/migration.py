@@ -19,7 +19,7 @@ from store.disk.lmdb_file import is_cut_short
 
 RAFT = "raft"  # the directory of the log, in the controller's
 OLD = "data.mdb"
-KEPT = "data-before-raft.mdb"  # what the old file is called when all of it is in the log
+KEPT = "data-before-raft.mdb"  # the old file's name when the log has all of it
 _SNAPSHOT = b"state"
 _DAMAGED = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError)
 

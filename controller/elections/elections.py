@@ -100,7 +100,7 @@ class Elections:
             raise UnknownGroup(f"there is no store group {group}")
         asked = candidate in {None, there.master} and there.master is not None
         if unclean and there.unclean_epoch <= (master_epoch or 0):
-            asked = False  # what was done meanwhile accepts no loss
+            asked = False  # the elections since then have accepted no loss
         if asked and master_epoch is not None and 1 <= there.master_epoch - master_epoch <= 2:
             return None  # this very election, asked for again
         if (there.master_epoch if master_epoch is None else master_epoch) != there.master_epoch or (
@@ -252,7 +252,8 @@ class Elections:
         self, group: Group, heard: Mapping[int, Heartbeat], now_ms: int, time_ms: int
     ) -> ElectMaster | None:
         enough = majority(len(group.sync_set))
-        # Who has lost the end of its log keeps its promise, and tells nothing of what was acknowledged: others have to.
+        # A replica that has lost the end of its log keeps its promise, but its log shows nothing of what was
+        # acknowledged there: enough others have to be whole.
         whole_min = len(group.sync_set) - len(group.sync_set) // 2
         if sum(not heartbeat.cut_short for heartbeat in heard.values()) < whole_min:
             return None

@@ -112,7 +112,7 @@ class MemoryCheck:
         self._credentials = credentials
         self._strangers: dict[int, str] = {}  # id -> the address of one who is not who the membership says
         self._logged_reason: str = ""  # the newest reason, as it was logged
-        self._exists = not self._first  # whether there is a cluster to belong to
+        self._exists = not self._first  # there is a cluster to belong to
         self._renewing = False
         self._introducing: asyncio.Task[None] | None = None
         self._floor = 0  # the index that a copy has to reach until it is no longer in doubt
@@ -121,7 +121,7 @@ class MemoryCheck:
         alone = status.membership.voters == (status.id,) and status.votes
         self._doubt = (
             MemoryDoubt.WAITS if alone and copied else MemoryDoubt.NONE
-        )  # nobody knows better than who is alone
+        )  # a single controller has nobody else to ask
         if status.incarnation and not status.fresh and not alone:
             self._doubt = MemoryDoubt.COPIED if copied else MemoryDoubt.STARTED
             driver.prove(proven=False)
@@ -246,7 +246,7 @@ class MemoryCheck:
             self._log_reason(words.MISSING.format(missing=", ".join(f"{id_} at {others[id_]}" for id_ in missing)))
         elif self._home.id != min(self._first):
             self._log_reason(words.FORMING.format(id=min(self._first)))
-        elif self._driver.status.fresh:  # nobody has spoken meanwhile
+        elif self._driver.status.fresh:  # no other controller has spoken meanwhile
             self._driver.form(self._founders(there))
             self._log_reason("")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 FEED_BYTES_MAX = 8 << 20  # of commands kept; who is further behind takes a snapshot
-ENTRY_BYTES = 64  # what a command counts beside its bytes
+ENTRY_BYTES = 64  # bytes that count for a command besides its own
 
 
 class Feed:

@@ -149,7 +149,7 @@ def _configured(group: Group, command: ConfigureGroup) -> Group:
     after = msgspec.structs.replace(group, config=config)
     if config.acknowledge == group.config.acknowledge or not group.sync_set:
         return after
-    # What "in sync" promised under the old rule need not hold under the new one; of the master it does.
+    # A replica that is in sync by the old rule may not be by the new one; the master is by both.
     if group.master is None:
         raise NoMaster(f"group {group.number} cannot acknowledge differently before it has a master")
     return msgspec.structs.replace(after, sync_set=(group.master,), sync_epoch=group.sync_epoch + 1)

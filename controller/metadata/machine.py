@@ -18,7 +18,7 @@ class Metadata:
     def __init__(self) -> None:
         self.state = MetadataState()
         self.feed = Feed()
-        self.news = False  # something was applied; for whoever hears of it to take back
+        self.news = False  # a command was applied; the listener takes it back
         self.forgotten: list[tuple[int, int]] = []  # (group, replica) that are no more; likewise
         self._applied = 0
         self._shown: tuple[int, bytes] | None = None  # the newest snapshot that was made, and its index

@@ -30,7 +30,7 @@ from controller.metadata.placement import takes_queues
 from controller.metadata.plans import Change, Plans
 from controller.metadata.topics import TopicTable
 
-USERS_MAX = 10_000  # who may connect
+USERS_MAX = 10_000  # users that may connect
 USER_NAME_BYTES_MAX = 255
 PASSWORD_BYTES_MAX = 1024  # of a hash
 RIGHTS_BYTES_MAX = 64 * 1024

@@ -39,7 +39,7 @@ NODE_ID = 1
 COMPACT_BYTES = 512 << 10  # of commands between snapshots, at least: what a start has to read again
 
 
-ALONE = Group(  # what a single node is, which has registered nothing
+ALONE = Group(  # a single node's group, which has registered no replica
     number=HOME_GROUP, replicas=(Replica(id=1, node="local", address=""),), master=1, master_epoch=1, sync_set=(1,)
 )
 
@@ -61,7 +61,7 @@ class LocalController(StateClient):
             metadata,
             send=lambda _messages: None,
             settings=Settings(proposal_bytes_max=COMMAND_BYTES_MAX),
-            tick_s=None,  # whoever votes alone leads for ever
+            tick_s=None,  # a single voter leads for ever
             compact_bytes=COMPACT_BYTES,
             keep_entries=0,
         )
@@ -149,14 +149,14 @@ class LocalController(StateClient):
     async def _request(self, request: Request[Any]) -> Any:
         """Writes, then applies, in the order asked. Requests that come during a write are written together."""
         match request:
-            case AskService():  # nobody says anything of itself here
+            case AskService():  # a single node sends no report about itself
                 return Service(number=request.group, served=True, sure_ms=OUTAGE_LEASE_MS)
             case Report():  # there is nobody to elect
                 return None
             case Elect():
                 return await self._elect(request)
             case Command():
-                self.state.check(request)  # what would be refused costs no write
+                self.state.check(request)  # a command that is refused costs no write
                 try:
                     return await self.driver.propose(encode_command(request))
                 except OutcomeUnknown as unknown:

@@ -131,7 +131,7 @@ class ControllerNode(StateClient):
             clock_ms=clock_ms,
             now_ms=now_ms,
         )
-        self.current = asyncio.Event()  # what is applied here is not older than this node's start
+        self.current = asyncio.Event()  # set when the applied state is not older than this node's start
         self.failed: asyncio.Future[Exception] = self._loop.create_future()
         self._closing = False
         self._cluster = cluster or ClusterFile(None)

@@ -266,7 +266,7 @@ class ControllerService:
         assert task is not None
         before = self._commanders.get(client)
         if before is not None:
-            before.cancel()  # what of it was not read yet never is: it may have been asked again since
+            before.cancel()  # the client may have asked again for what the old stream has not read
         self._commanders[client] = task
         try:
             await _write(context, encode(CommandGreeting(term)))
@@ -400,7 +400,7 @@ async def _write(context: Any, message: bytes) -> None:
     Who is cancelled meanwhile lets the write end: were it given up half-way, the call could not be ended.
     """
     writing = asyncio.ensure_future(context.write(message))
-    writing.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be left to ask
+    writing.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may be gone by then
     try:
         await asyncio.shield(writing)
     except asyncio.CancelledError:

@@ -369,7 +369,7 @@ class Raft:
         """Deals with a later term (paper, 5.1). Returns whether the message is to be dealt with then."""
         if isinstance(message, Vote):
             if not message.forced and self._has_live_leader():
-                return False  # whoever has been removed or cut off does not disturb (thesis, 4.2.3)
+                return False  # a removed node, or one that was cut off, does not disturb (thesis, 4.2.3)
             if message.pre:
                 return True  # it asks about a term that may never come
         elif isinstance(message, VoteReply) and message.pre and message.granted:

@@ -44,8 +44,8 @@ class Leader:
     def __init__(self, node: Node) -> None:
         log = node.log
         self._node = node
-        self.peers: dict[int, Progress] = {}  # everybody else, by id
-        self.match = log.stable  # what this node has on disk itself: it counts like anybody else's
+        self.peers: dict[int, Progress] = {}  # all others, by id
+        self.match = log.stable  # the entries on this node's disk, which count like a follower's
         self.first = log.last_index + 1  # of this term; what is before it is committed with it (paper, 5.4.2)
         self._change = self.first  # the next change is proposed when all up to it is committed (see membership.py)
         self._reads = Reads()
@@ -53,7 +53,7 @@ class Leader:
         self._heartbeat_elapsed = 0  # ticks
         self._quorum_elapsed = 0
         self.transferee = NOBODY
-        self._leaving = False  # whether somebody is among the peers who is being removed
+        self._leaving = False  # one of the peers is being removed
         self._follow_membership()
         log.append([Entry(node.term, self.first, EntryKind.EMPTY)])
 
@@ -282,7 +282,7 @@ class Leader:
             self._send_heartbeats(number)
         self._release_reads()  # where this node alone votes, nobody else has to be heard
         if self._leaving and self._change <= node.log.committed:
-            self._follow_membership()  # whoever was removed has been told
+            self._follow_membership()  # the removed node has been told
 
     def _send_entries(self, to: int, progress: Progress) -> None:
         """Sends entries until there are none, too many are in flight, or it is not known whether they fit."""

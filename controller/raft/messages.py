@@ -18,7 +18,7 @@ NOBODY = 0  # in place of a node's id: no vote, no leader
 NUMBER_MAX = 1 << 62
 MESSAGE_BYTES_MAX = 1 << 30
 CONTEXT_BYTES_MAX = 1024  # of a read
-ENTRY_OVERHEAD_BYTES = 16  # what an entry without data counts in limits
+ENTRY_OVERHEAD_BYTES = 16  # bytes that count for an entry without data, in limits
 
 _Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 NodeId: TypeAlias = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]

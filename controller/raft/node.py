@@ -17,14 +17,14 @@ class Node:
         self.incarnation = storage.incarnation()  # empty: it goes by its id alone, in tests of other things
         self.legacy = storage.legacy()  # others may not know its incarnation yet
         self.proven = True  # False: whether the directory is the newest copy is not known yet, and so it has no vote
-        self.floor: tuple[Term, Index] = (0, 0)  # whoever's log ends before this entry does not get its vote
+        self.floor: tuple[Term, Index] = (0, 0)  # a candidate whose log ends before this entry does not get its vote
         self.storage = storage
         self.settings = settings
         self.log = Log(storage, settings)
         self.term: Term = hard.term
         self.vote = hard.vote  # in this term
         self.leader = NOBODY  # of this term
-        self.told: Membership | None = None  # what the driver was told
+        self.told: Membership | None = None  # the membership that the driver was told last
         self.early: list[Message] = []  # may leave before what is new is on disk
         self.outbox: list[Message] = []  # may not
         self.reads: list[ReadState] = []  # to be handed out

@@ -14,7 +14,7 @@ class ProgressState(enum.Enum):
 
     PROBE = "probe"  # where its log ends is not known: one message at a time
     REPLICATE = "replicate"  # as fast as it takes them (thesis, 10.2.2)
-    SNAPSHOT = "snapshot"  # nothing, until it has installed one
+    SNAPSHOT = "snapshot"  # no entries until it has installed one
 
 
 class ProgressStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,9 +38,9 @@ class Progress:
 
     def __init__(self, settings: Settings, *, next_index: Index) -> None:
         self._settings = settings
-        self.incarnation = ""  # whose progress this is; empty: it is not known
-        self.match: Index = 0  # what it has on disk, and equal
-        self.next: Index = next_index  # what it is sent next
+        self.incarnation = ""  # of the node whose progress this is; empty: it is not known
+        self.match: Index = 0  # the last entry on its disk that equals ours
+        self.next: Index = next_index  # the first entry that it is sent next
         self.state = ProgressState.PROBE
         self.active = False  # it was heard of since the last look (check-quorum)
         self.was_active = False  # the same of the time before: right after a look nobody has answered yet

@@ -97,7 +97,7 @@ class Commander:
         self._hint = ""  # where the leader is thought to be
         self._term = 0  # the newest one in which anybody is said to lead
         self._greeted: int | None = None  # the term in which whom we are connected to leads
-        self._leave = asyncio.Event()  # somebody else leads in a later term
+        self._leave = asyncio.Event()  # set when another controller leads in a later term
         self._turn = random.randrange(1 << 16)
         self._error: Exception | None = None  # why there was no answer last
         self._task: asyncio.Task[None] | None = None

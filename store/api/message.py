@@ -23,7 +23,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
     body: bytes = b""
     time_ms: int = 0  # when it happened, or when it arrived, ms since 1970
     protocol: str = ""  # "mqtt", "coap", "http", "amqp": the adapter that took it in
-    device: str = ""  # who it speaks for: authenticated identity, else the client's own name
+    device: str = ""  # the device it speaks for: authenticated identity, else the client's own name
     qos: int = 1  # 0, 1 or 2, as its sender asked
     retain: bool = False
     id: str = ""
@@ -36,7 +36,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
     reply_to: str | None = None  # an address
     correlation: bytes | None = None
     traceparent: str | None = None
-    principal: str | None = None  # who was authenticated, when that is not the device
+    principal: str | None = None  # the authenticated principal, when that is not the device
     properties: tuple[tuple[str, str], ...] = ()  # ordered, repeats kept
     native: dict[str, Any] | None = None  # by protocol name: what only that protocol understands, kept as it came
 

@@ -51,7 +51,7 @@ log = logs.get(__name__)
 StatusSource: TypeAlias = Callable[[], Any]  # a `gateway.ops.status.Status`, a mapping, or an awaitable of one
 
 
-# What a process adds: the query, or the body of an action, to what is answered in JSON.
+# Functions that a process adds: they take the query, or the body of an action, and return what JSON can carry.
 Listing: TypeAlias = Callable[[Mapping[str, str]], Awaitable[Any]]
 Action: TypeAlias = Callable[[bytes], Awaitable[Any]]
 

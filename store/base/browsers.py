@@ -12,8 +12,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 ANY: Final = "*"
-# What browsers send with their requests, and a page cannot keep them from sending, at least one of them; the tools that
-# send none of these are no browsers. Sec-Fetch-Site alone is not enough: it is sent to trustworthy origins only.
+# Browsers send at least one of these headers with each request, and a page cannot keep them from it; a tool that sends
+# none is no browser. Sec-Fetch-Site alone is not enough: it is sent to trustworthy origins only.
 BROWSERS: Final = ("origin", "sec-fetch-site", "sec-fetch-mode", "referer", "accept-language")
 _PORT: Final = re.compile(r":[0-9]*\Z")
 

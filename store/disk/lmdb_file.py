@@ -88,7 +88,7 @@ def is_broken(path: Path) -> bool:
             return True
         walk = _StrictWalk(fd, page_size, size // page_size)
         try:
-            walk.tree(free)  # whose pages LMDB may leave with too few nodes
+            walk.tree(free)  # its pages may have fewer nodes than others: LMDB leaves them so
             walk.children_min, walk.nodes_min = 2, 1
             walk.tree(main)
         except (_Short, struct.error):
@@ -278,7 +278,7 @@ class _BranchWalk(_StrictWalk):
 
     def run(self, free: bytes, main: bytes) -> None:
         """Reads them, until time is up. Raises `_Short`."""
-        self._descend([free], self._free_leaf)  # whose pages LMDB may leave with too few nodes
+        self._descend([free], self._free_leaf)  # its pages may have fewer nodes than others: LMDB leaves them so
         self.children_min, self.nodes_min = 2, 1
         self._descend([main], self._main_leaf)
         self._descend(self._named, None)

@@ -15,7 +15,7 @@ from store.disk.files import Files
 logger = logging.getLogger(__name__)
 
 DISK_RESERVE_BYTES = 256 << 20  # for the views, which follow, and for the records that retention writes to make room
-# What passes by itself and says nothing of the disk's health: no bytes left, no file descriptors to open a file with.
+# Errors that pass by themselves and do not mean a bad disk: no space left, no file descriptor to open a file with.
 NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT}) | NO_FILES
 LOOK_S = 1.0  # between looks while nothing is written

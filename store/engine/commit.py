@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 GROUP_BYTES_MAX = 8 << 20  # in one write: what arrives later need not wait for more than that
 UNSYNCED_BYTES_MAX = 64 << 20  # written and not on disk: beyond, nothing more is written until it is
-FLUSH_INTERVAL_MS = 20  # what was acknowledged without a sync is on disk after this and the time of a sync
+FLUSH_INTERVAL_MS = 20  # acknowledged frames without a sync are on disk after this and the time of a sync
 
 Late: TypeAlias = Callable[[], UnplacedFrame]  # makes a frame when nothing can come before it in the log any more
 
@@ -62,7 +62,7 @@ class _Batch:
     size: int = 0
     placed: list[Placed] = field(default_factory=list)
     run: Run | None = None
-    must_sync: bool = False  # nothing may be answered before a sync
+    must_sync: bool = False  # no append is answered before a sync
     urgent: bool = False  # and somebody waits for it
     passed: Event | None = None  # set when all before and this are dealt with
 
@@ -121,8 +121,8 @@ class Committer:
         self._tell_written = written
         self._broken: Exception | None = None  # from a write or a sync: what is not on disk now is never known to be
         self._appends: deque[_Append] = deque()
-        self._bell: SimpleQueue[None] = SimpleQueue()  # something in _appends is for the commit thread, or it is to end
-        self._rung = False  # nobody need ring again; set back before the commit thread looks at _appends
+        self._bell: SimpleQueue[None] = SimpleQueue()  # rings the commit thread: look at _appends, or end
+        self._rung = False  # it has rung; cleared before the commit thread looks at _appends
         self._ended = False
         self._turn = Lock()  # held by whoever writes: the commit thread, or one that calls `commit_here`
         self._written: SimpleQueue[_Batch | None] = SimpleQueue()

@@ -48,7 +48,7 @@ class RowWatch:
         self._queues: list[int] | None = None
         self._keys: set[CompactKey] = set()
         self._addresses: set[int] = set()
-        self.spoiled = False  # what is said of rows since is not to be trusted
+        self.spoiled = False  # rows may have changed since; the notes do not say which
 
     @contextmanager
     def of(self, queues: Collection[int]) -> Iterator[None]:

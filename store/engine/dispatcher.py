@@ -24,8 +24,8 @@ LINGER_S = 0.1  # how long runs gather
 EAGER_BYTES = 16 << 20  # when the views are so far behind, nobody waits for more to gather
 LAG_BYTES_MAX = 256 << 20  # the views may be behind before writers wait for them: bounds what memory holds for them
 TRANSACTION_BYTES = 16 << 20  # of the log in one transaction
-# What the views take for a row and a byte of the log, at most, with the pages that a transaction copies: rows of one
-# byte in many queues, of which all is indexed, took 570; keys and timers hold values themselves.
+# The most that the views take for a row and for a byte of the log, with the pages that a transaction copies: rows of
+# one byte in many queues, all indexed, took 570; keys and timers hold values themselves.
 VIEWS_ROW_BYTES, VIEWS_FACTOR = 600, 2
 RETRY_S = 10.0  # between two tries on a disk that is full, unless it gets more room earlier
 LOOK_S = 0.5  # between two looks whether it has
@@ -59,7 +59,7 @@ class Dispatcher:
         self._given_bytes = 0  # that the views will have taken for all runs given
         self._applied_bytes = 0  # and for those applied; <= _given_bytes
         self._waiting: deque[Run] = deque()  # taken from there and not applied
-        self._wanted = LogOffset(0)  # somebody waits until the views are here
+        self._wanted = LogOffset(0)  # a caller waits until the views are here
         self._kick = Event()  # wakes the thread when _wanted has grown
         self._ending = Event()
         self._progress = Event()  # the views have got on, or it is no use to wait for them

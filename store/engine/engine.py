@@ -214,7 +214,7 @@ class Engine:
                 Chore(PRESENCE_LOOK_S, self._look_for_files),
                 Chore(STEP_S, self.scrub.step),
                 *([Chore(STEP_S, lambda: self.views.walk.step(now_ms()))] if scrub_bytes_per_s else []),
-                # What a replica trims off is what its master's records say.
+                # A replica trims its log by its master's records.
                 Chore(retention_interval_s, self.trimmer.run if role == "master" else self.trimmer.delete),
             ]
         )
@@ -374,7 +374,7 @@ class Engine:
             return True
         if self.role == "replica":
             return self._ending.is_set()
-        return self.refusal is not None or self.space.refusal is not None  # nothing is written anyway
+        return self.refusal is not None or self.space.refusal is not None  # the log takes no writes anyway
 
     @property
     def _ahead(self) -> LogOffset:

@@ -54,7 +54,7 @@ class Gate:
         await self._empty.wait()
 
     def _pass(self) -> None:
-        if self._passing:  # whoever is told of a group may confirm the next
+        if self._passing:  # a listener, told of one batch, may confirm the next
             return
         self._passing = True
         try:
@@ -76,7 +76,7 @@ class Gate:
         run = self._held[0].run
         if run is None or (run.end <= self._confirmed and not self._answered):
             return self._held.popleft()
-        # What the store's own records have come to is known when they are applied, so these wait to be confirmed.
+        # The outcome of a store's own record is known when it is applied, so a batch with one waits to be confirmed.
         if run.end <= self._acknowledged and not run.records:
             group = self._held.popleft()
             self._answered.append(run)

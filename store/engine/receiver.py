@@ -61,7 +61,7 @@ class Receiver:
         self._fail = fail
         self._error = error
         self._arrived: SimpleQueue[Sequence[Placed] | None] = SimpleQueue()
-        self._goal = log.confirmed  # what the master has confirmed; perhaps ahead of what is here
+        self._goal = log.confirmed  # the master's confirmed offset, which may be ahead of this log's end
         self._go_on = Event()  # there is more to follow, or an end to it
         self._ending = Event()
         self._receiving = Thread(target=self._receive_forever, name="store-receive", daemon=True)

@@ -210,7 +210,7 @@ def keep_offsets(bad: BadRange, old: OldViews, views: Views, builder: RunBuilder
     So what lies behind keeps its offsets, which consumers and settlements name. Raises `NotRebuildable` where the old
     ones do not know, or know of changes of the store's own that are lost, unless that is to be accepted.
     """
-    if old.dispatched:  # what comes behind nobody had numbered yet
+    if old.dispatched:  # frames behind it have no offsets in queues yet
         known, _ = split_at(bad, old.dispatched)
         if known is None:
             return

@@ -27,7 +27,7 @@ TIMERS_QUEUE = QueueNumber(8)
 DEAD_LETTERS_QUEUE = QueueNumber(9)
 ADDRESSES_QUEUE = QueueNumber(10)
 
-# What the views can hold: a record outside these bounds is not understood, and so has no effect.
+# Bounds of the views' keys: a record outside them is not understood, and so has no effect.
 _Queue = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
 _OFFSET_MAX = (1 << 63) - 1
 _Offset = Annotated[int, Meta(ge=0, le=_OFFSET_MAX)]

@@ -15,7 +15,7 @@ FENCES_SEEN_MAX = 8_192  # epochs kept at hand: a look into the views takes 5 us
 class ViewQueries(NamedTuple):
     """The functions that query the views."""
 
-    held: Callable[[bytes], SlotContent | None]  # what a slot of the key-value view holds
+    held: Callable[[bytes], SlotContent | None]  # the content of a slot of the key-value view
     space: Callable[[str], Space]
     dispatched: Callable[[], LogOffset]  # how far they have come
 

@@ -70,7 +70,7 @@ class ViewsHealth:
         self._watch_fd: int | None = None
         self.deaths = 0
         self.rebuildable = True  # from the log, when the store is opened again
-        self._left = ""  # what an earlier process has met
+        self._left = ""  # the error that an earlier process met
         if data_dir is not None:
             self._load(data_dir)
 

@@ -75,7 +75,7 @@ class LeaseQueue:
         """`schedule` is told of every deadline: `expire` is to be called with it when it has come."""
         self.queue, self.group = queue, group
         self.deleted_at = deleted_at  # in the log, the queue or the group before this one; -1: never
-        self.kept = False  # something is on its way that has to find this
+        self.kept = False  # a record in flight has to find this object when it is applied
         self._schedule = schedule
         self._lendable = RangeSet([(0, _OFFSET_MAX)])  # also what is not written yet
         self._seen = 0  # below, what is not settled counts as delivered once before
@@ -417,7 +417,7 @@ class LeaseTable:
         self._deadlines: list[tuple[int, int, LeaseQueue, int, int]] = []  # a heap; some of them mean nothing any more
         self._compact_at = _COMPACT_MIN
         self._numbers = count()
-        self._anew: deque[tuple[int, str, QueueNumber]] = deque()  # what begins again since a place in the log
+        self._anew: deque[tuple[int, str, QueueNumber]] = deque()  # (position, group, queue) that begin again
         self.deletions = 0  # of queues and groups, followed
         self.on_deadline: Callable[[int], None] = lambda at_ms: None
 

@@ -102,7 +102,7 @@ class Watching:
                 first = (await source.bounds(KV_QUEUE)).first
                 if first <= offset:
                     raise
-                offset = first  # what was below is of no revision asked for
+                offset = first  # older revisions were not asked for
                 continue
             except CorruptFrame as error:
                 if error.next is None or error.end is None:

@@ -44,7 +44,7 @@ class LeaseHandles:
         taken: dict[LeaseQueue, list[int]] = {}
         pending: dict[int, LeaseHandle] = {}
         endings: list[asyncio.Future[Any]] = []
-        # Nothing is awaited before all that is claimed is recorded: whoever goes away leaves nothing that is nobody's.
+        # All that is claimed is recorded before the first await: a caller that goes away leaves no claim unowned.
         for n, handle in handles.items():
             leases = loaded[handle.queue, handle.group]
             if isinstance(leases, StoreError):

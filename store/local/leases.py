@@ -30,7 +30,7 @@ class LocalLeases:
         self._core = core
         self._keys = keys
         self._key = b""  # that handles are signed with; not looked up yet
-        self._lent_from = core.recent.first  # what lies before is not lent any more
+        self._lent_from = core.recent.first  # leases from before this position are void
         self._lending = Lending(
             core.recent,
             locate=self._locate,
@@ -91,7 +91,7 @@ class LocalLeases:
             if entry is not None:
                 self._key = entry.value
                 break
-            with suppress(RevisionConflict):  # somebody else was faster
+            with suppress(RevisionConflict):  # another process was faster
                 await self._keys.put("handles", secrets.token_bytes(KEY_BYTES), expected_revision=0, namespace=_LEASES)
         return self._key
 

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 PURGE_RANGES = 10_000  # in one settlement record
 LOOK_AHEAD = 64  # messages an ordered group looks at, at least, to find one that may be lent
 DEAD_BYTES = 1 << 20  # of dead letters in one frame
-RETRY_MS = 1_000  # what could not be given up is tried again after that
+RETRY_MS = 1_000  # until a failed release is tried again
 
 
 class StoredLeases(NamedTuple):
@@ -238,7 +238,7 @@ class Lending:
 
     async def settle_ranges(self, leases: LeaseQueue, ranges: Sequence[Range], *, delivered: bool) -> None:
         """The same, and wait for it."""
-        await asyncio.shield(self.settling(leases, ranges, delivered=delivered))  # who goes away does not stop it
+        await asyncio.shield(self.settling(leases, ranges, delivered=delivered))  # goes on when the caller goes away
 
     def settling(self, leases: LeaseQueue, ranges: Sequence[Range], *, delivered: bool) -> "asyncio.Future[Any]":
         """Settles what is on its way there; the future ends when it is durable, and is not to be cancelled.

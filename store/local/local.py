@@ -66,7 +66,7 @@ class LocalStore:
         **engine: Any,
     ) -> None:
         """Opens and recovers; blocks. Programs use `open`."""
-        wall_ms = now_ms or WallClock()  # what is due at a time waits again when the clock is set back
+        wall_ms = now_ms or WallClock()  # timed work waits again when the clock is set back
         clock = RisingClock(wall_ms)
         core = self.core = Core(loop, clock, replication)
         cache = FrameCache(cache_bytes_max)
@@ -125,7 +125,7 @@ class LocalStore:
         )
         self.due = Due(core, self.leases, self.timers, wall_ms=wall_ms, steady_ms=steady_ms)
         if self.replication.role == "master":
-            loop.call_soon_threadsafe(self.due.wake_by, 0)  # what became due while it was closed
+            loop.call_soon_threadsafe(self.due.wake_by, 0)  # for timers that became due while the store was closed
             loop.call_soon_threadsafe(self.keys.start)
 
     @classmethod
@@ -172,7 +172,7 @@ class LocalStore:
         await self.due.close()
         await self.leases.close()
         await self.keys.close()
-        # What a thread reports while it ends has been taken in on the loop before the next step.
+        # The loop takes in the last reports of the engine's threads before the next step.
         await loop.run_in_executor(None, engine.end_appends)
         if self.replication.gate is not None:
             await self.replication.gate.emptied()

@@ -61,7 +61,7 @@ class LocalLog:
         self.pending_bytes = 0  # handed to the engine and not yet answered
         self._commits_here = commits_here
         self._gathered_bytes = 0  # appended in this turn of the loop, for a commit of its own
-        self._gathering = False  # whose end comes with the loop's next turn
+        self._gathering = False  # appends of this turn of the loop are gathered; the next turn commits them
         self._committing = False  # the loop's thread writes, or tries to
         self._reports: deque[Committed] = deque()  # of the engine, not taken yet, in log order
         self._listeners: dict[int, TailListener] = {}  # by the order of their calls to tail

@@ -25,7 +25,7 @@ from store.views import Views
 logger = logging.getLogger(__name__)
 NONE_GONE: Mapping[QueueNumber, ReadableRange] = {}
 WORK_S, PAUSE_S = 100e-6, 100e-6  # of reading from disk while writes wait
-IDLE_S = 10e-3  # who has not read for so long has rested
+IDLE_S = 10e-3  # a thread that has not read for so long has rested
 READ_BYTES_MIN = 64 << 10  # of the log at once, however little is asked for
 _frame = attrgetter("frame")
 
@@ -200,7 +200,7 @@ class Reader:
             try:
                 frame, found = self._chunk_frame(chunk, queue, in_memory=in_memory)
             except CorruptFrame as error:
-                if frames:  # what is sound comes first; the next fetch meets the damage
+                if frames:  # the sound frames come first; the next fetch meets the damage
                     break
                 end = chunk.frame + chunk.frame_size_bytes
                 why = f"{error.why}: offsets {offset} to {chunk.next - 1} of queue {queue} cannot be read"

@@ -70,7 +70,7 @@ class CommitLog:
         self._segments: Sequence[Segment] = [self._existing(start, sealed=start != starts[-1]) for start in starts]
         if not self._segments:
             self._add_segment(begin)
-        files.sync_directory(directory)  # whoever began the last segment may have been killed before it was
+        files.sync_directory(directory)  # a process that was killed may not have synced the last segment's name
         self.end = self._segments[-1].end  # of what was placed
         self.written = self.first  # of what is in files; written <= end
         self.flushed = self.first  # of what is on this disk; flushed <= written
@@ -240,7 +240,7 @@ class CommitLog:
         try:
             self._files.sync_directory(self._directory)
         except OSError as error:
-            if error.errno in NO_FILES:  # nothing was synced, so it can be tried again
+            if error.errno in NO_FILES:  # the sync did not begin, so it can be tried again
                 segment.close()
                 self._files.unlink(path)
                 raise

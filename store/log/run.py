@@ -221,7 +221,7 @@ class RunBuilder:
         dispatched = self._dispatched()
         while self._deleted[seen := next(iter(self._deleted))] < dispatched:
             del self._deleted[seen]
-            if self.ends[seen] == QueueEnd():  # nothing was written to it since
+            if self.ends[seen] == QueueEnd():  # the queue was not written to since
                 del self.ends[seen]
 
 

@@ -30,7 +30,7 @@ STEP_S = 1.0  # between two steps
 BUSY_S_MAX = 0.05  # of one step: small frames cost more time than their bytes say
 PASS_INTERVAL_MS = 24 * 3600 * 1000  # from the beginning of one pass to that of the next
 READ_BYTES = 256 << 10
-REST_MS = 10 * 60 * 1000  # what was on disk so long ago is not in the way of whoever writes behind it
+REST_MS = 10 * 60 * 1000  # bytes that are on disk for so long are verified: no writer is near them
 START_FACTOR = 8  # times the usual rate, for the first pass after a start: 64 MiB/s
 START_BUSY_S_MAX = 0.5  # of one step of that pass
 WORK_S, PAUSE_S = 2e-3, 2e-3  # of that pass while somebody writes
@@ -82,7 +82,7 @@ class Scrub:
         self._at = LogOffset(self._saved.at)
         # Where the pass ends: what is written later is for the next one, and the log may have been cut since.
         self._to = LogOffset(min(self._saved.to, log.flushed))
-        self._marked_ms, self._marked = now_ms(), log.flushed  # what was on disk then
+        self._marked_ms, self._marked = now_ms(), log.flushed  # the end of the log on disk at that time
         self._rested = log.first  # on disk for REST_MS, <= _marked
         self._check = SealCheck(log, seals.of if seals is not None else lambda _start: None)
         self._starting = at_start and bytes_per_s > 0  # until the first pass is over
@@ -119,7 +119,7 @@ class Scrub:
         if not self._bytes_per_step:
             return
         if self._hastened:
-            self._starting, self._start_size = True, START_BYTES_MAX + 1  # nobody waits for it with serving
+            self._starting, self._start_size = True, START_BYTES_MAX + 1  # serving does not wait for this pass
             self._at = self._to = self._log.first
             self._hastened = False
         self._look()

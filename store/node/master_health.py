@@ -39,7 +39,7 @@ class MasterHealth:
         self._full_ms: int | None = None  # since when the disk is full
         self._syncs = Syncs()
         self._damaged_ms: int | None = None  # since when there is damage to repair
-        self.stalled = False  # nothing is taken, or what is taken is not confirmed
+        self.stalled = False  # it takes no appends, or does not confirm those that it has taken
         self.cut_off = False  # the newest round was not answered in time
         self.relieving: asyncio.Task[None] | None = None
 

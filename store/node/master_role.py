@@ -88,8 +88,8 @@ class MasterRole:
         self._asking: asyncio.Task[None] | None = None
         self._handing_over: asyncio.Task[None] | None = None
         self._probed_ms = context.now_ms() - PROBE_MS
-        # What the master before had confirmed is confirmed here: before, readers would go back. By quorum it takes a
-        # majority of replicas.
+        # Set when this log is confirmed up to where the earlier master's was: before that, readers would go back. By
+        # quorum it takes a majority of replicas.
         self._known: asyncio.Future[None] = self._loop.create_future()
         self._over: asyncio.Future[None] = self._loop.create_future()
 
@@ -217,7 +217,7 @@ class MasterRole:
         self.serving = True
         logger.info("this is the master of store group %d in epoch %d", context.group, self._core.epoch)
         context.speak()
-        self._probe(joining=self._group.voters)  # who will come in a moment
+        self._probe(joining=self._group.voters)  # they are about to connect
 
     async def _end(self, parts: "list[asyncio.Task[Any]]") -> None:
         context = self.context
@@ -261,7 +261,7 @@ class MasterRole:
         self._pumping = False
         try:
             self._pump()
-        except Exception as error:  # nobody above would see it
+        except Exception as error:  # no caller would see it
             if self._over.done():
                 raise
             self._over.set_exception(error)
@@ -350,7 +350,7 @@ class MasterRole:
                 return None
             try:
                 frames = await store.replication.read_log(batch.start, batch.end - batch.start, end=limit)
-                if not frames or self._streams.get(replica) is not stream:  # what is sent is another's from now on
+                if not frames or self._streams.get(replica) is not stream:  # another stream sends from now on
                     return None
                 return encode(core.sent(replica, batch.start, frames))
             except CorruptFrame as error:  # which is repaired while the stream stays
@@ -407,7 +407,7 @@ class MasterRole:
         except _UNANSWERED as error:
             logger.info("no controller answers the change of the SyncStateSet: %s", error)  # it is asked again
         except StaleEpoch as error:
-            logger.info("the controllers have a newer SyncStateSet or epoch: %s", error)  # who tell every node
+            logger.info("the controllers have a newer SyncStateSet or epoch: %s", error)  # they tell every node
             core.controller_contacted(now_ms=context.now_ms())
         except ControllerError as error:
             logger.info("the controllers refuse the change of the SyncStateSet: %s", error)

@@ -41,7 +41,7 @@ class Ending(Enum):
     """The reasons why a replica's role ends or begins anew. The store stays open as replica, except after `INSTALL`."""
 
     ELECTED = auto()
-    ANEW = auto()  # what the core believes of the log is not so, or what it may do has changed
+    ANEW = auto()  # the core's view of the log is wrong, or its permissions have changed
     INSTALL = auto()  # a snapshot was fetched: it takes the place of log and views
     GIVE_UP = auto()  # as `ELECTED`, by an unclean election, with a log that has lost its end
 
@@ -56,7 +56,7 @@ class ReplicaRole:
         self._group = group
         store = context.disk.store
         assert store is not None
-        self._lossy = group.config.unclean_election, group.unclean_epoch  # what allows to give something up
+        self._lossy = group.config.unclean_election, group.unclean_epoch  # the settings that allow giving up frames
         self._core = ReplicaCore(
             group=context.group,
             replica=context.replica,
@@ -83,7 +83,7 @@ class ReplicaRole:
         self._dial_wanted = asyncio.Event()
         self._synced = asyncio.Event()
         self._over: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
-        self.broken = False  # something that the core counts as done was not: no ending but ANEW is possible
+        self.broken = False  # an effect that the core counts as done has failed: only ANEW is possible
         self._error: Exception | None = None  # the first failure of the disk, whenever it came
         self._wishing: asyncio.Task[None] | None = None
         self._reach = MasterReachability(context.answers, probe_ms=HINT_MS, complain_ms=COMPLAIN_MS)

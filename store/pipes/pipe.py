@@ -74,11 +74,11 @@ class Pipe(asyncio.BufferedProtocol):
         self.buffer = bytearray(OPENING_BUFFER_BYTES)
         self._view = memoryview(self.buffer)
         self._size_max = first_bytes_max  # of the next message
-        self._start = self._filled = 0  # what has come of messages that are not whole; _start <= _filled
+        self._start = self._filled = 0  # the bounds of unfinished messages in the buffer; _start <= _filled
         self._arrived: deque[bytes] = deque()
         self._arrived_bytes = 0
         self._paused = False  # reading, as too much has arrived
-        self._over = False  # nothing more comes
+        self._over = False  # the connection has ended for its owner
         self._error: grpc.aio.AioRpcError | None = None  # why, if it should
         self._reader: asyncio.Future[None] | None = None
         self._writable = asyncio.Event()
@@ -231,7 +231,7 @@ class Pipe(asyncio.BufferedProtocol):
             at = behind
         self._start = at
         if self._over:
-            self._give_back_buffer()  # what comes until the connection has ended is thrown away
+            self._give_back_buffer()  # later bytes are thrown away
         else:
             self._make_room(needed)
         self._count_held()

@@ -24,10 +24,10 @@ class MasterReachability:
         self._answers = answers
         self._probe_ms, self._complain_ms = probe_ms, complain_ms
         self._silence = PeerSilence()
-        self._group: Group | None = None  # whose master is listened for
+        self._group: Group | None = None  # the group whose master is expected to send
         self._reaches: dict[int, None] = {}  # replicas that answered the newest probe; no more than the group has
         self._probing: asyncio.Task[None] | None = None
-        self._told = (False, False)  # whether there was a complaint, and one that counts, at the last look
+        self._told = (False, False)  # (there was a complaint, there was one that counts), at the last look
         self._probed_ms = 0  # of the silence, when the newest probe began
 
     def heard(self) -> None:

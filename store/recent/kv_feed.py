@@ -114,4 +114,4 @@ class Feeds:
 
 
 def _size(change: Change) -> int:
-    return len(change.key) + len(change.value) + 100  # what the objects around them take
+    return len(change.key) + len(change.value) + 100  # of the objects around key and value

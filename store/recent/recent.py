@@ -45,7 +45,7 @@ from store.views.addresses import listable
 START = LogOffset(0)
 _frame = attrgetter("frame")
 
-# What a record came to: a revision, how many or whether it was there, or why it had no effect.
+# The outcome of a record: a revision, a count, whether it existed, or the error for which it had no effect.
 Outcome: TypeAlias = int | bool | Transacted | StoreError | None
 
 
@@ -115,7 +115,7 @@ class Recent:
         self._groups.trim(dispatched)
         self._addresses.trim(dispatched)
         for queue in self._deleted.trim(dispatched):
-            if not self._next.get(queue):  # nothing was written to it since: the view knows as much
+            if not self._next.get(queue):  # not written to since: the view knows as much
                 self._next.pop(queue, None)
         self.leases.forget(dispatched)
         self.kv.trim(dispatched)

@@ -36,7 +36,7 @@ FRAMES_COUNT_MAX = 1024  # sent and not answered: how far back the store recogni
 MESSAGE_BYTES = 1 << 20
 PAUSE_S = 0.05  # before frames are sent again to a store that takes nothing for now
 
-_LEAVE = NotMaster | StoreClosed  # who says so will not take anything any more; other refusals may pass
+_LEAVE = NotMaster | StoreClosed  # after these the store takes no frames any more; other refusals may pass
 
 
 @dataclass(slots=True, eq=False)

@@ -65,7 +65,7 @@ class _Pending:
     mode: Mode
     decode: Callable[[Any], Any]
     future: "asyncio.Future[Any]"
-    orphaned: Callable[[Any], None] | None = None  # what to do with a value that nobody waits for any more
+    orphaned: Callable[[Any], None] | None = None  # takes a value whose caller has gone
     since: float | None = None  # when it first met trouble; None: all is well
     sent_s: float = 0.0  # when it was sent last
 
@@ -146,7 +146,7 @@ class Caller:
 
     def _abandon(self, pending: _Pending) -> None:
         if self.sent.get(pending.number) is pending:
-            if pending.mode not in {ONCE, HELD}:  # what changes something is done all the same
+            if pending.mode not in {ONCE, HELD}:  # a call that changes something is done all the same
                 self.notify("cancel", Cancel((pending.number,)))
         elif pending in self._waiting:
             self._waiting.remove(pending)

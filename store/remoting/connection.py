@@ -287,7 +287,7 @@ class Connection:
         self.appender.connected()
         self.caller.connected()
         if self.sessions > 1:
-            self._notify_queues(list(self._lent_from))  # what nobody could tell meanwhile
+            self._notify_queues(list(self._lent_from))  # messages may have come while there was no session
 
     def _lose(self) -> None:
         """The session is over."""

@@ -15,7 +15,7 @@ class Pace:
     """
 
     heartbeat_ms: int = 200  # a replica hears from its master at least that often, and answers
-    quiet_ms: int = 20  # what is confirmed is said with the next data, and by itself when there were none for so long
+    quiet_ms: int = 20  # the confirmed offset goes with the next data, or alone when there were none for so long
     lag_ms: int = 2_000  # a replica that has not had for so long what the master had leaves the set
     gone_ms: int = 500  # likewise one that is not connected
     stall_ms: int = 4_000  # as long as that without enough replicas, appends are refused rather than left waiting

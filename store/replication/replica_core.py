@@ -103,7 +103,7 @@ class ReplicaCore:
         self.group = group
         self.replica = replica
         self.epochs = epochs.cut(end).trim(first)
-        # Nothing is taken from a master of an older epoch; never goes back.
+        # A replica takes no frames from a master of an older epoch; `promised` never goes back.
         self.promised = max(promised, epochs.newest)
         self.first = first
         self.end = end  # of what was handed out to be written
@@ -278,7 +278,7 @@ class ReplicaCore:
             self._behind(message, common)
             return
         at = LogOffset(message.cut_to)
-        if at != (common.at if common is not None else self.first):  # nothing in common: nothing is left
+        if at != (common.at if common is not None else self.first):  # without a common part, all of it is cut
             raise BadMessage(f"cut to {at}, but the logs are the same up to {common}")
         if not self.first <= at <= self.end:
             raise BadMessage(f"cut to {at}, but the log is from {self.first} to {self.end}")
@@ -304,7 +304,7 @@ class ReplicaCore:
 
     def _reach(self, message: Welcome) -> LogOffset:
         """Returns the offset behind which this log has lost only what the master never had, so nothing confirmed."""
-        if self._elected_uncleanly and self._unclean > self.promised:  # nobody knows which election the log followed
+        if self._elected_uncleanly and self._unclean > self.promised:  # it is not known which election the log followed
             return max(self._held, self._followed)
         return max(LogOffset(message.end), self._followed, self.confirmed)
 

@@ -8,8 +8,8 @@ from enum import Enum
 class Verdict(Enum):
     """The conclusion from the digests of one segment."""
 
-    UNKNOWN = "unknown"  # nobody else has said what it has
-    SAME = "same"  # whoever has said it has the same
+    UNKNOWN = "unknown"  # no other replica has answered
+    SAME = "same"  # all that have answered have the same
     UNDECIDED = "undecided"  # they differ, and not everybody has answered
     OTHERS = "others"  # another replica has other frames than this one and the rest
     OWN = "own"  # this replica is the one

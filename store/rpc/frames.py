@@ -110,7 +110,7 @@ class Acks(msgspec.Struct, frozen=True, array_like=True):
 
     confirmed: Offset
     acks: list[Ack]
-    timers: TimersHeld | None = None  # what is pending, when that has changed
+    timers: TimersHeld | None = None  # the pending timers, when they have changed
 
 
 _decode_acks = msgspec.msgpack.Decoder(Acks).decode

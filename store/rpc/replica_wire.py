@@ -28,7 +28,7 @@ SEALS_MAX = 256  # in one request
 MESSAGE_BYTES_MAX = DATA_BYTES_MAX + (1 << 20)
 PART_BYTES = 1 << 20  # of a snapshot in one message
 
-# Whatever another node refuses with counts as unreachable: it is asked again later, or another one is.
+# Any refusal by another node counts as unreachable: the caller asks again later, or asks another node.
 ERRORS: Final[ErrorTable[StoreError]] = ErrorTable(
     StoreError, (), store_wire.ERRORS.statuses, unreachable=StoreUnreachable
 )

@@ -42,7 +42,7 @@ class Intake:
         self._dropped = dropped
         self._number = 0  # of the next frame
         self._round = 0
-        self._refused: StoreError | None = None  # what the client sends again in its next round, with all behind it
+        self._refused: StoreError | None = None  # of a frame that the client sends again in its next round
         self._acks: list[Ack] = []
         self._timers_sent: TimersHeld | None = None
         self.pending = 0  # frames whose outcome is not known

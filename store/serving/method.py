@@ -7,7 +7,7 @@ import msgspec
 
 from store.rpc.budget import Share
 
-VALUE_BYTES = 64 << 10  # what is reserved for an answer whose size nobody knows
+VALUE_BYTES = 64 << 10  # reserved for an answer whose size is not known
 
 # Runs a method with the session, its arguments, the number of the call, and a share of the budget for what it reads.
 Run: TypeAlias = Callable[[Any, Any, int, Share], Awaitable[bytes]]

@@ -44,7 +44,7 @@ class ServingTerms(NamedTuple):
 
     store: StoreClient
     master: bool
-    hint: str | None  # who is the master, if another is and it is known
+    hint: str | None  # the address of the master, if another node is and it is known
     admission: TimerAdmission
     cluster: str = ""
 
@@ -221,7 +221,7 @@ class ServingSession:
         self._release_all()
         if tasks:
             await asyncio.wait(tasks)
-            self._release_all()  # what was lent while it ended
+            self._release_all()  # messages that were leased while the tasks ended
         for watch in list(self._watches.values()):
             await watch.close()
 

@@ -27,7 +27,7 @@ class Ticker:
         self._loop = loop
         self._now_ms = now_ms
         self._work = work
-        self._due_ms: int | None = None  # nothing has to be done before
+        self._due_ms: int | None = None  # the time of the next work; None: there is none
         self._timer: asyncio.TimerHandle | None = None
         self._working: asyncio.Task[None] | None = None
         self._closed = False

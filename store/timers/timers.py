@@ -56,8 +56,8 @@ class TimerOverlay:
 
     def __init__(self) -> None:
         self.held = TimersHeld(0, 0)  # of everything confirmed, the view's part included
-        self.stored_size: Callable[[TimerKey], int | None] = lambda key: None  # what the view says of a timer
-        self.floor = TimerKey(0, LogOffset(0), 0)  # what the view has in front of it has fired, though it may not know
+        self.stored_size: Callable[[TimerKey], int | None] = lambda key: None  # returns the size of a timer in the view
+        self.floor = TimerKey(0, LogOffset(0), 0)  # earlier timers of the view have fired, though it may not know yet
         self.firing: dict[TimerKey, int] = {}  # sizes of what is being fired, so that nobody has to look them up
         self._changes: dict[TimerKey, tuple[LogOffset, TimerSet | None]] = {}  # None: fired or cancelled
         self._order: deque[tuple[LogOffset, TimerKey]] = deque()
@@ -264,7 +264,7 @@ class Timers:
                     if kept and (size > FIRED_BYTES_MAX or len(kept) >= FIRED_COUNT_MAX):
                         break
                     kept[key] = found[key]
-                # What is fired now need not be looked at again while the view still has it.
+                # The view still has the timers that fire now; the floor keeps them from being looked at again.
                 left = (key for key, _ in stored if key not in kept and not overlay.is_gone(key))
                 overlay.raise_floor(min(left, default=stored[-1][0] if stored else overlay.floor))
         finally:
@@ -272,7 +272,7 @@ class Timers:
         times = [ms for ms in (following, overlay.next_due_ms()) if ms is not None]
         if not times:
             return list(kept.items()), None
-        return list(kept.items()), max(min(times), now_ms + 1)  # what is due and was not kept is being cancelled
+        return list(kept.items()), max(min(times), now_ms + 1)  # a timer that is due and not kept is being cancelled
 
     def _stored_due(self, now_ms: int) -> tuple[list[tuple[TimerKey, TimerSet]], int | None]:
         with self._views.reading() as txn:

@@ -112,7 +112,7 @@ class Views:
         self._gate = Condition(self._lock)
         self.snapshots: set[Snapshot] = set()
         self._resizing = False
-        self.turn = Lock()  # who has it writes, or verifies
+        self.turn = Lock()  # its holder writes, or verifies
         if self.health.condemned:
             self._condemned()
         try:

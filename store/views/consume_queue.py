@@ -183,7 +183,7 @@ class ConsumeQueueView:
             low, high = 0, last.first  # the chunk sought begins in low..high
             while low < high:
                 middle = self._at_or_before(cursor, queue, (low + high) // 2)
-                if middle is None:  # nothing begins so low
+                if middle is None:  # no chunk begins so low
                     low = (low + high) // 2 + 1
                 elif reached(middle):
                     high = middle.first

@@ -25,7 +25,7 @@ DAMAGED = (
     lmdb.PageNotFoundError,
     lmdb.PanicError,
     lmdb.VersionMismatchError,
-)  # what LMDB raises of pages that are not what it has written
+)  # LMDB raises these for pages that are not as it has written them
 _READERS_MAX = 126
 _SPARE_READERS = 8  # read transactions kept for the next reader
 _OTHER_FORMAT = "data format"  # py-lmdb says so in an error that has no class of its own

@@ -47,7 +47,7 @@ TABLES: Final = (
     "settled",
     "timers",
 )
-UNSUMMED: Final = frozenset({"last"})  # whose entries are replaced all the time, in batches, without looking at them
+UNSUMMED: Final = frozenset({"last"})  # its entries are replaced all the time, in batches, without looking at them
 DBS_MAX: Final = 64
 MAP_BYTES_MAX = 1 << 40  # address space: as large as any views are
 PAGES_CHECK_S_MAX = 1.0  # that opening may look at pages; a gigabyte takes 0.2 s, or 1 s where nothing is cached

@@ -109,7 +109,7 @@ class Table:
         self.report = report
         self.broken = ""  # why nothing of it can be served: entries are missing, nobody knows which
         self.count = self.total = 0  # committed
-        self._new = (0, 0)  # what the open transaction adds to both
+        self._new = (0, 0)  # count and total that the open transaction adds
         self.walked_to = b""
         self.walked_count = self.walked_total = 0
         self._walked_new = (0, 0)

@@ -25,7 +25,7 @@ def open_channel(target: str, credentials: Any, *, message_bytes_max: int) -> An
         ("grpc.max_send_message_length", message_bytes_max),
         ("grpc.enable_http_proxy", 0),  # a node is reached directly, whatever the environment says of proxies
         ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, which ends with the channel
-        ("grpc.enable_retries", 0),  # what is sent again is decided here
+        ("grpc.enable_retries", 0),  # this module decides what is sent again
         *FIXED_WINDOW,
     )
     if credentials is None:

@@ -82,7 +82,7 @@ class Repairer:
         """See which damages there are now, and begin with their repair."""
         context, store = self._context, self._disk.store
         if context is not None and store is None and self._disk.unusable is not None and not self.unusable:
-            self.unusable = self.needs_repair = self.cut_short = True  # nobody knows how far the log was
+            self.unusable = self.needs_repair = self.cut_short = True  # the end of the log is not known
             self._changed()
         if context is None or store is None:
             return
@@ -91,10 +91,10 @@ class Repairer:
         if not self.damages and not self.views_damaged and not self._told and not self.unusable:
             return
         opened, self.unusable = self.unusable, False
-        end = store.replication.mendable_end  # what was lost of the log's end is there again when all of it is on disk
+        end = store.replication.mendable_end  # a lost end of the log counts as there when all of it is on disk again
         inside = [(one.start, min(one.end, end)) for one in self.damages if one.start < end]
         self._core.look(inside, self._peers(context), now_ms=context.now_ms())
-        self.cut_short = any(one.end > end for one in self.damages)  # what is behind the end comes from the master
+        self.cut_short = any(one.end > end for one in self.damages)  # the master sends the frames behind the end
         self.needs_repair = self.cut_short or self._core.repairable or self.views_damaged
         self._log_lost()
         told: tuple[object, ...] = ()

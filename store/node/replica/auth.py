@@ -9,7 +9,7 @@ from controller.api.client import Group
 from store.node.replica.identity import ReplicaIdentity
 from store.replication.messages import Hello, Refused, Why
 
-STRANGE = frozenset({Why.WRONG_GROUP, Why.WRONG_CLUSTER, Why.WRONG_LOG, Why.WRONG_CHECK})  # nothing for time to mend
+STRANGE = frozenset({Why.WRONG_GROUP, Why.WRONG_CLUSTER, Why.WRONG_LOG, Why.WRONG_CHECK})  # time mends none of these
 
 
 def sign(hello: Hello, identity: ReplicaIdentity, log: str) -> Hello:
