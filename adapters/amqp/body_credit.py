@@ -32,7 +32,7 @@ class Credit:
     """The outcomes of asking for credit."""
 
     GRANTED: Final = "granted"
-    LATER: Final = "later"  # nothing is read until then
+    LATER: Final = "later"  # the connection is not read until then
     REFUSED: Final = "refused"  # the connection holds some, and there is no more
 
 

@@ -69,7 +69,7 @@ class Channel:
         self.state = State.OPEN
         self.waiting = False  # for the gateway's answer to a method
         self.flowing = True  # channel.flow
-        self.content: Content | None = None  # what is being published
+        self.content: Content | None = None  # the message being published
         self.confirming = False  # confirm.select
         self.published = 0  # messages, with confirm.select since then: the next one's tag is one more
         self.outstanding = 0  # groups of messages that have not been answered

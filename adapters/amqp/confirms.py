@@ -30,7 +30,7 @@ class _Run(NamedTuple):
     first_tag: int
 
 
-_FULL: Final = Refusal(Cause.OVERLOAD, "a queue is full")  # what nobody hears of without confirms
+_FULL: Final = Refusal(Cause.OVERLOAD, "a queue is full")  # a publisher without confirms is not told
 
 
 class _Group(NamedTuple):

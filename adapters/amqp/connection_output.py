@@ -51,7 +51,7 @@ class ConnectionOutput:
         self._expected: dict[Token, Answered] = {}
         self._consumers: dict[ConsumerId, Consumer] = {}
         self._settles: dict[tuple[str, int], dict[str, list[QueueOffset]]] = {}  # by queue and outcome
-        self._freed: dict[ConsumerId, Consumer] = {}  # whose credit may have changed
+        self._freed: dict[ConsumerId, Consumer] = {}  # consumers whose credit may have changed
 
     def inside(self, name: str) -> str:
         """Returns the gateway's name of a queue or an exchange of this connection's virtual host."""

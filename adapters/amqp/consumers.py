@@ -5,7 +5,7 @@ from typing import Final, Protocol
 from adapters.amqp.codec.delivery import deliver_prefix
 from gateway.port.adapter import ConsumerId, Leased
 
-_UNLIMITED_COUNT: Final = 1 << 30  # what a consumer without acknowledgements can take
+_UNLIMITED_COUNT: Final = 1 << 30  # the credit of a consumer without acknowledgements
 
 
 class ConsumerChannel(Protocol):

@@ -23,8 +23,8 @@ from gateway.port.queues import address_of
 PUBLISH: Final = b"\x00\x3c\x00\x28"  # class basic, method publish: what its payload begins with
 TARGETS_COUNT_MAX: Final = 8_192
 VHOST_TARGETS_COUNT_MAX: Final = 1_024  # of each other virtual host
-VHOSTS_COUNT_MAX: Final = 64  # whose targets are remembered
-TEMPLATES_COUNT_MAX: Final = 2_048  # what one means takes up to 12 KB: many small headers
+VHOSTS_COUNT_MAX: Final = 64  # virtual hosts whose targets are remembered
+TEMPLATES_COUNT_MAX: Final = 2_048  # up to 12 KB each: many small headers
 REMEMBERED_BYTES_MAX: Final = 512  # of one key: longer ones are seldom repeated
 _MESSAGE_ID: Final = 0x80  # in the second byte of the property flags: such properties are nobody else's
 CONTENT_HEADER = struct.Struct(">HHQ")  # class, weight, body size; the properties follow

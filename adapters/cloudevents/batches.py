@@ -57,7 +57,7 @@ def plain_batch(
     """Returns the messages of a batch; None where it is to be read as ever. `device_of` names an address's device."""
     # One loop for all events: 0.8 us each, where those of `structured` take 9.
     try:
-        body.decode()  # what msgspec passes over unread, it does not check to be UTF-8
+        body.decode()  # msgspec does not check that the parts it passes over are UTF-8
         events = _decode(body)
     except (ValueError, RecursionError):
         return None

@@ -58,7 +58,7 @@ def from_structured(
 ) -> Message:
     """The message of one event in JSON. Parameters and errors are those of `from_attributes`."""
     try:
-        body.decode()  # what msgspec passes over unread, it does not check to be UTF-8
+        body.decode()  # msgspec does not check that the parts it passes over are UTF-8
         members = _decode_event(body)
     except (ValueError, RecursionError) as error:
         raise Refusal(Cause.MALFORMED, f"the body is not a JSON object: {error}") from error

@@ -75,8 +75,8 @@ class HttpConnection(Adapter):
         self.repeats = Repeats(options)
         self._published: dict[Token, tuple[list[Part], IdempotencyKey | None]] = {}
         self._asked: dict[Token, PendingQuestion] = {}
-        self._who: Principal | None = None  # who has sent the request that is handled, and all that is collected
-        # What this turn has collected.
+        self._who: Principal | None = None  # the sender of the request that is handled, and of all that is collected
+        # Collected in this turn:
         self._effects: list[Effect] = []
         self._messages: list[Message] = []
         self._parts: list[Part] = []
@@ -126,7 +126,7 @@ class HttpConnection(Adapter):
     def publish_of(self, single: Single) -> Publish:
         """Returns what `receive` would have asked the gateway for."""
         if self.transport is None:
-            return Publish((single.message,), self._token(), who=single.who)  # nobody hears its outcome
+            return Publish((single.message,), self._token(), who=single.who)  # its outcome goes to no client
         (effect,) = self.receive(single.read, now_ms=self.active_ms or 0)  # when it was read
         assert isinstance(effect, Publish)
         return effect
@@ -393,7 +393,7 @@ class HttpConnection(Adapter):
                 self._store(exchange, request, one)
             return
         if action.key is not None:
-            self._publish()  # what has a key shares it with nothing
+            self._publish()  # a message with a key is published alone
         self._parts.append(Part(exchange, request, len(self._messages), len(action.messages), action.reply))
         self._messages += action.messages
         if action.key is not None:

@@ -40,7 +40,7 @@ from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.bridge import LOOPED, Destination, UpstreamSettings
 from store.api.message import Message
 
-ENVELOPE_BYTES_MAX = 128 << 10  # what a PUBLISH may take besides its payload
+ENVELOPE_BYTES_MAX = 128 << 10  # of a PUBLISH besides its payload
 SUBSCRIBE_ID = 1
 VERSIONS = {"5.0": 5, "3.1.1": 4}
 

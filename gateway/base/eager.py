@@ -17,7 +17,7 @@ class EagerStart(Generic[T]):
 
     def __init__(self, value: T | None, rest: Coroutine[Any, Any, T] | None) -> None:
         self._value = value
-        self.rest = rest  # what there is left to do, for a task to await; None: it has ended
+        self.rest = rest  # the rest of it, for a task to await; None: it has ended
 
     @property
     def value(self) -> T:

@@ -34,7 +34,7 @@ class PauseGuard:
         self._clock = clock
         self._looked_s: float | None = None  # None: nobody looks, and nothing is held
         self._confirming = False
-        self._held: dict[Reader, bytes] = {}  # what was read since; one read of each connection
+        self._held: dict[Reader, bytes] = {}  # bytes that were read since; one read of each connection
         self._held_bytes = 0  # <= HELD_BYTES_MAX
 
     @property

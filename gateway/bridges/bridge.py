@@ -57,7 +57,7 @@ class Bridge:
         self._link: UpstreamStream | None = None
         self._work: Final = asyncio.Event()  # there may be something to take
         self._room: Final = asyncio.Event()  # more may be read
-        self._written: Final = asyncio.Lock()  # what is taken to be sent first is sent first
+        self._written: Final = asyncio.Lock()  # keeps the order: a packet that is taken first is written first
         self._store = BridgeStore(name, self.figures, store, crowded=crowded, chance=chance, hold=self._room.clear)
 
     @property

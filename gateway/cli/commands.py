@@ -156,7 +156,7 @@ def main() -> None:
     try:
         app()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read us has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output has closed it
         sys.exit(EXIT_FAILED)
     except _EXPECTED as error:
         sys.exit(_explain([error]))

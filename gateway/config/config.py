@@ -138,7 +138,7 @@ class ListenerConfig(_Section, frozen=True, kw_only=True):
     port: Port = 0
     plain: Annotated[bool, Meta(description="whether the port without TLS is open")] = True
     tls_port: Port | None = None  # None: this listener has no TLS twin, or there is no certificate
-    # What its adapter declares; not configurable.
+    # Declared by the adapter; not configurable.
     name: str = ""
     adapter: str = ""  # the entry point's name: the key of `Config.adapters`
     transport: str = "tcp"  # "tcp" or "udp"
@@ -258,7 +258,7 @@ def adapter_factories() -> dict[str, AdapterFactory]:
             raise ConfigError(f"{where} has the name of another one ({values[entry.name]}); remove one package")
         try:
             factory = entry.load()
-        except Exception as error:  # whatever a third party's package raises, it is named
+        except Exception as error:  # the error names the package, whatever it raises
             why = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
             raise ConfigError(f"{where} cannot be loaded: {why}; install or remove its package") from error
         needed = [*_FACTORY_ATTRIBUTES]

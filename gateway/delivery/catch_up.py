@@ -58,7 +58,7 @@ class CatchUp:
                     if not await self._read_on(lane):
                         return
                     backoff.reset()
-                    if lane.behind and lane.cursor == before:  # whoever was asked is itself not so far
+                    if lane.behind and lane.cursor == before:  # the replica that answered is itself not so far
                         await asyncio.sleep(RETRY_MIN_S)
                 except (StoreError, OSError) as error:
                     if self._passed(lane, error):
@@ -91,7 +91,7 @@ class CatchUp:
 
     async def _read_on(self, lane: Lane) -> bool:
         """Delivers the next part of the log; returns False when the subscriber takes no more for now."""
-        # Nothing beyond the horizon counts: a topic made while the scan works is not among its queues.
+        # The scan stops at the horizon: a topic made while it works is not among its queues.
         tail, subscriber = lane.tail, lane.subscriber
         horizon, rewinds = tail.known, tail.rewinds
         if lane.cursor.frame >= horizon:
@@ -102,7 +102,7 @@ class CatchUp:
         frames, following = await tail.log.scan(lane.cursor, queues, max_bytes=CATCH_UP_BYTES)
         await asyncio.sleep(0)  # a scan of what is in memory does not wait; others have their turn all the same
         if tail.rewinds != rewinds:
-            return True  # what was read may not be in the log any more
+            return True  # the frames may not be in the log any more
         following = min(following, horizon)
         for frame in frames:
             if frame.start >= horizon or not lane.current:

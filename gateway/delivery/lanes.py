@@ -75,8 +75,8 @@ class Subscriber:
     def __init__(self, receiver: Receiver) -> None:
         self.receiver = receiver
         self.patterns: dict[SubscriptionId, str] = {}
-        self.conditions: dict[SubscriptionId, Where] = {}  # what messages have to pass, of subscriptions that ask it
-        self.permissions: dict[SubscriptionId, Permissions] = {}  # who reads, of subscriptions of which that is known
+        self.conditions: dict[SubscriptionId, Where] = {}  # of subscriptions with one: messages have to pass it
+        self.permissions: dict[SubscriptionId, Permissions] = {}  # of the reader, where it is known
         self.lanes: dict[int, Lane] = {}  # by group; whichever was served last is last
         self.behind = 0  # how many of the lanes are
 

@@ -19,7 +19,7 @@ from gateway.domain.address import to_routing_key
 from gateway.domain.vhosts import DEFAULT_VHOST, GENERATED, check_vhost, vhost_address
 
 PATTERN_CHARS_MAX: Final = 4_096
-DEFAULT_EXCHANGE: Final = "amq.default"  # what patterns call the exchange without a name
+DEFAULT_EXCHANGE: Final = "amq.default"  # the name, in patterns, of the exchange without a name
 TOPIC_EXCHANGE: Final = "amq.topic"
 _EVERYTHING: Final = frozenset({".*", "^.*", ".*$", "^.*$"})  # patterns that are certainly found in all names
 _WILD: Final = frozenset({ONE, MANY})

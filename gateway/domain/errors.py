@@ -18,12 +18,12 @@ class Cause(Enum):
     TOO_LARGE = "too_large"
     NOT_FOUND = "not_found"
     CONFLICT = "conflict"
-    PRECONDITION = "precondition"  # what was asked contradicts what exists (AMQP 406, HTTP 412)
+    PRECONDITION = "precondition"  # the request contradicts the present state (AMQP 406, HTTP 412)
     QUOTA = "quota"
     RATE = "rate"  # too much in too short a time
     OVERLOAD = "overload"
     UNAVAILABLE = "unavailable"  # not stored: trying again is safe
-    DAMAGED = "damaged"  # what was asked for is lost: the log is damaged, and nobody has another copy
+    DAMAGED = "damaged"  # the data is lost: the log is damaged, and no replica has another copy
     UNKNOWN = "unknown"  # may have been stored: only an idempotent retry is safe
 
 

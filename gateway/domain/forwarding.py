@@ -14,7 +14,7 @@ from typing import Final
 
 from gateway.domain.forwarding_settings import ForwardingConfig
 
-UNKNOWN: Final = "unknown"  # who is behind a proxy that does not say it by an address
+UNKNOWN: Final = "unknown"  # the client behind a proxy that does not name it by an address
 
 _PAIR: Final = re.compile(r'[ \t]*([A-Za-z0-9!#$%&\'*+.^_`|~-]+)=(?:"([^"\\]*)"|([^";,\s]*))[ \t]*')
 _PORT: Final = re.compile(r":[0-9]{1,5}\Z")

@@ -2,7 +2,7 @@
 
 from gateway.domain.address import hash64
 
-KEY_BYTES_MAX = 480  # what the store's KV takes
+KEY_BYTES_MAX = 480  # the store's limit for a key
 _KEPT_BYTES = 400  # of a text too long for a key; the rest is told apart by its hash
 
 

@@ -23,7 +23,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     expires_at_ms: int | None = None
     final: bytes = b""  # the last word of the mechanism, for the client
     secret: bytes = b""  # known to gateways alone: what is said to this principal is signed with it
-    permissions: Permissions = OPEN  # what it may do
+    permissions: Permissions = OPEN  # its rights
 
     def __post_init__(self) -> None:
         if not self.device:

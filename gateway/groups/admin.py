@@ -95,7 +95,7 @@ async def reset(
     places = {
         queue: min(max(at, found.first), found.next) for (queue, at), found in zip(wanted.items(), bounds, strict=True)
     }
-    try:  # whatever commits are under way: theirs are refused behind it
+    try:  # commits in flight are refused behind it
         operations = group.puts({queue: QueueRecord(at) for queue, at in places.items()})
         await store.keys.transact({group_key(group.name): group.header.revision}, operations)
     except RevisionConflict as conflict:

@@ -68,7 +68,7 @@ Method: TypeAlias = Callable[["ConsumerGroups", "GroupClient", R], Awaitable[T]]
 
 TRIES_COUNT_MAX = 16  # of a change, while others change the same
 CHANGES_AT_ONCE = 256  # records in one transaction
-LOOK_S = 5.0  # who waits looks at the group at least so often
+LOOK_S = 5.0  # a waiting member looks at the group at least so often
 SOON_S = 0.5  # the same, while a queue waits until another one is read
 RENEWALS = 3  # in one time to live; so a request may find that its member was renewed a third of it before
 FORGOTTEN_FROM_COUNT = 1_024  # members remembered, from which on those that are gone are looked for
@@ -341,7 +341,7 @@ class ConsumerGroups:
         try:
             await self._store.keys.transact(group.compares(records, member), group.puts(records))
         except (RevisionConflict, AppendOutcomeUnknown):
-            return  # whoever reads next does it
+            return  # the next reader does it
         log.warning(
             "a consumer group is set back to the end of its queues, which have lost their end",
             group=group.name,

@@ -249,7 +249,7 @@ class _Watch:
     def __init__(self, changes: AsyncGenerator[Changes, None], namespace: str, permissions: Permissions) -> None:
         self._changes = changes
         self._namespace = namespace
-        self._permissions = permissions  # whose it is
+        self._permissions = permissions  # of the watcher
         self._reading: asyncio.Task[Changes] | None = None
         self._closed = False
 

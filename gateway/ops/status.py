@@ -22,7 +22,7 @@ class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     queues: int
     records: int
-    config: str = ""  # what is said of it, "retention_ms=3600000 compact=true"
+    config: str = ""  # its settings, "retention_ms=3600000 compact=true"
 
 
 class LogStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +122,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     ready: bool
     reasons: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()  # what some clients suffer from, or what the next failure would meet
+    warnings: tuple[str, ...] = ()  # present troubles of some clients, or limits that the next failure would meet
     uptime_s: float = 0.0
     data_dir: str = ""
     log: LogStatus = LogStatus(end=0, confirmed=0)

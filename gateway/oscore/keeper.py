@@ -62,7 +62,7 @@ class ContextKeeper:
             owned = self._owned[name] = await self._owners.take(f"{PREFIX}{name}")
         entry = await self._store.keys.get(f"{PREFIX}{name}")
         first = 0 if entry is None else int(entry.value)
-        if taken:  # whoever had it before may have used what it has reserved
+        if taken:  # the holder before may have used the numbers that it has reserved
             numbers = max(numbers, 1)
         if first + numbers > NUMBER_MAX:
             raise Refusal(Cause.CONFLICT, "the security context is used up: provision another one")

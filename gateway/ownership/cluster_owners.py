@@ -80,11 +80,11 @@ class ClusterOwners:
         self.store = store
         self.presence = Presence(store, ttl_s=ttl_s, random=random, clock=clock)
         self.outage_lease = OutageLease(self.presence, service, outage_s=outage_s, clock=clock)
-        self.asked: dict[str, ReleaseRequest] = {}  # what others ask this proxy for
+        self.asked: dict[str, ReleaseRequest] = {}  # names that other proxies ask this one for
         self.takeover_s = takeover_s
         self._listeners: dict[str, Listener] = {}  # by prefix
         self._waiting: dict[str, PendingTakeover] = {}
-        self._deaths = asyncio.Event()  # somebody may have left something behind
+        self._deaths = asyncio.Event()  # set when a proxy may have ended and left names behind
         self._spawn: Spawn = asyncio.ensure_future
         self._closed = False
         self._unheard = False  # which is said once, until we are heard of again
@@ -212,7 +212,7 @@ class ClusterOwners:
     async def _look(self) -> None:
         self.outage_lease.forget()
         await self._look_for_release_requests()
-        self._deaths.set()  # whoever ended while nobody watched
+        self._deaths.set()  # a proxy may have ended while this one did not watch
 
     async def _look_for_release_requests(self) -> None:
         async for entry in stored_entries(self.store, WANTED):
@@ -404,7 +404,7 @@ class ClusterOwners:
             else:
                 await (await take()).release()
         except (Taken, OwnershipLost):
-            pass  # somebody goes on with it already
+            pass  # another process goes on with it already
         except (StoreError, Refusal) as error:
             log.warning(
                 "a session or queue of a proxy that has ended could not be taken over yet", name=name, error=str(error)

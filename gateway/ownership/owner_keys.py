@@ -66,7 +66,7 @@ class Owning(Protocol):
 
     store: StoreClient
     presence: Presence
-    asked: dict[str, ReleaseRequest]  # what others ask this proxy for
+    asked: dict[str, ReleaseRequest]  # names that other proxies ask this one for
 
 
 class OwnedName:

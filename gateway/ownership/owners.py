@@ -130,7 +130,7 @@ class _LocalOwned:
     """A name of which nobody else can know. `shared`: several proxies have kept cursors in this store."""
 
     __slots__ = ("_name", "_shared", "_store")
-    as_seen = True  # nobody else can have changed it
+    as_seen = True  # no other process can have changed it
     epoch = 0
 
     def __init__(self, store: StoreClient, name: str, *, shared: bool) -> None:

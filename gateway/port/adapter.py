@@ -131,7 +131,7 @@ class Consume(Value, frozen=True, kw_only=True):
     settle_on_delivery: bool = False
     credit: int | None = None
     priority: int = 0
-    stream: StreamRead | None = None  # what it says of a stream; None: nothing
+    stream: StreamRead | None = None  # the position and filters in a stream; None: not given
     limited: bool = False  # the client has said how much it can take
 
 
@@ -219,10 +219,10 @@ class Authenticate(Request[Principal | Challenge], frozen=True, kw_only=True):
     username: str = ""
     password: bytes = b""  # or a token
     client_id: str = ""
-    data: bytes = b""  # what the client says of a SASL mechanism
+    data: bytes = b""  # the client's part of a SASL mechanism
     exchange: Any = None  # of the `Challenge` that this answers
     address: str = ""  # of who is behind a proxy of ours; "": at the other end of the connection
-    sole: bool = False  # nobody else comes by this connection from behind it
+    sole: bool = False  # no other client comes by this connection from behind it
 
 
 class CancelTimer(Request[bool], frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ _IN_VHOST = "amqp"  # the level of exchanges behind that of a virtual host
 # Keys in `Message.native["amqp"]`.
 PROPERTIES = "properties"  # the bytes that a message is delivered with by AMQP; empty: they have to be made
 PROPERTIES_BEFORE = "alive"  # of a dead letter: the bytes it was published with, empty for another protocol's
-DEATHS = "deaths"  # what `x-death` says, as plain values
+DEATHS = "deaths"  # the content of `x-death`, as plain values
 EXPIRATION = "expiration"  # the text of the property
 PRIORITY = "priority"  # the property
 COPY_KEYS = "cc"  # the routing keys of the header CC

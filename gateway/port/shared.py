@@ -13,7 +13,7 @@ from gateway.domain.filters import check_filter, is_sys
 from gateway.port.adapter import Request
 
 SHARED_PREFIX = "$share/"
-QUEUE_NAME_BYTES_MAX = 255  # what a controller takes
+QUEUE_NAME_BYTES_MAX = 255  # the controller's limit
 _KEPT_BYTES = 230  # of a name that is too long; the rest is told apart by its hash
 
 

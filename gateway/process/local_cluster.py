@@ -99,7 +99,7 @@ def _config(plan: Plan, name: str, own: str, admin_port: int) -> str:
     controllers = ", ".join(f'{id_} = "{address}"' for id_, address in plan.addresses.items())
     cluster = f'[cluster]\nnode = "{name}"\ncontrollers = {{ {controllers} }}\n'
     if plan.hosts:
-        cluster += "insecure = true\n"  # whoever gives processes other addresses has made a network for them alone
+        cluster += "insecure = true\n"  # its operator has made a network for the processes alone
     return f'{cluster}\n{own}\n[admin]\nhost = "{plan.host(name)}"\nport = {admin_port}\n'
 
 

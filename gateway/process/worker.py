@@ -43,7 +43,7 @@ async def _more() -> AsyncIterator[Config]:
     """Yields the configurations of later orders. Raises `WorkerMessageError`."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    with suppress(asyncio.IncompleteReadError):  # whoever tells us has gone, and so do we
+    with suppress(asyncio.IncompleteReadError):  # the supervisor has gone, and so does the worker
         while True:
             length = check_length(await reader.readexactly(LENGTH.size))
             yield decode(await reader.readexactly(length)).config

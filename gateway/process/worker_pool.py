@@ -186,7 +186,7 @@ class WorkerPool:
             worker.troubles = (f"has ended with status {status}",)
             try:
                 await self._gone(worker)
-            except Exception:  # whatever cannot be noted, another one is needed in its place
+            except Exception:  # any failure to record it: another worker is needed in its place
                 log.exception("the end of a worker could not be recorded", worker=worker.number)
             worker.status, worker.metrics = None, ""
 

@@ -39,7 +39,7 @@ from store.api.message import Message, encode
 from store.format.frame import ROW, ROW_EXTRA, Position
 from store.format.records import TIMERS_QUEUE
 
-ENVELOPE_BYTES_MAX = 128 << 10  # what a record may take besides the body that the limit is for: address, properties
+ENVELOPE_BYTES_MAX = 128 << 10  # of a record besides the body that the limit is for: address, properties
 
 _OWN_FRAME = ""  # no topic has this name
 

@@ -131,7 +131,7 @@ class Outgoing:
         try:
             self._answer_frame(frame, result)
         finally:
-            self._drained()  # what waits for the frame's end goes on
+            self._drained()  # messages that wait for the frame's end go on
 
     def _answer_frame(self, frame: Building, result: Appended | StoreError) -> None:
         frame.result = result

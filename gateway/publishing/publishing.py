@@ -91,12 +91,12 @@ class Building:
         self.singles: list[WaitingSingle] = []
         self.topics: dict[tuple[str, str], int] = {}  # of the singles: how many by protocol and topic
         self.named: dict[int, int] = {}  # the named queues it has rows for; how many each gate had admitted then
-        self.once = 0  # what it is stored once by, if it is not by its producer's sequence
+        self.once = 0  # the number that it is stored once by, if not by its producer's sequence
         self.stored = False  # its log has all of it already
-        self.guarded = False  # whether some of its rows are guards (`store.guards`)
+        self.guarded = False  # some of its rows are guards (`store.guards`)
         self.settles: list[tuple[QueueNumber, Sequence[QueueOffset]]] = []  # of a transaction
-        self.owner = 0  # who holds what is settled
-        self.sync = False  # whether it must be on disk before it is acknowledged
+        self.owner = 0  # the owner of the settled messages
+        self.sync = False  # it must be on disk before it is acknowledged
         self.began_s = 0.0  # when it was handed to the store
         self.result: Appended | StoreError | None = None
         self._before = (0, 0, 0, False)
@@ -187,7 +187,7 @@ class Receipt:
         self.runs: Sequence[tuple[int, Building]] = ()  # of several frames: from which message on they are in which
         self.copies: dict[int, list[Copy]] | None = None  # by message: of those that are in several frames
         self.pending = 0  # frames whose result has not come
-        self.head = False  # nothing of its publisher has to be answered before it
+        self.head = False  # all earlier messages of its publisher are answered
         self.next: Receipt | None = None  # the publisher's next
 
     @property

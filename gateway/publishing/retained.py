@@ -16,7 +16,7 @@ from store.format.records import KV_QUEUE, KvDelete, KvPut
 from store.format.records import encode as encode_record
 
 NAMESPACE = "retained"
-_MS_MAX = (1 << 63) - 1  # what the store's KV takes
+_MS_MAX = (1 << 63) - 1  # the largest time in the store's KV
 PAGE = 16  # entries read at a time: values may be as large as messages
 
 

@@ -13,7 +13,7 @@ from store.base.errors import RevisionConflict, StoreError
 
 _SPACE = "$timers"  # the KV's namespace of the key that secrets are made with
 _KEY_BYTES = 32
-_GATEWAY = "\0gateway"  # what the id is made of; nobody has such a name
+_GATEWAY = "\0gateway"  # the id is made of it; no principal has such a name
 _ID_BYTES = 8
 _MADE_MAX = 4_096  # secrets remembered: making one takes longer than the rest of letting a connection in
 

@@ -76,14 +76,14 @@ class PushDelivery:
         mode = spec.protocolsettings.mode
         self._structured = mode == "structured" or (mode is None and secret is not None)
         self._client: SinkClient | None = None
-        self._wake = asyncio.Event()  # something may be started
+        self._wake = asyncio.Event()  # set when a delivery may be started
         self._gone = asyncio.Event()  # the sink has answered 410
         self._under_way: set[asyncio.Task[None]] = set()
         self._blocked = False  # less was taken than offered
         self._closing = False
         self._consented = False
-        self._moved = False  # something was settled since the last commit
-        self._settled: Cursor = ()  # everything before it is settled
+        self._moved = False  # a delivery was settled since the last commit
+        self._settled: Cursor = ()  # all messages before it are settled
         self._committed: Cursor = ()
         self._status_s = 0.0  # when the status was stored
         self._stored = DeliveryStatus()

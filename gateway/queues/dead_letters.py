@@ -64,7 +64,7 @@ class DeadLetters:
         self._now_ms = now_ms
         self._creates_topics = creates_topics
         self._moving: dict[int, set[asyncio.Future[None]]] = {}  # by owner
-        self._outside: list[tuple[Queue, Message]] = []  # what full queues have not taken
+        self._outside: list[tuple[Queue, Message]] = []  # messages that full queues have not taken
         self._publishing: asyncio.Task[None] | None = None
 
     async def reject(self, queue: Queue, owner: int, offsets: Sequence[QueueOffset]) -> None:

@@ -126,7 +126,7 @@ class Keeper:
         if queue.pump.has_ready_consumer:
             return None
         due_ms = await queue.pump.head.trim(OWNER)
-        if due_ms is None and not self._owners.alone:  # who finds nothing to lease is told of what comes
+        if due_ms is None and not self._owners.alone:  # after a take in vain the store tells of messages
             leases = await self._store.leases.take(queue.number, OWNER, max_count=1)
             if leases:
                 self._store.leases.requeue(queue.number, OWNER, [one.offset for one in leases], delivered=False)

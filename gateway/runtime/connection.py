@@ -144,7 +144,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         if self.pace is not None:
             self.pace.read(len(data), now_ms=now_ms())
         try:
-            self._complete_alone()  # what is read now may be answered at once, and comes behind it
+            self._complete_alone()  # the adapter may answer this input at once; that comes behind it
             effects = self.adapter.receive(data, now_ms=now_ms())
             if self.early_bytes or not effects:
                 self._count_early(0 if effects else len(data))

@@ -36,7 +36,7 @@ class DatagramEndpoint(Endpoint):
         self._socket = sock
         self._unsent: deque[tuple[bytes, Peer]] = deque()
         self._reading = False
-        self._draining = False  # nothing new is read any more
+        self._draining = False  # it answers, and reads no more
         self.flush()
 
     @classmethod

@@ -191,7 +191,7 @@ class Endpoint:
         self.pace: Pace | None = None  # None: it may send as fast as it can
         self.turned_away: Refusal | None = None  # why it is not let in, whoever it is
         self.answers: list[tuple[Token, Outcome]] = []  # to what nothing had to be waited for, not told yet
-        self.unanswered: asyncio.Future[None] | None = None  # who waits for the last of them
+        self.unanswered: asyncio.Future[None] | None = None  # done when the last of them is answered
         self.writable = True  # the peer takes the bytes that are written
         self.gone = False  # no more input, output or deliveries
         self.has_session = False
@@ -324,7 +324,7 @@ class Endpoint:
         self.outstanding_count -= 1
         self.outstanding_bytes -= size_bytes
         if isinstance(outcome.error, OwnershipLost):
-            self.supersede()  # what became of it is for the session's owner to find
+            self.supersede()  # the session's new owner finds the outcome
         else:
             self.completed(token, outcome)
         if self.unanswered is not None:

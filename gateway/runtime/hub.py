@@ -318,7 +318,7 @@ class ProcessHub(StreamHub):
     def _begins_at_once(self, endpoint: Endpoint, request: Request[Any]) -> bool:
         """Returns whether a request begins at once and may overtake earlier ones; all of a superseded connection do."""
         if endpoint.superseded or not self.owners.alone:
-            return endpoint.superseded  # whose session is about to be taken: it can be saved now, or never
+            return endpoint.superseded  # its session is about to be taken: it is saved now, or never
         if isinstance(request, OpenSession):
             return not self.sessions.holds(session_key(endpoint.protocol, request.session_id))
         return isinstance(request, Authenticate)

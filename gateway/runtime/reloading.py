@@ -109,7 +109,7 @@ def _dismiss(hub: StreamHub, changed: frozenset[str]) -> int:
 def _stands(hub: StreamHub, endpoint: Endpoint, changed: frozenset[str]) -> bool:
     """Returns whether a connection would still be accepted as its principal, or has not authenticated yet."""
     principal = endpoint.principal
-    if endpoint.several and changed:  # who else it has been is not known here
+    if endpoint.several and changed:  # its earlier principals are not known here
         return False
     if principal is hub.access.stranger(endpoint.protocol):
         return True

@@ -13,7 +13,7 @@ NAME_CHARS_MAX = 64  # shown of a name that is too long
 
 Whence: TypeAlias = Literal["loopback", "everyone", "nobody"]
 
-# What a token may be signed with (RFC 7518, 3.1; RFC 8037). "none" is not among them, and never will be.
+# Algorithms that may sign a token (RFC 7518, 3.1; RFC 8037). "none" is not among them, and never will be.
 Algorithm: TypeAlias = Literal["ES256", "ES384", "ES512", "EdDSA", "RS256", "RS384", "RS512", "PS256", "HS256"]
 
 

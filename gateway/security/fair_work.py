@@ -69,7 +69,7 @@ class FairWork:
             self._waiting -= 1
             if line:
                 self._lines[network] = line  # behind all others
-            if piece.done.done():  # whoever asked has gone
+            if piece.done.done():  # the caller has gone
                 continue
             self._running += 1
             loop.run_in_executor(self._pool, piece.work).add_done_callback(partial(self._end, piece))

@@ -113,7 +113,7 @@ class ComparisonCost:
     __slots__ = ("kind", "took_s", "tried")
 
     def __init__(self) -> None:
-        self.tried = False  # whether there was a password to be compared
+        self.tried = False  # there was a password to compare
         self.kind = ""  # of the hash; "": none was compared with
         self.took_s = 0.0
 

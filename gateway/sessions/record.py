@@ -85,7 +85,7 @@ class LiveSession:
         self.exchanges: bytes | None = None  # not stored yet
         self.expiry_s: int | None = 0
         self.oldest: Cursor = ()  # the oldest delivery not acknowledged, of each log that has one
-        self.settled: Cursor = ()  # everything before it is acknowledged
+        self.settled: Cursor = ()  # all messages before it are acknowledged
         self.passed: Cursor = ()  # how far it had been handed out at the last commit
         self.committed: Cursor = ()  # committed <= settled
         self.armed = False  # there may be a record of a will
@@ -105,7 +105,7 @@ class LiveSession:
         """Returns the cursor up to which its messages have been delivered."""
         subscriber = self.holder.subscriber
         if not subscriber.patterns and not self.taken:
-            return self.committed  # what it missed is still owed to it
+            return self.committed  # the session is still owed the messages since
         return fanout.reached(subscriber)
 
     def moves(self, fanout: Fanout, idle_bytes: int) -> bool:

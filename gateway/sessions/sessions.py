@@ -73,7 +73,7 @@ class Sessions:
         self._owners = owners or LocalOwners(store)
         self.held: dict[str, LiveSession] = {}
         self.by_holder: dict[Holder, LiveSession] = {}
-        self.unclosed: dict[str, LiveSession] = {}  # whose connection has ended, and whose last word the store refused
+        self.unclosed: dict[str, LiveSession] = {}  # no connection, and the store refused the last state
         self._turns = Turns()  # by key: one change at a time
         self._started_ms = now_ms()
         self._rounds = 0  # of `commit`
@@ -111,7 +111,7 @@ class Sessions:
         owned, record = await self._take(key, user)
         if holder.gone:
             await owned.release()
-            return OpenedSession(present=False)  # nobody is left to hold it
+            return OpenedSession(present=False)  # its connection has gone
         held = LiveSession(key, request.session_id, holder, owned, user)
         self.held[key] = self.by_holder[holder] = held
         held.expiry_s = request.expiry_s
@@ -179,7 +179,7 @@ class Sessions:
             await owned.write(operations)
         if request.will is not None:
             held.will = will
-        if new and request.expiry_s == 0:  # what ends with its connection has no marks
+        if new and request.expiry_s == 0:  # a session that ends with its connection has no marks
             return OpenedSession(present=False)
         if new:
             return OpenedSession(present=False, marks=await open_marks(self._store, key, owned, used=False))
@@ -275,7 +275,7 @@ class Sessions:
 
     async def _last_word(self, held: LiveSession, *, keep: bool) -> None:
         key, owned, ends = held.key, held.owned, held.expiry_s == 0
-        if held.marked:  # what is still under way to a log would be marked behind the back of whoever comes next
+        if held.marked:  # a message in flight would be marked after the next connection has read the marks
             await held.holder.answered()
         operations: list[Put | Delete] = []
         over = False  # there is no will any more

@@ -61,8 +61,8 @@ class WillRecord(msgspec.Struct, frozen=True, kw_only=True):
     session: str = ""
     delay_ms: int = 0
     lives_ms: int | None = None  # from its delivery on
-    once: str = ""  # what no other will has: published once under it
-    who: Identity | None = None  # whose it is
+    once: str = ""  # the number of this will alone: it is published once under it
+    who: Identity | None = None  # its owner
 
 
 class Wills:
@@ -251,7 +251,7 @@ class _Ended:
     """Waits for the outcome of one `Publish`."""
 
     def __init__(self, principal: Principal | None) -> None:
-        self.principal = principal  # whose the topic is that it makes
+        self.principal = principal  # the owner of a topic that it makes
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:

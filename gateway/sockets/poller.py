@@ -29,7 +29,7 @@ log = logs.get(__name__)
 class Ready(Protocol):
     """A user of a socket."""
 
-    together: Any  # whose reads are handed over with those of others, or None
+    together: Any  # the receiver of this socket's reads in a common call; None: `ready` reads
 
     def ready(self, events: int) -> None:
         """The socket can be read or written, or has failed."""

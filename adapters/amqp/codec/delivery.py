@@ -34,7 +34,7 @@ _UNWRITABLE: Final = b"\x20\x00" + write_table({"x-properties-left-out": True})
 
 log = logging.getLogger(__name__)
 
-# What an address is in basic.deliver. It follows from the address alone, so all connections share it.
+# An address in basic.deliver. The text follows from the address alone, so all connections share it.
 _routes: dict[str, bytes] = {}
 
 
@@ -67,7 +67,7 @@ def _properties(message: Message, size_max: int, now_ms: int) -> bytes:
     try:
         properties = properties_of(message, now_ms=now_ms)
         return properties if len(properties) <= size_max else fitted(properties, size_max)
-    except Exception:  # whatever it is, the next delivery would meet it again, for ever
+    except Exception:  # any failure: the next delivery would meet it again, for ever
         log.exception("the properties of a message at %.255s cannot be written", message.address)
         return _UNWRITABLE
 

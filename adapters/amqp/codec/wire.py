@@ -177,7 +177,7 @@ def _read_value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     return reader(data, at + 1)
 
 
-_CONSUME: Final = Basic.Consume.index  # whose arguments may say a time, or a number that means something else
+_CONSUME: Final = Basic.Consume.index  # its arguments may hold a time, or a number with another meaning
 _TIMESTAMP: Final = ord("T")
 _ARGUMENTS: Final[dict[str, Reader]] = {
     "octet": read_octet,

@@ -13,7 +13,7 @@ class AnonymousAdmission:
 
     def __init__(self) -> None:
         self.granted = False
-        self.refusal: Refusal | None = None  # what every request is answered with
+        self.refusal: Refusal | None = None  # the answer to every request
         self.token: Token | None = None  # of the question under way
         self._parked: list[tuple[bytes, Peer]] = []
 

@@ -17,7 +17,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Token
 from store.api.message import Message
 
-KNOWN_MS = 10_000  # what was found is taken for granted: values go by retention and by other protocols, too
+KNOWN_MS = 10_000  # a found address counts as known for so long: retention and other protocols remove values, too
 KNOWN_ADDRESSES_MAX = 16_384  # addresses known to have a value
 
 
@@ -44,7 +44,7 @@ class Lookups:
     def __init__(self) -> None:
         self.waiting: dict[str, Token] = {}  # by address: the lookup under way, or what it had published
         self._lookups: dict[Token, list[_Waiting]] = {}
-        self._behind: dict[str, list[_Waiting]] = {}  # what came while the lookup's messages are being stored
+        self._behind: dict[str, list[_Waiting]] = {}  # requests that came while the lookup's messages are being stored
         self._known: dict[str, int] = {}  # addresses that had a value, and until when that counts
 
     def must_wait(self, exchange: Exchange, address: str, condition: Condition | None, now_ms: int) -> bool:

@@ -26,7 +26,7 @@ class Exchange(msgspec.Struct, gc=False):
     arrival_ms: int
     confirmable: bool
     acked: bool = False  # an empty acknowledgement was sent: the response travels in a message of its own
-    response: bytes = b""  # what a repeated request is answered with
+    response: bytes = b""  # the answer to a repeated request
     tail: bytes = b""  # options of its response when all is well
     silence: int = 0  # No-Response: bit n - 1 is set where responses of class n are not wanted
 

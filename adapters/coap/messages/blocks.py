@@ -16,7 +16,7 @@ from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.adapter import Peer
 
 SILENCE_SPARED_MS = 4_000  # a peer that lost a datagram has sent it again by then (RFC 7252, 4.8: at most 3 s)
-OPTION_BYTES = 128  # what an option of a transfer's name costs besides its value
+OPTION_BYTES = 128  # bytes that count for an option of a transfer's name besides its value
 
 Key: TypeAlias = tuple[Option, ...]
 B = TypeVar("B", bytearray, "Snapshot")

@@ -34,7 +34,7 @@ TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
 _TRACEPARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _BASE64URL = re.compile("[A-Za-z0-9_-]*={0,2}")
 _DIGITS = re.compile("[0-9]{1,15}")
-# What differs from message to message: a plan with one of these is not worth remembering.
+# These fields differ from message to message: a plan with one of them is not worth remembering.
 _FLEETING = frozenset({"id", "time", "corr", "traceparent"})
 _SAID_BY_EVENT = {"id": "id", "type": "type", "time_ms": "time"}
 
@@ -52,7 +52,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     expiry_ms: int | None = None
     delay_ms: int | None = None
     fields: dict[str, Any] = {}
-    plain: bool = False  # nothing but address, device and content type
+    plain: bool = False  # it has an address, a device and a content type alone
     lasting: bool = False  # the same options may well come again
     event: bool = False  # the body is a CloudEvent in structured JSON
     condition: Condition | None = None

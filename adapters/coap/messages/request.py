@@ -37,12 +37,12 @@ from gateway.domain.errors import ProtocolError
 
 SIZE_EXPONENT_BERT = 7
 WELL_KNOWN, CORE = ".well-known", "core"
-ROOTS = ("t", "ps")  # what addresses stand below; "ps" as the CoAP publish-subscribe draft has it
+ROOTS = ("t", "ps")  # the first segments of paths to addresses; "ps" as the CoAP publish-subscribe draft has it
 
 HOP_LIMIT_MAX = 255  # RFC 8768, 3
 
-# What tells one transfer from another of the same peer: all options but these and those that are in no cache key, like
-# Echo (RFC 7959, 2.5; RFC 9175, 3.3). Request-Tag counts, its absence too.
+# Transfers of one peer differ by all options but these and those that are in no cache key, like Echo (RFC 7959, 2.5;
+# RFC 9175, 3.3). Request-Tag counts, its absence too.
 _NOT_IN_KEY = frozenset({BLOCK1, BLOCK2, SIZE1, SIZE2, OBSERVE, ETAG})
 
 

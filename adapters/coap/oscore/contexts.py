@@ -119,7 +119,7 @@ class Contexts:
             held.context = SecurityContext(opened.keys)
             if opened.unused:
                 held.context.begin_unused()
-        elif opened.taken:  # somebody else had it meanwhile
+        elif opened.taken:  # another process had it meanwhile
             held.context.renounce()
         if not held.context.knows_requests:
             held.echo = held.echo or self._random.getrandbits(ECHO_BITS).to_bytes(ECHO_BITS // 8, "big")

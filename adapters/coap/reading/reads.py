@@ -59,7 +59,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     request: Request
     target: Target
     observable: Observable | None = None  # None: links
-    each: bool = False  # who observes is to have each message, one after the other
+    each: bool = False  # an observer gets each message, one after the other
     limit: int = 0  # of the values that a filter is answered with
     found: list[Message] = []  # of these, so far
     payload: bytes = b""

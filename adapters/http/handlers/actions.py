@@ -27,7 +27,7 @@ class Context(msgspec.Struct, frozen=True):
     principal: Principal
     now_ms: int
     host: str = ""  # where the client is
-    below: str = ""  # what the path names below /topics/, /timers/ or /kv/
+    below: str = ""  # the part of the path below /topics/, /timers/ or /kv/
 
 
 class Respond(NamedTuple):

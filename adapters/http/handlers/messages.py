@@ -53,7 +53,7 @@ from store.api.message import Message
 
 PROTOCOL: Final = "http"
 SECONDS_MAX: Final = 10**9  # of a time to live or a delay: some thirty years
-# Whatever a message holds, a browser that is shown it runs nothing of it with our origin's rights.
+# A browser that shows a message runs no part of it with our origin's rights.
 _INERT: Final = ((b"content-security-policy", b"sandbox"), (b"x-content-type-options", b"nosniff"))
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
 _STRUCTURED: Final[dict[str, Callable[..., Message]]] = {

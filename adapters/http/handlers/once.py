@@ -24,7 +24,7 @@ from store.format.frame import Position
 
 EVENTS_MAX: Final = 1_000  # of one request, where each is stored once: each that is repeated is a question
 
-# What of a request's head its messages are made of; others, of proxies and traces, may differ when it is sent again.
+# A request's messages depend on these of its headers; others, of proxies and traces, may differ when it is sent again.
 _HEADERS: Final = frozenset({b"content-type", b"content-encoding", b"x-reply-to", b"x-correlation-data"})
 
 
@@ -49,7 +49,7 @@ def event_keys(messages: Sequence[Message], context: Context) -> Sequence[Idempo
     """
     window_s = context.options.event_window_s
     if any(message.deliver_at_ms is not None for message in messages):
-        return ()  # what waits is answered by its timer, which belongs to the request
+        return ()  # the timer of a delayed message, which belongs to the request, answers it
     if not window_s or any(message.native is None or EVENT not in message.native for message in messages):
         return ()
     if len(messages) > EVENTS_MAX:

@@ -45,9 +45,9 @@ class Requests:
     __slots__ = ("_senders", "body_bytes", "turn")
 
     def __init__(self) -> None:
-        self.turn: deque[Pending] = deque()  # whose turn has not come
+        self.turn: deque[Pending] = deque()  # requests whose turn has not come
         self.body_bytes = 0  # of all of them
-        self._senders: dict[Credentials, list[Pending]] = {}  # whose sender is being authenticated
+        self._senders: dict[Credentials, list[Pending]] = {}  # requests whose sender is being authenticated
 
     @property
     def asking(self) -> bool:

@@ -20,7 +20,7 @@ CODINGS_COUNT_MAX: Final = 2  # of one body, one within the other
 _WINDOW_BYTES_MAX: Final = 8 << 20  # of zstd: what RFC 9659 lets a decoder require
 _PIECE_BYTES: Final = 64  # of zstd, decoded at a time
 _GZIP_LEVEL, _ZSTD_LEVEL, _BROTLI_QUALITY = 4, 3, 4
-# What is worth it: texts that we write ourselves, and that have no validator of their exact bytes.
+# Types that are worth compressing: texts that we write ourselves, and that have no validator of their exact bytes.
 _COMPRESSIBLE: Final = (b"application/json", b"application/problem+json", b"application/cloudevents")
 _VARY: Final = (b"vary", b"accept-encoding")
 

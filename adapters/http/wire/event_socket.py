@@ -57,7 +57,7 @@ class EventSocket:
             if name not in _NOT_OF_EVENTS and not name.startswith((b"sec-websocket-", b"content-", b"ce-"))
         ]
         self._out = bytearray()
-        self._early = b""  # what came before it was open
+        self._early = b""  # bytes that came before it was open
         self._events: list[Event] = []
         self._parts: list[bytes] = []  # of a message whose last frame has not come
         self._exchanges = int(_STREAM)

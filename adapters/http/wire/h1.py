@@ -191,7 +191,7 @@ class Http1:
         """
         slot = self._by_exchange.get(exchange)
         if slot is None:
-            return OUTPUT_BYTES_MAX  # what is sent to it is dropped
+            return OUTPUT_BYTES_MAX  # output to it is dropped
         free = OUTPUT_BYTES_MAX - len(self._out) - len(slot.out)
         if free <= 0:
             self._starved[exchange] = None

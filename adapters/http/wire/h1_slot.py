@@ -15,4 +15,4 @@ class Slot:
         self.http_1_1 = http_1_1
         self.chunked = False
         self.complete = False
-        self.out = bytearray()  # what cannot be written before earlier responses are complete
+        self.out = bytearray()  # output that waits for earlier responses to be complete

@@ -22,7 +22,7 @@ from adapters.http.wire.response import EMPTY_STATUSES, Response, date_header, p
 from adapters.http.wire.strict import StrictConnection
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone
 
-WINDOW_BYTES: Final = 1024 * 1024  # what a peer may send before we say that it has arrived
+WINDOW_BYTES: Final = 1024 * 1024  # bytes that a peer may send before we acknowledge some
 STREAM_BUFFER_BYTES: Final = 256 * 1024  # of one event stream, beyond what its window takes
 FRAME_BYTES_MIN: Final = 1024  # of DATA that a window cuts: shorter frames are as much work as they are use
 DRAIN_BYTES_MAX: Final = 64 * 1024 * 1024  # of a refused body, before its stream is reset
@@ -169,7 +169,7 @@ class Http2:
         """Returns the free bytes of the stream's buffer, within those that the connection may hold."""
         stream = self._streams.get(exchange)
         if stream is None:
-            return STREAM_BUFFER_BYTES  # what is sent to it is dropped
+            return STREAM_BUFFER_BYTES  # output to it is dropped
         free = min(STREAM_BUFFER_BYTES - len(stream.out), self._options.max_held_bytes - self._held_out_bytes)
         if free <= 0:
             self._starved[exchange] = None

@@ -42,7 +42,7 @@ class Stream:
         self.refused = False  # the rest of the request is dropped as it comes
         self.answered = False  # the whole response is sent
         self.out = bytearray()  # body that no window takes yet
-        self.ended = False  # nothing is added to `out`
+        self.ended = False  # `out` is complete
         self.since_ms = now_ms  # the last progress
         self.moved_bytes = 0  # since then
 

@@ -33,7 +33,7 @@ class Upgrade(NamedTuple):
 
     request: Request
     settings: bytes | None  # HTTP2-Settings, base64url; None: a WebSocket
-    rest: bytes  # what came behind the request
+    rest: bytes  # bytes that came behind the request
 
 
 Event: TypeAlias = Arrived | Gone | Drained | Upgrade

@@ -10,7 +10,7 @@ from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.transport import Upgrade
 from gateway.port.adapter import ConnectionInfo, HandOver
 
-MQTT_LISTENER: Final = "mqtt-ws"  # whose adapter takes them
+MQTT_LISTENER: Final = "mqtt-ws"  # its adapter takes them
 SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: h2c\r\n\r\n"
 
 

@@ -31,7 +31,7 @@ from adapters.mqtt.codec.reason import ReasonCode
 from gateway.domain.errors import ProtocolError
 
 PROTOCOL_NAMES: dict[int, str] = {3: "MQIsdp", 4: "MQTT", 5: "MQTT"}
-# What a CONNECT begins with, the commonest first, and its version; 0: the protocol level behind it says which.
+# The first bytes of a CONNECT, the commonest first, and its version; 0: the protocol level behind them names it.
 _OPENINGS: tuple[tuple[bytes, Version], ...] = ((encode_text("MQTT"), 0), (encode_text("MQIsdp"), 3))
 
 

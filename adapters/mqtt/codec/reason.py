@@ -90,7 +90,7 @@ RETURN_CODES: dict[ReasonCode, int] = {
 # The reason code of each return code: the first above, where several share it.
 CODES_OF_RETURN: dict[int, ReasonCode] = {number: code for code, number in reversed(RETURN_CODES.items())}
 
-# What a PUBACK or PUBREC says of one message that was not stored.
+# The code of a PUBACK or PUBREC for one message that was not stored.
 PUBACK_CODES: dict[Cause, ReasonCode] = {
     Cause.UNAUTHENTICATED: ReasonCode.NOT_AUTHORIZED,
     Cause.FORBIDDEN: ReasonCode.NOT_AUTHORIZED,
@@ -106,8 +106,8 @@ PUBACK_CODES: dict[Cause, ReasonCode] = {
     Cause.DAMAGED: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
 }
 
-# What a DISCONNECT says where there is no PUBACK: for QoS 0, and for causes that get none. A PUBACK, whatever its code,
-# ends the client's duty to send the message again, and it is just that duty which carries it over an outage.
+# The code of a DISCONNECT where there is no PUBACK: for QoS 0, and for causes that get none. A PUBACK, whatever its
+# code, ends the client's duty to send the message again, and it is just that duty which carries it over an outage.
 DISCONNECTING: dict[Cause, ReasonCode] = {
     Cause.TOO_LARGE: ReasonCode.PACKET_TOO_LARGE,
     Cause.UNAVAILABLE: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
@@ -124,7 +124,7 @@ SENT_AGAIN: frozenset[int] = frozenset(
     }
 )
 
-# What a SUBACK of 5.0 says of a subscription that the gateway refused.
+# The code of a SUBACK of 5.0 for a subscription that the gateway refused.
 SUBACK_CODES: dict[Cause, ReasonCode] = {
     **dict.fromkeys(Cause, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR),
     Cause.UNAUTHENTICATED: ReasonCode.NOT_AUTHORIZED,

@@ -43,15 +43,15 @@ class ConnectionContext:
         self.dialect = _UNKNOWN
         self.client_id = ""
         self.device = ""
-        self.anonymous = True  # nobody has said who the client is: its device is its own name for itself
-        self.permissions = OPEN  # what the client may do
-        self.durable = False  # whether the session outlives the connection
+        self.anonymous = True  # the client has not authenticated: its device is its own name for itself
+        self.permissions = OPEN  # of the client
+        self.durable = False  # the session outlives the connection
         self.packet_bytes_max = VARINT_MAX + 5  # the largest packet the client takes (MQTT 5.0, 3.1.2.11.4)
         self.out: list[bytes] = []
         self.takes = 0  # how often the shell has taken output
         self.effects: list[Effect] = []
         self._answers: dict[Token, Answer] = {}
-        self._last_words: list[bytes] | None = None  # what is still to be written once the connection is closing
+        self._last_words: list[bytes] | None = None  # packets to write once the connection is closing
         self._next_token = 0
 
     def speak(self, version: Version) -> None:

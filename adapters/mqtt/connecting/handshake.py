@@ -54,7 +54,7 @@ class ConnectTerms(msgspec.Struct, frozen=True, kw_only=True):
     aliases_max: int  # topic aliases it is sent
     will: Will | None
     method: str | None = None  # of an authentication in several steps
-    response_information: str | None = None  # what topics for its responses may begin with (3.2.2.3.15)
+    response_information: str | None = None  # the prefix of topics for its responses (3.2.2.3.15)
     gateway: str = ""  # our id, for a bridge of another gateway; "": the client is none
 
 
@@ -189,7 +189,7 @@ def welcome(terms: ConnectTerms, options: Options, *, session_present: bool, fin
             response_information=terms.response_information,
             authentication_method=terms.method,
             authentication_data=final or None,
-            # What is absent is available: QoS 2, retain, wildcards, subscription identifiers (3.2.2.3).
+            # A property that is absent means available: QoS 2, retain, wildcards, subscription identifiers (3.2.2.3).
             shared_subscription_available=None if options.shared_subscriptions else 0,
             user=introduction(terms.gateway),
         ),

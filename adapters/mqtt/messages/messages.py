@@ -45,7 +45,7 @@ _CLIENT_ID = "client_id"  # and one more: the publisher's, where that is not its
 _BRIDGE = "bridge"  # and of what came from another broker: the name of the bridge that brought it
 _OF_TOPIC = "of_topic"  # and the fields that its publisher has not given, but the name of its topic
 _SAID = ("type", "content_type")
-_HIDDEN = frozenset({_CLIENT_ID, _BRIDGE, _OF_TOPIC})  # what no client is shown
+_HIDDEN = frozenset({_CLIENT_ID, _BRIDGE, _OF_TOPIC})  # properties that no client is shown
 
 _Pairs = tuple[tuple[str, str], ...]
 

@@ -2,7 +2,7 @@
 
 from adapters.mqtt.codec.primitives import CUT, Reader, malformed
 
-MESSAGE_COST_BYTES = 256  # what a message takes besides its packet's bytes, about
+MESSAGE_COST_BYTES = 256  # of a message in memory besides its packet's bytes, about
 NO_ID = b"\0\0"  # a packet identifier that no packet may have (MQTT-2.2.1-3)
 
 

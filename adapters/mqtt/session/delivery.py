@@ -106,7 +106,7 @@ class SessionDelivery:
         limit, send, room = context.packet_bytes_max, context.out.append, inflight.room
         take_id = inflight.ids().__next__
         last_plan: Plan | None = None
-        ended = None if inflight.resume is None else _ENDED  # what was sent before is completed (MQTT-3.10.4-3)
+        ended = None if inflight.resume is None else _ENDED  # messages in flight are completed (MQTT-3.10.4-3)
         encoded: Encoded | Aliased | Passing | None = None
         for count, pick in enumerate(picks):
             plan = plan_of(subs[count]) or ended

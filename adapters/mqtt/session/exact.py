@@ -49,7 +49,7 @@ class Exact:
         self._context = context
         self._keeper = keeper
         self._key = ""  # of the session's marks; "": it has none
-        self._fence: Fence | None = None  # what says that the session is ours to write for
+        self._fence: Fence | None = None  # proves that the session is ours to write for
         self._marking = False  # the session is known to have marks, so that they will be looked for
         self.waits = False  # the first QoS 2 message waits for that
         self._uses = 0  # that there have been

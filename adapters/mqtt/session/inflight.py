@@ -130,7 +130,7 @@ class Inflight:
 
     def __init__(self) -> None:
         self.limit = PACKET_ID_MAX  # of `sent`, `released` and `done`, but for what an earlier connection has left
-        self.durable = False  # whether `done` is kept, for a later connection
+        self.durable = False  # `done` is kept, for a later connection
         self.sent: dict[int, PositionTuple | None] = {}  # awaiting PUBACK or PUBREC, in the order sent
         self.exact: dict[int, None] = {}  # those of `sent` that are QoS 2
         self.released: dict[int, None] = {}  # awaiting PUBCOMP
@@ -146,7 +146,7 @@ class Inflight:
             int, tuple[int, PositionTuple] | None
         ] = {}  # by log, the oldest of `sent` when it was last looked for
         self.resume: Resume | None = None
-        self.moved = False  # something was acknowledged or taken since the last report
+        self.moved = False  # a message was acknowledged or taken since the last report
         self.freed = False  # an identifier has become free since the last report
         self.next_packet_id = 1
 

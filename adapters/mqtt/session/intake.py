@@ -84,7 +84,7 @@ class Intake:
         self._inflight = inflight
         self._control = control
         self.body_bytes_max = body_bytes_max(context.options.max_packet_bytes)
-        self._client_id: str | None = None  # what messages say of their client, where their device does not
+        self._client_id: str | None = None  # the client of messages whose device does not name it
         self._templates = Templates(NO_TEMPLATE)
         self.native: dict[str, Any] | None = None  # of a PUBLISH without properties
         self.topics: Cache[str] = topic_cache()
@@ -93,7 +93,7 @@ class Intake:
         self.unstored: dict[Token, _Unstored] = {}
         self.refused: tuple[int, bytes, int] | None = None  # a message not to be stored: QoS, identifier, code
         self._unacked = 0  # QoS 1 messages without a PUBACK
-        self.unstored_bytes = 0  # what the log does not have yet, about
+        self.unstored_bytes = 0  # of messages that the log does not have yet, about
         self.needed = 2  # bytes from the start of the rest that make the next `read` worth while
         self.tired = False  # there is more to read, after others had their turn
         self.held_up = False  # a QoS 2 message waits until it may be stored, and all behind it
@@ -206,7 +206,7 @@ class Intake:
                         elif message.qos == 2:
                             exact.append((len(messages), identifier))
                         add(message)
-                # What a packet from SUBSCRIBE on changes comes after what was published; PINGREQ changes nothing.
+                # The effects of a packet from SUBSCRIBE on follow those of the messages before it; PINGREQ has none.
                 if self.refused is not None or (first >= 0x80 and first != 0xC0):
                     if messages:
                         self._store(messages, ids, exact, at - run_start)

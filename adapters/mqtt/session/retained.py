@@ -183,7 +183,7 @@ class RetainedFeed:
     def _forget_newer(self) -> None:
         self._newer.clear()
         self._newer_bytes = 0
-        self._inflight.freed = True  # who waited goes on
+        self._inflight.freed = True  # deliveries that waited go on
 
     # ---- pages
 

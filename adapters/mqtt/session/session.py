@@ -166,7 +166,7 @@ class MqttSession:
             if is_sys(one.pattern):
                 self._add_sys(one)
             elif one.shared is None:
-                # What was published before it began is not for it, however far behind another one is.
+                # A subscription gets no message from before it began, however far behind another one is.
                 begin = start if start is None else later(start, positions(one.since))
                 self.context.effects.append(port.Subscribe(sub=one.sub, pattern=one.pattern, start=begin))
         if exchanges.claimed or any(one.shared is not None for one in self.subscriptions):

@@ -56,7 +56,7 @@ class _Member:
         self.queue = ""  # "" until it has joined
         self.consumer: ConsumerId | None = None  # None: nothing is lent to it
         self.settles = False  # by being delivered: all is QoS 0
-        self.credit = 0  # what the gateway may still lend, as far as it was told
+        self.credit = 0  # messages that the gateway may still lend, as far as it was told
         self.starved = False  # took less than was offered
         self.refused: Refusal | None = None  # why it is no member after all
 

@@ -27,7 +27,7 @@ class Subscription(NamedTuple):
     identifier: int | None = None
     ticket: int = 0  # of its newest wish for retained messages; 0: it has had none
     since: tuple[PositionTuple, ...] = ()  # where it began in each log, as far as that was asked
-    shared: SharedName | None = None  # what it shares with others (4.8.2)
+    shared: SharedName | None = None  # the name that it shares with others (4.8.2)
 
 
 class Plan(NamedTuple):

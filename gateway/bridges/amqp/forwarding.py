@@ -96,12 +96,12 @@ class Forwarding:
         self._routes = Routes(name, config.forward)
         self._window = Window(count_max=config.receive_maximum, bytes_max=config.pending_bytes_max)
         self._subscriber = Subscriber(self)
-        self._wake = asyncio.Event()  # something may be sent
+        self._wake = asyncio.Event()  # set when a message may be sent
         self._sending: set[asyncio.Task[None]] = set()
         self._ids: set[str] = set()  # of mandatory messages in flight: aio-pika knows returned ones by these alone
         self._blocked = False  # less was taken than offered
-        self._moved = False  # something was settled since the last commit
-        self._settled: Cursor = ()  # everything before it is settled
+        self._moved = False  # a message was settled since the last commit
+        self._settled: Cursor = ()  # all messages before it are settled
         self._committed: Cursor = ()
         self.connected = False
 
@@ -250,7 +250,7 @@ class Forwarding:
         except ChannelInvalidStateError:
             pass  # the channel has ended, and `link.ended` says why
         except Exception as error:  # noqa: BLE001 - aio-pika rejects with whatever has ended the connection
-            link.lose(error)  # what was sent may be there, and is sent again
+            link.lose(error)  # the upstream may have the message; it is sent again
         else:
             backoff.reset()
             self._figures.forwarded += 1

@@ -5,7 +5,7 @@ class Figures:
     """The figures of a bridge; times are seconds of a clock that never goes back."""
 
     def __init__(self) -> None:
-        self.here = False  # whether it is this process's to run
+        self.here = False  # this process runs it
         self.connected = False
         self.connects = 0
         self.stored = 0

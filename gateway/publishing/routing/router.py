@@ -37,7 +37,7 @@ MANY_COUNT_MAX = 8  # '#' in one pattern: each multiplies what a match may cost
 REMEMBERED_LENGTH_MAX = 256  # longer texts are looked at each time: a table is bounded in bytes too
 
 AMQP_TOPICS = ("$amqp", VHOST_ROOT)  # of messages for exchanges other than amq.topic of "/"
-INDEX_FLAGS = {"key": ROW_INDEX_KEY, "address": ROW_INDEX_ADDRESS}  # what a topic's "index" can name
+INDEX_FLAGS = {"key": ROW_INDEX_KEY, "address": ROW_INDEX_ADDRESS}  # the names in a topic's "index"
 ROOT_TOPIC = "/"  # the topic of addresses whose first level is empty
 
 SPREAD = -1  # no store group has this number
@@ -77,7 +77,7 @@ class Route(NamedTuple):
     address_hash: int
     extra: tuple[int, ...]  # named queues that take every message of this address
     asking: tuple[tuple[int, Predicate], ...]  # named queues that look at the message first
-    row_flags: int = 0  # what its records are to be found by: of every row that is not ROW_EXTRA
+    row_flags: int = 0  # the indexes of its records: in every row that is not ROW_EXTRA
     empty_flags: int = 0  # the same of a message without a body, which in a compacted topic ends its key
     relaxed: bool = False  # acknowledged before it is on disk
     group: int = 0  # in which all of `queues` lie; SPREAD: in several

@@ -85,7 +85,7 @@ class Importer:
         self._configured = configured
         self._dry_run = dry_run
         self._steps: list[ImportStep] = []
-        # What there is, and what this import makes.
+        # The present definitions, and those that this import makes.
         self._vhosts = dict(registry.vhosts.names)
         self._exchanges = {one.name: one for one in registry.exchanges}
         self._queues = dict.fromkeys(registry.queues)

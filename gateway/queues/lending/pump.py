@@ -29,7 +29,7 @@ from store.format.frame import QueueNumber, QueueOffset
 RETRY_S = 1.0  # after the store has failed
 NOWHERE = QueueOffset(0)
 SHARE_COUNT_MIN = 16  # messages offered at once where there are very many consumers, if so many wait
-YIELD_S = 0.003  # what consumers at other proxies are left to be first, where ours have just been
+YIELD_S = 0.003  # the head start of consumers at other proxies, where ours have just been first
 _UNKNOWN_WINDOW = 1 << 30  # of a consumer that has never been blocked
 
 log = logs.get(__name__)
@@ -86,8 +86,8 @@ class Consumer:
         self.conn = conn
         self.stream = stream  # of a stream: what it wants of it, and
         self.at = at  # the offset of what it gets next
-        self.permissions = permissions  # whose it is
-        self._allowed: tuple[Access | None, bool] = (None, True)  # what `allowed` was, by the access of then
+        self.permissions = permissions  # of the consumer's principal
+        self._allowed: tuple[Access | None, bool] = (None, True)  # the last answer of `allowed`, by the access of then
         self.id = consumer
         self.queue = queue
         self.exclusive = exclusive
@@ -98,7 +98,7 @@ class Consumer:
         self.credit = credit  # messages it can take; None: unknown, and the following learn it
         self.blocked = credit == 0  # took less than offered, or all it had credit for
         self.taken = 0  # since it was last ready
-        self.window = _UNKNOWN_WINDOW  # what it took the last time before it was blocked
+        self.window = _UNKNOWN_WINDOW  # messages that it took the last time before it was blocked
         self.probe = 1  # offered beyond the window; doubles while it is taken
 
     @property
@@ -191,9 +191,9 @@ class Pump:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._rules = rules
-        self.consumers: list[Consumer] = []  # whoever got something last is last
+        self.consumers: list[Consumer] = []  # the consumer that was served last is last
         self._oldest: list[Consumer] = []  # the same consumers, whoever came first is first
-        self.active = True  # whether this process may deliver, of a queue with a single active consumer
+        self.active = True  # this process may deliver, of a queue with a single active consumer
 
     def add(self, consumer: Consumer) -> None:
         """Begins to deliver to a consumer."""

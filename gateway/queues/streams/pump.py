@@ -59,7 +59,7 @@ class StreamHead:
 class StreamPump:
     """Delivers one stream, with the interface of `gateway.queues.lending.pump.Pump`."""
 
-    has_ready_consumer = True  # nothing has to be taken away behind it
+    has_ready_consumer = True  # a stream keeps its messages: the keeper need not look for expired ones
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class StreamPump:
         try:
             await self._store.queues.fetch(self._number, at, max_bytes=1, max_rows=1, max_wait_ms=WAIT_MS)
         except StoreError:
-            await asyncio.sleep(RETRY_S)  # whoever reads meets it too
+            await asyncio.sleep(RETRY_S)  # the reader meets the error too
 
 
 def _is_wanted(message: Message, wanted: StreamRead) -> bool:

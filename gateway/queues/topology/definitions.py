@@ -48,7 +48,7 @@ class StoredDefinition(NamedTuple):
     name: str
     definition: Exchange | QueueDefinition | None
     revision: int
-    exchange: bool  # what it is, or was
+    exchange: bool  # it is, or was, an exchange
 
 
 class Definitions(Protocol):

@@ -124,7 +124,7 @@ class Topology(ABC):
         if first:
             await self._definitions.clear()
         await self._take_stock()
-        # What an older version, or a crash, has left unsaid.
+        # An older version, or a crash, may have left settings of queues out of the store.
         said = self._store.queues.config
         every = self.by_number.items()
         wanted = [queue_config(number, queue.definition.arguments) for number, queue in every if not queue.shared]
