@@ -19,7 +19,7 @@ ARGS ?=
 # How tests are shared out: a file is one worker's, and files begin in the order in which tests/conftest.py puts them. Tests
 # wait for processes, disks and clocks, so three workers keep two processors busy; those of clusters load them by two.
 BY_FILE := --dist loadfile --no-loadscope-reorder
-# What `make bench` measures: one figure by its name, all of them by default; `make bench BENCH=list` names them.
+# The figure that `make bench` measures, by its name; all of them by default; `make bench BENCH=list` names them.
 BENCH ?=
 # How many histories `make nightly` simulates of each kind, and from which seed on; a failure names its seeds.
 SIM_SEEDS ?= 20000

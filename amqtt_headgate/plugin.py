@@ -54,7 +54,7 @@ class HeadgatePlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not type
         self._logger = context.logger
         self._link: Link | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._idle = asyncio.Event()  # nothing is held
+        self._idle = asyncio.Event()  # set while it holds no message
         self._idle.set()
         self.held_count = self.held_bytes = 0
         self.stored = self.refused = self.dropped = 0

@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("nightly") is not None and not os.environ.get("HEADGATE_NIGHTLY"):
             item.add_marker(by_day)
-    if "PYTEST_XDIST_WORKER" in os.environ:  # what is long and begins last is waited for by idle processors
+    if "PYTEST_XDIST_WORKER" in os.environ:  # a long test that begins last leaves processors idle
         ranks: dict[Path, int] = {}
         for item in items:
             ranks[item.path] = min(_rank(item), ranks.get(item.path, _rank(item)))

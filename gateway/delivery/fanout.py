@@ -36,7 +36,7 @@ REMEMBERED_LENGTH_MAX = 256  # longer addresses are matched each time: the table
 
 log = logs.get(__name__)
 
-# Whom an address goes to, with which of their subscriptions. Equal plans are one object.
+# The subscribers of an address, each with its subscriptions that match. Equal plans are one object.
 _Plan = tuple[tuple[Subscriber, tuple[SubscriptionId, ...]], ...]
 
 

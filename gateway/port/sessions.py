@@ -17,7 +17,7 @@ class Will(Value, frozen=True, kw_only=True):
     message: Message
     delay_ms: int = 0
     lives_ms: int | None = None
-    who: Identity | None = None  # whose it is: the gateway says so
+    who: Identity | None = None  # its owner; the gateway sets it
 
 
 class OpenedSession(Value, frozen=True, kw_only=True):

@@ -40,7 +40,7 @@ from gateway.runtime.admin_rows import rows_of
 from gateway.runtime.amqp_operations import read_close
 from store.base.admin import ACTION_TIMEOUT_S, PAGE_TIMEOUT_S, ActionRefused, Operations
 
-# What all workers know, or do alike: one of them is asked.
+# All workers know, or do, the same here: one of them is asked.
 _LISTINGS_OF_ALL: Final = (QUEUES_PATH, BINDINGS_PATH, POLICIES_PATH)
 _ACTIONS_OF_ALL: Final = (
     IMPORT_PATH,

@@ -71,7 +71,7 @@ class TopicKeeper:
                     queues=len(topic.queues),
                     asked=said.queues,
                 )
-        # What a crash has left unsaid, too: the controller is asked, and the store told what it does not know.
+        # The store may lack settings after a crash, too: it gets those that the controller has and it does not know.
         await self._tell_store(self._controller.topics())
 
     def changed(self) -> None:

@@ -27,7 +27,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     expiry_s: int | None  # None: for ever
     left_ms: int | None  # when its connection ended; None while it is connected, or died with the gateway
     marked: bool = False  # the logs may have marks of it
-    user: SessionUser | None = None  # whom it belongs to; None: nobody has written it down
+    user: SessionUser | None = None  # its owner; None: none is stored
 
 
 class Holder(Protocol):

@@ -25,7 +25,7 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
     once: bool = False  # read what there is now, then end
     watermark_s: float = 120.0  # how much later than its window's end a record may be stored and still count in it
     late_s: float = 7 * 86_400.0  # how much later a settled window is still corrected
-    devices_max: int = 1_000_000  # whose state is kept, in all
+    devices_max: int = 1_000_000  # devices whose state is kept, in all
     series_max: int = 5_000_000  # devices' metrics, in all
     metrics_max: int = 1_000  # of one device
     forget_s: float = 30 * 86_400.0  # devices and metrics that nothing came from for so long are forgotten

@@ -59,7 +59,7 @@ def run_telemetry(options: TelemetryOptions) -> None:
     try:
         local = options.place.local
         scratch = (local if local is not None else options.checkpoint_dir) / "tmp"
-        shutil.rmtree(scratch, ignore_errors=True)  # what a killed job left
+        shutil.rmtree(scratch, ignore_errors=True)  # left by a killed job
         session = build_session(
             "headgate telemetry",
             cores=options.cores,

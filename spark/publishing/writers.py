@@ -55,7 +55,7 @@ class _Writer:
         if overwrite:
             raise BadOption("mode", "cannot be overwrite: messages are only appended to the log")
         parsed = WriterOptions.parse(options)
-        RowEvents(parsed, schema)  # what cannot be written is refused here, in the driver
+        RowEvents(parsed, schema)  # refuses here, in the driver, a row that cannot be written
         return cls(parsed, schema)
 
     def _publish(self, batches: Iterator[pa.RecordBatch], name: str, partition: int) -> Published:

@@ -40,7 +40,7 @@ class Pushed:
                 self._compared(attribute[0], compare, value)
 
     def _among(self, name: str, values: Iterable[Any]) -> None:
-        wanted = [value for value in values if value is not None]  # nothing equals null
+        wanted = [value for value in values if value is not None]  # no value equals null
         if name == "topic":
             self.topics = frozenset(wanted) if self.topics is None else self.topics & frozenset(wanted)
         elif name == "queue":

@@ -28,7 +28,7 @@ class ServerResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """One server. `value` is missing when no run went well; `failed` counts what was lost in the runs that did."""
 
     version: str
-    keeps: str  # what an acknowledgement of its means for the disk
+    keeps: str  # the state of the disk after its acknowledgement
     value: Spread | None = None
     also: dict[str, Spread] = {}
     done: Sequence[int] = ()

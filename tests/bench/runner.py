@@ -106,7 +106,7 @@ class _Measuring:
         rounds = min(self.plan.rounds, self.figure.rounds_max)
         for number in range(1, rounds + 1):
             for one in self.candidates:
-                if not one.errors:  # what has failed once is not asked again
+                if not one.errors:  # a contender that has failed once is not asked again
                     self.say(f"round {number} of {rounds}: {one.spec.name}")
                     with _noting(one):
                         one.runs.append(self._fresh_run(one, number) if self.figure.fresh else self._run(one))

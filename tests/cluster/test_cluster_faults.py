@@ -165,7 +165,7 @@ async def test_a_master_cut_off_with_a_proxy_acknowledges_nothing(setting):
             minority = [master, here.proxies[0].name]
             majority = [node.name for node in cluster.nodes if node.name not in minority]
             await asyncio.to_thread(network.cut, minority, majority)
-            await both(here, there, 1.0)  # what was on its way back to clients has come
+            await both(here, there, 1.0)  # answers on their way back to clients have come
             before = [one.count for one in here.publishers]
             elected = [one.count for one in there.publishers]
             await both(here, there, CUT_S)

@@ -93,7 +93,7 @@ def test_connections_stay_while_the_home_group_is_away(cluster, hurt, names, sec
     for one in subscribers:
         assert sorted(int(one.body()) for _ in range(sent)) == list(range(sent))
     assert all(one.left.empty() for one in clients)
-    moved = connected(there, f"mover {case}")  # what needs the home group goes on too
+    moved = connected(there, f"mover {case}")  # clients that need the home group go on too
     assert moved.present
     assert str(mover.left.get(timeout=20)) == "Session taken over"
     assert all(one.left.empty() for one in clients[1:])

@@ -155,7 +155,7 @@ SHAPES: dict[int, list[Shape]] = {
     ]
     for version in VERSIONS
 }
-# What a client may say once it is connected and wants to stay: traffic that keeps a connection busy, and hurt as well.
+# Packets of a connected client that wants to stay: traffic that keeps a connection busy, and damaged packets as well.
 TRAFFIC: dict[int, list[Shape]] = {
     version: [shape for shape in shapes if shape.first >> 4 in {3, 4, 5, 6, 7, 8, 10, 12}]
     for version, shapes in SHAPES.items()
@@ -190,11 +190,11 @@ def hurt(shapes: list[Shape], random: Random) -> bytes:
     elif how == 11:  # the end of another packet
         other = shapes[what % len(shapes)].body
         body[at:] = other[min(at, len(other)) :]
-    elif how == 12:  # nothing that was ever a packet
+    elif how == 12:  # bytes that were never a packet
         return random.randbytes(1 + what % 40)
     elif how == 13:  # another type, other flags
         first = what & 0xFF
-    elif how == 14:  # something twice
+    elif how == 14:  # a part twice
         length = 1 + (what & 15)
         body[at:at] = body[at : at + length]
     else:  # an integer or a length, any

@@ -108,7 +108,7 @@ class FuzzedConnection:
         self.waiting: list[tuple[Any, Outcome]] = []  # effects that are answered later
         self.subs: list[Any] = []
         self.consumers: list[Any] = []
-        # What the session has saved, for the next connection to go on with.
+        # The session's saved state, from which the next connection goes on.
         self.state, self.exchanges = (b"", b"") if before is None else (before.state, before.exchanges)
         self.marks: dict[int, dict[int, bytes]] = {} if before is None else before.marks  # by slot, as the log has them
         self.frame = 4_096

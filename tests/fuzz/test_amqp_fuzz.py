@@ -59,7 +59,7 @@ def drive(peer, data, chance):
         effects = peer.conn.receive(data[at : at + size], now_ms=NOW_MS)
         answer(peer, effects, chance)
         at += size
-        peer.frames()  # what we send is always well-formed
+        peer.frames()  # our own output is always well-formed
         if any(isinstance(effect, Close) for effect in effects):
             assert peer.conn.receive(data, now_ms=NOW_MS) == ()
             return

@@ -43,7 +43,7 @@ from store.serving.service import NodeService
 
 pytestmark = pytest.mark.slow
 
-NOBODY, LITTLE = "nobody", "little"  # who may do nothing, and who may do all below `mine/`
+NOBODY, LITTLE = "nobody", "little"  # users: one has no rights, the other all below `mine/`
 MINE = [f"all:{root}mine/#" for root in ("", "$queue/", "$exchange/", "$kv/default/", "$group/")]
 SECRET = "closed/there"
 EVENT = {"ce-specversion": "1.0", "ce-id": "secret-id", "ce-source": "/s", "ce-type": "secret"}
@@ -342,7 +342,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuledGateway]:
     with RuledGateway(Path(tmp_path_factory.mktemp("table")) / "data") as one:
         for name, rules in ((NOBODY, ruled()), (LITTLE, ruled(*MINE))):
             one.do(one.set_user(name, rules))
-        with one.http("admin") as admin:  # what is not hidden, and makes the topics
+        with one.http("admin") as admin:  # readable messages, which make the topics
             for address in ("closed/else", "mine/a", "mine/z"):
                 assert admin.post(f"/topics/{address}", content=b"x").is_success
             for key in ("mine/a", "mine/z"):

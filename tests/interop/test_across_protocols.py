@@ -30,7 +30,7 @@ COAP_CLIENT = next(filter(None, map(shutil.which, ("coap-client", "coap-client-n
 MOSQUITTO_PUB = shutil.which("mosquitto_pub")
 _numbers = itertools.count()
 
-Seen = dict[str, Any]  # what a client can be shown of a message, by field; None where it was not
+Seen = dict[str, Any]  # the fields of a message that a client can be shown; None where it was not
 Reader = Callable[[], Awaitable[Seen]]  # waits for the next message
 Publish = Callable[[Any, str], Awaitable[Seen]]  # to an address of a gateway; what was said
 

@@ -121,7 +121,7 @@ def test_a_client_that_goes_on_sending_reads_why_it_was_closed(shared_gateway):
         peer.sendall(b"\x10\x10\0\4MQTT\5\2\0\x3c\0\0\3bad")
         assert peer.recv(1)[0] == 0x20
         peer.sendall(b"\xf0\0")  # AUTH without a method
-        for _ in range(200):  # what is sent behind it is not read by anybody
+        for _ in range(200):  # the gateway does not read what follows
             peer.sendall(b"\xc0\0" * 1_000)
         answer = bytearray()
         while some := peer.recv(65536):  # a reset would raise

@@ -74,7 +74,7 @@ def test_who_has_no_name_is_let_in_from_this_machine_alone(gateway):
         *(201, 401, 201),
         *(401, 201, 401),
     ]
-    assert post(gateway, FAR, by=DIRECT) == [201]  # whose word does not count
+    assert post(gateway, FAR, by=DIRECT) == [201]  # this sender's header does not count
     for said, code in ((FAR, 0x87), (NEAR, 0), (f"{NEAR}, {FAR}, 10.0.0.3", 0x87)):
         client, connack = web(gateway, said, password=None)
         client.close()

@@ -47,7 +47,7 @@ class Scheduler:
     def __init__(self, chance: random.Random, *, switch_chance: float = SWITCH_CHANCE) -> None:
         self.chance = chance
         self.now_s = 0.0
-        self.errors: list[BaseException] = []  # what ended threads, and what the loop was told
+        self.errors: list[BaseException] = []  # errors that ended threads, or that the loop was told
         self.steps = 0  # places passed where a thread could be interrupted
         self.off = False  # the power is: threads end where they are, one after the other
         self.off_at: int | None = None  # the step at which it will be

@@ -1,9 +1,11 @@
 """Checks what a linter cannot: that the words in the repository agree with each other and with the code."""
 
 import ast
+import io
 import itertools
 import re
 import subprocess
+import tokenize
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -27,13 +29,13 @@ RUNNING_DATA = frozenset({"pickle", "_pickle", "marshal", "shelve", "dill", "clo
 # Files that read better whole, and how long they may be.
 LONGER = {
     "adapters/amqp/connection.py": 610,  # every frame of a connection, in every phase: one loop, and its exits
-    "adapters/http/connection.py": 460,  # what the requests of both versions ask of the gateway, and are told
+    "adapters/http/connection.py": 460,  # the requests of both versions to the gateway, and its answers
     "adapters/http/wire/h2.py": 500,  # one handler for each event of h2
     "adapters/mqtt/connection.py": 470,  # every input of a connection, in every phase
     "controller/raft/core.py": 480,  # every message in every role
     "store/log/log.py": 560,  # one log: its segments, what is written, read, cut and recovered
     "store/leases/leases.py": 600,  # the life of a lease, told once
-    "store/local/lending.py": 500,  # what a consumer can do with what it was lent
+    "store/local/lending.py": 500,  # all operations of a consumer on leased messages
     "store/replication/master.py": 540,  # the rules of one epoch, which only together keep what they promise
 }
 
@@ -172,6 +174,33 @@ def test_a_docstring_of_the_product_begins_with_a_verb_or_a_noun():
     assert docstrings_that_begin(ast.parse(good), VAGUE_WORDS) == []
 
 
+# A comment that begins so hides who acts, or is half a question: "Bytes that a peer may send", not "What it may send".
+_HIDING = "what|who|whose|whom|whether|whoever|whatever|nobody|nothing|somebody|something|everybody|everything"
+HIDING_COMMENT = re.compile(rf"#[:!]?\s*({_HIDING})\b", re.IGNORECASE)
+
+
+def comments_that_hide(text: str) -> list[int]:
+    """Returns the lines on which a comment begins by one of these words; a comment's second line may."""
+    if HIDING_COMMENT.search(text) is None:  # tokens cost a hundred times as much
+        return []
+    found, before = [], (0, 0)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            goes_on = before == (row - 1, column)
+            if not goes_on and HIDING_COMMENT.match(token.string):
+                found.append(row)
+            before = token.start
+    return found
+
+
+def test_no_comment_hides_who_acts():
+    found = {name(path): comments_that_hide(path.read_text("utf-8")) for path in CODE}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+    assert comments_that_hide("a = 1  # what it has\nb = 2\n# Nobody asks.\n# Whether it is.\nc = '# who'\n") == [1, 3]
+    assert comments_that_hide("a = 1  # bytes that it has; nobody else\n# The asker,\n# who waits.\n") == []
+
+
 def test_files_are_short_enough_to_read():
     lengths = {name(path): len(path.read_text("utf-8").splitlines()) for path in MODULES}
     assert {path: n for path, n in lengths.items() if n > max(LINES_SOFT_MAX, LONGER.get(path, 0))} == {}
@@ -233,7 +262,7 @@ def test_the_example_configuration_has_every_key():
         elif isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             keys = {one.name for one in msgspec.structs.fields(field.type)}
             missing += [f"{key}.{one}" for one in sorted(keys - example[key].keys())]
-    assert sorted(missing) == ["adapters"]  # what an adapter can be told is the adapter's own to document
+    assert sorted(missing) == ["adapters"]  # the adapters document their own options
 
 
 def test_every_key_is_described():

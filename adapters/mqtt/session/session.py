@@ -142,7 +142,7 @@ class MqttSession:
     def end(self) -> None:
         """The connection is gone."""
         self.last_words()
-        # Whom these know knows them: without that, connections would be left for the garbage collector.
+        # These parts refer to others that refer to them: forgetting frees a connection without the garbage collector.
         self.keeper.forget()
         self.intake.forget()
         self.context.forget()

@@ -52,7 +52,7 @@ class Vhosts:
     def __init__(self, configured: Iterable[str], counts: ConnectionCounts) -> None:
         self.configured = dict.fromkeys((DEFAULT_VHOST, *configured))
         self.names = dict(self.configured)
-        self.deleted: dict[str, bool] = {}  # whether nothing is left in them, as far as is known here
+        self.deleted: dict[str, bool] = {}  # by name: whether it is empty, as far as is known here
         self._limits: Mapping[str, VhostLimits] = {}
         self._counts = counts
         self._queues: dict[str, int] = {}

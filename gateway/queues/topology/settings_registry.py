@@ -119,7 +119,7 @@ class SettingsRegistry(Topology):
         self._notify_exchanges()
         for nth, queue in enumerate(list(self.queues.values())):
             if nth % RULED_COUNT_MAX == RULED_COUNT_MAX - 1:
-                await asyncio.sleep(0)  # nothing is added or removed meanwhile
+                await asyncio.sleep(0)  # the lock keeps the queues the same
             rules = self._rules(queue.definition)
             if rules != queue.rules:
                 queue.rules = rules

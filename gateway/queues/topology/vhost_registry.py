@@ -58,7 +58,7 @@ class VhostRegistry(QueueRegistry):
     async def _clear(self, vhost: str) -> bool:
         """See `_cleared`. Raises `StoreError`."""
         if self._definitions.shared:
-            await self._take_stock()  # what others have made there a moment ago
+            await self._take_stock()  # definitions that other proxies have made there a moment ago
         queues = [name for name in self.queues if vhost_of(name) == vhost]
         for at in range(0, len(queues), REMOVED_COUNT_MAX):
             async with self._changing:

@@ -13,7 +13,7 @@ import msgspec
 
 TIMEOUT_S = 3.0
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
-GROUPS_COUNT_MAX = 50  # whose lag is asked for, by name
+GROUPS_COUNT_MAX = 50  # groups whose lag is asked for, by name
 LINES_COUNT_MAX = 40_000  # of server-sent events that are passed over on the way to one message
 COMMAND_BYTES_MAX = 65_536
 Credentials = tuple[str, str]  # name and password
@@ -68,7 +68,7 @@ class GatewayApi:
         try:
             return self._read_events(f"/subscribe?filter={quote(address, safe='')}", headers, position, who)
         except httpx.TimeoutException:
-            return None  # nothing came: it is gone
+            return None  # an empty answer: it is gone
         except (httpx.HTTPError, UnicodeError) as error:
             raise Refused(f"The gateway at {self.url} does not answer: {error or type(error).__name__}.") from error
 

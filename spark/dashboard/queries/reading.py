@@ -56,7 +56,7 @@ class Reading:
         for name, table in tables.items():
             self._con.register(name, table)
         for setting in (
-            "temp_directory = ''",  # nothing is spilled to disk
+            "temp_directory = ''",  # DuckDB spills no data to disk
             "TimeZone = 'UTC'",
             "enable_external_access = false",
             "lock_configuration = true",

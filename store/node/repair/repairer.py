@@ -187,7 +187,7 @@ class Repairer:
                     await self._wait(context)
                 else:
                     await self._repair(context, ask)
-            except Exception:  # nothing else would repair this log any more
+            except Exception:  # no other part would repair this log any more
                 logger.exception("the repair of a damaged range has failed")
                 await asyncio.sleep(DISK_FAULT_S)
 

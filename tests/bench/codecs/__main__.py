@@ -46,7 +46,7 @@ def measure(work: Work, rounds: int) -> tuple[dict[str, list[float]], dict[str, 
     """Returns microseconds for one, by contender, a figure for each round, and how many calls a round has."""
     times: dict[str, int] = {}
     for name, run in work.contenders.items():
-        run()  # what the first call alone costs, such as a model that is built, is no part of the work
+        run()  # the first call's own costs, such as a model that is built, are no part of the work
         calls = 1
         while (spent := spent_s(run, calls)) < ROUND_S / 4:
             calls *= 4

@@ -28,7 +28,7 @@ EVENT = {
     "data": {"value": 21.5, "unit": "C"},
 }
 AS_BYTES = {"now_ms": 1_700_000_000_000, "protocol": "http", "device": "d"}
-EXACT = (  # what stands here should leave as it stands here
+EXACT = (  # attributes that should leave as they are here
     b'{"specversion":"1.0","id":"1","source":"/s","type":"t","time":"2026-01-02T03:04:05.1234567Z",'
     b'"data":{"a":1.50,"b":12345678901234567890.5,"c":"\\u00e9"}}'
 )

@@ -202,7 +202,7 @@ def measure(topics: int, directory: Path, *, turns: int = TURNS, gatherings: int
     load = MqttPublish(conns=CONNECTIONS, window=2 * READ, topics=topics // CONNECTIONS)
     with ExitStack() as opened:
         pipeline = Pipeline(directory, watch, opened)
-        # What the store reports has its step too; what it calls in turn is timed on its own.
+        # The store's reports are a step, too; the calls within them are timed on their own.
         pipeline.store.log._cache.put = watch.timed("report", pipeline.store.log._cache.put)
         pipeline.store.core.recent.add = watch.timed("report", pipeline.store.core.recent.add)
         pipeline.store.core.recent.follow = watch.timed("report", pipeline.store.core.recent.follow)

@@ -22,9 +22,9 @@ class Study:
     about: str
     program: str  # the module with `measure`
     cases: Sequence[Mapping[str, Any]]
-    columns: Mapping[str, str]  # what the tables show
+    columns: Mapping[str, str]  # the columns of the tables
     rounds_max: int = 100
-    smoke: Mapping[str, Any] = field(default_factory=dict)  # what makes a case so small that a test can run it
+    smoke: Mapping[str, Any] = field(default_factory=dict)  # settings that make a case so small that a test can run it
 
     async def measure(self, directory: Path, case: Mapping[str, Any]) -> Rows:
         """Run one case."""

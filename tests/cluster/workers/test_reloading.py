@@ -114,7 +114,7 @@ def test_users_and_rules_are_read_again(reloaded):
     for one in (*alices, nobody):
         one.subscribe("d/#")
 
-    # What may be done: by who is there, and who has subscribed.
+    # Rights change: for connected publishers, and for subscribers.
     reloaded.write(filters="d/open")
     reloaded.reload()
     assert {one.publish("d/hidden") for one in (*bobs, *alices, nobody)} == {DENIED}
@@ -123,7 +123,7 @@ def test_users_and_rules_are_read_again(reloaded):
     assert {one.publish("d/open") for one in bobs} == {ACCEPTED}
     assert all(one.is_well() for one in (*alices, nobody))
 
-    # Who there is: none of those who are removed stays, all others do.
+    # Users change: connections of removed users are closed, all others stay.
     reloaded.write(bob=False)
     reloaded.reload()
     farewells = [one.hear() for one in bobs]

@@ -43,7 +43,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "HEADGATE__ADAPTERS__HTTP__REQUEST_TIMEOUT_S": "600",
         "HEADGATE__ADAPTERS__HTTP__SSE_STALL_S": "600",
         "HEADGATE__GATEWAY__UNREAD_BYTES_MAX": str(UNREAD_BYTES_MAX),
-        "MALLOC_MMAP_THRESHOLD_": str(MiB),  # what is freed is given back at once
+        "MALLOC_MMAP_THRESHOLD_": str(MiB),  # freed memory is given back at once
     }
     made = GatewayProcess(tmp_path_factory.mktemp("floods") / "data", environ=limits)
     with_large = made.start()

@@ -74,7 +74,7 @@ def test_a_message_is_stored_once_by_each(ring, client, count):
         looped = 'headgate_bridge_messages_total{bridge="up",status="looped"}'
         assert f"{looped} {COUNT}.0" in gateway.admin("/metrics")
         assert json.loads(gateway.admin("/status"))["bridges"][0]["unacknowledged"] == 0
-        assert "skipped" not in gateway.log.read_text()  # nothing to be warned of
+        assert "skipped" not in gateway.log.read_text()  # there was no reason to warn
     assert all(reader.messages.empty() for reader in readers)
 
 

@@ -109,7 +109,7 @@ def test_a_group_waits_for_members_that_are_away(client):
     here.close()
     publisher.publish(topic, b"20")
     found = []
-    while b"20" not in found:  # what was not acknowledged yet when its receiver went comes again
+    while b"20" not in found:  # messages that the lost receiver had not acknowledged come again
         found += back.bodies(1)
     assert set(found[:-1]) <= set(got)
 

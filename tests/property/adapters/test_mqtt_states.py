@@ -55,7 +55,7 @@ CONNECTED_5: Answers = {
     Connack: said(FORBIDDEN),
     Publish: said("", "Puback 00", "Puback 99", "Puback 90", "Pubrec 00", "Pubrec 99", "Pubrec 90", *_REFUSED),
     Puback: said(""),
-    Pubrec: said("Pubrel 92", ""),  # nothing where the client has refused the message
+    Pubrec: said("Pubrel 92", ""),  # no packet where the client has refused the message
     Pubrel: said("Pubcomp 92"),
     Pubcomp: said(""),
     Subscribe: said("Suback", FORBIDDEN),  # No Local on a shared one

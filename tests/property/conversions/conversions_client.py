@@ -29,7 +29,7 @@ class ProtocolClient:
     """A client of one protocol. `column` names what it is shown in the table."""
 
     column: str
-    verbatim = False  # what it said comes back to it byte for byte, and nothing besides
+    verbatim = False  # its messages come back to it byte for byte, with no additions
 
     def say(self, said: Said) -> tuple[Message, dict[str, Any]]:
         """The message that the adapter makes of the client's bytes, and what should come back of them."""

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 NOW_MS = 1_700_000_000_123  # when every message arrives
-SPENT_MS_MAX = 10_999  # what a message spends here at most; none expires before
+SPENT_MS_MAX = 10_999  # the longest time of a message here; none expires before
 
 # Content-Formats that CoAP has a number for, by media type and coding (IANA, CoAP Content-Formats).
 FORMATS = {

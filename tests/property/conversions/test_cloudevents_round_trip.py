@@ -118,7 +118,7 @@ def test_whatever_is_wrapped_is_an_event(
     )
     again = from_structured(to_structured(message), **KEYWORDS)
     attributes = wrap(message)
-    attributes.pop(PROPERTIES, None)  # nobody but a gateway says it: what came in with it is not believed
+    attributes.pop(PROPERTIES, None)  # a gateway alone sets it: one that comes from outside is not believed
     assert attributes_of(again) == attributes
     assert again.body == body or json.loads(again.body) == json.loads(body)
 

@@ -213,7 +213,7 @@ def test_what_one_publishes_the_others_read(source: str, target: str, data: st.D
     heard = CLIENTS[target].hear(in_the_log(message), NOW_MS + spent_ms)
 
     if source == target:
-        # Nothing is lost on the way back to where it came from, not even what nobody else understands.
+        # All fields come back to the protocol that they came from, even those that no other protocol understands.
         assert {name: heard.own.get(name) for name in own} == own
         if CLIENTS[target].verbatim:
             return

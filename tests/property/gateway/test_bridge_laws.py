@@ -23,7 +23,7 @@ def test_a_filter_matches_what_filters_match(pattern, many, topic):
     found = captured(levels, topic)
     assert (found is not None) == matches("/".join(levels), "/".join(topic))
     if found is not None:
-        # What the wildcards stand for, put in their places, is the topic.
+        # The parts that the wildcards match, put in their places, make the topic.
         numbers = iter(range(1, 10))
         template = "/".join(f"{{{next(numbers)}}}" if level in {"+", "#"} else level for level in levels)
         assert filled(template, numbered(found)) == "/".join(topic)

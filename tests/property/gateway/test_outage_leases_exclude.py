@@ -63,7 +63,7 @@ class OutageWorld:
         chance, presence = self.chance, self.presence
         self.now_ms += chance.randrange(chance.choice((20, 800)))
         if presence.present and presence.remaining_s <= 0:
-            presence.present = False  # what it owns is over, for ever
+            presence.present = False  # its ownership is over, for ever
         if chance.random() < 0.02:
             self.lead()
         if not presence.present and chance.random() < 0.1:

@@ -174,7 +174,7 @@ class SessionHistory:
         for _ in range(300):
             self.acknowledged.update(self.gateway.acknowledge([0] * 9))
             for log in self.store.logs.values():
-                log.write([])  # what the tail has left out shows with the next frame
+                log.write([])  # the next frame shows those that the tail has left out
             await asyncio.sleep(0)
         for group in self.store.logs:
             assert set(self.written[group]) <= self.acknowledged
@@ -207,7 +207,7 @@ class SessionHistory:
                 settled = by_log(self.gateway.fanout.reached(before.subscriber)) | by_log(before.oldest())
                 await self.gateway.stop()
                 start = by_log(await self.again(value))
-                assert all(start[group] == at for group, at in settled.items())  # nothing comes again
+                assert all(start[group] == at for group, at in settled.items())  # no message comes again
 
     async def again(self, room):
         for log in self.store.logs.values():

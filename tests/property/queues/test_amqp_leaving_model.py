@@ -30,9 +30,9 @@ from tests.support.process.clock import Clock
 
 CLIENTS = range(2)
 NEVER_MS = 1 << 60
-DERIVED = shutil.ignore_patterns("views*", "LOCK")  # what a store makes again of its log
+DERIVED = shutil.ignore_patterns("views*", "LOCK")  # files that a store makes again from its log
 
-Work: TypeAlias = Callable[[], Awaitable[Any]]  # what the gateway does, once the model has done it
+Work: TypeAlias = Callable[[], Awaitable[Any]]  # the gateway's part, after the model's
 
 
 class Rules(NamedTuple):
@@ -82,7 +82,7 @@ class LeavingModel:
         self.ready: dict[str, list[tuple[int, Entry]]] = {name: [] for name in QUEUES}  # by place, ascending
         self.held: dict[int, list[Held]] = {client: [] for client in CLIENTS}
         self.places = 0
-        self.passed: list[LeavingModel] = []  # what a crash might have left, message by message
+        self.passed: list[LeavingModel] = []  # states that a crash might have left, message by message
 
     def put(self, queue: str, entry: Entry) -> None:
         self.places += 1
@@ -160,7 +160,7 @@ class LeavingWorld:
         self.model = LeavingModel()
         self.lives = 0
         self.published = 0
-        self.leased: dict[tuple[str, int], QueueOffset] = {}  # what is held, by queue and place
+        self.leased: dict[tuple[str, int], QueueOffset] = {}  # leased messages, by queue and place
 
     async def open(self) -> None:
         self.store = await LocalStore.open(self.home / f"store{self.lives}", now_ms=self.clock.now_ms)
@@ -188,7 +188,7 @@ class LeavingWorld:
     async def publish(self, queue: str, count: int, expires_in_ms: int | None) -> Work:
         """One frame of messages."""
         numbers = self.fresh(count)
-        limited = QUEUES[queue].length is not None  # what expires behind others there dies of either
+        limited = QUEUES[queue].length is not None  # there, age or the limit could end a message
         expires_ms = None if expires_in_ms is None or limited else self.clock.ms + expires_in_ms
         self.model.publish(queue, numbers, self.clock.ms, NEVER_MS if expires_ms is None else expires_ms)
         bodies = [b"%d" % number for number in numbers]

@@ -183,7 +183,7 @@ class AmqpWorld:
         async def call(*args: Any, **kwargs: Any) -> Any:
             if self.refusals:
                 self.refusals -= 1
-                if name == "leases.settle":  # what it refuses to settle it lends again
+                if name == "leases.settle":  # messages that it refuses to settle are lent again
                     self.rig.store.leases.requeue(*args)
                 raise StoreOverloaded("no room")
             return await method(*args, **kwargs)
@@ -340,7 +340,7 @@ async def live(steps: list[tuple[Any, ...]]) -> None:
         await rig.queues.load()
         try:
             world = AmqpWorld(rig)
-            for client in CLIENTS[:2]:  # something to begin with
+            for client in CLIENTS[:2]:  # each client needs a queue to begin with
                 await world.declare(world.clients[client], QUEUES[client])
                 await world.bind(world.clients[client], QUEUES[client], "k")
             for step, *arguments in steps:

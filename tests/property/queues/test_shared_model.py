@@ -55,7 +55,7 @@ class SharingClient:
         self.member = False
         self.got: Counter[bytes] = Counter()
         self.acknowledged: set[bytes] = set()  # of QoS 1: never again
-        self.done: set[bytes] = set()  # what it has said PUBACK or PUBREC for
+        self.done: set[bytes] = set()  # messages that it has sent PUBACK or PUBREC for
         self.unanswered: list[Publish | Pubrel] = []
         self.known: dict[int, bytes] = {}  # QoS 2 packet identifiers taken: what a client remembers
 
@@ -251,9 +251,9 @@ class SharingWorld:
 
     def __init__(self, rig: QueuesRig) -> None:
         self.rig = rig
-        self.holding = False  # nothing that is saved is durable yet
+        self.holding = False  # no saved state is durable yet
         self.crashed = False
-        self.stalled = False  # nothing is settled any more: it is about to crash
+        self.stalled = False  # it settles no message any more: it is about to crash
         self.published: dict[bytes, int] = {}  # QoS of what had members when it was published
         self.tasks: set[asyncio.Task[Any]] = set()
         self.rig_sessions = Sessions()

@@ -88,7 +88,7 @@ async def test_a_log_mended_from_its_twin_is_its_twin(twin, harms, sealed, resta
             (copy / SEALS_FILE).unlink()
         replica = await open_replica(copy, **OPTIONS)
         replica.core.engine.scrub.step()
-        if restart:  # what is damaged is known at once the next time
+        if restart:  # the next start knows at once of damage that was found
             before = replica.damages
             await replica.close()
             replica = await open_replica(copy, **{**OPTIONS, "scrub_bytes_per_s": 0})

@@ -147,7 +147,7 @@ def test_a_replica_is_its_master(seed, count, remembered, run_bytes):
         assert pair.replica.log.confirmed == confirmed
         await pair.replica.close()
         assert log_bytes(directory / "replica") == data
-        # What the views hold is what a master has that stopped there.
+        # The views are those of a master that stopped there.
         cut = directory / "cut"
         shutil.copytree(directory / "replica", cut)
         shutil.rmtree(cut / "views")
@@ -174,7 +174,7 @@ def test_a_log_that_was_cut_is_one_that_never_had_what_was_cut(seed, common, los
         master, other = directory / "master", directory / "replica"
         at = await pair.fill(master, common)
         shutil.copytree(master, other)
-        await pair.fill(other, lost, epoch=2)  # nobody has confirmed that:
+        await pair.fill(other, lost, epoch=2)  # no replica has confirmed that:
         shutil.rmtree(other / "views")
         shutil.copytree(master / "views", other / "views")
         await pair.fill(master, more, epoch=3)

@@ -26,7 +26,7 @@ BURST, UNDER_WAY = 4, 8  # messages: at once, and of a group without an answer
 PAUSES_S = ((0.02, 0.2), (0.1, 0.5), (0.1, 1.0))
 SCAN_BYTES = 4_000
 ANOTHER_NUMBER = 1_000_000  # from a producer's number to its next one
-_NOT_DONE = (NotMaster, NotWritable, StoreClosed, StoreUnreachable)  # what these say has had no effect
+_NOT_DONE = (NotMaster, NotWritable, StoreClosed, StoreUnreachable)  # with these errors, the call has had no effect
 
 
 class _Client:

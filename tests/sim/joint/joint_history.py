@@ -176,7 +176,7 @@ class JointHistory:
     def living(self):
         """In here the cluster is there; at the end nothing of it is left."""
         state = random.getstate()
-        random.seed(self.seed)  # what the product does by chance
+        random.seed(self.seed)  # the product's own chance
         complaints = _Complaints(self.cluster.complaints)
         logging.getLogger().addHandler(complaints)
         try:

@@ -275,7 +275,7 @@ def _throw_away(task) -> None:
     coroutine = task.get_coro()
     for _ in range(CLOSES_MAX):
         try:
-            coroutine.throw(_Death())  # what it yields, it waits for in a `finally`
+            coroutine.throw(_Death())  # the coroutine yields when it waits in a `finally`
         except BaseException:  # noqa: BLE001 - whatever it raises now, nobody is there to see it
             return
     raise AssertionError(f"{task.get_name()} cannot be ended")

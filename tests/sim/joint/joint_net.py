@@ -34,7 +34,7 @@ class Net:
     def __init__(self, loop: JointLoop, seed: int) -> None:
         self.loop = loop
         self.seed = seed
-        self.context = copy_context()  # what is on its way is on its way, whoever dies
+        self.context = copy_context()  # packets in flight arrive whichever process dies
         self.servers: dict[str, Server] = {}  # by address
         self.datagrams: dict[str, Callable[[object], None]] = {}  # by process name
         self.dark: dict[str, None] = {}  # machines without power, by name
@@ -253,7 +253,7 @@ class Connection:
             self.closed = True
             if quietly:
                 self.down.end()
-                self.up._waiting.clear()  # nobody sends it again
+                self.up._waiting.clear()  # the sender does not send it again
                 self.net.at(self.net.loop.now_s + self._patience_s(), self._hung_up)
             else:
                 self._tell_server()

@@ -24,7 +24,7 @@ class Device:
     """A device and what it knows, wherever it is."""
 
     def __init__(self) -> None:
-        self.at: Owner | None = None  # who has its connection
+        self.at: Owner | None = None  # the owner that has its connection
         self.next = 0
         self.unanswered: dict[int, None] = {}
         self.answered: dict[int, None] = {}
@@ -43,7 +43,7 @@ class Owner(_Client):
         self.producer = producer
         self.sequences: dict[int, int] = {}
         self.waiting: dict[tuple[int, int], None] = {}
-        self.backlog: list[int] = []  # what the device has written to us
+        self.backlog: list[int] = []  # messages that the device has written to us
         self.fence = None
         self.epoch = 0
 
@@ -62,7 +62,7 @@ class Owner(_Client):
             self.backlog.append(device.next)
             device.next += 1
         if device.at is not self:
-            self.done += 1  # nobody wants anything of it
+            self.done += 1  # no device is connected here
         for _ in range(chance.randint(0, 3)):
             if self.backlog and self.fence is not None:
                 self._append(self.backlog.pop(0))

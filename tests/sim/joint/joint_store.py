@@ -60,7 +60,7 @@ class Platter:
         self.others: list[Platter] = []  # of the group
         self.views = Views(self.origin)
         self.files = Files(chance)
-        self.said = self.origin  # what any process of it has said is confirmed
+        self.said = self.origin  # the highest offset that any process of it has said to be confirmed
         self.fetched: tuple | None = None  # a snapshot
         self.touched: Callable[[], None] = lambda: None
 
@@ -501,7 +501,7 @@ class JointStore:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        await asyncio.sleep(0)  # what was appended is placed
+        await asyncio.sleep(0)  # the log places appended frames
         giving_up = self._loop.call_later(CONFIRM_WAIT_S, self._give_up) if self.role == "master" else None
         await self._synced.wait()
         if giving_up is not None:

@@ -45,7 +45,7 @@ class Watch:
         self.raft = raft_checks
         self.min_in_sync = config.min_in_sync
         self.quorum = config.acknowledge == "quorum"
-        self.may_lose = config.acknowledge == "master"  # what was acknowledged and is not confirmed
+        self.may_lose = config.acknowledge == "master"  # acknowledged messages that are not confirmed
         self.cluster: JointCluster | None = None
         self.logs: dict[int, ConfirmedLog] = {}
         self.masters: dict[tuple[int, int], int | None] = {}  # (group, epoch) -> replica, as agreed on
@@ -56,7 +56,7 @@ class Watch:
         self.operations: list[Operation] = []  # on keys
         self._same: dict[ReplicaMachine, LogOffset] = {}  # how far a replica's log is known to be the common one
         self._cuts: dict[ReplicaMachine, int] = {}
-        self._said: dict[ReplicaMachine, tuple[object, LogOffset]] = {}  # what its core has said is confirmed
+        self._said: dict[ReplicaMachine, tuple[object, LogOffset]] = {}  # the confirmed offset by its core
         self._groups: dict[tuple[str, int], object] = {}  # as a controller had them when it was looked at last
         self._digest = 0
         self._machines: dict[str, JointMachine] = {}

@@ -131,7 +131,7 @@ def test_who_follows_live_gets_every_frame_once_whoever_is_master(acknowledge):
             cluster.net.mend(links)
             old.start()
             assert cluster.run(10, history.all_in_sync)
-        history.heal()  # what each follower gets is looked at whenever it gets something
+        history.heal()  # the watch checks all that a follower receives
 
 
 @pytest.mark.parametrize("acknowledge", ["all_in_sync", "quorum"])

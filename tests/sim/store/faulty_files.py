@@ -30,7 +30,7 @@ class _Truncate(NamedTuple):
 
 class _Inode:
     def __init__(self) -> None:
-        self.data = bytearray()  # what readers see
+        self.data = bytearray()  # as readers see it
         self.durable = bytearray()
         self.pending: list[_Write | _Truncate] = []  # between the two, in order
 
@@ -46,7 +46,7 @@ class _Inode:
         self.pending.append(_Truncate(size))
 
     def sync(self) -> None:
-        # What a failed sync has dropped is not dirty any more and is not written now either.
+        # Changes that a failed sync has dropped are not dirty any more and are not written now either.
         for change in self.pending:
             _apply(self.durable, change)
         self.pending = []
@@ -177,7 +177,7 @@ class _File:
         self._disk.after("truncate")
 
     def sync(self) -> None:
-        synced = len(self._inode.pending)  # what is written meanwhile may be on disk or not
+        synced = len(self._inode.pending)  # writes meanwhile may be on disk or not
         try:
             self._disk.before("sync")
         except OSError:

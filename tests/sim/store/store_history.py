@@ -59,7 +59,7 @@ OFF_STEPS_MAX = (10, 50, 400)  # from when a power failure is decided until it c
 REFUSED = (StoreFailed, StoreFull, StoreOverloaded, StoreClosed, SequenceOutOfOrder)
 UNKNOWN_OR_REFUSED = (AppendOutcomeUnknown, *REFUSED)
 
-# What is done, and how often against the others.
+# The steps, and how often each is chosen.
 STEPS = {
     "append": 14,
     "retry": 4,
@@ -131,10 +131,10 @@ class StoreHistory:
         self.views_before = directory / "views before"
         self.disk.mount(directory)
         self.model = FollowedLog()
-        self.log = bytearray()  # everything the model has seen
+        self.log = bytearray()  # all bytes that the model has seen
         self.allowed: Counter = Counter()  # frames that may be in the log, each so often
         self.stored: Counter = Counter()  # those that are
-        self.reported: dict = {}  # what the store said became of its records
+        self.reported: dict = {}  # the outcomes of records, as the store reported them
         self.numbers = self.skew_ms = 0
         self.counts: Counter = Counter()
         self.sequences: dict = {producer: [] for producer in PRODUCERS}  # [sequence, frame, "sent" or outcome]
@@ -297,7 +297,7 @@ class StoreHistory:
                 await self._step(step)
             full = self.counts["StoreFull"]
             if full > refused and self.chance.random() < 0.1:
-                self._decide_crash()  # what was refused must not be there afterwards
+                self._decide_crash()  # refused records must not be there afterwards
             refused = full
             if self.failed and self.chance.random() < 0.3:
                 await self._check_refusing()
@@ -433,7 +433,8 @@ class StoreHistory:
 
     def advance(self) -> None:
         """Let the model follow to the end of what readers may see, and compare what became of the records."""
-        # What the store's loop has taken in, or, where that has ended, what readers could have seen.
+        # The offset that the store's loop has taken in, or, where that has ended, the one up to which readers could
+        # have seen.
         model = self.model
         confirmed = self.engine.log.confirmed if self.store is None or self.sim.off else self.store.log.confirmed
         if confirmed <= model.at:
@@ -813,7 +814,7 @@ class StoreHistory:
                 expected = sorted((at for at in model.index[kind, hash_] if at.frame >= model.first), reverse=True)
                 limit = self.chance.choice([5, 1000])
                 found = await store.log.find(kind, hash_, limit=limit)
-                found = [at for at in found if at.frame >= model.first]  # what is trimmed off may be there a while
+                found = [at for at in found if at.frame >= model.first]  # trimmed records may stay a while
                 assert found == expected[:limit]
                 if found:
                     assert await store.log.read(found[0]) == model.bodies[found[0]]

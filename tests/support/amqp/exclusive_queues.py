@@ -7,7 +7,7 @@ import pika.exceptions
 
 LOCKED = 405  # resource-locked
 PATIENCE_S = 60
-# What nobody but its connection may do with an exclusive queue.
+# Operations on an exclusive queue that its connection alone may do.
 ASKS = {
     "declare": lambda channel, queue: channel.queue_declare(queue, exclusive=True),
     "declare for all": lambda channel, queue: channel.queue_declare(queue),

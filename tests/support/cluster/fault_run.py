@@ -144,7 +144,7 @@ class Keys:
     def _done(answer: httpx.Response) -> httpx.Response:
         if answer.status_code == 412:
             raise Conflict(answer.json()["revision"])
-        if answer.status_code == 503:  # what may have been done is answered with 504
+        if answer.status_code == 503:  # 503 means that it was not done; 504 answers the others
             raise NotDone(f"{answer.status_code} {answer.text[:100]}")
         return answer.raise_for_status()
 
@@ -333,7 +333,8 @@ class FaultRun:
                 continue  # sent again to a proxy that was restarted, the same message is another one (RFC 7252, 4.5)
             doubled = [number for number, count in Counter(numbers).items() if count > 1]
             assert not doubled, f"{where}: {len(doubled)} doubled: {doubled[:5]}; {self.done}"
-            # What a proxy that was out of reach had of one life may come behind what the next life sent by another.
+            # Messages of one life that wait at an unreachable proxy may come behind those that the next life sent by
+            # another.
             for a, b in itertools.pairwise(numbers):
                 assert a < b or one.life(a) != one.life(b), f"{where}: {b} behind {a}; {self.done}"
 

@@ -20,7 +20,7 @@ from tests.support.cluster.network import Network
 HURT_S = (0.5, 4.0)  # how long something stays away
 DISK_BYTES = 1 << 30
 LOSS = 0.2
-SLOW_MS = (1.0, 20.0)  # what packets take longer where the network is bad
+SLOW_MS = (1.0, 20.0)  # added to packets where the network is bad
 ASLEEP_S = (4.5, 8.0)  # a pause around the time after which others take over what a proxy has
 GREY_S = (6.0, 9.0)  # longer than it takes to move a master that only some reach
 FLIPS = 3  # bytes that are flipped at once
@@ -38,7 +38,7 @@ class SmallDisk:
         """Let others have no more than so many bytes."""
         found = os.statvfs(self._filler.parent)
         size = found.f_bavail * found.f_frsize - leave
-        with self._filler.open("wb") as file, contextlib.suppress(OSError):  # somebody else took some of it meanwhile
+        with self._filler.open("wb") as file, contextlib.suppress(OSError):  # another process took some of it meanwhile
             while size > 0:
                 step = min(size, 1 << 20)
                 os.posix_fallocate(file.fileno(), file.tell(), step)

@@ -17,7 +17,7 @@ class GreyRig(ElectionsRig):
     def __init__(self, replicas=3, *, proxies=2, **more):
         self.cut = set()
         self.proxies = [f"p{n}" for n in range(1, proxies + 1)]
-        self.silence = {}  # who complains -> (epoch, ms, met)
+        self.silence = {}  # complaining replica -> (epoch, ms, met)
         self.in_touch = {}  # replica -> for how long it reaches the master; negative: does not
         super().__init__(replicas, in_sync=replicas, **more)
         self.run(6_000)

@@ -26,7 +26,7 @@ MTU = 9000
 QUEUE_MAX = 20_000  # packets that wait for their time; more are lost
 READS = 64  # packets of one interface in a row
 START_S = 20.0
-HOST = "host"  # whoever made the network, in its own namespace
+HOST = "host"  # the maker of the network, in its own namespace
 
 _CLONE_NEWNET = 0x40000000
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
@@ -144,7 +144,7 @@ class Switch:
         self._packed: dict[str, bytes] = {}
         self._dropped: frozenset[tuple[bytes, bytes]] = frozenset()
         self._loss = self._delay_s = self._jitter_s = 0.0
-        self._spared: bytes | None = None  # whose packets are as if there were no trouble
+        self._spared: bytes | None = None  # the address whose packets meet no trouble
         self._waiting: list[tuple[float, int, int, bytes]] = []  # due, a number that keeps order, to whom, the packet
         self._count = 0
         self._chance = random.Random(1)

@@ -38,7 +38,7 @@ class Topics:
     def __init__(self, **topics: int) -> None:
         self.by_name: dict[str, Topic] = {}
         self.listeners: list[Callable[[], object]] = []
-        self.unclean = False  # whether logs may lose their end
+        self.unclean = False  # logs may lose their end
         for name, count in topics.items():
             self.put(name, range(FIRST, FIRST + count))
 

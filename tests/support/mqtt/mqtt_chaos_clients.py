@@ -393,7 +393,7 @@ class Paho:
 
 
 class PahoPublisher(Paho):
-    ordered = False  # what it is given between a CONNECT and its CONNACK leaves before what it sends again
+    ordered = False  # messages given to it between a CONNECT and its CONNACK leave before those that it sends again
 
     def __init__(self, run: Run, name: str, version: int, qos: tuple[int, ...]) -> None:
         self.next: Topics = {f"{ROOT}/{name}/qos{one}": 0 for one in qos}

@@ -25,7 +25,7 @@ class GatewayProcess:
         self.data_dir = data_dir
         self.arguments = arguments
         self.environ = environ or {}
-        self.wrapper: tuple[str, ...] = ()  # what to run it under; it becomes the server itself, as `strace -D` does
+        self.wrapper: tuple[str, ...] = ()  # a command that runs it and becomes the server itself, as `strace -D` does
         self.log = data_dir.with_suffix(".log")
         self.offset = free_offset(_ports)
         self.process: subprocess.Popen[bytes] | None = None

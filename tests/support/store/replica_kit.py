@@ -58,8 +58,8 @@ async def stored(master, *frames):
     """Append to a master and wait until it is on its disk; the futures of the answers."""
     futures = begin(master, *frames)
     for future in futures:
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody has to ask
-    end = master.replication.flushed + sum(one.size_bytes for one in frames)  # nothing else may be under way
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # a test need not ask
+    end = master.replication.flushed + sum(one.size_bytes for one in frames)  # no other append may be in flight
     await until(lambda: master.hooks.last("flushed") >= end)
     return futures
 

@@ -125,7 +125,7 @@ class FaultyFiles(OsFiles):
         self.syncs = self.writes = 0
         self.before_sync = lambda: None
         self.truncate_error = 0
-        self.free: int | None = None  # what free_bytes answers, if not the truth
+        self.free: int | None = None  # the answer of free_bytes; None: the truth
 
     def free_bytes(self, path: Path) -> int:
         return super().free_bytes(path) if self.free is None else self.free

@@ -7,4 +7,4 @@ from tests.unit.deploy.test_deploy_files import CHART, RENDERED, digest
 made = subprocess.run(
     ["helm", "template", "headgate", str(CHART)], check=True, capture_output=True, text=True, timeout=60
 ).stdout
-RENDERED.write_text(f"# What `helm template headgate` makes of the chart; by `make chart`.\n# of {digest()}\n{made}")
+RENDERED.write_text(f"# The output of `helm template headgate`; by `make chart`.\n# of {digest()}\n{made}")

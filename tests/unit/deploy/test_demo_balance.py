@@ -202,7 +202,7 @@ def test_many_absences_are_added_up_and_nothing_is_kept_of_them():
             session.left()
         else:
             session.add(body)
-    assert session.missed_by_fleet == {"mqtt": 9}  # nothing came after the tenth
+    assert session.missed_by_fleet == {"mqtt": 9}  # no message came after the tenth
     assert session.by_fleet["mqtt"] == 990
     session.add(series(QOS_0, 1_001)[-1])
     assert session.missed_by_fleet == {"mqtt": 10}

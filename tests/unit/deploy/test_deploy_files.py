@@ -20,7 +20,7 @@ from gateway.config.config import load
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "headgate"
-RENDERED = Path(__file__).with_name("rendered.yaml")  # what helm makes of the chart; `make chart` makes it anew
+RENDERED = Path(__file__).with_name("rendered.yaml")  # the chart as helm renders it; `make chart` makes it anew
 PORTS = {1883, 8883, 8083, 8084, 5683, 5684, 5672, 5671, 8080, 8443, 8081, 8082, 8088}
 
 

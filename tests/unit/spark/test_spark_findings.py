@@ -61,7 +61,7 @@ def test_addresses_kinds_and_ids():
     assert len({event["id"] for event in events}) == 4
     again = rows({"score": 8.0}, {"time": datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)})
     same, other = (event.id for event in events_of_rows(again))
-    assert same == events[0]["id"]  # whoever finds it
+    assert same == events[0]["id"]  # the same for every finder
     assert other != same
     assert "metric" not in events[1]["data"]
     assert len(level("ä" * 2_000)) == 64  # no level of an address is without end

@@ -36,7 +36,7 @@ def test_idle_time_goes_on_from_the_newest_record_by_the_time_waited():
     idle = IdleTime()
     assert idle.look(100.0, idle=True, known_ms=5_000) == 5_000
     assert idle.look(102.0, idle=True, known_ms=5_000) == 7_000
-    assert idle.look(103.0, idle=False, known_ms=5_000) is None  # something to read, or no answer
+    assert idle.look(103.0, idle=False, known_ms=5_000) is None  # there is data to read, or no answer
     assert idle.look(110.0, idle=True, known_ms=5_000) == 7_000  # the time since it was last seen idle does not count
     assert idle.look(111.5, idle=True, known_ms=8_500) == 8_500  # the tables have gone on
     assert idle.look(112.0, idle=True, known_ms=8_500) == 9_000
@@ -59,7 +59,7 @@ def test_the_end_of_the_log_is_seen_from_the_checkpoint(tmp_path):
         served.store.append([(17, message)])
         assert not end.reached(3)
         served.stop()
-        assert not end.reached(3)  # nobody says
+        assert not end.reached(3)  # no source has answered
         end.close()
 
 

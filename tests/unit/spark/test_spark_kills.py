@@ -48,7 +48,7 @@ def history(seed: int, batches: int) -> list[list[Record]]:
         for step in range(60):
             stored = T0 + (batch * 60 + step) * 1_000
             device = f"d{chance.randrange(3)}" if batch < batches // 2 else f"d{chance.randrange(2)}"
-            value = round(chance.gauss(20, 1) * 64) / 64 if chance.random() > 0.01 else 900.0  # whose sums are exact
+            value = round(chance.gauss(20, 1) * 64) / 64 if chance.random() > 0.01 else 900.0  # values with exact sums
             at = stored - (chance.randrange(600_000) if chance.random() < 0.05 else chance.randrange(3_000))
             records.append(Record(device, max(T0, at), offset, {"a": value}, stored))
             offset += 1

@@ -95,7 +95,7 @@ def test_silent_devices_and_series_are_forgotten_after_a_time(opening):
     commits = opening()
     do_batch(commits, 0, [Record("gone", T0, 0, {"a": 1.0}), Record("here", T0, 1, {"old": 1.0, "a": 2.0})])
     do_batch(commits, 1, [Record("here", T0 + HOUR_MS, 2, {"a": 3.0})])
-    do_tick(commits, T0 + 300 * HOUR_MS)  # nothing comes: nobody is forgotten
+    do_tick(commits, T0 + 300 * HOUR_MS)  # without data no device is forgotten
     assert {row["device"] for row in rows(commits, "latest")} == {"gone", "here"}
     do_batch(commits, 2, [Record("here", T0 + 2 * HOUR_MS + 1_000, 3, {"a": 3.0})])
     do_tick(commits)
@@ -105,7 +105,7 @@ def test_silent_devices_and_series_are_forgotten_after_a_time(opening):
     progress = commits.manifest.progress
     assert (progress.forgotten_devices, progress.forgotten_series) == (1, 2)
     assert sizes(commits)["series"] == 1
-    assert shown(Tables(commits.place.url).windows()).keys() >= {("gone", "a", T0)}  # what was counted stays
+    assert shown(Tables(commits.place.url).windows()).keys() >= {("gone", "a", T0)}  # counted windows stay
     do_batch(commits, 3, [Record("gone", T0 + 3 * HOUR_MS, 4, {"a": 4.0})])
     assert {row["device"] for row in rows(commits, "devices")} == {"gone", "here"}
 

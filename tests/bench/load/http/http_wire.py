@@ -13,7 +13,7 @@ END_STREAM, ACK, END_HEADERS = 1, 1, 4
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 WINDOW_BYTES = 65_535  # the initial flow-control window (RFC 9113, 6.9.2)
 FRAME_BYTES = 16_384  # the largest payload of a frame, before a peer allows more (RFC 9113, 4.2)
-WIDE_BYTES = 1 << 30  # what the server may send before we say more
+WIDE_BYTES = 1 << 30  # bytes that the server may send before we say more
 
 
 class Post:
@@ -94,7 +94,7 @@ class Http2:
         widened = struct.pack("!I", WIDE_BYTES)
         self.opening = PREFACE + _frame(SETTINGS, 0, 0, settings) + _frame(WINDOW_UPDATE, 0, 0, widened)
         self._stream = 1  # of the next request
-        self._window = WINDOW_BYTES  # what may be sent on the connection
+        self._window = WINDOW_BYTES  # bytes that may be sent on the connection
         self._wanted: deque[int] = deque()  # streams whose body waits for the window
         self._blocks: dict[bytes, int] = {}
         self._rest = b""

@@ -12,7 +12,7 @@ from tests.bench.load.base import Count, Load, LoadError, Measured, json_payload
 from tests.bench.load.mqtt.mqtt_wire import connect, publish, receive, topic
 
 LATE_S = 0.001  # a message sent later than this after its time is counted as late
-SOON_MS = 20.0  # what an application takes as at once
+SOON_MS = 20.0  # an application does not notice a shorter delay
 DRAIN_S = 5.0  # for the last acknowledgements
 
 

@@ -106,7 +106,7 @@ def test_a_body_that_takes_too_long_is_given_up_while_others_wait(process):
     begin(slow, 4 * MiB)
     late_ms = BODY_TIME_MS + 4 * MiB // BODY_BYTES_PER_MS
     slow.tick(late_ms)
-    assert slow.conn.wants_data  # nobody waits
+    assert slow.conn.wants_data  # no connection waits
     begin(waiting, MiB)
     slow.tick(RETRY_MS)
     (close,) = [method for method in slow.methods() if isinstance(method, Connection.Close)]

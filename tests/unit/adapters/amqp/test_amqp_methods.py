@@ -98,7 +98,7 @@ TABLE: dict[str, tuple[Any, tuple[str, ...]]] = {
     "Confirm.Select": (Confirm.Select(), ("Confirm.SelectOk",)),
     "Confirm.SelectOk": (Confirm.SelectOk(), (INVALID,)),
 }
-NOT_THERE: list[tuple[Any, str]] = [  # what the specification has and we do not: AMQP 0-9-1, 1.2, not-implemented
+NOT_THERE: list[tuple[Any, str]] = [  # methods that we do not have: AMQP 0-9-1, 1.2, not-implemented
     (Basic.Publish(exchange="x", immediate=True), "connection 540"),
     (Basic.Consume(queue="q", no_local=True), "connection 540"),
     (Basic.Qos(prefetch_size=1), "connection 540"),

@@ -96,7 +96,7 @@ class CoapStreamPeer:
         self.holds = False
         self.subscriptions: list[Any] = []
         self.refusal: Refusal | None = None  # of those who ask to be let in
-        self.principal = Principal(name="")  # who is let in
+        self.principal = Principal(name="")  # the principal of the next client
         if opened:
             self.send(csm())
 

@@ -118,7 +118,7 @@ def test_a_topic_that_nothing_asked_for_is_passed_over_in_its_turn(broker):
     assert [one.packet_id for one in broker.heard()] == [1, 2, 3]
     assert broker.bridge.passed_over == {"not_found": 1}
     broker.publish("old", first_id=4, topic="left/over")
-    assert list(broker.store()) == []  # nothing to store, something to acknowledge
+    assert list(broker.store()) == []  # no message to store, a packet to acknowledge
     assert [one.packet_id for one in broker.heard()] == [4]
 
 

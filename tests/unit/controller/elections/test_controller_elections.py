@@ -346,8 +346,8 @@ def test_by_quorum_the_master_is_taken_away_first_and_promised_logs_decide():
     rig.run(DEAD_AFTER_MS + TICK_MS)
     assert (rig.group.master, rig.group.master_epoch) == (None, 2)
     rig.run(2000)
-    assert rig.group.master is None  # nobody has promised
-    rig.up(3, log_end=110)  # what the old master could still bring there
+    assert rig.group.master is None  # no replica has promised
+    rig.up(3, log_end=110)  # the old master could still bring so much there
     rig.deaf = {2}
     rig.run(1000)
     assert rig.group.master is None  # one of three is no majority

@@ -262,7 +262,7 @@ def test_a_set_is_altered_by_its_master_at_the_epochs_it_knows():
     grown = alter(state, (2, 1, 2))
     assert (grown.sync_set, grown.sync_epoch) == ((1, 2), 2)
     assert alter(state, (1, 2)) == grown  # this very change, told again
-    assert alter(state, (1, 2), sync_epoch=2) == grown  # nothing to change
+    assert alter(state, (1, 2), sync_epoch=2) == grown  # no change
     for wrong in ({"master": 2}, {"master_epoch": 2}, {"master_epoch": 0}, {"sync_epoch": 1}, {"sync_epoch": 3}):
         with pytest.raises(StaleEpoch):
             alter(state, (1, 2, 3), **{"sync_epoch": 2} | wrong)

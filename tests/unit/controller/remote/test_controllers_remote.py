@@ -115,7 +115,7 @@ async def test_what_is_refused_is_refused_with_the_same_error_as_in_process(thre
     before = three.nodes[1].status().last
     with pytest.raises(TopicExists):
         await client.do(CreateTopic(name="a", queues=2))
-    assert three.nodes[1].status().last == before  # what is refused is not written
+    assert three.nodes[1].status().last == before  # a refused command is not written
 
 
 async def test_a_controller_that_does_not_lead_is_a_client_too(three):
@@ -364,12 +364,12 @@ async def test_a_minority_of_the_controllers_answers_where_groups_are_served(thr
     await until(lambda: not three.nodes[others[1]].has_leader)
     (route,) = await client.routes(0)
     assert (route.master, route.replicas[0].alive) == (1, True)
-    # What is newer than the metadata counts, wherever it is heard.
+    # A heartbeat that is newer than the metadata counts, at whichever controller it arrives.
     node = three.nodes[others[1]]
     node.heartbeat(saying(1, master=True, master_epoch=9))
     assert [(one.master, one.master_epoch) for one in await client.routes(0)] == [(1, 9)]
     late = three.remote(others[1])
-    await late.ready()  # who comes now is shown what is there
+    await late.ready()  # a new client is shown the present state
     assert late.group(0) == client.group(0)
     with pytest.raises(ControllerUnreachable):
         await client.do(CreateTopic(name="a"))

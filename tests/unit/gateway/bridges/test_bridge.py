@@ -67,7 +67,7 @@ class BridgeRig:
         self.refuse_dials = 0
         self.asked = []  # of the store: publisher, effect
         self.stored = []
-        self.answer = None  # what the store says; None: nothing yet
+        self.answer = None  # the store's answer; None: not yet
         self.crowded = False
         config = BridgeConfig(url="mqtt://upstream", reconnect_min_s=0.01, reconnect_max_s=0.02)
         self.bridge = Bridge(

@@ -33,7 +33,7 @@ class UsersController:
 
     def __init__(self):
         self.found = {}
-        self.behind = {}  # what is known here only after a barrier
+        self.behind = {}  # entries that are known here only after a barrier
 
     async def barrier(self):
         self.found |= self.behind

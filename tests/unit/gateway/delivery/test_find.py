@@ -161,7 +161,7 @@ async def test_what_is_lost_is_an_error_that_says_how_to_go_on(store, monkeypatc
     with pytest.raises(Refusal, match=f"the message at {Position(hurt.frame, 0)} is lost") as caught:
         await find(store, id=str(Position(hurt.frame, 0)))
     assert caught.value.cause is Cause.DAMAGED
-    # Who may not read everything is not told of what may be somebody else's.
+    # A reader without all rights is not told of messages that may be another's.
     seen = await find_messages(
         store,
         FindMessages(key="d"),

@@ -292,7 +292,7 @@ def test_every_log_comes_once_and_in_order_whatever_joins_and_goes_away(steps):
         rig = LanesRig(groups=(0,))
         subscriber, receiver, _ = rig.join("#", credit=0)
         sent = {group: [] for group in range(3)}
-        before = []  # what connections before this one have received
+        before = []  # messages that earlier connections have received
         for what, value, more in steps:
             if what == "write" and value in rig.logs:
                 bodies = [b"%d" % (len(sent[value]) + n) for n in range(more)]
@@ -383,7 +383,7 @@ async def test_a_log_that_has_lost_its_end_goes_on_where_it_does(fresh):
     """After an unclean election: subscribers were past what is written now."""
     rig = LanesRig()
     log = rig.logs[0]
-    if fresh:  # whoever begins then has heard of no frame
+    if fresh:  # a subscriber that begins then has received no frame
         for n in range(5):
             log.write(m(b"%d" % n))
     _, live, _ = rig.join("t")

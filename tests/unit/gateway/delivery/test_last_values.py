@@ -88,7 +88,7 @@ async def test_a_last_value_that_is_lost_is_an_error_that_says_how_to_go_on(stor
     assert caught.value.cause is Cause.DAMAGED
     rest = await last_values(store, LastValues(pattern="s/#", after="s/2/+"), now_ms=0)
     assert ([one.body for one in rest.messages], rest.after) == ([b"3"], None)
-    # Whoever may not read that address is told nothing of it.
+    # A reader without rights to that address gets no hint of it.
     others = await last_values(store, LastValues(pattern="s/#"), now_ms=0, readable=lambda one: one != "s/2/+")
     assert [one.body for one in others.messages] == [b"1", b"3"]
 

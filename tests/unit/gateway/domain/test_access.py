@@ -92,7 +92,7 @@ def test_an_action_is_allowed_by_its_own_rules():
 def test_nothing_restricts_where_no_rule_is_meant():
     assert access(default=None) is None
     assert access(default="allow") is None
-    assert access(rule("allow", "a"), default="allow") is None  # what is allowed anyway
+    assert access(rule("allow", "a"), default="allow") is None  # allowed anyway
     assert access(rule("deny", "a", users=("bob",)), default="allow") is None
     assert access(rule("deny", "a", users=("bob",)), default="allow", name="bob") is not None
 

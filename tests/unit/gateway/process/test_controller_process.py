@@ -111,7 +111,7 @@ async def test_a_directory_that_is_removed_ends_the_controller(tmp_path, monkeyp
     node = await ControllerNode.open(tmp_path / "data", address="", now_ms=now_ms)
     waiting = asyncio.ensure_future(controller_process._until(asyncio.Event(), node, tmp_path / "data"))
     await node.do(CreateTopic(name="a", queues=1))
-    await until(lambda: ClusterFile(tmp_path / "data" / RAFT).id)  # nothing is written there from now on
+    await until(lambda: ClusterFile(tmp_path / "data" / RAFT).id)  # no file is written there from now on
     assert not waiting.done()
     shutil.rmtree(tmp_path / "data")
     with pytest.raises(ServerFailed, match="was removed or replaced"):

@@ -46,7 +46,7 @@ def test_a_child_ends_when_its_parent_is_killed(tmp_path):
 
 def test_a_child_whose_parent_has_ended_before_it_begins_does_not_begin(tmp_path):
     command = module_command("json.tool")
-    command[4] = "1"  # whose child it is not
+    command[4] = "1"  # not its parent
     assert subprocess.run(command, stdin=subprocess.DEVNULL, check=False, timeout=PATIENCE_S).returncode == 1
 
 

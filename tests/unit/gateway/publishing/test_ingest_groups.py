@@ -431,7 +431,7 @@ async def test_every_frame_says_which_marked_messages_it_holds(controller):
     messages = [message(a), message(b), message(a), message(b), message(b, retain=True)]
     publish_marked(rig, "p", 1, messages, Marks("session-marks/s/", 3, {1: b"one", 2: b"two", 4: b"four"}))
     rig.end_all()
-    assert marked(rig, 0) == {"session-marks/s/3": [(b"two", 1), (b"four", 2)]}  # what is retained is in group 0
+    assert marked(rig, 0) == {"session-marks/s/3": [(b"two", 1), (b"four", 2)]}  # retained messages are in group 0
     assert marked(rig, 1) == {"session-marks/s/3": [(b"one", 1), (b"four", 2)]}
     assert sorted(rig.outcome("p").stored(5)) == [0, 1, 2, 3, 4]
     assert rig.ingest.idle

@@ -222,7 +222,7 @@ async def test_topics_are_made_and_configured_at_the_start(running, controller):
     assert len(queues) == 3
     found, end = await running.start(TopicSettings(name="t", queues=3, retention_ms=1000, compact=True))
     _, again = await running.start(TopicSettings(name="t", queues=3, retention_ms=1000, compact=True))
-    assert again == end  # nothing is said twice
+    assert again == end  # no setting is stored twice
     found, _ = await running.start(TopicSettings(name="t", retention_bytes=30))
     assert found["t"] == [QueueConfig(queue, None, 10) for queue in queues]
 

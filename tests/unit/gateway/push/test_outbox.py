@@ -57,7 +57,7 @@ def test_a_failed_event_waits_twice_as_long_each_time_and_holds_up_its_key_alone
     for number, key in enumerate("aab"):
         take(box, number, key)
     one, other = box.start(0)
-    assert not box.failed(one, BAD, 0)  # nothing is thrown away without a dead letter address
+    assert not box.failed(one, BAD, 0)  # without a dead letter address no event is thrown away
     box.delivered(other)
     assert box.start(999) == []
     assert box.deadline_ms(999) == 1_000

@@ -24,7 +24,7 @@ from tests.support.gateway.queues_rig import QueuesRig
 
 pytestmark = pytest.mark.anyio
 
-# What RabbitMQ 3.10.8 has exported, with queues of all types, policies and users.
+# An export of RabbitMQ 3.10.8, with queues of all types, policies and users.
 REAL = (Path(__file__).parents[3] / "support" / "amqp" / "rabbitmq_definitions.json").read_bytes()
 
 

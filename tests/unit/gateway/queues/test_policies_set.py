@@ -126,7 +126,7 @@ async def test_a_full_queue_refuses_as_long_as_the_policy_is_there(rig):
     await rig.queues.registry.clear_policy(place)
     assert all(gate.admit(message) for _ in range(3))
     await put(rig, "^q$", max_length=5, overflow="reject-publish")
-    assert rig.router.gates[queue.number] is gate  # what is on its way through it lands there
+    assert rig.router.gates[queue.number] is gate  # a message in flight through it arrives there
     gate.landed(gate.admitted)
     await rig.queues.keeper.look_after(queue.number)
     assert [gate.admit(message) for _ in range(5)] == [True] * 4 + [False]

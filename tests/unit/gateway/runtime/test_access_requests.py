@@ -127,7 +127,7 @@ def test_what_everybody_may_ask():
     assert may(ListAddresses())
     assert may(ListGroups())
     assert may(JoinShared(names=[SharedName("g", "a/#")]))  # each filter is refused by itself
-    assert may(FindMessages(id="x"))  # what may not be read is left out
+    assert may(FindMessages(id="x"))  # messages that may not be read are left out
 
 
 def test_a_part_of_what_a_range_holds_is_not_counted():

@@ -434,10 +434,10 @@ def test_a_read_that_takes_long_is_followed_by_a_turn_of_the_others(hub, monkeyp
     assert connection.shown.reading
     connection.data_received(b"x")
     assert not connection.shown.reading
-    connection.published(Token(1), DONE, 1)  # whatever else happens
+    connection.published(Token(1), DONE, 1)  # an outcome does not end the pause
     assert not connection.shown.reading
     (turn,) = [timer for timer in hub.timers if timer.work == connection.resume_reading]
-    connection.data_received(b"x")  # what had been read already
+    connection.data_received(b"x")  # it had been read already
     assert [timer for timer in hub.timers if timer.work == connection.resume_reading] == [turn]
     turn.work()
     assert connection.shown.reading
@@ -462,7 +462,7 @@ def test_a_connection_that_sends_too_much_is_not_read_for_a_while(hub, clock):
     connection.data_received(b"x" * 300)
     assert not connection.shown.reading
     (pause,) = [timer for timer in hub.timers if timer.work == connection.resume_reading]
-    connection.published(Token(1), DONE, 800)  # whatever else happens
+    connection.published(Token(1), DONE, 800)  # an outcome does not end the pause
     assert len(hub.timers) == 1
     clock.ms += 299
     pause.work()

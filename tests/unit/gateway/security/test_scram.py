@@ -21,7 +21,7 @@ USERS = {
     "bob": UserConfig(password_hash=Hash(str(derive("pencil", salt=b"0123456789abcdef")))),
     "carol": UserConfig(password_hash=Hash(hash_password(b"pencil").split()[0])),  # argon2id's alone
     "dave": UserConfig(),
-    "eve": UserConfig(password=Secret("a\x07b")),  # what SASLprep does not allow
+    "eve": UserConfig(password=Secret("a\x07b")),  # a character that SASLprep does not allow
 }
 CLUSTER = {
     user.name: user

@@ -65,7 +65,7 @@ def test_users_log_in_with_the_right_password_alone(tables):
     right = {"Authorization": "Basic " + base64.b64encode("alice:sésame".encode()).decode()}
     for _ in range(3):
         assert browser.get("/export/fleet.csv", headers=right, base_url="http://dashboard.example").status_code == 200
-    assert asked == ["alice"]  # what was right is remembered
+    assert asked == ["alice"]  # the right password is remembered
 
 
 def test_off_loopback_nothing_is_served_without_users(tables):

@@ -366,7 +366,7 @@ def test_the_frame_of_copies_leaves_out_what_is_newer():
         Copy(CompactKey(16, key, key), (16, 9, 1, ROW_EXTRA, key, key, 0, 5), b"%d" % key, newest_of_address=True)
         for key in (1, 2)
     ]
-    watch.saw(ROW.pack(16, 0, 0, 0, 1, 1, 0, 0))  # nobody watches
+    watch.saw(ROW.pack(16, 0, 0, 0, 1, 1, 0, 0))  # no compaction is running
     assert copies_frame(copies, watch).row_count == 2
     with watch.of([16]):
         watch.saw(ROW.pack(17, 0, 0, 0, 2, 2, 0, 0))

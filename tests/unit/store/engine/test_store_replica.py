@@ -228,7 +228,7 @@ async def test_there_is_an_end_to_what_is_taken(pair, monkeypatch):
     for n in range(3):
         await append(master, frame((16, b"%d" % n)))
     log = replica.core.engine.receiver
-    monkeypatch.setattr(log, "receive", lambda placed: None)  # nothing reaches the disk
+    monkeypatch.setattr(log, "receive", lambda placed: None)  # no frame reaches the disk
     replica.replication.receive(await master.replication.read_log(origin_of(2), 1))
     with pytest.raises(StoreOverloaded):
         replica.replication.receive(await master.replication.read_log(replica.replication.receive(b""), 1))
@@ -333,7 +333,7 @@ async def test_a_change_of_role_in_place(tmp_path):
     await master.step_down()
     await replica.close()
     master, replica = await open_master(other, epoch=2), await open_replica(one)
-    assert master.log.confirmed == master.replication.end == old_end  # what it had is confirmed now
+    assert master.log.confirmed == master.replication.end == old_end  # its frames are confirmed now
     assert replica.log.confirmed < old_end
     await stored(master, frame((16, b"new"), producer_id=5, sequence=1))
     await feed(master, replica)

@@ -150,7 +150,7 @@ async def test_its_confirmed_end_counts_in_the_log(master, tmp_path):
     replica.replication.confirm(info.dispatched)
     await until(lambda: replica.log.confirmed == info.dispatched)
     assert await replica.keys.get("old") is not None
-    assert seen == []  # nothing new
+    assert seen == []  # no new frame
     await replica.close()
 
 

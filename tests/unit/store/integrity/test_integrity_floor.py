@@ -95,7 +95,7 @@ async def test_a_flipped_byte_in_front_of_a_replicas_floor_is_damage_and_no_torn
     flip_log(tmp_path / "replica", 3 * SIZE + 70)
     replica = await open_replica(tmp_path / "replica")
     assert [(one.start, one.end) for one in replica.damages] == [(3 * SIZE, 4 * SIZE)]
-    assert replica.replication.end == 6 * SIZE  # what is sound behind it was acknowledged and is kept
+    assert replica.replication.end == 6 * SIZE  # the sound frames behind it were acknowledged, and are kept
     await until(lambda: ("damaged", 0) in replica.hooks.told)
     replica.replication.confirm(replica.replication.end)
     await until(lambda: replica.log.confirmed == 3 * SIZE)  # the views wait in front of it

@@ -291,7 +291,7 @@ async def test_a_key_that_is_put_again_is_not_swept(store, clock):
     assert len(due) == 1
     await store.keys.put("a", b"2", ttl_ms=10)
     assert await store.keys.get("a") is not None
-    behind(store).keys._due = lambda _: due  # what was found before the put
+    behind(store).keys._due = lambda _: due  # found before the put
     assert await behind(store).keys.sweep(clock.ms) == 0
     assert (await store.keys.get("a")).value == b"2"
 
@@ -334,7 +334,7 @@ async def test_a_full_namespace(stores):
     with pytest.raises(NamespaceFull):
         await store.keys.put("a", b"123", namespace="n")
     await store.keys.limit("n", keys_max=1)
-    await store.keys.put("a", b"1234567890", namespace="n")  # what is there may be changed
+    await store.keys.put("a", b"1234567890", namespace="n")  # an existing key may be changed
     await store.keys.put("c", b"", namespace="other")
     assert [space.name for space in await store.keys.namespaces()] == ["n", "other"]
     for key in "ac":

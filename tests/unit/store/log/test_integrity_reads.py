@@ -111,7 +111,7 @@ async def test_a_reader_on_a_store_alone_gets_an_error_with_the_offsets_and_no_g
         elif kind != "read":
             assert error.end == hurt.end
         fetched = await store.queues.fetch(16, 0, max_bytes=1 << 20)
-        assert fetched.next == HURT  # what is in front of it comes first, and what is behind it not with it
+        assert fetched.next == HURT  # the frames before the damage come first, and those behind it not with them
         assert (await store.queues.fetch(16, HURT + 1, max_bytes=1 << 20)).next == 40
         assert [(one.start, one.end) for one in store.damages] == [(hurt.start, hurt.end)]
 

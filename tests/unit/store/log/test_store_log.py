@@ -264,7 +264,7 @@ def test_recovery_writes_again_what_a_failed_sync_may_have_left_in_memory(tmp_pa
     log.close()
     files = FaultyFiles()
     log, _ = open_log(tmp_path, files=files, start=placed[2].end)
-    assert (files.writes, files.syncs) == (0, 1)  # nothing to write: the views have seen it all
+    assert (files.writes, files.syncs) == (0, 1)  # no bytes to write: the views have seen all of it
     log.close()
 
 

@@ -256,7 +256,7 @@ async def test_a_flip_is_found_reported_and_never_served(tmp_path, region, caplo
         assert caught.value.end == hurt.end
         scanned, _ = await store.log.scan(Position(LogOffset(hurt.end), 0), None, max_bytes=1 << 20)
         assert scanned == frames[14:]
-    (tmp_path / "damages").unlink()  # who found it first is known as long as it is damaged
+    (tmp_path / "damages").unlink()  # the file names the first finder as long as the damage is there
     async with await LocalStore.open(tmp_path, segment_size_bytes=2_000, scrub_bytes_per_s=1 << 30) as store:
         (tmp_path / "scrub").unlink(missing_ok=True)
         store.core.engine.scrub.step()

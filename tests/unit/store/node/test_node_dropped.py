@@ -24,7 +24,7 @@ async def test_a_client_with_an_old_picture_of_a_topic_is_refused(tmp_path, rows
         store = group.store()
         await append(store, frame(*[(gone, b"before")] * rows))
         await group.client.do(CloseQueue(number=gone))
-        await append(store, frame((gone, b"closed"), (kept, b"a")))  # who closes it waits until everybody knows
+        await append(store, frame((gone, b"closed"), (kept, b"a")))  # closing waits until all proxies know
         await group.client.do(DropQueue(number=gone))
         master = group.nodes[await group.master()]
         await until(lambda: gone in master.service.dropped, PATIENCE_S)

@@ -205,7 +205,7 @@ async def test_an_operator_asks_a_node_to_switch_over(group):
 
 
 async def test_a_master_whose_disk_fails_gives_up_at_once(tmp_path, controllers):
-    # A slow replica stays in the set, so that there is an heir.
+    # A slow replica stays in the set, so that there is a successor.
     pace = dataclasses.replace(PACE, lag_ms=60_000, gone_ms=60_000, silent_ms=60_000)
     group = StoreGroup(tmp_path, controllers, pace=pace)
     files = {name: FaultyFiles() for name in group.names}

@@ -225,7 +225,7 @@ async def test_whoever_speaks_http_2_and_asks_for_nothing_is_sent_away(plain, mo
 @pytest.mark.slow
 async def test_half_sent_messages_of_strangers_share_one_budget_and_give_it_back_at_once(plain):
     gc.collect()
-    gc.disable()  # what is given back is not left to whoever looks for cycles
+    gc.disable()  # freeing must not depend on the search for cycles
     tracemalloc.start()
     try:
         made = await plain.start(StrangersBudget(32 << 20))

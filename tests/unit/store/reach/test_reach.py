@@ -86,7 +86,7 @@ async def test_a_new_master_has_the_whole_time_again_and_was_never_met():
     assert one.reach.complaint is None
     await one.passes(3_000)
     assert (one.reach.complaint.epoch, one.reach.complaint.met) == (2, False)
-    one.group = group_of(master=2, epoch=3)  # who listens is master itself
+    one.group = group_of(master=2, epoch=3)  # the listener is master itself
     await one.passes(3_000)
     assert one.reach.complaint is None
 

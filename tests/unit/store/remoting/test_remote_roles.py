@@ -61,7 +61,7 @@ async def test_a_replica_becomes_master_under_its_clients(tmp_path):
     task = asyncio.ensure_future(appending())
     await until(lambda: master.hooks.last("flushed") > 2_000)
     await feed(master, replica)
-    master.replication.confirm(replica.replication.flushed)  # what both have
+    master.replication.confirm(replica.replication.flushed)  # the frames that both have
     replica.replication.confirm(replica.replication.flushed)
     await until(lambda: any(future.done() for future in futures))
     await one.service.node.stand_down()

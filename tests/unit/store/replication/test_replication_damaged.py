@@ -34,7 +34,7 @@ def test_a_damaged_replica_leaves_the_set_at_once_and_joins_again_when_it_is_rep
 def test_a_set_of_two_keeps_a_damaged_replica_and_refuses_writes_until_it_is_repaired():
     leading = group(2, min_in_sync=2)
     damage(leading, 2)
-    assert leading.master.sync_set == {1, 2}  # who is out of it cannot succeed this master
+    assert leading.master.sync_set == {1, 2}  # a replica outside the set cannot succeed this master
     assert isinstance(leading.master.refusal, NotEnoughInSync)
     assert "1 more with damaged logs" in str(leading.master.refusal)
     damage(leading, 2, damaged=False)

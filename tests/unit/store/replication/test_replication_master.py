@@ -452,7 +452,7 @@ def test_a_newer_epoch_ends_it():
 def test_a_read_waits_until_all_in_sync_have_said_that_they_follow_still():
     leading = group(2, 3)
     asked = leading.master.ask_round()
-    assert leading.master.ask_round() == asked  # nobody was told of it yet
+    assert leading.master.ask_round() == asked  # no replica was told of it yet
     said = [message for message in leading.collect() if isinstance(message[1], Confirmed)]
     assert {replica for replica, _ in said} == {2, 3}
     later = leading.master.ask_round()

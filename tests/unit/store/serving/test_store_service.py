@@ -295,7 +295,7 @@ async def test_a_client_has_so_many_watches_and_owners(channel, monkeypatch, loc
 
 async def test_a_timer_is_refused_at_the_store_too(tmp_path):
     async with await LocalStore.open(tmp_path / "data", timer_limits=TimerLimits(timers=1)) as local:
-        node = await Node().start(local, timers=TimerLimits(timers=100))  # what the client believes
+        node = await Node().start(local, timers=TimerLimits(timers=100))  # as the client believes it to be
         async with await RemoteStore.open(0, lambda: node.target) as store:
             record = encode(TimerSet(local.core.now_ms() + 60_000, ROW.pack(16, 0, 1, 0, 0, 0, 0, 0), b"x"))
             row = ROW.pack(8, 0, len(record), 0, 0, 0, 0, 0)

@@ -115,7 +115,7 @@ async def test_a_record_that_damaged_views_cannot_decide_is_not_answered_as_done
 async def test_entries_that_are_missing_are_found_by_verification(tmp_path):
     async with await put(tmp_path) as store:
         views = store.core.engine.views
-        with views.env.begin(write=True) as txn:  # what a damaged branch page looks like to whoever reads
+        with views.env.begin(write=True) as txn:  # a damaged branch page, as readers see it
             assert txn.delete(b"\0other", db=views.tables["kv"].handle)
         views.walk.step(0)
         assert store.is_damaged

@@ -262,7 +262,7 @@ def test_a_watch_over_http_1_1() -> None:
     assert (answer.status, answer["content-type"], answer["cache-control"]) == (200, "text/event-stream", "no-store")
     first, second, third = events(answer.body)
     assert (first["event"], second["event"], third["event"]) == ("put", "delete", "expire")
-    assert "id" not in first  # who comes back here gets the whole of revision 5 again
+    assert "id" not in first  # a client that comes back here gets the whole of revision 5 again
     assert (second["id"], third["id"]) == ("5", "6")
     assert json.loads(first["data"]) == {"key": "a1", "revision": 5, "value_base64": b64(b"\0"), "expires_at_ms": 77}
     assert json.loads(third["data"]) == {"key": "a1", "revision": 6}

@@ -26,7 +26,7 @@ def test_pipelined_requests_are_one_publish_and_answered_in_order() -> None:
 
 def test_nothing_is_acknowledged_before_it_is_durable() -> None:
     gateway = Gateway()
-    gateway.feed(GET)  # who it is, is known from here on
+    gateway.feed(GET)  # the client is known from here on
     gateway.hold = True
     assert gateway.feed(POST) == b""
     assert [type(effect) for effect in gateway.held] == [Publish]
@@ -104,7 +104,7 @@ def test_a_body_too_large_is_refused_before_it_comes() -> None:
     gateway = Gateway(HttpOptions(max_body_bytes=10))
     out = gateway.feed(b"POST /topics/a HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 11\r\n\r\n")
     assert statuses(out) == [413]
-    assert not gateway.closed  # what is under way is read and dropped, so that the answer arrives
+    assert not gateway.closed  # requests in flight are read and dropped, so that the answer arrives
     assert gateway.feed(b"x" * 11) == b""
     gateway.tick(after_ms=LINGER_MS)
     assert gateway.closed

@@ -88,7 +88,7 @@ def test_will_and_credentials():
         (b"\x00\x04MQTT\x06\x02\x00\x00\x00\x00", 0x84),
         (b"\x00\x06MQIsdp\x04\x02\x00\x00\x00\x00", 0x84),
         (b"\x00\x04HTTP\x04\x02\x00\x00\x00\x00", 0x81),
-        (b"\x00\x04MQTT\x04\x02\x00\x00\x00\x00x", 0x81),  # something behind the end
+        (b"\x00\x04MQTT\x04\x02\x00\x00\x00\x00x", 0x81),  # a byte behind the end
         (b"\x00\x04MQTT\x04\x02\x00\x00\x00\x05abc", 0x81),  # cut short
         (b"\x00\x04MQTT\x05\x02\x00\x00\x03\x16\x00\x00\x00\x00", 0x82),  # authentication data without a method
         (b"\x00\x04MQTT\x05\x02\x00\x00\x03\x21\x00\x00\x00\x00", 0x82),  # Receive Maximum 0
@@ -119,7 +119,7 @@ def test_malformed_connect(body, code):
         (0x30, b"\x00\x01a\x03\x0b\x80\x00", 0x81),  # identifier not in the fewest bytes
         (0x30, b"\x00\x01a\x02\x0b\x00", 0x82),  # subscription identifier 0
         (0x80, b"\x00\x01\x00\x00\x01a\x00", 0x81),  # reserved flags
-        (0x82, b"\x00\x01\x00", 0x82),  # nothing asked for
+        (0x82, b"\x00\x01\x00", 0x82),  # no filters
         (0x82, b"\x00\x01\x00\x00\x01a\xc0", 0x81),  # reserved options
         (0x82, b"\x00\x01\x00\x00\x01a\x03", 0x82),  # QoS 3
         (0x82, b"\x00\x01\x00\x00\x01a\x30", 0x82),  # retain handling 3

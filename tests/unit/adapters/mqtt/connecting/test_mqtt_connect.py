@@ -180,7 +180,7 @@ def test_a_connack_larger_than_the_client_takes_is_not_sent():
 
 def test_no_connect_in_time():
     driver = Driver(4)
-    assert driver.adapter.deadline_ms() == 0  # nobody has told it the time
+    assert driver.adapter.deadline_ms() == 0  # it does not know the time yet
     driver.tick()
     assert driver.adapter.deadline_ms() == NOW_MS + 10_000
     driver.feed(b"\x10")

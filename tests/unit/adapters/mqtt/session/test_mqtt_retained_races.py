@@ -73,7 +73,7 @@ def test_a_live_message_that_is_not_retained_replaces_nothing(driver: Asked):
 def test_what_replaced_it_has_to_be_for_the_same_subscription_and_wish(driver: Asked):
     driver.subscribe("a", "t")
     assert driver.found() == []
-    driver.deliver(batch_of(kept(b"1", "a")), [(1,)])  # whose wish is fulfilled
+    driver.deliver(batch_of(kept(b"1", "a")), [(1,)])  # it fulfils the request of `a`
     driver.deliver(batch_of(kept(b"2", "t")), [(2,)])
     assert said(driver.out()) == [(b"1", False), (b"2", False)]
     assert driver.found(kept(b"old", "t")) == []

@@ -339,7 +339,7 @@ def test_what_is_kept_of_retained_messages_is_bounded():
     short.connect(clean=True)
     short.retained = driver.retained
     out = short.send(Subscribe(packet_id=1, requests=(SubscriptionRequest(pattern="t/#", qos=1),)))
-    assert len(shown(out)) == 4  # nobody keeps anything
+    assert len(shown(out)) == 4  # a clean session keeps none, so none has to wait
 
 
 def test_a_retained_message_whose_time_is_over_does_not_come_again():

@@ -111,7 +111,7 @@ def test_a_request_is_refused(data, status, said):
     assert driver.closed in body.decode()
     if status == 426:
         assert (headers[b"upgrade"], headers[b"sec-websocket-version"]) == (b"websocket", b"13")
-    driver.raw(request())  # nothing more is heard
+    driver.raw(request())  # it reads no more
     assert driver.adapter.take_output() == b""
     assert driver.adapter.deadline_ms() is None
 
