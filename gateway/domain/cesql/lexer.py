@@ -26,10 +26,10 @@ def _word(match: re.Match[str]) -> tuple[str, Any]:
 
 
 LEXER: Final = Lexer(
-    (r"'((?:[^'\\]|\\.)*)'", _text),
-    (r'"((?:[^"\\]|\\.)*)"', _text),
-    refused("['\"]", "the text that begins here has no end"),
     (r"[A-Za-z][A-Za-z_]*(?=[ \t\r\n]*\()", _function),
     (r"[A-Za-z0-9]+", _word),
     signs("<>", "!=", "<=", ">=", "=", "<", ">", "+", "-", "*", "/", "%", "(", ")", ","),
+    (r"'((?:[^'\\]|\\.)*)'", _text),
+    (r'"((?:[^"\\]|\\.)*)"', _text),
+    refused("['\"]", "the text that begins here has no end"),
 )

@@ -23,10 +23,10 @@ def _number(match: re.Match[str]) -> tuple[str, Any]:
 LEXER: Final = Lexer(
     (r"[A-Za-z_$][A-Za-z0-9_$]*(?:\.[A-Za-z_$][A-Za-z0-9_$]*)*", _word),
     (r"(?:[0-9]+(\.[0-9]*)?|(\.[0-9]+))([eE][+-]?[0-9]+)?", _number),
+    refused(r"--|/\*", "comments are not supported; put a space between two minus signs"),
+    signs("<>", "<=", ">=", "=", "<", ">", "+", "-", "*", "/", "(", ")", ","),
     (r"'((?:[^']|'')*)'", lambda match: ("text", match[1].replace("''", "'"))),
     (r'"((?:[^"]|"")+)"', lambda match: ("name", match[1].replace('""', '"'))),
     refused("'", "the text that begins here has no end"),
     refused('"', "the name that begins here has no end"),
-    refused(r"--|/\*", "comments are not supported; put a space between two minus signs"),
-    signs("<>", "<=", ">=", "=", "<", ">", "+", "-", "*", "/", "(", ")", ","),
 )
