@@ -115,7 +115,7 @@ class Connection:
         if self.phase is Phase.CLOSED:
             return ()
         self._start(now_ms)
-        self.keep_alive.heard_ms = now_ms
+        self.keep_alive.received_ms = now_ms
         held = self.held
         if held or self.phase in _GATES:
             if len(held) + len(data) < self._needed:
@@ -339,7 +339,7 @@ class Connection:
             self._close("the client takes no packet as large as a CONNACK")
             return
         self.phase = _NEXT[self.phase]
-        self.keep_alive.heard_ms, self.keep_alive.interval_ms = now_ms, terms.keep_alive_s * 1_000
+        self.keep_alive.received_ms, self.keep_alive.interval_ms = now_ms, terms.keep_alive_s * 1_000
         self._ends_ms, self._final = self._expires_ms, b""
         self.session.begin(opened, terms)
         if present and state is not None and exchanges is not None:
@@ -386,7 +386,7 @@ class Connection:
         begins = self._authentication.turn is AuthTurn.NOBODY
         self.context.call(self._authentication.receive(packet), self._proven)
         if begins:
-            by_ms = self.keep_alive.heard_ms + self._options.connect_timeout_s * 1_000
+            by_ms = self.keep_alive.received_ms + self._options.connect_timeout_s * 1_000
             self._ends_ms = by_ms if self._expires_ms is None else min(by_ms, self._expires_ms)
 
     def _proven(self, outcome: Outcome, now_ms: int) -> None:

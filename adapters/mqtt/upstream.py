@@ -104,7 +104,7 @@ class MqttUpstream:
                 user=introduction(terms.gateway),
             )
         self._keep_alive.interval_ms = terms.keep_alive_s * 1_000
-        self._keep_alive.heard_ms = self._asked_ms = now_ms
+        self._keep_alive.received_ms = self._asked_ms = now_ms
         self._deadline_ms = now_ms + terms.answer_timeout_ms
         self._send(
             Connect(
@@ -157,7 +157,7 @@ class MqttUpstream:
 
     def receive(self, data: bytes, now_ms: int) -> None:
         """See `Upstream`."""
-        self._keep_alive.heard_ms = now_ms
+        self._keep_alive.received_ms = now_ms
         if self._skip:
             skipped = min(self._skip, len(data))
             self._skip -= skipped

@@ -15,31 +15,31 @@ class Reports:
     """The newest report of every proxy that reports."""
 
     def __init__(self) -> None:
-        self._heard: dict[str, tuple[int, Mapping[int, Complaint]]] = {}  # the longest silent first; <= PROXIES_MAX
+        self._reports: dict[str, tuple[int, Mapping[int, Complaint]]] = {}  # the longest silent first; <= PROXIES_MAX
 
     def take(self, report: Report, now_ms: int) -> None:
         """Takes a report in the place of the proxy's one before. Raises `ControllerOverloaded`."""
-        self._heard.pop(report.proxy, None)
+        self._reports.pop(report.proxy, None)
         self._expire(now_ms)
-        if len(self._heard) >= PROXIES_MAX:
+        if len(self._reports) >= PROXIES_MAX:
             raise ControllerOverloaded(f"the limit of {PROXIES_MAX} reporting proxies is reached")
-        self._heard[report.proxy] = (now_ms, {one.group: one for one in report.complaints})
+        self._reports[report.proxy] = (now_ms, {one.group: one for one in report.complaints})
 
     def in_force(self, now_ms: int) -> Mapping[str, Mapping[int, Complaint]]:
         """Each proxy's complaints by group, of all proxies that were heard lately."""
         self._expire(now_ms)
-        return {proxy: complaints for proxy, (_, complaints) in self._heard.items()}
+        return {proxy: complaints for proxy, (_, complaints) in self._reports.items()}
 
     def clear(self) -> None:
         """Forgets all of them."""
-        self._heard.clear()
+        self._reports.clear()
 
     def _expire(self, now_ms: int) -> None:
-        while self._heard:
-            proxy, (at_ms, _) = next(iter(self._heard.items()))
+        while self._reports:
+            proxy, (at_ms, _) = next(iter(self._reports.items()))
             if now_ms - at_ms < LEASE_MS:
                 return
-            del self._heard[proxy]
+            del self._reports[proxy]
 
 
 class Damping:

@@ -28,7 +28,7 @@ class ReplicaAdmission:
             if (
                 there is not None
                 and id_ not in there.sync_set
-                and self._registry.heard(command.group, id_, now_ms) is None
+                and self._registry.heartbeat_if_alive(command.group, id_, now_ms) is None
             ):
                 raise NotElectable(f"replica {id_} of group {command.group} is not heard of")
 
@@ -39,7 +39,7 @@ class ReplicaAdmission:
         """
         there, wanted = self._groups.get(command.group), command.replica
         known = there.replica(wanted.id) if there is not None else None
-        heartbeat = self._registry.heard(command.group, wanted.id, now_ms)
+        heartbeat = self._registry.heartbeat_if_alive(command.group, wanted.id, now_ms)
         if known is None or known.check != wanted.check or heartbeat is None or heartbeat.address == wanted.address:
             return
         raise ReplicaElsewhere(

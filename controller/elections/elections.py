@@ -125,7 +125,7 @@ class Elections:
                 self._avoided[group] = ((there.master,), now_ms + WANTED_MS)
         command = self._successor(there, now_ms, time_ms, only=candidate, among=among)
         if command is None:
-            raise NotElectable(not_electable(there, self._heard(there, there.sync_set, now_ms)))
+            raise NotElectable(not_electable(there, self._alive(there, there.sync_set, now_ms)))
         if command.candidate is not None and candidate not in {None, command.candidate}:
             raise NotElectable(f"replica {command.candidate} of group {group} has the longest log, not {candidate}")
         return self._proposing(command, now_ms)
@@ -188,13 +188,13 @@ class Elections:
         return heartbeat is not None and heartbeat.master and heartbeat.master_epoch >= group.master_epoch
 
     def _first(self, group: Group, now_ms: int, time_ms: int) -> ElectMaster | None:
-        heard = self._heard(group, group.voters, now_ms)
-        enough = len(heard) >= group.config.replicas
+        alive = self._alive(group, group.voters, now_ms)
+        enough = len(alive) >= group.config.replicas
         if not enough and now_ms - self._seen[group.number][1] >= FIRST_WAIT_MS:
-            enough = len(heard) >= majority(group.config.replicas) and len(heard) == len(group.voters)
+            enough = len(alive) >= majority(group.config.replicas) and len(alive) == len(group.voters)
         if not enough:
             return None
-        return self._command(group, self._best(group, heard, now_ms), time_ms)
+        return self._command(group, self._best(group, alive, now_ms), time_ms)
 
     def _successor(
         self,
@@ -211,20 +211,20 @@ class Elections:
         `after`: this one has had its time. If nobody else can be elected it is again: it may have been started again.
         `among`: one of these or nobody.
         """
-        heard = self._heard(group, group.sync_set or group.voters, now_ms)
+        alive = self._alive(group, group.sync_set or group.voters, now_ms)
         if group.config.acknowledge == "quorum" and group.sync_set:
-            found = self._successor_by_quorum(group, heard, now_ms, time_ms)
+            found = self._successor_by_quorum(group, alive, now_ms, time_ms)
             return found or self._unclean(group, now_ms, time_ms, only)
-        heard = {id_: one for id_, one in heard.items() if only in {None, id_} and (among is None or id_ in among)}
-        heard = self._able(group, heard, now_ms, after=after, wait=only is None, sound_only=among is not None)
-        if heard:
-            return self._command(group, self._best(group, heard, now_ms), time_ms)
+        alive = {id_: one for id_, one in alive.items() if only in {None, id_} and (among is None or id_ in among)}
+        alive = self._able(group, alive, now_ms, after=after, wait=only is None, sound_only=among is not None)
+        if alive:
+            return self._command(group, self._best(group, alive, now_ms), time_ms)
         return self._unclean(group, now_ms, time_ms, only) if among is None else None
 
     def _able(
         self,
         group: Group,
-        heard: Mapping[int, Heartbeat],
+        alive: Mapping[int, Heartbeat],
         now_ms: int,
         *,
         after: int | None = None,
@@ -236,8 +236,8 @@ class Elections:
         The latter only when the rest of the set has been silent for a while: one of them may be sound, and come back.
         """
         if not group.sync_set:
-            return dict(heard)
-        sound = {id_: heartbeat for id_, heartbeat in heard.items() if not heartbeat.damaged}
+            return dict(alive)
+        sound = {id_: heartbeat for id_, heartbeat in alive.items() if not heartbeat.damaged}
         sound = {id_: heartbeat for id_, heartbeat in sound.items() if id_ != after} or sound
         if sound or sound_only:
             return sound
@@ -245,29 +245,29 @@ class Elections:
         dead_ms = max((self._registry.dies_ms(group.number, id_) for id_ in silent), default=now_ms - DAMAGED_AFTER_MS)
         if wait and now_ms < dead_ms + DAMAGED_AFTER_MS:
             return {}
-        whole = {id_: heartbeat for id_, heartbeat in heard.items() if not heartbeat.cut_short}
+        whole = {id_: heartbeat for id_, heartbeat in alive.items() if not heartbeat.cut_short}
         return {id_: heartbeat for id_, heartbeat in whole.items() if id_ != after} or whole
 
     def _successor_by_quorum(
-        self, group: Group, heard: Mapping[int, Heartbeat], now_ms: int, time_ms: int
+        self, group: Group, alive: Mapping[int, Heartbeat], now_ms: int, time_ms: int
     ) -> ElectMaster | None:
         enough = majority(len(group.sync_set))
         # A replica that has lost the end of its log keeps its promise, but its log shows nothing of what was
         # acknowledged there: enough others have to be whole.
         whole_min = len(group.sync_set) - len(group.sync_set) // 2
-        if sum(not heartbeat.cut_short for heartbeat in heard.values()) < whole_min:
+        if sum(not heartbeat.cut_short for heartbeat in alive.values()) < whole_min:
             return None
         if group.master is not None:
-            return self._command(group, None, time_ms) if len(heard) >= enough else None
+            return self._command(group, None, time_ms) if len(alive) >= enough else None
         avoided, until_ms = self._avoided.get(group.number, ((), 0))
         promised = {
             id_: heartbeat
-            for id_, heartbeat in heard.items()
+            for id_, heartbeat in alive.items()
             if heartbeat.master_epoch >= group.master_epoch and not (id_ in avoided and now_ms < until_ms)
         }
         wanted = self._wanted_in(group, now_ms)
         whole = {id_: heartbeat for id_, heartbeat in promised.items() if not heartbeat.cut_short}
-        if len(whole) < whole_min or (wanted in heard and wanted not in promised):
+        if len(whole) < whole_min or (wanted in alive and wanted not in promised):
             return None
         best = self._best(group, whole, now_ms)
         longest = whole[best].log_epoch, whole[best].log_end
@@ -291,22 +291,22 @@ class Elections:
             self._registry.dies_ms(group.number, id_) for id_ in group.sync_set
         ):
             return None
-        heard = self._heard(group, group.voters, now_ms)
-        heard = {id_: heartbeat for id_, heartbeat in heard.items() if only in {None, id_}}
-        if not heard:
+        alive = self._alive(group, group.voters, now_ms)
+        alive = {id_: heartbeat for id_, heartbeat in alive.items() if only in {None, id_}}
+        if not alive:
             return None
-        return self._command(group, self._best(group, heard, now_ms), time_ms, unclean=True)
+        return self._command(group, self._best(group, alive, now_ms), time_ms, unclean=True)
 
     def _without_master(self, group: Group, now_ms: int, time_ms: int) -> ElectMaster | None:
         """A dead master without successor is none, unless it is this controller that hears nobody."""
         assert group.master is not None
         if now_ms < self._registry.dies_ms(group.number, group.master) + DEPOSE_AFTER_MS:
             return None
-        return self._command(group, None, time_ms) if self._heard(group, group.voters, now_ms) else None
+        return self._command(group, None, time_ms) if self._alive(group, group.voters, now_ms) else None
 
     def _others_in_sync(self, group: Group, now_ms: int) -> Collection[int]:
         """Returns whom an operator can have in place of a heard master. Raises `NotElectable`, saying why not."""
-        found = self._heard(group, group.sync_set, now_ms).keys() - {group.master}
+        found = self._alive(group, group.sync_set, now_ms).keys() - {group.master}
         if not found:
             rest = [id_ for id_ in group.voters if id_ != group.master]
             silent = [id_ for id_ in rest if self._heartbeat_of(group, id_, now_ms) is None]
@@ -319,17 +319,17 @@ class Elections:
 
     def _accepted_loss(self, group: Group, candidate: int | None, now_ms: int, time_ms: int) -> ElectMaster:
         """Elects uncleanly, as an operator has asked for. Raises `UnknownReplica`, `NotElectable`."""
-        heard = self._heard(group, group.voters, now_ms)
-        heard = candidates(group, heard, wanted=candidate, serving=self._serves(group, now_ms))
-        command = self._command(group, self._best(group, heard, now_ms), time_ms, unclean=True)
+        alive = self._alive(group, group.voters, now_ms)
+        alive = candidates(group, alive, wanted=candidate, serving=self._serves(group, now_ms))
+        command = self._command(group, self._best(group, alive, now_ms), time_ms, unclean=True)
         return self._proposing(msgspec.structs.replace(command, accepted=True), now_ms)
 
     # ---- candidates
 
     def _heartbeat_of(self, group: Group, id_: int, now_ms: int) -> Heartbeat | None:
-        return self._registry.heard(group.number, id_, now_ms)
+        return self._registry.heartbeat_if_alive(group.number, id_, now_ms)
 
-    def _heard(self, group: Group, ids: Iterable[int], now_ms: int) -> dict[int, Heartbeat]:
+    def _alive(self, group: Group, ids: Iterable[int], now_ms: int) -> dict[int, Heartbeat]:
         """Returns those of some replicas that are known to be alive, with what they say; they can be elected."""
         heartbeats = {id_: self._registry.spoke(group.number, id_, now_ms) for id_ in ids if id_ in group.voters}
         return {id_: one for id_, one in heartbeats.items() if one is not None}
@@ -338,11 +338,11 @@ class Elections:
         wanted, until_ms = self._wanted.get(group.number, (None, 0))
         return wanted if now_ms < until_ms else None
 
-    def _best(self, group: Group, heard: Mapping[int, Heartbeat], now_ms: int) -> int:
+    def _best(self, group: Group, alive: Mapping[int, Heartbeat], now_ms: int) -> int:
         wanted = self._wanted_in(group, now_ms)
 
         def rank(id_: int) -> tuple[int, ...]:
-            heartbeat, replica = heard[id_], group.replica(id_)
+            heartbeat, replica = alive[id_], group.replica(id_)
             assert replica is not None
             least = -heartbeat.damaged_bytes if heartbeat.damaged else 0
             return (
@@ -355,7 +355,7 @@ class Elections:
                 -id_,
             )
 
-        return max(heard, key=rank)
+        return max(alive, key=rank)
 
     def _check_candidate(self, group: Group, candidate: int, now_ms: int) -> None:
         if group.replica(candidate) is None:
@@ -365,7 +365,7 @@ class Elections:
         if (
             group.sync_set
             and candidate not in group.sync_set
-            and (not group.config.unclean_election or self._heard(group, group.sync_set, now_ms))
+            and (not group.config.unclean_election or self._alive(group, group.sync_set, now_ms))
         ):
             raise NotElectable(f"replica {candidate} of group {group.number} is not in sync")
         heartbeat = self._heartbeat_of(group, candidate, now_ms)
@@ -383,8 +383,8 @@ class Elections:
                 f"{who} has lost its end, which was acknowledged; it is filled again from a master. If no replica in "
                 "sync has its end, headgate cluster elect --unclean accepts the loss"
             )
-        heard = self._heard(group, group.sync_set, now_ms)
-        sound = [id_ for id_, one in sorted(heard.items()) if not one.damaged]
+        alive = self._alive(group, group.sync_set, now_ms)
+        sound = [id_ for id_, one in sorted(alive.items()) if not one.damaged]
         if sound:
             raise NotElectable(
                 f"{who} is damaged in {heartbeat.damages} ranges, {heartbeat.damaged_bytes} bytes, "

@@ -52,22 +52,22 @@ def group_health(group: Group, route: Route | None, *, reached: bool = True, ref
 
     `reached`: a connection to its master stands. `refused`: what the master answered to the newest writes.
     """
-    heard = {} if route is None else {one.id: one for one in route.replicas}
+    replicas = {} if route is None else {one.id: one for one in route.replicas}
     name = f"store group {group.number}"
     return GroupHealth(
         number=group.number,
-        refusals=tuple(f"{name}: {why}" for why in _refusals(group, heard, reached=reached, refused=refused)),
-        warnings=tuple(f"{name}: {what}" for what in _warnings(group, route, heard)),
-        in_sync=sum(_is_in_sync(group, replica, heard.get(replica.id)) for replica in group.replicas),
-        damages=sum(one.damages for one in heard.values()),
-        low=group.master is not None and (master := heard.get(group.master)) is not None and master.low,
+        refusals=tuple(f"{name}: {why}" for why in _refusals(group, replicas, reached=reached, refused=refused)),
+        warnings=tuple(f"{name}: {what}" for what in _warnings(group, route, replicas)),
+        in_sync=sum(_is_in_sync(group, replica, replicas.get(replica.id)) for replica in group.replicas),
+        damages=sum(one.damages for one in replicas.values()),
+        low=group.master is not None and (master := replicas.get(group.master)) is not None and master.low,
     )
 
 
-def _refusals(group: Group, heard: dict[int, RouteReplica], *, reached: bool, refused: str) -> Sequence[str]:
+def _refusals(group: Group, replicas: dict[int, RouteReplica], *, reached: bool, refused: str) -> Sequence[str]:
     """Returns why a write would not be stored now: the first reason that holds, as it explains the others."""
     if group.master is None:
-        alive = [one for one in heard.values() if one.alive]
+        alive = [one for one in replicas.values() if one.alive]
         return [f"it has no master; {len(alive)} of {len(group.replicas)} replicas are heard of"]
     master = group.replica(group.master)
     where = f"replica {group.master}" + ("" if master is None else f" at {master.address}")
@@ -76,7 +76,7 @@ def _refusals(group: Group, heard: dict[int, RouteReplica], *, reached: bool, re
     least = group.config.min_in_sync
     if len(group.sync_set) < least:
         return [f"writes are refused: {len(group.sync_set)} of its replicas are in sync, and min_in_sync is {least}"]
-    state = heard.get(group.master)
+    state = replicas.get(group.master)
     if state is not None and state.full:
         return [f"writes are refused: the disk of its master, {where}, is full (store.disk_reserve_bytes)"]
     if refused:
@@ -86,11 +86,11 @@ def _refusals(group: Group, heard: dict[int, RouteReplica], *, reached: bool, re
     return []
 
 
-def _warnings(group: Group, route: Route | None, heard: dict[int, RouteReplica]) -> Sequence[str]:
+def _warnings(group: Group, route: Route | None, replicas: dict[int, RouteReplica]) -> Sequence[str]:
     """Returns the problems that refuse no writes: of replicas, of their number, and of a master that stays."""
     found = []
     for replica in group.replicas:
-        state = heard.get(replica.id)
+        state = replicas.get(replica.id)
         found += [f"replica {replica.id} ({replica.node}) {what}" for what in _of_replica(group, replica, state)]
     missing = group.config.replicas - sum(not one.learner for one in group.replicas)
     if missing > 0:

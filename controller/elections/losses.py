@@ -12,14 +12,14 @@ from controller.elections.registry import Heartbeat
 
 def candidates(
     group: Group,
-    heard: Mapping[int, Heartbeat],
+    alive: Mapping[int, Heartbeat],
     *,
     wanted: int | None,
     serving: bool,
 ) -> dict[int, Heartbeat]:
-    """Returns the replicas of which the best is to be elected: those that are heard, or the one that is `wanted`.
+    """Returns the replicas of which the best is to be elected: those that are alive, or the one that is `wanted`.
 
-    `heard` are the voters that are alive. `serving`: the group's master is one of them and takes writes, so it can go
+    `alive` are the voters that are alive. `serving`: the group's master is one of them and takes writes, so it can go
     on, whatever it has lost. Raises `UnknownReplica`, `NotElectable`.
     """
     if not group.sync_set:
@@ -27,7 +27,7 @@ def candidates(
     clean = [
         id_
         for id_ in group.sync_set
-        if id_ in heard and (not heard[id_].cut_short or (serving and id_ == group.master))
+        if id_ in alive and (not alive[id_].cut_short or (serving and id_ == group.master))
     ]
     if clean:
         raise NotElectable(
@@ -36,7 +36,7 @@ def candidates(
         )
     if wanted is not None and group.replica(wanted) is None:
         raise UnknownReplica(f"group {group.number} has no replica {wanted}")
-    found = {id_: heartbeat for id_, heartbeat in heard.items() if wanted in {None, id_}}
+    found = {id_: heartbeat for id_, heartbeat in alive.items() if wanted in {None, id_}}
     if not found:
         if wanted is None:
             raise NotElectable(f"group {group.number}: no voter sends heartbeats, so no replica can be elected")
@@ -46,12 +46,12 @@ def candidates(
     return found
 
 
-def not_electable(group: Group, heard: Mapping[int, Heartbeat]) -> str:
-    """Returns the reason why no replica of a group can be elected; `heard` are those of its set that are alive."""
-    short = [id_ for id_, heartbeat in sorted(heard.items()) if heartbeat.cut_short]
+def not_electable(group: Group, alive: Mapping[int, Heartbeat]) -> str:
+    """Returns the reason why no replica of a group can be elected; `alive` are those of its set that are alive."""
+    short = [id_ for id_, heartbeat in sorted(alive.items()) if heartbeat.cut_short]
     if not short:
         return f"group {group.number}: too few of {list(group.sync_set or group.voters)} are alive"
-    silent = [id_ for id_ in group.sync_set if id_ not in heard]
+    silent = [id_ for id_ in group.sync_set if id_ not in alive]
     gone = f", and {silent} are not heard of" if silent else ""
     return (
         f"group {group.number}: {short} of {list(group.sync_set)}, which are in sync, have lost the end of their logs"

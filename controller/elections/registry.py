@@ -27,7 +27,7 @@ SUSPECT_MS = 500
 TICK_MS = 100
 PAUSE_MS = 1000  # between two ticks: this process was not listening. With a heartbeat's interval it is `DEAD_AFTER_MS`
 FORGET_MS = 600_000  # silent for so long: may make room for others
-REPLICAS_HEARD_MAX = 65_536
+HEARTBEATS_MAX = 65_536
 TEXT_BYTES_MAX = 255  # of a node's name, an address, a zone, a version
 
 
@@ -146,7 +146,7 @@ class Registry:
         self.dead_after_ms = dead_after_ms
         self._suspect_ms = suspect_ms
         self._ticked_ms = now_ms
-        self._heard: dict[tuple[int, int], _LastHeartbeat] = {}  # (group, replica), the longest silent first
+        self._heartbeats: dict[tuple[int, int], _LastHeartbeat] = {}  # (group, replica), the longest silent first
         self._groups: dict[int, dict[int, _LastHeartbeat]] = {}  # the same by group
         self.complaints = Complaints(now_ms)
 
@@ -160,29 +160,29 @@ class Registry:
         """
         _check(heartbeat)
         key = (heartbeat.group, heartbeat.replica)
-        heard = self._heard.pop(key, None)
-        if heard is None:
+        last = self._heartbeats.pop(key, None)
+        if last is None:
             self._make_room(now_ms)
-            heard, news = _LastHeartbeat(heartbeat, now_ms), True
-            self._groups.setdefault(heartbeat.group, {})[heartbeat.replica] = heard
+            last, news = _LastHeartbeat(heartbeat, now_ms), True
+            self._groups.setdefault(heartbeat.group, {})[heartbeat.replica] = last
         else:
-            before, late = heard.heartbeat, heartbeat.master_epoch < heard.heartbeat.master_epoch
+            before, late = last.heartbeat, heartbeat.master_epoch < last.heartbeat.master_epoch
             news = not late and _roles(heartbeat) != _roles(before)
             if not late and heartbeat.incarnation != before.incarnation:
-                heard.restarted_ms = now_ms
+                last.restarted_ms = now_ms
             if not late:
-                heard.heartbeat = heartbeat
-            heard.at_ms, heard.cut_ms = now_ms, None
-        if heard.heartbeat.master:
-            heard.served = heard.heartbeat.master_epoch
-        self._heard[key] = heard
+                last.heartbeat = heartbeat
+            last.at_ms, last.cut_ms = now_ms, None
+        if last.heartbeat.master:
+            last.served = last.heartbeat.master_epoch
+        self._heartbeats[key] = last
         return news
 
     def disconnected(self, group: int, replica: int, now_ms: int) -> None:
         """The connection by which a replica was heard has ended: unless it is heard of soon, it is dead."""
-        heard = self._heard.get((group, replica))
-        if heard is not None and heard.cut_ms is None:
-            heard.cut_ms = now_ms
+        last = self._heartbeats.get((group, replica))
+        if last is not None and last.cut_ms is None:
+            last.cut_ms = now_ms
 
     def tick(self, now_ms: int) -> bool:
         """Advances time, every `TICK_MS`, leading or not; returns whether this process has slept since the last call.
@@ -193,13 +193,13 @@ class Registry:
         self._ticked_ms = now_ms
         if slept:
             self.since_ms = now_ms
-            for heard in self._heard.values():
-                heard.cut_ms = None
+            for last in self._heartbeats.values():
+                last.cut_ms = None
         return slept
 
     def forget(self, group: int, replica: int) -> None:
         """Forgets a replica that is no more."""
-        if self._heard.pop((group, replica), None) is not None:
+        if self._heartbeats.pop((group, replica), None) is not None:
             del self._groups[group][replica]
             if not self._groups[group]:
                 del self._groups[group]
@@ -208,23 +208,23 @@ class Registry:
 
     def last(self, group: int, replica: int) -> Heartbeat | None:
         """The newest heartbeat of a replica, dead or alive."""
-        heard = self._heard.get((group, replica))
-        return None if heard is None else heard.heartbeat
+        last = self._heartbeats.get((group, replica))
+        return None if last is None else last.heartbeat
 
-    def heard(self, group: int, replica: int, now_ms: int) -> Heartbeat | None:
+    def heartbeat_if_alive(self, group: int, replica: int, now_ms: int) -> Heartbeat | None:
         """The newest heartbeat of a replica that is alive."""
-        heard = self._heard.get((group, replica))
-        return heard.heartbeat if heard is not None and self.alive(group, replica, now_ms) else None
+        last = self._heartbeats.get((group, replica))
+        return last.heartbeat if last is not None and self.alive(group, replica, now_ms) else None
 
     def spoke(self, group: int, replica: int, now_ms: int) -> Heartbeat | None:
         """Returns the newest heartbeat of a replica that is alive, unless this process only slept since it came.
 
         What a replica said before may not be so any more: it lets nobody be taken for dead, and elects nobody.
         """
-        heard = self._heard.get((group, replica))
-        if heard is None or now_ms >= heard.at_ms + self.dead_after_ms:
+        last = self._heartbeats.get((group, replica))
+        if last is None or now_ms >= last.at_ms + self.dead_after_ms:
             return None
-        return self.heard(group, replica, now_ms)
+        return self.heartbeat_if_alive(group, replica, now_ms)
 
     def alive(self, group: int, replica: int, now_ms: int) -> bool:
         """Returns whether a replica spoke in time, or there was no time yet to hear it."""
@@ -232,23 +232,23 @@ class Registry:
 
     def dies_ms(self, group: int, replica: int) -> int:
         """Returns when a replica is dead, or has been since, if nothing more is heard of it."""
-        heard = self._heard.get((group, replica))
-        if heard is None:
+        last = self._heartbeats.get((group, replica))
+        if last is None:
             return self.since_ms + self.dead_after_ms
-        if heard.heartbeat.failed:
-            return heard.at_ms
-        dies = max(heard.at_ms, self.since_ms) + self.dead_after_ms
-        return dies if heard.cut_ms is None else min(dies, heard.cut_ms + self._suspect_ms)
+        if last.heartbeat.failed:
+            return last.at_ms
+        dies = max(last.at_ms, self.since_ms) + self.dead_after_ms
+        return dies if last.cut_ms is None else min(dies, last.cut_ms + self._suspect_ms)
 
     def served(self, group: int, replica: int) -> int:
         """The newest epoch in which a replica has said that it serves as master; 0: never."""
-        heard = self._heard.get((group, replica))
-        return 0 if heard is None else heard.served
+        last = self._heartbeats.get((group, replica))
+        return 0 if last is None else last.served
 
     def restarted(self, group: int, replica: int, since_ms: int) -> bool:
         """Returns whether a replica's process has been started again since then, as far as was heard here."""
-        heard = self._heard.get((group, replica))
-        return heard is not None and heard.restarted_ms is not None and heard.restarted_ms > since_ms
+        last = self._heartbeats.get((group, replica))
+        return last is not None and last.restarted_ms is not None and last.restarted_ms > since_ms
 
     def groups(self) -> Sequence[int]:
         """The groups of which any replica was heard, by number."""
@@ -260,18 +260,18 @@ class Registry:
         `known` is the metadata as this controller has it, which without a majority may be old. The newest epoch counts,
         wherever it is said, and a master of an older one never does.
         """
-        heard = self._groups.get(group, {})
-        if known is None and not heard:
+        reporting = self._groups.get(group, {})
+        if known is None and not reporting:
             return None
         master, epoch = (known.master, known.master_epoch) if known is not None else (None, 0)
-        newest = max((one.heartbeat.master_epoch for one in heard.values()), default=0)
+        newest = max((one.heartbeat.master_epoch for one in reporting.values()), default=0)
         if newest > epoch:
             epoch = newest
             master = min(
-                (id_ for id_, one in heard.items() if one.heartbeat.master and one.served == newest), default=None
+                (id_ for id_, one in reporting.items() if one.heartbeat.master and one.served == newest), default=None
             )
         registered = {one.id for one in known.replicas} if known is not None else set()
-        ids = sorted(registered | {id_ for id_ in heard if self.alive(group, id_, now_ms)})
+        ids = sorted(registered | {id_ for id_ in reporting if self.alive(group, id_, now_ms)})
         replicas = tuple(self._replica(group, id_, known, now_ms) for id_ in ids)
         trouble = None
         if known is not None and known.master_epoch == epoch:
@@ -280,7 +280,7 @@ class Registry:
 
     def voters(self, group: Group, now_ms: int) -> dict[int, Heartbeat]:
         """The newest heartbeats of a group's voters that are alive, by id."""
-        heartbeats = {id_: self.heard(group.number, id_, now_ms) for id_ in group.voters}
+        heartbeats = {id_: self.heartbeat_if_alive(group.number, id_, now_ms) for id_ in group.voters}
         return {id_: one for id_, one in heartbeats.items() if one is not None}
 
     def _replica(self, group: int, id_: int, known: Group | None, now_ms: int) -> RouteReplica:
@@ -307,15 +307,15 @@ class Registry:
             repairing_from=heartbeat.repairing_from if heartbeat is not None else 0,
             log_epoch=heartbeat.log_epoch if heartbeat is not None else 0,
             log_end=heartbeat.log_end if heartbeat is not None else 0,
-            silent_ms=now_ms - self._heard[group, id_].at_ms if heartbeat is not None else -1,
+            silent_ms=now_ms - self._heartbeats[group, id_].at_ms if heartbeat is not None else -1,
         )
 
     def _make_room(self, now_ms: int) -> None:
-        if len(self._heard) < REPLICAS_HEARD_MAX:
+        if len(self._heartbeats) < HEARTBEATS_MAX:
             return
-        (group, replica), silent = next(iter(self._heard.items()))
+        (group, replica), silent = next(iter(self._heartbeats.items()))
         if now_ms - silent.at_ms < FORGET_MS:
-            raise RegistryFull(f"the registry holds its limit of {len(self._heard)} replicas")
+            raise RegistryFull(f"the registry holds its limit of {len(self._heartbeats)} replicas")
         self.forget(group, replica)
 
 

@@ -37,12 +37,14 @@ class Serving:
         return Service(number=number, served=served, sure_ms=now_ms - since_ms, room=room)
 
     def _has_room(self, group: Group, id_: int, now_ms: int) -> bool:
-        heartbeat = self._registry.heard(group.number, id_, now_ms)
+        heartbeat = self._registry.heartbeat_if_alive(group.number, id_, now_ms)
         return heartbeat is not None and not heartbeat.full and not heartbeat.slow
 
     def _is_served(self, group: Group | None, now_ms: int) -> bool:
         heartbeat = (
-            None if group is None or group.master is None else self._registry.heard(group.number, group.master, now_ms)
+            None
+            if group is None or group.master is None
+            else self._registry.heartbeat_if_alive(group.number, group.master, now_ms)
         )
         return (
             group is not None

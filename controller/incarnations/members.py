@@ -18,7 +18,7 @@ from controller.wire.wire import Hello
 logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # between two looks for learners, while there are none
-HEARD_COUNT_MAX = 1_024  # controllers whose address is known from themselves only
+LEARNED_COUNT_MAX = 1_024  # controllers whose address is known from themselves only
 
 
 class Members:
@@ -27,7 +27,7 @@ class Members:
     def __init__(self, node_id: int, configured: Mapping[int, str]) -> None:
         self._id = node_id
         self._configured = dict(configured)
-        self._heard: dict[int, str] = {}  # where those serve that have spoken to us
+        self._learned: dict[int, str] = {}  # where those serve that have spoken to us
         self._driver: Driver | None = None
 
     def follow(self, driver: Driver) -> None:
@@ -39,7 +39,7 @@ class Members:
         member = self._driver.status.membership.get(id_) if self._driver is not None else None
         if member is not None and member.address:
             return member.address
-        return self._heard.get(id_) or self._configured.get(id_)
+        return self._learned.get(id_) or self._configured.get(id_)
 
     def others(self) -> Sequence[str]:
         """Returns the addresses where other controllers may be."""
@@ -48,10 +48,10 @@ class Members:
         found |= {at: None for id_, at in self._configured.items() if id_ != self._id}
         return [at for at in found if at]
 
-    def heard(self, hello: Hello) -> None:
+    def learn(self, hello: Hello) -> None:
         """A controller has said where it is: it may be one that we do not know of yet."""
-        if hello.id in self._heard or len(self._heard) < HEARD_COUNT_MAX:
-            self._heard[hello.id] = hello.address
+        if hello.id in self._learned or len(self._learned) < LEARNED_COUNT_MAX:
+            self._learned[hello.id] = hello.address
 
     # ---- what the leader does
 

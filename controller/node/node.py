@@ -377,7 +377,7 @@ class ControllerNode(StateClient):
 
     def receive(self, sender: Hello, messages: Sequence[Message]) -> None:
         """Takes a peer's messages. Raises `BadMessage`, `ControllerClosed`."""
-        self._members.heard(sender)
+        self._members.learn(sender)
         for message in messages:
             if message.sender != sender.id:
                 raise BadMessage(f"controller {sender.id} speaks for controller {message.sender}")

@@ -94,7 +94,7 @@ class Raft:
         check(message)
         if not is_accepted(node, message):
             return
-        self._witnesses.heard(message)
+        self._witnesses.note(message)
         if message.term > node.term:
             if not self._enter_term(message):
                 return

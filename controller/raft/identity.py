@@ -51,7 +51,7 @@ class WitnessTable:
         """Returns a node's progress as last heard since this node started; None when nothing was heard."""
         return self._held.get(node_id)
 
-    def heard(self, message: Message) -> None:
+    def note(self, message: Message) -> None:
         """A node has spoken."""
         if not message.incarnation or (isinstance(message, Vote | VoteReply) and message.pre):
             return  # of a pre-vote, the term may never come

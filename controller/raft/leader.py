@@ -184,7 +184,7 @@ class Leader:
         if progress is None:
             return
         progress.active = True
-        progress.heard(self._node.log.last_index)
+        progress.heartbeat_answered(self._node.log.last_index)
         self._reads.answered(message.sender, message.read)
         self._release_reads()
 

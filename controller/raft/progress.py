@@ -31,7 +31,7 @@ class Progress:
     """A follower's progress. match < next, and the entries between them are in flight."""
 
     __slots__ = (
-        "_inflight_bytes", "_match_heard", "_settings", "_snapshot_ticks", "active", "commit_sent",
+        "_inflight_bytes", "_match_answered", "_settings", "_snapshot_ticks", "active", "commit_sent",
         "incarnation", "inflight",
         "match", "next", "nudge", "paused", "state", "was_active",
     )  # fmt: skip
@@ -49,7 +49,7 @@ class Progress:
         self.commit_sent: Index = 0
         self.inflight: deque[tuple[Index, int]] = deque()  # last index and bytes of each message not answered
         self._inflight_bytes = 0
-        self._match_heard: Index = -1  # `match` at its last answer to a heartbeat
+        self._match_answered: Index = -1  # `match` at its last answer to a heartbeat
         self._snapshot_ticks = 0  # since one was sent
 
     @property
@@ -107,11 +107,11 @@ class Progress:
             self.next = back
             self.commit_sent = min(self.commit_sent, back - 1)
 
-    def heard(self, last_index: Index) -> None:
+    def heartbeat_answered(self, last_index: Index) -> None:
         """Notes an answer to a heartbeat. Entries unacknowledged since the answer before may have been lost."""
         self.paused = False
-        self.nudge = self.match < last_index and self.match == self._match_heard
-        self._match_heard = self.match
+        self.nudge = self.match < last_index and self.match == self._match_answered
+        self._match_answered = self.match
 
     def become_probe(self) -> None:
         """Finds out where its log ends: something was lost, or a snapshot did not arrive."""

@@ -62,7 +62,7 @@ def status_of(raft: Status, state: MetadataState, registry: Registry, now_ms: in
         queues=len(state.group_of),
         groups=len(state.groups),
         replicas_alive=sum(
-            registry.heard(group.number, one.id, now_ms) is not None
+            registry.heartbeat_if_alive(group.number, one.id, now_ms) is not None
             for group in state.groups.values()
             for one in group.replicas
         ),

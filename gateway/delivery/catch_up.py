@@ -34,12 +34,12 @@ class CatchUp:
         *,
         ids_of: Callable[[Subscriber, str], tuple[SubscriptionId, ...]],
         queues_of: Callable[[Iterable[str], int], Sequence[QueueNumber] | None],
-        heard: Callable[[], Awaitable[bool]],
+        barrier: Callable[[], Awaitable[bool]],
         live: Callable[[Lane], None],
     ) -> None:
         self._ids_of = ids_of
         self._queues_of = queues_of
-        self._heard = heard
+        self._barrier = barrier
         self._live = live
         self._batches: OrderedDict[LogOffset, Batch] = OrderedDict()
         self.damages_passed = 0  # lost ranges of the log that lanes were led past
@@ -96,7 +96,7 @@ class CatchUp:
         horizon, rewinds = tail.known, tail.rewinds
         if lane.cursor.frame >= horizon:
             horizon = tail.log.confirmed
-            if await self._heard():
+            if await self._barrier():
                 tail.known = max(tail.known, horizon)
         queues = self._queues_of(subscriber.patterns.values(), tail.group) if horizon <= tail.known else None
         frames, following = await tail.log.scan(lane.cursor, queues, max_bytes=CATCH_UP_BYTES)

@@ -65,7 +65,7 @@ class Fanout:
         queues_of: Callable[[str], Sequence[QueueNumber] | None],
         group_of: Callable[[QueueNumber], int | None],
         spawn: Callable[..., object],
-        heard: Callable[[], Awaitable[bool]] = _always,
+        barrier: Callable[[], Awaitable[bool]] = _always,
     ) -> None:
         self._store = store
         self._queues_of = queues_of
@@ -80,7 +80,7 @@ class Fanout:
         self._first_logs = frozenset(store.logs)  # those that were there from the start
         self._tails: dict[int, Tail] = {}  # by group; empty while nobody subscribes
         self._subscribers: dict[Subscriber, None] = {}  # each has a lane for every tail
-        self._catch_up = CatchUp(ids_of=self._ids_of, queues_of=self._queues, heard=heard, live=self._is_live)
+        self._catch_up = CatchUp(ids_of=self._ids_of, queues_of=self._queues, barrier=barrier, live=self._is_live)
         self.behind_count = 0  # subscribers that are, in one log at least
 
     @property

@@ -38,7 +38,7 @@ class _Session:
     connection: SSL.Connection
     peer: Peer
     began_ms: int
-    heard_ms: int
+    received_ms: int
     established: bool = False
     key: tuple[bytes, PreSharedKey] | None = None  # and its identity
     checked_ms: int = 0  # when the key was looked for last
@@ -122,7 +122,7 @@ class DtlsSessions:
     def _read(self, session: _Session, data: bytes, now_ms: int) -> list[bytes]:
         """Takes a datagram of a session, and returns its plaintexts."""
         connection = session.connection
-        session.heard_ms = now_ms
+        session.received_ms = now_ms
         if not self._holds(session, now_ms):
             self.close(session.peer)
             return []
@@ -237,7 +237,7 @@ class DtlsSessions:
             self._watch(session, now_ms)
         while self._established:
             session = next(iter(self._established.values()))
-            if now_ms - session.heard_ms < IDLE_MS:
+            if now_ms - session.received_ms < IDLE_MS:
                 break
             self.close(session.peer)
 
@@ -245,7 +245,7 @@ class DtlsSessions:
         """Returns when `tick` is due."""
         deadlines = [self._due[0][0]] if self._due else []
         if self._established:
-            deadlines.append(next(iter(self._established.values())).heard_ms + IDLE_MS)
+            deadlines.append(next(iter(self._established.values())).received_ms + IDLE_MS)
         return min(deadlines, default=None)
 
     def _watch(self, session: _Session, now_ms: int) -> None:

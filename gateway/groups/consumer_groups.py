@@ -136,7 +136,7 @@ class ConsumerGroups:
         self._reader = QueueReader(store, random=random)
         self._wakes = GroupWakes(store, spawn)
         self._lost_ends = LostEnds(controller, clock)
-        self._heard: dict[tuple[str, str], _RenewedMember] = {}  # by group and member
+        self._renewed: dict[tuple[str, str], _RenewedMember] = {}  # by group and member
         self._forget_from = FORGOTTEN_FROM_COUNT
         self._stopping = False
         controller.watch(self._wakes.wake_all)
@@ -185,7 +185,7 @@ class ConsumerGroups:
         check_asked(self._controller, request, may_come=self._may_come)
         self._forget()
         name, limit = asker.principal.name, self._config.memberships_max
-        if sum(1 for one in self._heard.values() if one.principal == name) >= limit:
+        if sum(1 for one in self._renewed.values() if one.principal == name) >= limit:
             raise Refusal(Cause.QUOTA, f"one user has at most {limit} memberships here (groups.memberships_max)")
 
     def _check_topic(self, asker: GroupClient, group: str, topic: str) -> None:
@@ -220,13 +220,13 @@ class ConsumerGroups:
                 await self._store.keys.transact(group.compares(left, request.member), operations)
             except RevisionConflict:
                 continue
-            self._heard.pop((group.name, request.member), None)
+            self._renewed.pop((group.name, request.member), None)
             return True
         raise _busy(request.group)
 
     async def renew(self, asker: GroupClient, request: RenewMember) -> Renewed:
         """See `RenewMember`."""
-        self._heard.pop((request.group, request.member), None)  # so that it is written
+        self._renewed.pop((request.group, request.member), None)  # so that it is written
         group = await self._settle(asker, request.group, request.member, None)
         queues, revoked = owned(group, request.member)
         ttl_ms = group.members[request.member].record.ttl_ms
@@ -234,34 +234,34 @@ class ConsumerGroups:
 
     async def _renew(self, group: Group, id_: str) -> None:
         """See that a member is there for most of its time to live. Raises `Refusal` where it is not there any more."""
-        heard, now_s = self._heard.get((group.name, id_)), self._clock()
-        if heard is not None and now_s < heard.renew_s:
+        renewed, now_s = self._renewed.get((group.name, id_)), self._clock()
+        if renewed is not None and now_s < renewed.renew_s:
             return
         member = group.members[id_].record
         try:
             key, value = member_key(group.name, id_), encode(member)
             await self._store.keys.put(key, value, expected_revision=EXISTS, ttl_ms=_kept_ms(member))
         except RevisionConflict:
-            self._heard.pop((group.name, id_), None)
+            self._renewed.pop((group.name, id_), None)
             raise _gone(group.name) from None
         self._note(group.name, id_, member, now_s)
 
     def _note(self, group: str, id_: str, member: MemberRecord, asked_s: float) -> None:
         ttl_s = member.ttl_ms / 1_000
         until_s = asked_s + _kept_ms(member) / 1_000
-        self._heard[group, id_] = _RenewedMember(member.principal, until_s, asked_s + ttl_s / RENEWALS)
-        if len(self._heard) > self._forget_from:
+        self._renewed[group, id_] = _RenewedMember(member.principal, until_s, asked_s + ttl_s / RENEWALS)
+        if len(self._renewed) > self._forget_from:
             self._forget()
-            self._forget_from = max(FORGOTTEN_FROM_COUNT, 2 * len(self._heard))
+            self._forget_from = max(FORGOTTEN_FROM_COUNT, 2 * len(self._renewed))
 
     def _forget(self) -> None:
         now_s = self._clock()
-        self._heard = {key: one for key, one in self._heard.items() if one.until_s > now_s}
+        self._renewed = {key: one for key, one in self._renewed.items() if one.until_s > now_s}
 
     def _is_there(self, group: str, id_: str) -> bool:
         """Returns whether a member is certainly still a member, by the time of its last request."""
-        heard = self._heard.get((group, id_))
-        return heard is not None and self._clock() < heard.until_s
+        renewed = self._renewed.get((group, id_))
+        return renewed is not None and self._clock() < renewed.until_s
 
     # ---- who has which queues
 

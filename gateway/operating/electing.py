@@ -48,10 +48,12 @@ async def _known(controller: RemoteController, number: int) -> Group:
 
 
 def _lines(group: Group, route: Route | None) -> list[str]:
-    heard = {} if route is None else {one.id: one for one in route.replicas}
-    ends = [(one.log_epoch, one.log_end) for one in heard.values() if one.silent_ms >= 0 and one.id in group.sync_set]
+    replicas = {} if route is None else {one.id: one for one in route.replicas}
+    ends = [
+        (one.log_epoch, one.log_end) for one in replicas.values() if one.silent_ms >= 0 and one.id in group.sync_set
+    ]
     furthest = max(ends, default=None)
-    return [_line(group, id_, heard.get(id_), furthest) for id_ in group.voters]
+    return [_line(group, id_, replicas.get(id_), furthest) for id_ in group.voters]
 
 
 def _advice(group: Group, route: Route | None) -> list[str]:

@@ -103,10 +103,10 @@ def _groups(found: ClusterReport) -> Table:
     table = _table("store groups", "group", "epoch", "replica", "node", "address", "role", "confirmed", "lag")
     for group in found.groups:
         route = found.routes.get(group.number)
-        heard = {} if route is None else {one.id: one for one in route.replicas}
-        furthest = max((one.confirmed for one in heard.values() if one.alive), default=0)
+        replicas = {} if route is None else {one.id: one for one in route.replicas}
+        furthest = max((one.confirmed for one in replicas.values() if one.alive), default=0)
         for i, replica in enumerate(group.replicas):
-            said = heard.get(replica.id)
+            said = replicas.get(replica.id)
             alive = said is not None and said.alive
             lag = str(furthest - said.confirmed) if said is not None and said.confirmed else ""
             table.add_row(

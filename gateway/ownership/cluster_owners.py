@@ -51,7 +51,7 @@ TAKEOVER_S = 3.0  # that a living owner has to let go of a name
 RELEASE_REQUEST_TTL_MS = 60_000  # of what was asked for and never answered
 TAKEN_OVER_COUNT = 64
 RETRY_S = 1.0
-UNHEARD_RETRY_S = 0.25  # to be heard of
+RENEW_RETRY_S = 0.25  # until a failed renewal of the presence key is tried again
 SHORTENED = 300  # characters of a name whose key may not hold all of it
 
 log = logs.get(__name__)
@@ -87,7 +87,7 @@ class ClusterOwners:
         self._deaths = asyncio.Event()  # set when a proxy may have ended and left names behind
         self._spawn: Spawn = asyncio.ensure_future
         self._closed = False
-        self._unheard = False  # which is said once, until we are heard of again
+        self._not_renewed = False  # a failed renewal was logged
 
     @property
     def id(self) -> str:
@@ -108,7 +108,7 @@ class ClusterOwners:
         await self.presence.enter()
         log.info("this proxy is one of several", proxy=self.presence.id)
         spawn(self._watch())
-        spawn(self._beats())
+        spawn(self._renewals())
         spawn(self.outage_lease.run())
         spawn(self._watch_deaths())
 
@@ -280,18 +280,18 @@ class ClusterOwners:
 
     # ---- being there
 
-    async def _beats(self) -> None:
+    async def _renewals(self) -> None:
         while not self._closed:
             wait_s = self.presence.interval_s
             if self.presence.present:
-                if not self.presence.heard:
-                    wait_s = min(wait_s, UNHEARD_RETRY_S)
+                if not self.presence.renewed:
+                    wait_s = min(wait_s, RENEW_RETRY_S)
                 wait_s = min(wait_s, max(self.presence.remaining_s, 0.0))
             await asyncio.sleep(wait_s)
             if not self._closed:
-                await self.beat()
+                await self.renew()
 
-    async def beat(self) -> None:
+    async def renew(self) -> None:
         """Renews the presence key; owns nothing any more if that comes too late."""
         presence = self.presence
         self._look_at_clock()
@@ -299,21 +299,21 @@ class ClusterOwners:
             limit_s = presence.interval_s
             async with asyncio.timeout(min(limit_s, presence.remaining_s) if presence.present else limit_s):
                 if presence.present:
-                    await presence.beat()
+                    await presence.renew()
                 else:
                     await presence.enter()
                     log.info("this proxy is back among the others", proxy=presence.id)
                     self._deaths.set()
-            if self._unheard:
+            if self._not_renewed:
                 log.info("this proxy's presence key is renewed again", proxy=presence.id)
-            self._unheard = False
+            self._not_renewed = False
         except RevisionConflict:
             self._lose_ownership("its presence key has expired")
         except (StoreError, TimeoutError) as error:
-            (log.debug if self._unheard else log.warning)(
+            (log.debug if self._not_renewed else log.warning)(
                 "this proxy's presence key could not be renewed", error=repr(error)
             )
-            self._unheard = True
+            self._not_renewed = True
         self._look_at_clock()
 
     def _look_at_clock(self) -> None:

@@ -109,7 +109,7 @@ class Owners(Protocol):
     async def start(self, spawn: Spawn) -> None:
         """Begins; `spawn` runs a coroutine as a supervised task. Raises `StoreError`."""
 
-    async def beat(self) -> None:
+    async def renew(self) -> None:
         """Renews this proxy's presence key; owns nothing any more if that comes too late. Takes a second or two."""
 
     async def close(self) -> None:
@@ -204,7 +204,7 @@ class LocalOwners:
         """See `Owners`."""
         self._shared = bool(await self._store.keys.prefix(f"{CURSORS}/", limit=1))
 
-    async def beat(self) -> None:
+    async def renew(self) -> None:
         """See `Owners`."""
 
     async def close(self) -> None:

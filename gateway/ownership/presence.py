@@ -36,30 +36,28 @@ class Presence:
         self._clock = clock
         self.id = ""
         self.present = False  # others know that we are there
-        self.heard_until_s = 0.0  # when the others may think that this is over, unless we are heard of
-        self.until_s = (
-            0.0  # when it is; later than that while nobody can think anything (`gateway.ownership.outage_lease`)
-        )
-        self._heard_since_s: float | None = None  # without a break
+        self.expires_s = 0.0  # from then on other proxies may take the key for expired
+        self.until_s = 0.0  # the presence ends; later than `expires_s` under `gateway.ownership.outage_lease`
+        self._renewed_since_s: float | None = None  # without a break
         self.interval_s = ttl_s / BEATS
-        self._renew()
+        self._choose_id()
 
-    def _renew(self) -> None:
+    def _choose_id(self) -> None:
         self.id = f"{self._random.getrandbits(64):016x}"
 
     async def enter(self) -> None:
         """Creates the presence key, as of one that was never there before. Raises `StoreError`."""
-        self._renew()
+        self._choose_id()
         asked_s = self._clock()
         await self._store.keys.put(kv_key(ALIVE, self.id), b"", ttl_ms=self._ttl_ms)
-        self.heard_until_s = self.until_s = asked_s + self._ttl_s
+        self.expires_s = self.until_s = asked_s + self._ttl_s
         self.present = True
-        self._heard_since_s = self._clock()
+        self._renewed_since_s = self._clock()
 
-    async def beat(self) -> None:
+    async def renew(self) -> None:
         """Renews the presence key. Raises `StoreError`, `RevisionConflict` when another proxy is the successor."""
         asked_s = self._clock()
-        since_s, self._heard_since_s = self._heard_since_s, None
+        since_s, self._renewed_since_s = self._renewed_since_s, None
         key = kv_key(ALIVE, self.id)
         try:
             await self._store.keys.put(key, b"", expected_revision=EXISTS, ttl_ms=self._ttl_ms)
@@ -71,10 +69,10 @@ class Presence:
             )
             log.warning("the key of this proxy had expired and is restored", proxy=self.id)
             since_s = None
-        heard_s = self._clock()
-        late = heard_s - asked_s > self.interval_s / 2
-        self._heard_since_s = heard_s if since_s is None or late else since_s
-        self.heard_until_s = self.until_s = asked_s + self._ttl_s
+        renewed_s = self._clock()
+        late = renewed_s - asked_s > self.interval_s / 2
+        self._renewed_since_s = renewed_s if since_s is None or late else since_s
+        self.expires_s = self.until_s = asked_s + self._ttl_s
 
     async def take_over(self, proxy: str, *, expected_revision: int) -> None:
         """Becomes the successor of a proxy that is gone. Raises `RevisionConflict` if it is there or has one."""
@@ -88,14 +86,14 @@ class Presence:
         await self._store.keys.put(kv_key(SUCCESSORS, proxy), self.id.encode(), ttl_ms=2 * self._ttl_ms)
 
     @property
-    def heard(self) -> bool:
+    def renewed(self) -> bool:
         """Returns whether the store has confirmed our last refresh; False while a refresh is in flight."""
-        return self._heard_since_s is not None
+        return self._renewed_since_s is not None
 
     @property
     def settled(self) -> bool:
         """Returns whether we have been present for long enough that other proxies would be as well."""
-        since_s = self._heard_since_s
+        since_s = self._renewed_since_s
         return self.present and since_s is not None and self._clock() - since_s >= self.interval_s
 
     @property
@@ -105,12 +103,12 @@ class Presence:
     @property
     def waning(self) -> bool:
         """Returns whether we are present, but our last confirmed refresh is older than it should be between two."""
-        return self.remaining_s > 0 and self.heard_until_s - self._clock() < self._ttl_s / 2
+        return self.remaining_s > 0 and self.expires_s - self._clock() < self._ttl_s / 2
 
     def go_on(self, until_s: float, *, at_most_s: float) -> None:
         """Extends the presence, as nobody can take what we own: `at_most_s` longer than the others were told."""
         if self.remaining_s > 0:
-            self.until_s = max(self.until_s, min(until_s, self.heard_until_s + at_most_s))
+            self.until_s = max(self.until_s, min(until_s, self.expires_s + at_most_s))
 
     @property
     def remaining_s(self) -> float:

@@ -108,7 +108,7 @@ class ProcessHub(StreamHub):
             config.access, controller, metrics, clock=time.monotonic, changed=self._access_has_changed
         )
         self.owners = owners or LocalOwners(store)
-        self.pauses = PauseGuard(self.owners.beat)
+        self.pauses = PauseGuard(self.owners.renew)
         self.limits, self.forwarding = config.limits, Forwarding.of(config.forwarding)
         self.reconnect_penalty = ReconnectPenalty()
         self.connection_limiter = ConnectionLimiter(config.limits, config.gateway.connections_max, now_ms=now_ms())
@@ -135,7 +135,7 @@ class ProcessHub(StreamHub):
             store,
             queues_of=self._queues_of,
             group_of=controller.group_of_queue,
-            heard=MetadataBarrier(controller.barrier, spawn=self.spawn).passed,
+            barrier=MetadataBarrier(controller.barrier, spawn=self.spawn).passed,
             spawn=self.spawn,
         )
         controller.watch(self.fanout.changed)

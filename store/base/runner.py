@@ -68,9 +68,9 @@ class Run:
 
 def hangups() -> asyncio.Event:
     """An event that SIGHUP sets, which ends the process no more."""
-    heard = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, heard.set)
-    return heard
+    signalled = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, signalled.set)
+    return signalled
 
 
 def run_server(serve: Callable[[Run], Awaitable[None]]) -> int:

@@ -110,7 +110,7 @@ class MasterRole:
         """The replicas that are connected."""
         return sorted(self._streams)
 
-    def heard(self, group: Group) -> None:
+    def on_group(self, group: Group) -> None:
         """The group is this now."""
         core = self._core
         self._group = group
@@ -415,7 +415,7 @@ class MasterRole:
             core.set_refused(asked.sync_epoch)
         else:
             core.controller_contacted(now_ms=context.now_ms())
-            context.heard(group)
+            context.on_group(group)
         finally:
             self._asking = None
             self._pump_soon()
@@ -430,7 +430,7 @@ class MasterRole:
             logger.warning("replica %d is not elected: %s", target, error)
             core.call_off()
         else:
-            context.heard(group)
+            context.on_group(group)
         finally:
             self._handing_over = None
             self._pump_soon()

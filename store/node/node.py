@@ -175,7 +175,7 @@ class StoreNode:
             controller=self.controller,
             speak=self._speak,
             known=self._known,
-            heard=self._heard,
+            on_group=self._on_group,
             dial=lambda address: pipes.open_channel(address, self._credentials.channel),
             answers=partial(
                 answers, group=self.settings.group, cluster=self.service.cluster, credentials=self._credentials.channel
@@ -187,7 +187,7 @@ class StoreNode:
         )
         self.services.ranges = RangeServer(context)
         repairer.begin(context)
-        self.beats = connect(self._heartbeats, self._heard)
+        self.beats = connect(self._heartbeats, self._on_group)
         self._unwatch = self.controller.watch(self._look)
         self._look()
         self.task = self._living(context)
@@ -375,7 +375,7 @@ class StoreNode:
 
     # ---- the controllers
 
-    def _heard(self, group: Group) -> None:
+    def _on_group(self, group: Group) -> None:
         """A group that was pushed, or that a command was answered with: perhaps older than what is known."""
         if group.number != self.settings.group:
             return
@@ -385,7 +385,7 @@ class StoreNode:
         self.group = group
         self._look_for_another(group)
         if self.role is not None:
-            self.role.heard(group)
+            self.role.on_group(group)
 
     def _known(self) -> Group:
         assert self.group is not None
@@ -395,7 +395,7 @@ class StoreNode:
         self.service.dropped = self.controller.dropped(self.settings.group)
         found = self.controller.group(self.settings.group)
         if found is not None and found != self.group:
-            self._heard(found)
+            self._on_group(found)
 
     def _speak(self) -> None:
         if self.beats is not None:

@@ -112,7 +112,7 @@ class ReplicaRole:
         """Returns whether the log follows the master's."""
         return self._core.stage is Stage.STREAMING
 
-    def heard(self, group: Group) -> None:
+    def on_group(self, group: Group) -> None:
         """The group is this now: promise its epoch, and follow its master, or be it."""
         context, core, self._group = self.context, self._core, group
         if group.master_epoch > core.promised:
@@ -151,7 +151,7 @@ class ReplicaRole:
         while (group := self._group).master == context.replica and group.master_epoch == epoch:
             ask = Elect(group=context.group, candidate=context.replica, master_epoch=epoch, sync_epoch=group.sync_epoch)
             with suppress(ControllerError):
-                context.heard(await context.controller.do(ask))
+                context.on_group(await context.controller.do(ask))
             await asyncio.sleep(AGAIN_S)
 
     # ---- what the store tells
@@ -192,7 +192,7 @@ class ReplicaRole:
         ]
         working = asyncio.create_task(self._work(), name="work of a replica")
         try:
-            self.heard(self._group)
+            self.on_group(self._group)
             events: list[asyncio.Future[Any]] = [*parts, working, self._over]
             await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
             for part in (*parts, working):
@@ -309,7 +309,7 @@ class ReplicaRole:
         if isinstance(message, Refused) and message.why in STRANGE and message.text != self._refusal:
             self._refusal = message.text
             logger.error("the master does not take this replica: %s", message.text)
-        self._reach.heard()
+        self._reach.received()
         self._core.receive(message, now_ms=self.context.now_ms())
         self._after()
 

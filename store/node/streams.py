@@ -67,7 +67,7 @@ class ReplicaStream:
 
     async def _read(self) -> None:
         while (message := await self._context.read()) is not grpc.aio.EOF:
-            self._silence.heard()
+            self._silence.received()
             parsed = decode(message)
             if not isinstance(parsed, Hello | Ack | Refused):
                 raise BadMessage("a master speaks where a replica is expected")

@@ -14,7 +14,7 @@ PROBE_AGAIN_MS = 1_000  # between two probes of the other replicas, while the ma
 
 
 class MasterReachability:
-    """`look` is called several times a second, `heard` whenever the master has said something.
+    """`look` is called several times a second, `received` whenever the master has sent something.
 
     `answers` says whether a replica answers at an address; the others are asked after `probe_ms` of silence, so that
     it is known whom the listener reaches after `complain_ms`.
@@ -30,9 +30,9 @@ class MasterReachability:
         self._told = (False, False)  # (there was a complaint, there was one that counts), at the last look
         self._probed_ms = 0  # of the silence, when the newest probe began
 
-    def heard(self) -> None:
+    def received(self) -> None:
         """Notes that the master has sent something."""
-        self._silence.heard()
+        self._silence.received()
 
     def look(self, group: Group | None, now_ms: int, *, me: int | None = None) -> bool:
         """Takes note of the time, and of what the group is; whether there is a complaint newly, or none any more.

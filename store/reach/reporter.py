@@ -48,7 +48,7 @@ class Reporter:
         self._credentials = credentials
         self._name = secrets.token_hex(NAME_BYTES)
         self._reaches: dict[int, MasterReachability] = {}  # by group
-        self._heard_s: dict[int, float] = {}  # group -> when its client had last heard something, as of the last look
+        self._received_s: dict[int, float] = {}  # group -> when its client had received something, as of the last look
         self._sooner = asyncio.Event()  # there is a complaint that is new
 
     async def run(self) -> None:
@@ -76,7 +76,7 @@ class Reporter:
         logs = {number: log for number, log in self._logs().items() if isinstance(log, RemoteStore)}
         for number in [number for number in self._reaches if number not in logs]:
             del self._reaches[number]  # a probe that is under way ends by itself
-            self._heard_s.pop(number, None)
+            self._received_s.pop(number, None)
         for number, log in logs.items():
             reach = self._reaches.get(number)
             if reach is None:
@@ -85,10 +85,10 @@ class Reporter:
                 )
             group = self._controller.group(number)
             master = group.replica(group.master) if group is not None and group.master is not None else None
-            at, heard_s = log.heard
-            if master is not None and at == master.address and heard_s > self._heard_s.get(number, 0.0):
-                reach.heard()
-            self._heard_s[number] = heard_s
+            at, received_s = log.last_received
+            if master is not None and at == master.address and received_s > self._received_s.get(number, 0.0):
+                reach.received()
+            self._received_s[number] = received_s
             if reach.look(group, now_ms):
                 self._sooner.set()
 

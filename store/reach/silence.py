@@ -15,7 +15,7 @@ class PeerSilence:
         """Begins with another peer."""
         self.ms, self.met = 0, False
 
-    def heard(self) -> None:
+    def received(self) -> None:
         """Notes that the peer has sent something."""
         self.ms, self.met = 0, True
 

@@ -143,6 +143,6 @@ class RemoteStore:
         return self.connection.up.is_set()
 
     @property
-    def heard(self) -> tuple[str | None, float]:
+    def last_received(self) -> tuple[str | None, float]:
         """The node from which something came last, refusals included, and when that was by the loop's clock."""
-        return self.connection.heard
+        return self.connection.last_received

@@ -86,7 +86,7 @@ class Connection:
         self.target: str | None = None  # of the connection, or of the newest attempt
         self.up = asyncio.Event()  # connected
         self._streams: NodeStreams | None = None  # while it stands
-        self._heard: tuple[str | None, float] = (None, 0.0)  # by the one before, or by a refusal
+        self._last_received: tuple[str | None, float] = (None, 0.0)  # by the one before, or by a refusal
         self._left: StoreError | None = None  # why this connection is to be given up
         self._leave, self._retry = asyncio.Event(), asyncio.Event()
         self._listeners: dict[int, _Listener] = {}
@@ -126,9 +126,9 @@ class Connection:
         return self.appender.pending_bytes > 0 or self.caller.busy
 
     @property
-    def heard(self) -> tuple[str | None, float]:
+    def last_received(self) -> tuple[str | None, float]:
         """The node from which something came last, and when."""
-        return self._heard if self._streams is None else (self._streams.target, self._streams.heard_s)
+        return self._last_received if self._streams is None else (self._streams.target, self._streams.received_s)
 
     def moved(self) -> None:
         """`resolve` may answer something else than before."""
@@ -214,12 +214,12 @@ class Connection:
             streams = self._streams = await self._open(target)
         except StoreError as error:
             if not isinstance(error, StoreUnreachable):
-                self._heard = target, self._loop.time()
+                self._last_received = target, self._loop.time()
             raise
         try:
             await self._stay(streams)
         finally:
-            self._heard, self._streams = self.heard, None
+            self._last_received, self._streams = self.last_received, None
             await streams.close()
 
     async def _open(self, target: str) -> NodeStreams:
@@ -350,8 +350,8 @@ class Connection:
             await asyncio.sleep(PING_S)
             late_s = self._loop.time() - before_s - PING_S
             if late_s > PING_S:  # this process stood still: that says nothing of the other
-                streams.heard_s += late_s
-            if self._loop.time() - streams.heard_s > SILENCE_S:
+                streams.received_s += late_s
+            if self._loop.time() - streams.received_s > SILENCE_S:
                 raise StoreUnreachable(f"nothing came from {streams.target} for {SILENCE_S:g} s")
 
     async def _beside(self, part: Coroutine[Any, Any, None]) -> None:

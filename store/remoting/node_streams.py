@@ -23,7 +23,7 @@ class NodeStreams:
 
     def __init__(self, target: str, channel: Any) -> None:
         self.target = target
-        self.heard_s = asyncio.get_running_loop().time()  # when something came last
+        self.received_s = asyncio.get_running_loop().time()  # when something came last
         self.greeting: SessionGreeting
         self._channel = channel
         self.session = self._stream(channel.stream_stream(path(CALLS))())
@@ -59,10 +59,10 @@ class NodeStreams:
         return self._stream(self._channel.unary_stream(path(TAIL))(encode(TailRequest(start))))
 
     def _stream(self, call: Any) -> Stream:
-        return Stream(call, ERRORS, self.target, heard=self._heard)
+        return Stream(call, ERRORS, self.target, on_received=self._note_received)
 
-    def _heard(self) -> None:
-        self.heard_s = asyncio.get_running_loop().time()
+    def _note_received(self) -> None:
+        self.received_s = asyncio.get_running_loop().time()
 
 
 def _greeting(message: bytes) -> SessionGreeting:

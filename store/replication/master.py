@@ -219,7 +219,7 @@ class Master:
         self.fenced(message.epoch)
         if self.ended is not None:
             return
-        peer.stream.heard_ms = self._now_ms
+        peer.stream.received_ms = self._now_ms
         if isinstance(message, Refused):
             peer.stream = None
         elif message.epoch != self.epoch or message.flushed > peer.stream.sent or message.round > self._round:
@@ -359,7 +359,7 @@ class Master:
         """Takes note that time has passed."""
         self._now_ms = max(now_ms, self._now_ms)
         for peer in self.peers.values():
-            if peer.stream is not None and self._now_ms - peer.stream.heard_ms > self._pace.silent_ms:
+            if peer.stream is not None and self._now_ms - peer.stream.received_ms > self._pace.silent_ms:
                 peer.stream = None
         if self.successor is not None and self._now_ms - self._target_ms > self._pace.drain_ms:
             self.successor = None
@@ -376,7 +376,7 @@ class Master:
     def controller_contacted(self, *, now_ms: int) -> None:
         """The controller has answered something, with a majority behind it."""
         self._now_ms = max(now_ms, self._now_ms)
-        self._set.heard(now_ms=self._now_ms)
+        self._set.contacted(now_ms=self._now_ms)
 
     def set_altered(self, sync_set: Collection[int], sync_epoch: int) -> None:
         """A set is in force, with this replica master of this epoch: an answer to `ask`, or news; old ones are not."""

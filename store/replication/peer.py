@@ -15,7 +15,7 @@ class Stream:
     session: int
     sent: LogOffset  # acked <= sent <= the log's end
     told: LogOffset  # confirmed, as it was told last
-    heard_ms: int
+    received_ms: int
     ready: bool = False  # it has cut its log and waits for data
     told_round: int = 0
     told_ms: int = NEVER_MS
@@ -54,7 +54,7 @@ class Peer:
 
     def greet(self, session: int, at: LogOffset, *, now_ms: int) -> None:
         """A new stream, on which the log goes on at an offset; there is nothing else of the log behind it."""
-        self.stream = Stream(session=session, sent=at, told=LogOffset(0), heard_ms=now_ms)
+        self.stream = Stream(session=session, sent=at, told=LogOffset(0), received_ms=now_ms)
         self._mark = _Mark(self._mark.end, NEVER_MS)
         if at < self.acked:
             self.lost = True

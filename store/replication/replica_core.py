@@ -128,7 +128,7 @@ class ReplicaCore:
         self._master_confirmed = LogOffset(0)
         self._round = 0  # the newest one that the master has asked
         self._preparing: Prepare | None = None  # handed out and not done; end and epochs are those behind it already
-        self._heard_ms = 0
+        self._received_ms = 0
         self._damaged = False
         self._effects: list[Effect] = []
 
@@ -160,7 +160,7 @@ class ReplicaCore:
         self._promise(epoch)
         self._session = session
         self._epoch = epoch
-        self._heard_ms = now_ms
+        self._received_ms = now_ms
         self.stage = Stage.GREETING
         hello = Hello(
             group=self.group,
@@ -192,7 +192,7 @@ class ReplicaCore:
     def tick(self, *, now_ms: int) -> None:
         """Takes note that time has passed."""
         waiting = self.stage in {Stage.GREETING, Stage.CUTTING, Stage.STREAMING}
-        if waiting and now_ms - self._heard_ms > self._pace.silent_ms:
+        if waiting and now_ms - self._received_ms > self._pace.silent_ms:
             self._end("the master is silent")
 
     def receive(self, message: FromMaster, *, now_ms: int) -> None:
@@ -200,7 +200,7 @@ class ReplicaCore:
         listens = {Stage.GREETING, Stage.CUTTING, Stage.STREAMING}
         if message.session != self._session or self.stage not in listens:
             return
-        self._heard_ms = now_ms
+        self._received_ms = now_ms
         if isinstance(message, Refused):  # its epoch is a stranger's word: only the controllers' is believed
             self._end(f"refused: {message.why.value} {message.text}")
             return

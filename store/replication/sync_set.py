@@ -31,7 +31,7 @@ class SyncSet:
         self._pace = pace
         self._asked_ms = NEVER_MS
         self._not_before_ms = NEVER_MS
-        self._heard_ms = NEVER_MS
+        self._contacted_ms = NEVER_MS
 
     def both(self) -> Sequence[frozenset[int]]:
         """The sets of which one is in force."""
@@ -51,7 +51,7 @@ class SyncSet:
         While a request has no answer, every acknowledgement waits for the new members as well. A smaller set has no new
         member to wait for.
         """
-        return now_ms - self._heard_ms <= self._pace.fresh_ms
+        return now_ms - self._contacted_ms <= self._pace.fresh_ms
 
     def want(self, members: Collection[int]) -> None:
         """Begins to ask for another set."""
@@ -66,9 +66,9 @@ class SyncSet:
         self._asked_ms = now_ms
         return self.pending
 
-    def heard(self, *, now_ms: int) -> None:
+    def contacted(self, *, now_ms: int) -> None:
         """The controller has answered something."""
-        self._heard_ms = max(now_ms, self._heard_ms)
+        self._contacted_ms = max(now_ms, self._contacted_ms)
 
     def altered(self, members: Collection[int], epoch: int) -> bool:
         """A set is in force; whether that is news. What was asked for was this, or comes too late for ever."""

@@ -255,7 +255,7 @@ def _not_master(group: int, master: str | None) -> NotMaster:
 async def _read(context: Any, received: Callable[[bytes], None], silence: Silence) -> None:
     first = True
     while (message := await context.read()) is not grpc.aio.EOF:
-        silence.heard()
+        silence.received()
         received(message)
         if first:
             admit(context)

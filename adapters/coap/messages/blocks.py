@@ -26,7 +26,7 @@ B = TypeVar("B", bytearray, "Snapshot")
 class _Transfer(Generic[B]):
     body: B
     size_bytes: int
-    heard_ms: int
+    received_ms: int
 
 
 class _Transfers(Generic[B]):
@@ -46,7 +46,7 @@ class _Transfers(Generic[B]):
         transfer = self._transfers.pop((peer, key), None)
         if transfer is None:
             return None
-        transfer.heard_ms = now_ms
+        transfer.received_ms = now_ms
         self._transfers[peer, key] = transfer
         of_peer = self._of_peer[peer]
         del of_peer[key]
@@ -98,7 +98,7 @@ class _Transfers(Generic[B]):
         """Forgets what has been silent for too long."""
         while self._transfers:
             (peer, key), transfer = next(iter(self._transfers.items()))
-            if transfer.heard_ms + self._settings.exchange_lifetime_ms > now_ms:
+            if transfer.received_ms + self._settings.exchange_lifetime_ms > now_ms:
                 break
             self.drop(peer, key)
 
@@ -106,7 +106,7 @@ class _Transfers(Generic[B]):
         """Returns when `expire` is due."""
         if not self._transfers:
             return None
-        return next(iter(self._transfers.values())).heard_ms + self._settings.exchange_lifetime_ms
+        return next(iter(self._transfers.values())).received_ms + self._settings.exchange_lifetime_ms
 
     def _take(self, size_bytes: int, now_ms: int) -> bool:
         """Counts bytes; returns False when they are too many even without the transfers that can give way."""
@@ -119,7 +119,7 @@ class _Transfers(Generic[B]):
 
     def _give_way(self, name: tuple[Peer, Key], now_ms: int) -> bool:
         """Forgets a transfer, unless it was heard of so lately that it may well go on."""
-        if now_ms - self._transfers[name].heard_ms < SILENCE_SPARED_MS:
+        if now_ms - self._transfers[name].received_ms < SILENCE_SPARED_MS:
             return False
         self.drop(*name)
         return True

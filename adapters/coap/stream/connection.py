@@ -79,7 +79,7 @@ class CoapConnection(Adapter):
         self._pings: deque[bytes] = deque()  # tokens of Pings that wait for custody
         self._outstanding = 0  # requests not answered yet
         self._next_mid = 0
-        self._heard_ms: int | None = None  # when the peer sent something last, or the connection was first looked at
+        self._received_ms: int | None = None  # when the peer sent something last, or the connection was first looked at
         self._pinged = False
         self._starved = False  # fewer deliveries were taken than offered
         self._releasing = False  # the peer sends no more requests
@@ -101,7 +101,7 @@ class CoapConnection(Adapter):
         """Frames, cut anywhere."""
         if self._closed:
             return ()
-        self._heard_ms, self._pinged = now_ms, False
+        self._received_ms, self._pinged = now_ms, False
         self._input += data
         self._context.transfers.expire(now_ms)
         return self._turn(now_ms)
@@ -128,8 +128,8 @@ class CoapConnection(Adapter):
         """Runs what is due of the endpoint; looks whether the peer is there, and whether its frame comes."""
         if self._closed:
             return ()
-        if self._heard_ms is None:
-            self._heard_ms = now_ms
+        if self._received_ms is None:
+            self._received_ms = now_ms
         if self._starved and len(self._output) <= OUTPUT_BYTES_MAX:
             self._starved = False
             self._effects.append(Settled())
@@ -138,7 +138,7 @@ class CoapConnection(Adapter):
             self._collect()
         if now_ms >= self._frame_until_ms:
             self._abort(SignalError("the message takes too long to arrive"))
-        elif now_ms >= self._silent_until_ms(self._heard_ms):
+        elif now_ms >= self._silent_until_ms(self._received_ms):
             self._find_silence()
         return self._turn(now_ms)
 
@@ -146,9 +146,9 @@ class CoapConnection(Adapter):
         """The earliest of all that waits."""
         if self._closed:
             return None
-        if self._heard_ms is None or (self._starved and len(self._output) <= OUTPUT_BYTES_MAX):
+        if self._received_ms is None or (self._starved and len(self._output) <= OUTPUT_BYTES_MAX):
             return 0
-        deadline = min(self._frame_until_ms, self._silent_until_ms(self._heard_ms))
+        deadline = min(self._frame_until_ms, self._silent_until_ms(self._received_ms))
         inner = None if self._endpoint is None else self._endpoint.deadline_ms()
         return deadline if inner is None else min(deadline, inner)
 
@@ -299,11 +299,11 @@ class CoapConnection(Adapter):
         self._reserved_bytes = 0
         self._frame_until_ms = NEVER_MS
 
-    def _silent_until_ms(self, heard_ms: int) -> int:
+    def _silent_until_ms(self, received_ms: int) -> int:
         """Returns when a peer that has sent nothing since is asked, or given up."""
         if self._endpoint is None:
-            return heard_ms + CSM_TIME_MS
-        return heard_ms + self._context.settings.observe_confirm_ms + self._pinged * PING_WAIT_MS
+            return received_ms + CSM_TIME_MS
+        return received_ms + self._context.settings.observe_confirm_ms + self._pinged * PING_WAIT_MS
 
     def _find_silence(self) -> None:
         if self._endpoint is None:

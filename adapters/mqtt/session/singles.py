@@ -68,7 +68,7 @@ def singles(reads: Sequence[tuple[Client, bytes]], now_ms: int, *, connected: ob
                 add(None)
                 continue
             body += 1
-        one.keep_alive.heard_ms = now_ms
+        one.keep_alive.received_ms = now_ms
         native = intake.native
         message = (
             Message(address, data[body:], now_ms, PROTOCOL, context.device)

@@ -21,12 +21,12 @@ class _Found:
     """The lanes in which nothing was found, as far as this process has heard."""
 
     def __init__(self) -> None:
-        self._heard: dict[int, int] = {}  # of each lane that was asked: how often something may have come to it
-        self._empty: dict[int, int] = {}  # lane -> what `_heard` said when nothing was found
+        self._arrivals: dict[int, int] = {}  # of each lane that was asked: how often something may have come to it
+        self._empty: dict[int, int] = {}  # lane -> what `_arrivals` said when nothing was found
 
     def stamp(self, lane: int) -> int:
         """Returns what to pass to `nothing_in`, from before the store was asked."""
-        return self._heard.setdefault(lane, 0)
+        return self._arrivals.setdefault(lane, 0)
 
     def nothing_in(self, lane: int, stamp: int) -> None:
         """Notes that a lane was found empty."""
@@ -34,18 +34,18 @@ class _Found:
 
     def may_have(self, lane: int) -> bool:
         """Returns whether something may be in a lane."""
-        return self._empty.get(lane, -1) != self._heard.get(lane, 0)
+        return self._empty.get(lane, -1) != self._arrivals.get(lane, 0)
 
     def came(self, lanes: Iterable[int]) -> None:
         """Notes messages that have come to lanes, or back to them."""
         for lane in lanes:
-            if lane in self._heard:
-                self._heard[lane] += 1
+            if lane in self._arrivals:
+                self._arrivals[lane] += 1
 
     def forget(self, lanes: Iterable[int]) -> None:
         """Lanes are gone."""
         for lane in lanes:
-            self._heard.pop(lane, None)
+            self._arrivals.pop(lane, None)
             self._empty.pop(lane, None)
 
 

@@ -74,16 +74,16 @@ class Silence:
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
-        self._heard = False  # since the last look
+        self._received = False  # since the last look
 
-    def heard(self) -> None:
+    def received(self) -> None:
         """Notes that the peer has sent something."""
-        self._heard = True
+        self._received = True
 
     async def lasts(self) -> None:
         """Returns when the peer has been silent for too long."""
         while True:
-            self._heard = False
+            self._received = False
             await asyncio.sleep(self.limit_s)
-            if not self._heard:
+            if not self._received:
                 return

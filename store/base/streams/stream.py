@@ -44,15 +44,15 @@ async def opened(channel: Any) -> AsyncIterator[Any]:
 
 
 class Stream:
-    """A call that reads and writes messages. `peer` names the other side in errors; `heard` is called when it speaks.
+    """A call that reads and writes messages. `peer` names the other side in errors; `on_received` is called for each.
 
     Its methods raise the error that the peer has refused the call with, or the table's `unreachable`.
     """
 
     def __init__(
-        self, call: Any, errors: ErrorTable[Any], peer: str, *, heard: Callable[[], None] | None = None
+        self, call: Any, errors: ErrorTable[Any], peer: str, *, on_received: Callable[[], None] | None = None
     ) -> None:
-        self._call, self._errors, self._peer, self._heard = call, errors, peer, heard
+        self._call, self._errors, self._peer, self._on_received = call, errors, peer, on_received
 
     async def write(self, message: bytes) -> None:
         """Sends a message, as soon as the peer takes it."""
@@ -70,8 +70,8 @@ class Stream:
         if message is grpc.aio.EOF:
             raise self._errors.unreachable(f"{self._peer} has ended the connection")
         assert isinstance(message, bytes)
-        if self._heard is not None:
-            self._heard()
+        if self._on_received is not None:
+            self._on_received()
         return message
 
     @asynccontextmanager

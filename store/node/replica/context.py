@@ -91,12 +91,12 @@ class RoleServices:
 class ReplicaContext:
     """A replica and its surroundings.
 
-    `speak` tells the controllers at once what has changed about epochs and roles. `known` is the newest group that is
-    known, `heard` takes one that a controller has answered with. `dial` opens a channel to another node, `answers` says
-    whether a replica answers at an address. `unfit`
-    are epochs to which this replica was elected and could not be their master. To those up to `since` it was elected
-    before its node registered, and a node with a copy of its directory may be their master. Before `relief_ms` it does
-    not hand over because its disk is full, before `start_over_ms` it does not start over again.
+    `speak` sends a heartbeat at once, for changes of epochs and roles. `known` returns the newest group that is known,
+    `on_group` takes one that a controller has answered with. `dial` opens a channel to another node, `answers` asks
+    whether a replica answers at an address. `unfit` are epochs to which this replica was elected and could not be their
+    master. To those up to `since` it was elected before its node registered, and a node with a copy of its directory
+    may be their master. Before `relief_ms` it does not hand over because its disk is full, before `start_over_ms` it
+    does not start over again.
     """
 
     group: int
@@ -106,7 +106,7 @@ class ReplicaContext:
     controller: ControllerClient
     speak: Callable[[], None]
     known: Callable[[], Group]
-    heard: Callable[[Group], None]
+    on_group: Callable[[Group], None]
     dial: Callable[[str], Any]
     answers: Callable[[str], Awaitable[bool]]
     now_ms: Callable[[], int]

@@ -25,7 +25,7 @@ class Heard:
     def is_out_of_reach(self, _group, _voters, _now_ms):
         return self.chance.random() < 0.02
 
-    def heard(self, _group, _replica, _now_ms):
+    def heartbeat_if_alive(self, _group, _replica, _now_ms):
         if self.chance.random() < 0.02:
             self.served = not self.served
         return Said() if self.served else None
@@ -54,7 +54,7 @@ class OutageWorld:
 
     def live_again(self):
         self.presence.present = True
-        self.presence.heard_until_s = self.presence.until_s = self.now_ms / 1_000 + TTL_S
+        self.presence.expires_s = self.presence.until_s = self.now_ms / 1_000 + TTL_S
 
     def later(self, what, *arguments):
         self.due.append((self.now_ms + self.chance.randrange(self.chance.choice((1, 50, 2_000))), what, arguments))
@@ -77,7 +77,7 @@ class OutageWorld:
             one[1](*one[2])
 
     def gone(self, at_ms):
-        return at_ms / 1_000 >= self.presence.heard_until_s
+        return at_ms / 1_000 >= self.presence.expires_s
 
     def say(self, who, asked_ms, serving):
         """A leader, or one that does not know yet that it is none any more, says how it is."""

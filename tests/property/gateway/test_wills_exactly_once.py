@@ -90,7 +90,7 @@ class Run:
     async def pass_time(self) -> None:
         for _ in range(int(TTL_S) + 1):
             self.clock.ms += 1_000
-            await asyncio.gather(*(proxy.owners.beat() for proxy in self.proxies))
+            await asyncio.gather(*(proxy.owners.renew() for proxy in self.proxies))
         await self.store.keys.look()  # type: ignore[attr-defined]
 
     async def finish(self) -> None:

@@ -124,7 +124,7 @@ class Proxies:
         for _ in range(int(seconds)):
             self.clock.ms += 1_000
             for proxy in living:
-                await proxy.owners.beat()
+                await proxy.owners.renew()
         await self.store.keys.look()
 
     async def keys(self, prefix: str = "") -> list[str]:

@@ -37,8 +37,8 @@ def said(replica, **changes):
 def test_a_replica_is_alive_while_it_speaks_in_time():
     registry = Registry(0)
     registry.heartbeat(said(1), 100)
-    assert registry.heard(0, 1, 100 + DEAD_AFTER_MS - 1) == said(1)
-    assert registry.heard(0, 1, 100 + DEAD_AFTER_MS) is None
+    assert registry.heartbeat_if_alive(0, 1, 100 + DEAD_AFTER_MS - 1) == said(1)
+    assert registry.heartbeat_if_alive(0, 1, 100 + DEAD_AFTER_MS) is None
     assert registry.last(0, 1) == said(1)
     assert not registry.alive(0, 1, 100 + DEAD_AFTER_MS)
     registry.heartbeat(said(1), 5000)
@@ -48,7 +48,7 @@ def test_a_replica_is_alive_while_it_speaks_in_time():
 def test_nobody_is_dead_before_there_was_time_to_hear_them():
     registry = Registry(1000)
     assert registry.alive(0, 1, 999 + DEAD_AFTER_MS)
-    assert registry.heard(0, 1, 999 + DEAD_AFTER_MS) is None  # nor is anybody known to be alive
+    assert registry.heartbeat_if_alive(0, 1, 999 + DEAD_AFTER_MS) is None  # nor is anybody known to be alive
     assert not registry.alive(0, 1, 1000 + DEAD_AFTER_MS)
 
 
@@ -162,7 +162,7 @@ def test_a_replica_that_was_forgotten_leaves_the_routes_when_it_is_silent():
 
 
 def test_the_registry_is_bounded_and_makes_room_of_the_long_silent(monkeypatch):
-    monkeypatch.setattr("controller.elections.registry.REPLICAS_HEARD_MAX", 2)
+    monkeypatch.setattr("controller.elections.registry.HEARTBEATS_MAX", 2)
     registry = Registry(0)
     registry.heartbeat(said(1), 0)
     registry.heartbeat(said(2), 0)

@@ -79,12 +79,12 @@ def test_a_probe_goes_back_to_the_hint_and_never_before_what_is_known():
 
 def test_a_follower_that_stands_still_is_nudged():
     progress = replicating()
-    progress.heard(9)
+    progress.heartbeat_answered(9)
     assert not progress.nudge
-    progress.heard(9)
+    progress.heartbeat_answered(9)
     assert progress.nudge
     progress.acknowledged(9, 1)
-    progress.heard(9)
+    progress.heartbeat_answered(9)
     assert not progress.nudge
 
 

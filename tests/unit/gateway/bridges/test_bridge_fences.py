@@ -206,7 +206,7 @@ async def test_what_a_late_owner_has_under_way_is_refused_once_its_successor_is_
         successor = FencedBridgeNode(await Proxy(store, clock, seed=2).start(), controller, config)
         for _ in range(8):
             clock.ms += 1_000
-            await successor.owners.beat()
+            await successor.owners.renew()
         await store.keys.look()
         await until(lambda: successor.status.stored == COUNT)
         late.log.wake()

@@ -247,7 +247,7 @@ async def test_catching_up_reads_everything_while_topics_may_be_missing():
     async def ask():
         return heard.pop(0)
 
-    rig = LanesRig(queues_of=lambda _: [16, 17], group_of=lambda queue: queue - 16, heard=ask)
+    rig = LanesRig(queues_of=lambda _: [16, 17], group_of=lambda queue: queue - 16, barrier=ask)
     subscriber, receiver, _ = rig.join("t", credit=0)
     rig.logs[1].write(m(b"a"), queue=17)
     for _ in range(2):

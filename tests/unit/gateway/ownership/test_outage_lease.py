@@ -101,7 +101,7 @@ class ProxiesWithHome(Proxies):
             self.home.beat()
             for proxy in living:
                 await proxy.owners.outage_lease.look()
-                await proxy.owners.beat()
+                await proxy.owners.renew()
         await self.store.keys.look()
 
     async def heirs(self):
@@ -147,10 +147,10 @@ async def test_an_outage_is_said_when_it_begins_and_when_it_ends(two):
         for _ in range(2):
             one.store.off = True
             for _ in range(4):
-                await one.owners.beat()
+                await one.owners.renew()
             one.store.off = False
-            await one.owners.beat()
-            await one.owners.beat()
+            await one.owners.renew()
+            await one.owners.renew()
     said = [(line["log_level"], line["event"]) for line in lines if "presence key" in line["event"]]
     begun = "this proxy's presence key could not be renewed"
     still = ("debug", begun)
@@ -212,7 +212,7 @@ async def test_what_a_proxy_leaves_that_ends_in_an_outage_is_done_after_it(two, 
 
 async def test_a_name_is_not_taken_at_once_from_who_may_go_on_after_an_outage(two, monkeypatch):
     """Its key has expired, and it does not know yet that the home group is back."""
-    monkeypatch.setattr(cluster_owners, "UNHEARD_RETRY_S", 30.0)
+    monkeypatch.setattr(cluster_owners, "RENEW_RETRY_S", 30.0)
     cluster, one, other = two
     other.owners.takeover_s = 30.0
     held, _ = await one.open()

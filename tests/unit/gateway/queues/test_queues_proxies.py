@@ -105,7 +105,7 @@ class QueuesProxies:
         for _ in range(int(TTL_S) + 1):
             self.clock.ms += 1_000
             for one in living:
-                await one.owners.beat()
+                await one.owners.renew()
         await self.store.keys.look()
 
     async def keys(self, prefix):
@@ -374,13 +374,13 @@ async def test_a_proxy_that_was_cut_off_begins_anew(two):
     await one.declare(conn, "q")
     await one.consume(conn, "q")
     cluster.clock.ms += 3_000
-    await other.owners.beat()
+    await other.owners.renew()
     await cluster.store.keys.delete(f"proxies/alive/{one.owners.id}")
     await cluster.store.keys.put(f"proxies/heirs/{one.owners.id}", other.owners.id.encode())
-    await one.owners.beat()
+    await one.owners.renew()
     await conn.until(lambda: conn.cancelled == [1])
     await until(lambda: "mine" not in other.queues.registry.queues)
-    await one.owners.beat()
+    await one.owners.renew()
     await one.consume(conn, "q")
     assert (await other.declare(other.conn(), "q", passive=True)).consumers == 1
 

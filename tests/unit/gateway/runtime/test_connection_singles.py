@@ -260,7 +260,7 @@ async def test_who_waits_until_everything_is_answered_waits_for_a_single_message
 def test_a_single_message_is_a_sign_of_life():
     peer = SinglesClient()
     adapter = peer.connection.adapter
-    adapter.keep_alive.heard_ms = 0
+    adapter.keep_alive.received_ms = 0
     peer.publish()
     assert adapter.deadline_ms() > 1_600_000_000_000
 

@@ -161,7 +161,7 @@ async def test_what_a_dead_proxy_has_left_is_its_users(two):
     await two.refuses(two.other, MALLORY)
     for _ in range(int(TTL_S) + 1):
         two.clock.ms += 1_000
-        await two.other.owners.beat()
+        await two.other.owners.renew()
     await two.store.keys.look()
     await two.refuses(two.other, MALLORY)
     await until(lambda: _inherited(two))
@@ -180,7 +180,7 @@ async def test_a_session_that_ended_with_its_proxy_is_anybodys(two):
     await two.refuses(two.other, MALLORY)
     for _ in range(int(TTL_S) + 1):
         two.clock.ms += 1_000
-        await two.other.owners.beat()
+        await two.other.owners.renew()
     await two.store.keys.look()
     await two.other.open(user=MALLORY)
 

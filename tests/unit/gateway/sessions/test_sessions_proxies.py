@@ -162,15 +162,15 @@ async def test_a_proxy_that_is_not_heard_of_ends_its_sessions_before_others_may_
     await cluster.pass_time(TTL_S - 1, one, other)
     assert first.shut == 0
     cluster.clock.ms += 999
-    await one.owners.beat()
+    await one.owners.renew()
     assert first.shut == 0
     cluster.clock.ms += 1
-    await one.owners.beat()
+    await one.owners.renew()
     await until(lambda: first.shut == 1)
     with pytest.raises(Refusal):
         await one.open("somebody else")
     monkeypatch.undo()
-    await one.owners.beat()
+    await one.owners.renew()
     _, opened = await one.open("somebody else")
     assert not opened.present
     await cluster.store.keys.look()
@@ -185,9 +185,9 @@ async def test_a_proxy_whose_key_has_expired_comes_back_before_anybody_inherits(
     await cluster.pass_time(TTL_S - 1, one, other)
     await cluster.store.keys.delete(f"proxies/alive/{one.owners.id}")
     await cluster.store.keys.delete(f"proxies/alive/{other.owners.id}")
-    await other.owners.beat()
+    await other.owners.renew()
     assert not other.owners.presence.settled  # it was not heard of itself, so it inherits nothing for a while
-    await one.owners.beat()
+    await one.owners.renew()
     await cluster.pass_time(TTL_S + 1, one, other)
     assert held.shut == 0
     assert await cluster.keys("proxies/heirs") == []
@@ -202,13 +202,13 @@ async def test_either_a_proxy_is_back_or_it_has_a_successor(two):
         await its.take_over(mine.id, expected_revision=0)  # it is there
     await cluster.store.keys.delete(f"proxies/alive/{mine.id}")
     back, successor = await asyncio.gather(
-        mine.beat(), its.take_over(mine.id, expected_revision=0), return_exceptions=True
+        mine.renew(), its.take_over(mine.id, expected_revision=0), return_exceptions=True
     )
     assert sorted(isinstance(one, RevisionConflict) for one in (back, successor)) == [False, True]
     await cluster.store.keys.delete(f"proxies/alive/{mine.id}")
     await its.taken_over(mine.id)
     with pytest.raises(RevisionConflict):  # also when all is done that it has left
-        await mine.beat()
+        await mine.renew()
 
 
 async def test_a_proxy_that_the_others_take_for_dead_begins_anew(two):
@@ -217,9 +217,9 @@ async def test_a_proxy_that_the_others_take_for_dead_begins_anew(two):
     before = one.owners.presence.id
     await cluster.store.keys.delete(f"proxies/alive/{before}")
     await cluster.store.keys.put(f"proxies/heirs/{before}", b"another")
-    await one.owners.beat()
+    await one.owners.renew()
     await until(lambda: first.shut == 1)
-    await one.owners.beat()
+    await one.owners.renew()
     assert one.owners.presence.id != before
     _, opened = await one.open()
     assert opened.present

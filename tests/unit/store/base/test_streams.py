@@ -115,5 +115,5 @@ async def test_silence_lasts_when_nothing_has_come_between_two_looks():
     watching = asyncio.create_task(silence.lasts())
     for _ in range(3):
         await asyncio.sleep(0)
-        silence.heard()
+        silence.received()
     await watching

@@ -38,13 +38,13 @@ class Listener:
         self.asked.append(address)
         return address in self.answering
 
-    async def passes(self, ms, *, heard=False):
+    async def passes(self, ms, *, received=False):
         """Time passes; how often there was news."""
         news = 0
         for _ in range(0, ms, STEP_MS):
             self.now_ms += STEP_MS
-            if heard:
-                self.reach.heard()
+            if received:
+                self.reach.received()
             news += self.reach.look(self.group, self.now_ms, me=self.me)
             await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -54,7 +54,7 @@ class Listener:
 
 async def test_a_silent_master_is_complained_of_with_whom_one_reaches_instead():
     one = Listener()
-    assert await one.passes(5_000, heard=True) == 0
+    assert await one.passes(5_000, received=True) == 0
     assert one.reach.complaint is None
     assert await one.passes(HINT_MS) == 1
     assert await one.passes(COMPLAIN_MS) == 1  # it counts
@@ -62,7 +62,7 @@ async def test_a_silent_master_is_complained_of_with_whom_one_reaches_instead():
     assert (found.group, found.epoch, found.met, found.reaches) == (4, 1, True, (3,))
     assert found.silent_ms >= COMPLAIN_MS
     assert set(one.asked) == {"n3:1"}  # neither the master nor itself
-    one.reach.heard()
+    one.reach.received()
     assert await one.passes(STEP_MS) == 1
     assert one.reach.complaint is None
 
@@ -79,7 +79,7 @@ async def test_replicas_are_asked_again_while_the_master_is_silent():
 
 async def test_a_new_master_has_the_whole_time_again_and_was_never_met():
     one = Listener()
-    await one.passes(STEP_MS, heard=True)
+    await one.passes(STEP_MS, received=True)
     await one.passes(3_000)
     one.group = group_of(master=3, epoch=2)
     await one.passes(STEP_MS)
@@ -104,11 +104,11 @@ class HeardStore(RemoteStore):
     """As much of a client as a reporter looks at."""
 
     def __init__(self):
-        self.at, self.heard_s = "n1:1", 1.0
+        self.at, self.received_s = "n1:1", 1.0
 
     @property
-    def heard(self):
-        return self.at, self.heard_s
+    def last_received(self):
+        return self.at, self.received_s
 
 
 class GroupController:
@@ -132,7 +132,7 @@ async def test_a_proxy_reports_the_masters_that_it_does_not_hear(monkeypatch):
 
     def now_ms():
         now[0] += STEP_MS
-        log.heard_s += 1.0 if hears else 0.0
+        log.received_s += 1.0 if hears else 0.0
         return now[0]
 
     async def report(one):

@@ -104,7 +104,7 @@ def test_a_peer_is_silent_for_too_long_after_one_and_a_half_intervals():
     silence = KeepAlive()
     assert silence.limit_ms() is None
     assert not silence.is_over(1 << 40, reading=True)
-    silence.interval_ms, silence.heard_ms = 1_000, 5_000
+    silence.interval_ms, silence.received_ms = 1_000, 5_000
     assert silence.limit_ms() == 6_500
     assert not silence.is_over(6_499, reading=True)
     assert silence.is_over(6_500, reading=True)
