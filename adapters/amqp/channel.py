@@ -201,7 +201,7 @@ class Channel:
         """The gateway has ended a consumer: its queue is gone."""
         if consumer.queue == self.reply_queue:
             self.reply_queue = ""
-        if self.consumers.pop(consumer.tag, None) is not None and self.open and self.output.hears_cancels:
+        if self.consumers.pop(consumer.tag, None) is not None and self.open and self.output.cancel_notify:
             self.send(Basic.Cancel, consumer.tag, True)
 
     def settle(self, tag: int, outcome: str, *, multiple: bool) -> None:

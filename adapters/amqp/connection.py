@@ -476,7 +476,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
     def _start_ok(self, method: Methods.StartOk, now_ms: int) -> None:
         capabilities = method.client_properties.get("capabilities")
         if isinstance(capabilities, dict):
-            self.hears_cancels = capabilities.get("consumer_cancel_notify") is True
+            self.cancel_notify = capabilities.get("consumer_cancel_notify") is True
             self._blocking.understood = capabilities.get("connection.blocked") is True
         response: Any = method.response
         self._login = authentication(method.mechanism, response, self._mechanisms)

@@ -40,7 +40,7 @@ class ConnectionOutput:
         self.vhost = DEFAULT_VHOST
         self.targets = TARGETS  # of the virtual host
         self.payload_max = 0  # bytes of a frame without its overhead
-        self.hears_cancels = False  # the client understands basic.cancel from us
+        self.cancel_notify = False  # the client understands basic.cancel from us
         self.assembling_bytes = 0  # of bodies not yet whole
         self.transaction_bytes = 0  # of messages in transactions, on all channels
         self.fetching_count = 0  # basic.get under way

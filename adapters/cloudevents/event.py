@@ -186,7 +186,7 @@ def placed(message: Message) -> dict[str, str] | None:
         if subject != message.address and named_address(subject, attributes["type"]) != message.address:
             attributes[ADDRESS] = clean(message.address)
         if message.properties:
-            _say_others(attributes, message.properties)
+            _add_others(attributes, message.properties)
     return attributes
 
 
@@ -217,11 +217,11 @@ def wrap(message: Message, *, topic: str | None = None) -> dict[str, str]:
         if name not in attributes and name not in _RESERVED and is_name(name):
             attributes[name] = clean(text)
     if message.properties:
-        _say_others(attributes, message.properties)
+        _add_others(attributes, message.properties)
     return attributes
 
 
-def _say_others(attributes: dict[str, str], properties: Iterable[tuple[str, str]]) -> None:
+def _add_others(attributes: dict[str, str], properties: Iterable[tuple[str, str]]) -> None:
     """Adds the properties that no attribute says, as text without control characters."""
     said: set[str] = set()
     others: list[tuple[str, str]] = []

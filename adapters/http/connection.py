@@ -205,7 +205,7 @@ class HttpConnection(Adapter):
         """The connection is gone; what is still asked for it keeps the object, but none of the bodies."""
         self._closed, self._requests = True, Requests()
         if self.transport is not None:
-            self.transport.let_go()
+            self.transport.release()
         self.transport = self._streams = self._keys = None
         self.repeats.forget()
         self._share.holds(0, known=True)

@@ -98,7 +98,7 @@ class Driver:
         self._disk = ThreadPoolExecutor(1, "raft")
         self._wake = asyncio.Event()
         self._wake.set()
-        self._beat: asyncio.TimerHandle | None = None
+        self._tick_timer: asyncio.TimerHandle | None = None
         self._numbers = count()
         self._proposed: dict[int, tuple[int, asyncio.Future[Any]]] = {}  # index -> term, answer; len <= PROPOSALS_MAX
         self._reads: dict[bytes, asyncio.Future[int | None]] = {}
@@ -131,8 +131,8 @@ class Driver:
             raise
         finally:
             self._failed = self._failed or failed
-            if self._beat is not None:
-                self._beat.cancel()
+            if self._tick_timer is not None:
+                self._tick_timer.cancel()
             self._fail_all(self._failed)
 
     def close(self) -> None:
@@ -161,9 +161,9 @@ class Driver:
     def _schedule(self) -> None:
         if self.tick_s is None:
             return
-        self._beat = self._loop.call_later(self.tick_s, self._on_beat)
+        self._tick_timer = self._loop.call_later(self.tick_s, self._on_tick)
 
-    def _on_beat(self) -> None:
+    def _on_tick(self) -> None:
         try:  # after a pause of the process this is one tick, however long it was
             self.tick()
         except Exception as error:  # noqa: BLE001 - `run` raises it

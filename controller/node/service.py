@@ -75,7 +75,7 @@ class ControllerService:
         self._server: Any = None
         self._counts: dict[str, int] = {}  # streams by method; <= STREAMS_MAX // 2 each
         self._commanders: dict[str, asyncio.Task[Any]] = {}  # client -> its stream of commands
-        self._beats: dict[tuple[int, int], object] = {}  # (group, replica) -> the stream by which it speaks
+        self._heartbeat_streams: dict[tuple[int, int], object] = {}  # (group, replica) -> the stream of its heartbeats
         self._snapshots = asyncio.Semaphore(SNAPSHOTS_MAX)
         self._tasks: set[asyncio.Task[Any]] = set()
         self.port = 0  # where it listens, once started
@@ -291,12 +291,12 @@ class ControllerService:
                             raise ControllerOverloaded(f"a node has at most {REPLICAS_PER_NODE_MAX} replicas")
                         self._node.heartbeat(said)
                         mine[key] = None
-                        self._beats[key] = stream
+                        self._heartbeat_streams[key] = stream
                 pushing.cancel()
         finally:
             for key in mine:
-                if self._beats.get(key) is stream:  # it does not speak by another one already
-                    del self._beats[key]
+                if self._heartbeat_streams.get(key) is stream:  # no newer stream has taken its place
+                    del self._heartbeat_streams[key]
                     self._node.disconnected(*key)
 
     async def _push(self, context: Any, groups: Sequence[int], loop: asyncio.AbstractEventLoop) -> None:

@@ -216,13 +216,13 @@ class Raft:
         node, log = self.node, self.node.log
         hard, saved = node.hard_state(), node.saved
         entries, committed, compaction = log.unstable(), log.to_apply(), self._take_compaction()
-        membership = node.membership if node.membership is not node.told else None
+        membership = node.membership if node.membership is not node.reported else None
         if not (
             (hard != saved or entries or committed or compaction or log.pending or membership)
             or (node.early or node.outbox or node.reads)
         ):
             return None
-        node.told = node.membership
+        node.reported = node.membership
         self._out = Ready(
             early=signed(node, node.early),
             hard_state=hard if hard != saved else None,

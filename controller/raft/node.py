@@ -24,7 +24,7 @@ class Node:
         self.term: Term = hard.term
         self.vote = hard.vote  # in this term
         self.leader = NOBODY  # of this term
-        self.told: Membership | None = None  # the membership that the driver was told last
+        self.reported: Membership | None = None  # to the driver
         self.early: list[Message] = []  # may leave before what is new is on disk
         self.outbox: list[Message] = []  # may not
         self.reads: list[ReadState] = []  # to be handed out

@@ -20,11 +20,11 @@ LOOK_S = 1.0  # how often it is looked for controllers that are new, or gone
 
 
 class Heartbeats:
-    """Speaks to every controller, and calls `changed` with every group that is new. Belongs to the event loop.
+    """Sends heartbeats to every controller, and calls `changed` with each new group. Belongs to the event loop.
 
-    `addresses` returns the controllers' addresses ("host:port"), `reports` the heartbeat of each replica. `speak` sends
-    them at once: call it when anything about epochs and roles has changed. `changed` may be called with an
-    equal group again, and never with an older one than before. `cluster` says of which cluster the node is.
+    `addresses` returns the controllers' addresses ("host:port"), `reports` the heartbeat of each replica. Call
+    `send_now` when epochs or roles have changed. `changed` may be called with an equal group again, and never with an
+    older one than before. `cluster` returns the id of the node's cluster.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class Heartbeats:
         self._controllers: dict[str, _Controller] = {}
         self._task = asyncio.get_running_loop().create_task(self._run(), name="heartbeats")
 
-    def speak(self) -> None:
+    def send_now(self) -> None:
         """Sends the heartbeats at once, to every controller."""
         for controller in self._controllers.values():
-            controller.speak.set()
+            controller.due.set()
 
     @property
     def connected(self) -> int:
@@ -114,7 +114,7 @@ class _Controller:
         self._address = address
         self._heartbeats = heartbeats
         self.connected = False
-        self.speak = asyncio.Event()
+        self.due = asyncio.Event()
         self._backoff = Backoff(BACKOFF_MIN_S, BACKOFF_MAX_S)
         kept = keep_connected(
             self._attempt,
@@ -144,10 +144,10 @@ class _Controller:
 
     async def _send(self, stream: Stream) -> None:
         while True:
-            self.speak.clear()
+            self.due.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._heartbeats.interval_s):
-                    await self.speak.wait()
+                    await self.due.wait()
             await stream.write(self._heartbeats.message())
 
     async def _receive(self, stream: Stream) -> None:

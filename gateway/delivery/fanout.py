@@ -115,7 +115,7 @@ class Fanout:
         self._listen()
         self._remove(subscriber, sub)
         if not subscriber.patterns:
-            self._let_go(subscriber)
+            self._end_lanes(subscriber)
             self._subscribers[subscriber] = None
         subscriber.patterns[sub] = pattern
         if condition is not None:
@@ -180,7 +180,7 @@ class Fanout:
         """Subscriptions are not what they were."""
         self._forget_plans()
         if self._subscribers:
-            self._meet_logs()
+            self._add_logs()
         elif self._tails:
             for tail in self._tails.values():
                 tail.stop()
@@ -227,7 +227,7 @@ class Fanout:
 
     def _listen(self) -> None:
         if self._tails:
-            self._meet_logs()
+            self._add_logs()
             return
         for group, one in self._store.logs.items():
             self._follow(group, one)
@@ -267,7 +267,7 @@ class Fanout:
             self._mark(lane, behind=lane.cursor < now)
             self.wake(subscriber)
 
-    def _meet_logs(self) -> None:
+    def _add_logs(self) -> None:
         """Follows the logs that are new, from their beginnings, and those no longer that are gone."""
         there = self._store.logs
         if self._tails.keys() == there.keys():
@@ -438,9 +438,9 @@ class Fanout:
             self._interest.forget()
         self._trie.discard(pattern, (subscriber, sub))
         if not subscriber.patterns:
-            self._let_go(subscriber)
+            self._end_lanes(subscriber)
 
-    def _let_go(self, subscriber: Subscriber) -> None:
+    def _end_lanes(self, subscriber: Subscriber) -> None:
         """Ends the lanes of a subscriber: what is being read for them is for nobody."""
         for lane in subscriber.lanes.values():
             self._mark(lane, behind=False)

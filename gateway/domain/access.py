@@ -117,11 +117,11 @@ def _allowed(saying: ActionRules, address: str) -> bool:
 class Access:
     """The rights of one client that something restricts. It never changes; answers are remembered by address."""
 
-    __slots__ = ("__weakref__", "_answers", "_sayings")
+    __slots__ = ("__weakref__", "_answers", "_by_action")
 
-    def __init__(self, sayings: tuple[ActionRules, ...]) -> None:
-        """`sayings` are those of `ACTIONS`, in their order."""
-        self._sayings = sayings
+    def __init__(self, by_action: tuple[ActionRules, ...]) -> None:
+        """`by_action` are those of `ACTIONS`, in their order."""
+        self._by_action = by_action
         self._answers: dict[Action, _Answer] = {}  # made when they are first asked for: most clients ask for few
 
     def may(self, action: Action, address: str) -> bool:
@@ -135,7 +135,7 @@ class Access:
         return remembered
 
     def _rules_of(self, action: Action) -> ActionRules:
-        return self._sayings[ACTIONS.index(action)]
+        return self._by_action[ACTIONS.index(action)]
 
     def reaches(self, action: Action, pattern: str) -> bool:
         """Returns whether the action is allowed on at least one address that a filter matches.
@@ -199,12 +199,12 @@ class Rules:
         mine = _terms(placed, identity, otherwise=otherwise) if placed else _NO_TERMS
         if own is not None and own.vhosts and not otherwise:
             mine = _with_names(mine, own.vhosts, identity.name)
-        sayings = tuple([ActionRules(terms, more, otherwise) for terms, more in zip(shared, mine, strict=True)])
-        if otherwise and not any(one.shared.denies or one.own.denies for one in sayings):
+        by_action = tuple([ActionRules(terms, more, otherwise) for terms, more in zip(shared, mine, strict=True)])
+        if otherwise and not any(one.shared.denies or one.own.denies for one in by_action):
             return None
-        access = self._same.get(sayings)
+        access = self._same.get(by_action)
         if access is None:
-            access = self._same[sayings] = Access(sayings)
+            access = self._same[by_action] = Access(by_action)
         return access
 
     def _numbers_of(self, name: str, protocol: str) -> tuple[int, ...]:

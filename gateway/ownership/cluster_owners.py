@@ -250,9 +250,9 @@ class ClusterOwners:
             waiting.changed.set()
         if record.of == self.presence.id:
             self.asked[name] = record
-            self._spawn(self._let_go(record))
+            self._spawn(self._release_to(record))
 
-    async def _let_go(self, record: ReleaseRequest) -> None:
+    async def _release_to(self, record: ReleaseRequest) -> None:
         """Releases a name that another proxy asks for; if it was not ours any more, has the other one look again."""
         name = record.name
         try:

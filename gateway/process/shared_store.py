@@ -83,7 +83,7 @@ async def shared_store(config: Config) -> AsyncIterator[SharedStore]:
         rpc = await StoreService.start(store, node, address, node=service)
         stack.push_async_callback(rpc.stop, 1.0)
         replica = await _registered(node, config, address)
-        await stack.enter_async_context(_ReplicaHeartbeats(node, store, replica).beating())
+        await stack.enter_async_context(_ReplicaHeartbeats(node, store, replica).sending())
         front = await ControllerService.start(node, _address(sockets, CONTROLLER_SOCKET))
         stack.push_async_callback(front.stop)
         yield SharedStore(store, node, sockets)
@@ -144,10 +144,10 @@ class _ReplicaHeartbeats:
         self._elected = asyncio.Event()
 
     @asynccontextmanager
-    async def beating(self) -> AsyncIterator[None]:
+    async def sending(self) -> AsyncIterator[None]:
         """Elected at entry, and heard of until the exit."""
-        unwatch = self._node.watch(self._beat)
-        task = asyncio.create_task(self._beats(), name="heartbeats")
+        unwatch = self._node.watch(self._send)
+        task = asyncio.create_task(self._send_forever(), name="heartbeats")
         try:
             await self._elected.wait()
             yield
@@ -156,12 +156,12 @@ class _ReplicaHeartbeats:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _beats(self) -> None:
+    async def _send_forever(self) -> None:
         while True:
-            self._beat()
+            self._send()
             await asyncio.sleep(HEARTBEAT_MS / 1000)
 
-    def _beat(self) -> None:
+    def _send(self) -> None:
         group = self._node.group(HOME_GROUP)
         if group is not None and not self._node.failed.done():
             master = group.master == self._replica.id

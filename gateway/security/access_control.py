@@ -45,7 +45,7 @@ class AccessControl:
         self._strangers: dict[str, Principal] = {}  # by protocol
         self._ruled = self._users_with_rules()
         self._silent_until_s = 0.0
-        self._unsaid = 0  # denials since the last line
+        self._unlogged = 0  # denials since the last line
         self._on_denied = self._denied  # one object for all permissions
         controller.watch(self._look_again)
 
@@ -124,9 +124,9 @@ class AccessControl:
         self._metrics.access_denied(who.protocol, action).inc(count)
         now_s = self._clock()
         if now_s < self._silent_until_s:
-            self._unsaid += count
+            self._unlogged += count
             return
-        unsaid, self._unsaid = self._unsaid, 0
+        unlogged, self._unlogged = self._unlogged, 0
         self._silent_until_s = now_s + LOG_INTERVAL_S
         log.warning(
             "access denied",
@@ -135,5 +135,5 @@ class AccessControl:
             user=who.name,
             client=who.client_id,
             protocol=who.protocol,
-            more=unsaid,
+            more=unlogged,
         )

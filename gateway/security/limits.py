@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from gateway.domain.errors import Cause, Refusal
 from gateway.security.limits_settings import LimitsConfig
 
-TOLD_COUNT_MAX: Final = 256  # connections at a time that are turned away in their protocol's words; more are cut off
+REFUSING_COUNT_MAX: Final = 256  # connections at a time that are refused in their protocol's words; more are cut off
 
 
 class Bucket:
@@ -110,19 +110,19 @@ class ConnectionLimiter:
         if config.connections_per_s:
             self._rate = Bucket(config.connections_per_s, config.connections_burst, now_ms=now_ms)
         self.inside = 0
-        self.told = 0  # <= TOLD_COUNT_MAX
+        self.refusing = 0  # <= REFUSING_COUNT_MAX
 
     def admit(self, address: str, *, now_ms: int) -> ConnectionAdmission | None:
-        """Admits a new connection; None: it is to be cut off without a word, for many are being told already.
+        """Admits a new connection; None: it is to be cut off without a word, as many are being refused already.
 
         "" is the address of one that comes from a proxy of ours: `place` will tell.
         """
         network = network_of(address) if self._per_address and address else ""
         refusal = self._judge(network, now_ms)
         if refusal is not None:
-            if self.told >= TOLD_COUNT_MAX:
+            if self.refusing >= REFUSING_COUNT_MAX:
                 return None
-            self.told += 1
+            self.refusing += 1
             return ConnectionAdmission(network, refusal)
         self.inside += 1
         if self._rate is not None:
@@ -149,7 +149,7 @@ class ConnectionLimiter:
     def release(self, admission: ConnectionAdmission) -> None:
         """Frees the place of a connection that has ended."""
         if admission.refusal is not None:
-            self.told -= 1
+            self.refusing -= 1
             return
         self.inside -= 1
         if admission.network:

@@ -136,7 +136,7 @@ class Ended(Protocol):
         """Does what is to be done. Raises `StoreError`: then it is done again later; `OwnershipLost`."""
 
 
-async def not_told(session: str, owned: Owned, *, lasting: bool = True) -> None:
+async def ignore_end(session: str, owned: Owned, *, lasting: bool = True) -> None:
     """Ignores the end of a session."""
 
 

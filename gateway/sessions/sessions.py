@@ -35,8 +35,8 @@ from gateway.sessions.record import (
     SessionRecord,
     exchanges_key,
     expired,
+    ignore_end,
     load_record,
-    not_told,
     put_record,
     record_in,
     session_key,
@@ -77,7 +77,7 @@ class Sessions:
         self._turns = Turns()  # by key: one change at a time
         self._started_ms = now_ms()
         self._rounds = 0  # of `commit`
-        self.ended: Ended = not_told  # told of a session before it is forgotten
+        self.ended: Ended = ignore_end  # told of a session before it is forgotten
         self._owners.serve(f"{SESSIONS}/", self)
 
     async def load(self) -> list[str]:

@@ -63,7 +63,7 @@ class Core:
         self.hooks = hooks
         self.pool = ThreadPoolExecutor(READERS, "store-read")
         self.closing: asyncio.Future[None] | None = None
-        self.inherited_end = LogOffset(0)  # of a new master's log from before its election
+        self.predecessor_end = LogOffset(0)  # of a new master's log from before its election
         self.agreed: Callable[[], Awaitable[None]] = _alone
         self.cut_off: Callable[[], bool] = _answered
         self._dispatch_waiters: list[tuple[LogOffset, asyncio.Future[None]]] = []
@@ -85,9 +85,9 @@ class Core:
         return self.closing is None and self.engine.refusal is None and self.engine.error is None
 
     @property
-    def inherits(self) -> bool:
+    def awaits_predecessor(self) -> bool:
         """Returns whether part of a new master's log from before its election is not confirmed yet."""
-        return self.recent.confirmed < self.inherited_end
+        return self.recent.confirmed < self.predecessor_end
 
     def check_running(self) -> None:
         """Raises `StoreClosed`."""

@@ -62,7 +62,8 @@ class Due:
             logger.exception("messages of expired leases could not be returned to their queues")
             times.append(now_ms + RETRY_MS)
         try:
-            waits = core.engine.refusal is not None or core.inherits  # unconfirmed frames may have fired timers
+            # Frames that are not confirmed may have fired timers.
+            waits = core.engine.refusal is not None or core.awaits_predecessor
             timer_ms = now_ms + RETRY_MS if waits else await self._timers.tick(now_ms)
             times.append(timer_ms)
             timers_left = timer_ms is not None and timer_ms <= now_ms

@@ -39,7 +39,7 @@ class LocalLeases:
             append=log.append,
             key=self._handle_key,
             steady_ms=steady_ms,
-            awakened=queues.awaken,
+            on_available=queues.wake,
         )
         self._handles = LeaseHandles(self._lending, key=self._handle_key, steady_ms=steady_ms)
 

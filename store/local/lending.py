@@ -45,7 +45,7 @@ class Lending:
     """The leases of all groups and queues. Belongs to the thread of the event loop.
 
     `locate` finds records by their offsets, `stored` what the views know, `record` stores a record, `append` a frame.
-    `key` signs handles. `steady_ms` never goes back. `awakened` is told of queues with something to lend again.
+    `key` signs handles. `steady_ms` never goes back. `on_available` is told of queues with something to lend again.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Lending:
         append: Callable[[UnplacedFrame, OnAppended], None],
         key: Callable[[], Awaitable[bytes]],
         steady_ms: Callable[[], int],
-        awakened: Callable[[Sequence[QueueNumber]], None],
+        on_available: Callable[[Sequence[QueueNumber]], None],
     ) -> None:
         self._recent = recent
         self._locate = locate
@@ -67,7 +67,7 @@ class Lending:
         self._append = append
         self._key = key
         self._now_ms = steady_ms
-        self._awakened = awakened
+        self._on_available = on_available
         self._numbered = steady_ms() << 20  # the newest lease's number; those of an earlier start were lower
         self._work: set[asyncio.Task[None]] = set()
 
@@ -263,7 +263,7 @@ class Lending:
     def _advanced(self, leases: LeaseQueue) -> None:
         """Wakes waiters where settled messages unblock others of the same key."""
         if leases.order is not None and (leases.order.waiting or leases.take_unblocked()):
-            self._awakened((leases.queue,))
+            self._on_available((leases.queue,))
 
     async def forward(
         self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], rows: bytes, payload: bytes, *, group: str
@@ -306,7 +306,7 @@ class Lending:
                     appended.set_exception(outcome)
                 return
             queues = dict.fromkeys(queue for queue, *_ in ROW.iter_unpack(frame.rows) if queue >= FIRST_QUEUE)
-            self._awakened([QueueNumber(queue) for queue in queues])
+            self._on_available([QueueNumber(queue) for queue in queues])
             for leases, _ in taken:
                 self._advanced(leases)
             if not appended.done():
@@ -458,7 +458,7 @@ class Lending:
         for leases in seen:
             self.give_up(leases)
         if more:
-            self._awakened(list(dict.fromkeys(leases.queue for leases in more)))
+            self._on_available(list(dict.fromkeys(leases.queue for leases in more)))
         following = table.next_deadline_ms
         return None if following is None else max(following - now_ms, 1)
 

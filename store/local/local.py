@@ -98,7 +98,7 @@ class LocalStore:
         )
         log, views = core.engine.log, core.engine.views
         self.replication.begin(gated=gated)
-        core.inherited_end = log.end
+        core.predecessor_end = log.end
         self._logs: Mapping[int, StoreClient] = {self.group: self}
         core.reader = Reader(log, views, cache, busy=lambda: self.log.pending_bytes > 0, lost=core.is_lost)
         with views.reading() as txn:
@@ -118,7 +118,7 @@ class LocalStore:
             blocking=core.blocking,
             append=self.log.append,
             record=core.recorder.record,
-            fired=self.queues.awaken,
+            fired=self.queues.wake,
             now_ms=wall_ms,
             limits=timer_limits,
             check_open=core.check_open,

@@ -103,7 +103,7 @@ class LocalQueues:
 
         return stop
 
-    def awaken(self, queues: Sequence[QueueNumber]) -> None:
+    def wake(self, queues: Sequence[QueueNumber]) -> None:
         """Tells the listeners that some queues have got something to lend."""
         for listener in list(self._listeners.values()):
             try:

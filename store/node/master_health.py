@@ -54,7 +54,7 @@ class MasterHealth:
         stalled = self.cut_off or full or core.refusal is not None
         if self._syncs.look(core.end, core.flushed, now_ms) or stalled != self.stalled:
             self.stalled = stalled
-            self._context.speak()
+            self._context.send_heartbeat()
         self._full_ms = _since(self._full_ms, full, now_ms)
         self._damaged_ms = _since(self._damaged_ms, self._context.repairing.needs_repair, now_ms)
         if self.relieving is not None or now_ms < self._context.relief_ms:

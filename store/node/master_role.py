@@ -216,7 +216,7 @@ class MasterRole:
         context.services.serve(store, master=True)
         self.serving = True
         logger.info("this is the master of store group %d in epoch %d", context.group, self._core.epoch)
-        context.speak()
+        context.send_heartbeat()
         self._probe(joining=self._group.voters)  # they are about to connect
 
     async def _end(self, parts: "list[asyncio.Task[Any]]") -> None:

@@ -45,17 +45,17 @@ WITHDRAWN_S = 2.0  # before a replica that is elsewhere too asks for its place a
 REOPEN_S = 1.0  # before a replica goes on for which the disk has no room
 
 
-class Beats(Protocol):
+class HeartbeatSender(Protocol):
     """The carrier of heartbeats to the controllers; `controller.remote.heartbeats.Heartbeats` is one."""
 
-    def speak(self) -> None:
-        """Says at once what is to be said."""
+    def send_now(self) -> None:
+        """Sends the heartbeats at once."""
 
     async def close(self) -> None:
         """Stops sending."""
 
 
-Connect = Callable[[Callable[[], Sequence[Heartbeat]], Callable[[Group], None]], Beats]
+Connect = Callable[[Callable[[], Sequence[Heartbeat]], Callable[[Group], None]], HeartbeatSender]
 
 
 class Credentials(NamedTuple):
@@ -85,7 +85,7 @@ class StoreNode:
         self.repairer: Repairer | None = None  # once it is registered
         self._now_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000
         self.context: ReplicaContext | None = None
-        self.beats: Beats | None = None
+        self.sender: HeartbeatSender | None = None
         self.task: asyncio.Task[None] | None = None
         self._withdrawal: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], Any] = lambda: None
@@ -173,7 +173,7 @@ class StoreNode:
             disk=self.disk,
             services=self.services,
             controller=self.controller,
-            speak=self._speak,
+            send_heartbeat=self._send_heartbeat,
             known=self._known,
             on_group=self._on_group,
             dial=lambda address: pipes.open_channel(address, self._credentials.channel),
@@ -187,7 +187,7 @@ class StoreNode:
         )
         self.services.ranges = RangeServer(context)
         repairer.begin(context)
-        self.beats = connect(self._heartbeats, self._on_group)
+        self.sender = connect(self._heartbeats, self._on_group)
         self._unwatch = self.controller.watch(self._look)
         self._look()
         self.task = self._living(context)
@@ -209,8 +209,8 @@ class StoreNode:
             await asyncio.gather(self.task, return_exceptions=True)
         if self.repairer is not None:
             await self.repairer.close()
-        if self.beats is not None:
-            await self.beats.close()
+        if self.sender is not None:
+            await self.sender.close()
         if self.services.rpc is not None:
             await self.services.rpc.stop(0.5)
         await self.disk.close()
@@ -250,7 +250,7 @@ class StoreNode:
         self.role = None
         if not self.failed.done():
             self.failed.set_result(error)
-        self._speak()
+        self._send_heartbeat()
 
     async def _one_time(self, context: ReplicaContext) -> None:
         """Serves as a replica, and then perhaps the master."""
@@ -259,7 +259,7 @@ class StoreNode:
         assert self.group is not None
         context.repairing.look()
         role = self.role = ReplicaRole(context, self.group)
-        self._speak()
+        self._send_heartbeat()
         ending = await role.run()
         self._remember()
         self.role = None
@@ -276,7 +276,7 @@ class StoreNode:
     async def _begin_again(self, error: StoreFull | ViewsDamaged) -> None:
         """Closes the store and opens it later: when there is room again, or to rebuild damaged views."""
         self.role = None
-        self._speak()
+        self._send_heartbeat()
         logger.warning("this replica waits and then opens its store again: %s", error)
         await self.disk.close()
         await asyncio.sleep(REOPEN_S)
@@ -371,7 +371,7 @@ class StoreNode:
         """The log is damaged, or is no more, or in other places."""
         if self.role is not None:
             self.role.repair_changed()
-        self._speak()
+        self._send_heartbeat()
 
     # ---- the controllers
 
@@ -397,9 +397,9 @@ class StoreNode:
         if found is not None and found != self.group:
             self._on_group(found)
 
-    def _speak(self) -> None:
-        if self.beats is not None:
-            self.beats.speak()
+    def _send_heartbeat(self) -> None:
+        if self.sender is not None:
+            self.sender.send_now()
 
     def _remember(self) -> None:
         """Remembers how far the log is, while that is known."""

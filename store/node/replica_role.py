@@ -85,7 +85,7 @@ class ReplicaRole:
         self._over: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self.broken = False  # an effect that the core counts as done has failed: only ANEW is possible
         self._error: Exception | None = None  # the first failure of the disk, whenever it came
-        self._wishing: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
         self._reach = MasterReachability(context.answers, probe_ms=HINT_MS, complain_ms=COMPLAIN_MS)
         self._syncs = Syncs()
         self._refusal = ""  # by a master of something else, as it was logged last
@@ -139,10 +139,10 @@ class ReplicaRole:
                 self.context.unfit.add(group.master_epoch)
             else:
                 self._end(Ending.ELECTED)
-        elif self._wishing is None or self._wishing.done():
-            self._wishing = asyncio.create_task(self._wish(group.master_epoch), name="wish to be elected")
+        elif self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask_election(group.master_epoch), name="ask to be elected")
 
-    async def _wish(self, epoch: int) -> None:
+    async def _ask_election(self, epoch: int) -> None:
         """Asks to be elected anew, as what was promised to clients as master of this epoch is not known any more.
 
         Asks again and again: the controllers' leader may be new itself, and not have heard of this replica yet.
@@ -199,7 +199,7 @@ class ReplicaRole:
                 if part.done():
                     part.result()
             ending = self._over.result()
-            await self._part([*parts, *filter(None, (self._fetching, self._wishing))])
+            await self._part([*parts, *filter(None, (self._fetching, self._asking))])
             self._core.close()
             self._work_wanted.set()
             await working
@@ -209,7 +209,7 @@ class ReplicaRole:
                 raise self._error
             return Ending.ANEW if self.broken else ending
         finally:
-            await self._part([*parts, *filter(None, (self._fetching, self._wishing)), working])
+            await self._part([*parts, *filter(None, (self._fetching, self._asking)), working])
             await self._reach.close()
             context.disk.listener = None
             await context.services.stand_down(context.address_of_master(self._group))
@@ -261,7 +261,7 @@ class ReplicaRole:
         listens = core.stage not in {Stage.DIVERGED, Stage.SNAPSHOT} and group.master_epoch >= core.promised
         changed = self._reach.look(group if listens else None, now_ms, me=self.context.replica)
         if self._syncs.look(core.end, core.flushed, now_ms) or changed:
-            self.context.speak()
+            self.context.send_heartbeat()
 
     # ---- the stream
 
@@ -369,7 +369,7 @@ class ReplicaRole:
             except (StoreFull, StoreOverloaded, CorruptFrame) as error:
                 logger.warning("frames from the master cannot be stored for now: %s", error)
                 self.broken = True  # before anything else can end it: what is dropped here, nobody will ever write
-                self.context.speak()
+                self.context.send_heartbeat()
                 await asyncio.sleep(AGAIN_S)
                 self._end(Ending.ANEW)
                 return
@@ -395,14 +395,14 @@ class ReplicaRole:
                 self._send(message)
             case SaveEpochs(epochs, promised):
                 await context.disk.save(epochs, promised)
-                context.speak()
+                context.send_heartbeat()
             case Prepare(cut_to, epochs, promised, unclean):
                 if cut_to is not None:
                     await self._cut(cut_to)
                 await context.disk.follow_unclean(unclean)
                 await context.disk.save(epochs, promised)
                 self._core.prepared()
-                context.speak()
+                context.send_heartbeat()
                 self._after()
             case Write(_, _, _, frames):
                 assert context.disk.store is not None

@@ -86,7 +86,7 @@ class _Process:
         self._credentials = options.credentials
         self._began_s = time.monotonic()
         self.node: StoreNode | None = None
-        self._beats: Heartbeats | None = None
+        self._heartbeats: Heartbeats | None = None
         self.controller: RemoteController | None = None
         self._known = KnownControllers(options.node.data_dir)
         self._stopping = False
@@ -155,7 +155,7 @@ class _Process:
         heartbeats: Callable[[], Sequence[Heartbeat]],
         changed: Callable[[Group], None],
     ) -> Heartbeats:
-        self._beats = Heartbeats(
+        self._heartbeats = Heartbeats(
             [self._settings.group],
             controller.addresses,
             heartbeats,
@@ -163,7 +163,7 @@ class _Process:
             cluster=lambda: controller.cluster,
             credentials=self._credentials.channel,
         )
-        return self._beats
+        return self._heartbeats
 
     # ---- what it says of itself
 
@@ -231,7 +231,7 @@ class _Process:
             refusal=str(role.core.refusal or "") if isinstance(role, MasterRole) else "",
             damages=() if node is None or node.repairer is None else tuple(node.repairer.status),
             sessions=0 if node is None else node.sessions,
-            controllers=0 if self._beats is None else self._beats.connected,
+            controllers=0 if self._heartbeats is None else self._heartbeats.connected,
         )
 
     def lags(self) -> Mapping[int, int]:

@@ -68,8 +68,8 @@ class Connection:
         self._credentials = credentials
         self._reading = reading
         self._session_lost = lost
-        self._to_say, self._to_append = asyncio.Event(), asyncio.Event()
-        self.caller = Caller(self._loop, wake=self._to_say.set, budget_s=budget_s, follows=not reading)
+        self._to_send, self._to_append = asyncio.Event(), asyncio.Event()
+        self.caller = Caller(self._loop, wake=self._to_send.set, budget_s=budget_s, follows=not reading)
         self.appender = Appender(
             soon=self._loop.call_soon,
             after=self._loop.call_later,
@@ -321,8 +321,8 @@ class Connection:
 
     async def _send_calls(self, streams: NodeStreams) -> None:
         while True:
-            await self._to_say.wait()
-            self._to_say.clear()
+            await self._to_send.wait()
+            self._to_send.clear()
             while self._left is None and (message := self.caller.take_message()) is not None:
                 await streams.session.write(message)
 

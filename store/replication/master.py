@@ -103,7 +103,7 @@ class Master:
         self._held: frozenset[int] = frozenset()  # about to be asked for: confirming waits for them too
         self._held_ms = NEVER_MS
         self._round = 0
-        self._round_told = False
+        self._round_sent = False
         self._damaged = False  # its own log
         self.successor: int | None = None  # to whom it is about to hand over
         self._target_ms = NEVER_MS
@@ -289,11 +289,11 @@ class Master:
     def _send_confirmed(self, peer: Peer, stream: Stream) -> None:
         """Tells a replica what is confirmed: with data where there are some; alone when it is quiet, or time is up."""
         idle = stream.sent == self.end == peer.acked and self._now_ms - stream.sent_ms >= self._pace.quiet_ms
-        due = self._now_ms - stream.told_ms >= self._pace.heartbeat_ms
-        if not (due or stream.told_round < self._round or (idle and stream.told < self.confirmed)):
+        due = self._now_ms - stream.confirmed_sent_ms >= self._pace.heartbeat_ms
+        if not (due or stream.round_sent < self._round or (idle and stream.confirmed_sent < self.confirmed)):
             return
-        stream.told, stream.told_round, stream.told_ms = self.confirmed, self._round, self._now_ms
-        self._round_told = True
+        stream.confirmed_sent, stream.round_sent, stream.confirmed_sent_ms = self.confirmed, self._round, self._now_ms
+        self._round_sent = True
         message = Confirmed(
             session=stream.session, epoch=self.epoch, confirmed=self.confirmed, sent=stream.sent, round=self._round
         )
@@ -325,7 +325,7 @@ class Master:
         assert frames
         stream.sent = LogOffset(start + len(frames))
         assert stream.sent <= self.epochs.end_at(start, self.end)
-        stream.told, stream.sent_ms = self.confirmed, self._now_ms
+        stream.confirmed_sent, stream.sent_ms = self.confirmed, self._now_ms
         view = memoryview(frames)
         return Data(session=stream.session, epoch=self.epoch, start=start, confirmed=self.confirmed, frames=view)
 
@@ -337,9 +337,9 @@ class Master:
         When `round_agreed` is at least what this returns, what is `confirmed` then is the newest state there is. Reads
         that begin before the next `take` share a round.
         """
-        if self._round_told or not self._round:
+        if self._round_sent or not self._round:
             self._round += 1
-            self._round_told = False
+            self._round_sent = False
         return self._round
 
     @property

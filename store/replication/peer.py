@@ -14,11 +14,11 @@ class Stream:
 
     session: int
     sent: LogOffset  # acked <= sent <= the log's end
-    told: LogOffset  # confirmed, as it was told last
+    confirmed_sent: LogOffset  # the confirmed offset that it was sent last
     received_ms: int
     ready: bool = False  # it has cut its log and waits for data
-    told_round: int = 0
-    told_ms: int = NEVER_MS
+    round_sent: int = 0
+    confirmed_sent_ms: int = NEVER_MS
     sent_ms: int = NEVER_MS  # when it was sent data last
 
 
@@ -54,7 +54,7 @@ class Peer:
 
     def greet(self, session: int, at: LogOffset, *, now_ms: int) -> None:
         """A new stream, on which the log goes on at an offset; there is nothing else of the log behind it."""
-        self.stream = Stream(session=session, sent=at, told=LogOffset(0), received_ms=now_ms)
+        self.stream = Stream(session=session, sent=at, confirmed_sent=LogOffset(0), received_ms=now_ms)
         self._mark = _Mark(self._mark.end, NEVER_MS)
         if at < self.acked:
             self.lost = True

@@ -63,7 +63,7 @@ class _GrowthSignal:
         finally:
             self._events.pop(event, None)
 
-    def beat(self, _frames: object) -> None:
+    def grew(self, _frames: object) -> None:
         """The log has grown."""
         for event in self._events:
             event.set()
@@ -74,7 +74,7 @@ class _Term:
 
     def __init__(self, terms: ServingTerms) -> None:
         self.terms = terms
-        self.pulse = _GrowthSignal()
+        self.growth = _GrowthSignal()
         self.waiters = QueueWaiters()
         self.over: asyncio.Future[NotMaster] = asyncio.get_running_loop().create_future()
         self.refusal: NotMaster | None = None  # set first: nothing more is begun
@@ -83,7 +83,7 @@ class _Term:
         self.unlisten = terms.store.log.tail(self._grown)
 
     def _grown(self, frames: Sequence[Frame]) -> None:
-        self.pulse.beat(frames)
+        self.growth.grew(frames)
         self.waiters.appended(frames)
 
     def refuse(self, refusal: NotMaster) -> None:
@@ -203,7 +203,7 @@ class NodeService:
             silence, grown = Silence(SILENCE_S), asyncio.Event()
             term.sessions.add(session)
             try:
-                with term.pulse.wakes(grown):
+                with term.growth.wakes(grown):
                     await _while_serving(
                         term.over,
                         _read(context, session.received, silence),
@@ -241,7 +241,7 @@ class NodeService:
                 raise wire.BadRequest(str(error)) from error
             admit(context)
             grown = asyncio.Event()
-            with term.pulse.wakes(grown):
+            with term.growth.wakes(grown):
                 await _while_serving(term.over, _follow(context, term.terms.store, LogOffset(asked.start), grown))
 
 

@@ -89,11 +89,11 @@ class ServingSession:
         self._holds: Counter[int] = Counter()  # revisions
         self._watches: dict[int, _Watch] = {}  # by the number of the call that began it
         self._tasks: dict[int, asyncio.Task[None]] = {}  # by the call's number
-        self._asides: set[asyncio.Task[None]] = set()  # calls that are not answered
+        self._unanswered: set[asyncio.Task[None]] = set()  # calls that are not answered
         self._budget = Budget(ANSWERS_BYTES)
         self._outgoing: list[_Outgoing] = []
         self._frames = FramesSent()
-        self._awakened: dict[QueueNumber, None] = {}
+        self._available: dict[QueueNumber, None] = {}
         self._waiters = waiters or QueueWaiters()
         self._timers_sent: TimersHeld | None = None
         self._confirmed_sent = LogOffset(-1)
@@ -115,7 +115,7 @@ class ServingSession:
     @property
     def busy(self) -> bool:
         """Returns whether something is unanswered, or answered but not sent, whose outcome a client could not know."""
-        return self.news.is_set() or len(self._tasks) + len(self._asides) > self._waits
+        return self.news.is_set() or len(self._tasks) + len(self._unanswered) > self._waits
 
     def received(self, message: bytes) -> None:
         """Begins the calls of a message. Raises `BadRequest` for one that ends the session."""
@@ -130,8 +130,8 @@ class ServingSession:
             if number:
                 self._tasks[number] = task
             else:
-                self._asides.add(task)
-                task.add_done_callback(self._asides.discard)
+                self._unanswered.add(task)
+                task.add_done_callback(self._unanswered.discard)
 
     async def _answer(self, call: calls.Call) -> None:
         """Does what a call asks for, and puts the answer where the writer finds it."""
@@ -186,7 +186,7 @@ class ServingSession:
         self.news.set()
 
     def _wake_up(self, queues: Sequence[QueueNumber]) -> None:
-        self._awakened.update(dict.fromkeys(queues))
+        self._available.update(dict.fromkeys(queues))
         self.news.set()
 
     def take_message(self) -> tuple[bytes, Callable[[], None]] | None:
@@ -194,7 +194,7 @@ class ServingSession:
         confirmed = self.store.log.confirmed
         held = self.store.timers.held if self._terms.master else None
         said = held == self._timers_sent and self._leave is None
-        if said and not (self._outgoing or self._awakened or confirmed > self._confirmed_sent):
+        if said and not (self._outgoing or self._available or confirmed > self._confirmed_sent):
             return None
         taken, size = 0, 0
         while taken < len(self._outgoing) and size < MESSAGE_BYTES:
@@ -202,9 +202,9 @@ class ServingSession:
             taken += 1
         sent, self._outgoing = self._outgoing[:taken], self._outgoing[taken:]
         news = None
-        if self._awakened or not said:
-            news = Notice(tuple(self._awakened), held, self._leave)
-            self._awakened, self._leave = {}, None
+        if self._available or not said:
+            news = Notice(tuple(self._available), held, self._leave)
+            self._available, self._leave = {}, None
         self._confirmed_sent, self._timers_sent = confirmed, held
         shares = [share for _, share in sent if share is not None]
         return encode(Answers(confirmed, [answer for answer, _ in sent], news)), lambda: _release(shares)
@@ -215,7 +215,7 @@ class ServingSession:
         """The client is gone: so is all that it had."""
         self._unlisten()
         self._waiters.leave(self._wake_up)
-        tasks = [*self._tasks.values(), *self._asides]
+        tasks = [*self._tasks.values(), *self._unanswered]
         for task in tasks:
             task.cancel()
         self._release_all()

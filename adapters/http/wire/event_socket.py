@@ -195,7 +195,7 @@ class EventSocket:
         out, self._out = bytes(self._out), bytearray()
         return out
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Holds nothing."""
         self._parts, self._early, self._events = [], b"", []
         self._out, self._ended = bytearray(), True

@@ -240,7 +240,7 @@ class Http1:
         out, self._out = bytes(self._out), bytearray()
         return out
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """The parser knows us, and we know it: that ring would keep what has arrived of a body."""
         del self._parser
         self._stop()

@@ -229,7 +229,7 @@ class Http2:
         streaming = stream.arrived and not stream.ended
         return 1000 * (options.sse_stall_s if streaming else options.request_timeout_s)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """h2's own rings keep no more than a frame and what was not written yet."""
         self._streams.clear()
         self._events = []

@@ -101,5 +101,5 @@ class Transport(Protocol):
     def take_output(self) -> bytes:
         """The bytes to write now."""
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """The connection is gone, and nothing more is called: hold nothing, so that no collector has to find it."""

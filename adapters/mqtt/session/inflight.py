@@ -213,7 +213,7 @@ class Inflight:
             sent.pop(packet_id, None)
         if self._kept:
             for packet_id in packet_ids:
-                self._let_go(packet_id)
+                self._drop_kept(packet_id)
         if self.lent:
             lent = self.lent
             self.acknowledged += [lent.pop(packet_id) for packet_id in packet_ids if packet_id in lent]
@@ -222,14 +222,14 @@ class Inflight:
         """A QoS 2 message is not sent after all."""
         if packet_id in self.sent:
             del self.sent[packet_id], self.exact[packet_id]
-            self._let_go(packet_id)
+            self._drop_kept(packet_id)
 
     def keep(self, packet_id: int, kept: Kept) -> None:
         """A retained or shared message has been sent, which a later connection may have to send again."""
         self._kept[packet_id] = kept
         self.kept_bytes += len(kept.record)
 
-    def _let_go(self, packet_id: int) -> None:
+    def _drop_kept(self, packet_id: int) -> None:
         kept = self._kept.pop(packet_id, None)
         if kept is not None:
             self.kept_bytes -= len(kept.record)
@@ -246,7 +246,7 @@ class Inflight:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "PUBREC for a QoS 1 message")
         place = self.sent.pop(packet_id)
         del self.exact[packet_id]
-        self._let_go(packet_id)
+        self._drop_kept(packet_id)
         self.moved = self.freed = True
         if place is not None and self.durable:
             self.done[place] = None

@@ -46,8 +46,8 @@ class WebSocket:
         self._connection = connection
         self._frames = Frames()
         self._stage = Stage.UPGRADING
-        visitors = AllowedPages(origins=options.websocket_origins, hosts=options.websocket_hosts, local=info.loopback)
-        self._upgrade: Upgrade | None = Upgrade(visitors)  # None: it is done
+        pages = AllowedPages(origins=options.websocket_origins, hosts=options.websocket_hosts, local=info.loopback)
+        self._upgrade: Upgrade | None = Upgrade(pages)  # None: it is done
         self._address = ""  # of who is behind a proxy of ours
         self._out: list[bytes] = []  # to be written before what the connection has to say
         self._close = Close()  # for when the client has answered our close frame

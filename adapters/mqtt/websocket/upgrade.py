@@ -50,11 +50,11 @@ class _Refused(Exception):
 class Upgrade:
     """The request, as its bytes come. `output` is its answer once `accepted` is not None."""
 
-    def __init__(self, visitors: AllowedPages) -> None:
+    def __init__(self, pages: AllowedPages) -> None:
         self.accepted: bool | None = None  # None: the request is not all there
         self.output = b""
         self.reason = ""  # why it was refused
-        self._visitors = visitors
+        self._pages = pages
         self._parser = httptools.HttpRequestParser(self)
         self._fed_bytes = 0
         self._complete = False
@@ -90,7 +90,7 @@ class Upgrade:
         method = self._parser.get_method().decode("ascii")
         version = self._parser.get_http_version()
         try:
-            headers = answer(method, self._target, version, self._headers, self._visitors)
+            headers = answer(method, self._target, version, self._headers, self._pages)
         except _Refused as refusal:
             self.refuse(refusal.status, refusal.detail, *refusal.headers)
         else:
@@ -125,7 +125,7 @@ class Upgrade:
         self._complete = True
 
 
-def answer(method: str, target: bytes, version: str, headers: Headers, visitors: AllowedPages) -> list[tuple[str, str]]:
+def answer(method: str, target: bytes, version: str, headers: Headers, pages: AllowedPages) -> list[tuple[str, str]]:
     """The headers that accept a request (4.2.2). Raises `_Refused`."""
     if target.partition(b"?")[0] != PATH:
         raise _Refused(404, f"MQTT is at {PATH.decode()}")
@@ -143,7 +143,7 @@ def answer(method: str, target: bytes, version: str, headers: Headers, visitors:
         if headers.get_all("sec-websocket-version") != [VERSION]:  # which has to be named (4.4)
             raise _Refused(426, f"sec-websocket-version: only {VERSION} is known", *_UPGRADE) from error
         raise _Refused(400, str(error)[:_DETAIL_CHARS_MAX]) from error
-    _check_page(headers, visitors)
+    _check_page(headers, pages)
     return [
         ("Upgrade", "websocket"),
         ("Connection", "Upgrade"),
@@ -152,7 +152,7 @@ def answer(method: str, target: bytes, version: str, headers: Headers, visitors:
     ]
 
 
-def _check_page(headers: Headers, visitors: AllowedPages) -> None:
+def _check_page(headers: Headers, pages: AllowedPages) -> None:
     """Raises `_Refused` (403) where a page of a browser must not connect (10.2).
 
     Tools that are no browsers say nothing of an origin, or name the gateway itself. Who calls this machine from itself
@@ -161,11 +161,11 @@ def _check_page(headers: Headers, visitors: AllowedPages) -> None:
     origins, hosts = headers.get_all("origin"), headers.get_all("host")
     if len(hosts) != 1 or len(origins) > 1:
         raise _Refused(400, "host: is there once, origin: at most once")
-    if not origins or allows_origin(origins[0], visitors.origins):
+    if not origins or allows_origin(origins[0], pages.origins):
         return
     if not same_origin(origins[0], hosts[0]):
         raise _Refused(403, f"origin: {origins[0][:128]} is not one of adapters.mqtt.websocket_origins")
-    if visitors.local and not knows_host(hosts[0], visitors.hosts):
+    if pages.local and not knows_host(hosts[0], pages.hosts):
         raise _Refused(403, f"host: {hosts[0][:128]} is not one of adapters.mqtt.websocket_hosts")
 
 

@@ -96,11 +96,11 @@ class Importer:
             await self._step(f"vhost '{vhost.name}'", self._vhost(vhost.name))
         await self._take_policies(file)
         for exchange in file.exchanges:
-            await self._step(f"exchange {_said(exchange.vhost, exchange.name)}", self._exchange(exchange))
+            await self._step(f"exchange {_shown(exchange.vhost, exchange.name)}", self._exchange(exchange))
         for queue in file.queues:
-            await self._step(f"queue {_said(queue.vhost, queue.name)}", self._queue(queue))
+            await self._step(f"queue {_shown(queue.vhost, queue.name)}", self._queue(queue))
         for binding in file.bindings:
-            what = f"binding of {binding.destination_type} {_said(binding.vhost, binding.destination)} to exchange "
+            what = f"binding of {binding.destination_type} {_shown(binding.vhost, binding.destination)} to exchange "
             await self._step(f"{what}'{binding.source}' by '{binding.routing_key}'", self._binding(binding))
         await self._users(file)
         for one in file.parameters:
@@ -108,23 +108,23 @@ class Importer:
                 await self._step(f"limits of vhost '{one.vhost}'", self._limits(one))
             elif one.component != OPERATOR_POLICY:
                 why = f"there is no {one.component} here; [[bridges]] of the configuration read from other brokers"
-                self._say(f"parameter '{one.name}' of {one.component}", REFUSED, why)
+                self._report(f"parameter '{one.name}' of {one.component}", REFUSED, why)
         for setting in file.global_parameters:
-            self._say(f"global parameter '{setting.name}'", REFUSED, "nothing here has such a parameter")
+            self._report(f"global parameter '{setting.name}'", REFUSED, "nothing here has such a parameter")
         return ImportReport(steps=self._steps)
 
-    def _say(self, what: str, outcome: str, why: str = "") -> None:
+    def _report(self, what: str, outcome: str, why: str = "") -> None:
         self._steps.append(ImportStep(what=what, outcome=outcome, why=why))
 
     async def _step(self, what: str, work: Awaitable[bool], left: str = "") -> None:
         """Does one thing, which says whether it had to be made; `left` says what is not taken over of it."""
         try:
             outcome = MADE if await work else KEPT
-            self._say(what, PARTLY if left else outcome, left)
+            self._report(what, PARTLY if left else outcome, left)
         except (Refusal, ValueError) as refused:
-            self._say(what, REFUSED, refused.detail if isinstance(refused, Refusal) else str(refused))
+            self._report(what, REFUSED, refused.detail if isinstance(refused, Refusal) else str(refused))
         except (StoreError, ControllerError) as error:
-            self._say(what, REFUSED, f"{error}; import the file again")
+            self._report(what, REFUSED, f"{error}; import the file again")
 
     async def _make(self, make: Callable[[], Awaitable[object]]) -> bool:
         if not self._dry_run:
@@ -235,12 +235,12 @@ class Importer:
             place = PolicyPlace(entry.vhost, entry.name, operator)
             what = said_policy(place)
             if isinstance(entry, ParameterEntry):
-                self._say(what, REFUSED, "it is not understood")
+                self._report(what, REFUSED, "it is not understood")
                 continue
             try:
                 policy, left = taken_policy(entry, operator=operator)
             except ValueError as error:
-                self._say(what, REFUSED, str(error))
+                self._report(what, REFUSED, str(error))
                 continue
             await self._step(what, self._policy(policy), f"not taken over of it: {', '.join(left)}" if left else "")
 
@@ -264,12 +264,14 @@ class Importer:
             await self._step(f"user '{user.name}'", self._user(user, permissions.get(user.name, ())))
             if user.tags:
                 tags = user.tags if isinstance(user.tags, str) else ", ".join(user.tags)
-                self._say(f"tags of user '{user.name}'", REFUSED, f"{tags}: nobody manages the gateway as such a user")
+                self._report(
+                    f"tags of user '{user.name}'", REFUSED, f"{tags}: nobody manages the gateway as such a user"
+                )
         for name in permissions.keys() - {one.name for one in file.users}:
-            self._say(f"permissions of user '{name}'", REFUSED, "the file does not define this user")
+            self._report(f"permissions of user '{name}'", REFUSED, "the file does not define this user")
         for topic in file.topic_permissions:
-            what = f"topic permissions of user '{topic.user}' for exchange {_said(topic.vhost, topic.exchange)}"
-            self._say(what, REFUSED, "rights by routing key are rules here: `headgate cluster users rules`")
+            what = f"topic permissions of user '{topic.user}' for exchange {_shown(topic.vhost, topic.exchange)}"
+            self._report(what, REFUSED, "rights by routing key are rules here: `headgate cluster users rules`")
 
     async def _user(self, entry: UserEntry, permissions: Iterable[VhostPermission]) -> bool:
         if entry.name == GUEST:
@@ -289,5 +291,5 @@ class Importer:
         return await self._make(lambda: self._controller.do(SetUser(user=user)))
 
 
-def _said(vhost: str, name: str) -> str:
+def _shown(vhost: str, name: str) -> str:
     return f"'{name}' in vhost '{vhost}'"

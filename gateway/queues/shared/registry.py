@@ -48,7 +48,7 @@ class SharedRegistry(VhostRegistry):
             revision = await self._definitions.put(definition, 0, lasting=True)
             return self._add(definition, None, revision)
         finally:
-            await self._let_go(owned)
+            await self._release_name(owned)
 
     async def unshare(self, name: str, unless: Unless) -> bool:
         """Removes the queue of a shared subscription that has no members; whether it is gone. Raises as `share`."""

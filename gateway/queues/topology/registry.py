@@ -188,12 +188,12 @@ class QueueRegistry(ExchangeRegistry):
                 await self._garbage.clear(lane_name(name, priority), number)
         finally:
             if queue.owned is None or name not in self.queues:
-                await self._let_go(owned)
+                await self._release_name(owned)
         await self._drop_unbound(b.exchange for b in definition.bindings)
         if self._garbage.pending:
             self._unfinished()
 
-    async def _let_go(self, owned: Owned) -> None:
+    async def _release_name(self, owned: Owned) -> None:
         """The queue is gone or was never ours: its name is free, or becomes so when this process ends."""
         try:
             await owned.release()

@@ -91,7 +91,7 @@ class RoleServices:
 class ReplicaContext:
     """A replica and its surroundings.
 
-    `speak` sends a heartbeat at once, for changes of epochs and roles. `known` returns the newest group that is known,
+    `send_heartbeat` tells the controllers of changed epochs and roles at once. `known` returns the newest known group,
     `on_group` takes one that a controller has answered with. `dial` opens a channel to another node, `answers` asks
     whether a replica answers at an address. `unfit` are epochs to which this replica was elected and could not be their
     master. To those up to `since` it was elected before its node registered, and a node with a copy of its directory
@@ -104,7 +104,7 @@ class ReplicaContext:
     disk: Disk
     services: RoleServices
     controller: ControllerClient
-    speak: Callable[[], None]
+    send_heartbeat: Callable[[], None]
     known: Callable[[], Group]
     on_group: Callable[[Group], None]
     dial: Callable[[str], Any]

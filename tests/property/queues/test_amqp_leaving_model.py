@@ -91,7 +91,7 @@ class LeavingModel:
     def give_back(self, queue: str, place: int, entry: Entry) -> None:
         self.ready[queue] = sorted([*self.ready[queue], (place, entry)], key=lambda one: one[0])
 
-    def bury(self, queue: str, entry: Entry, reason: str, now_ms: int) -> None:
+    def dead_letter(self, queue: str, entry: Entry, reason: str, now_ms: int) -> None:
         """A message dies: it goes to the queue of dead letters, unless that would be a circle that nobody broke."""
         target = QUEUES[queue].dead
         if target is None:
@@ -112,13 +112,13 @@ class LeavingModel:
             if min(entry.expires_ms, NEVER_MS if ttl_ms is None else entry.stored_ms + ttl_ms) > now_ms:
                 return
             ready.pop(0)
-            self.bury(queue, entry, "expired", now_ms)
+            self.dead_letter(queue, entry, "expired", now_ms)
 
     def trim(self, queue: str, now_ms: int) -> None:
         self.expire(queue, now_ms)
         length = QUEUES[queue].length
         while length is not None and len(self.ready[queue]) > length:
-            self.bury(queue, self.ready[queue].pop(0)[1], "maxlen", now_ms)
+            self.dead_letter(queue, self.ready[queue].pop(0)[1], "maxlen", now_ms)
         self.expire(queue, now_ms)
 
     def publish(self, queue: str, numbers: list[int], now_ms: int, expires_ms: int = NEVER_MS) -> None:
@@ -131,7 +131,7 @@ class LeavingModel:
             if how == "requeue":
                 self.give_back(*one)
             elif how == "reject":
-                self.bury(one.queue, one.entry, "rejected", now_ms)
+                self.dead_letter(one.queue, one.entry, "rejected", now_ms)
 
     def lose(self, client: int) -> None:
         """Returns what a client holds to its place."""

@@ -43,7 +43,7 @@ class Relay:
         """Pass nothing on, and say nothing of it."""
         self._flowing.clear()
 
-    def let_go(self):
+    def resume(self):
         """Pass on what was held up."""
         self._flowing.set()
 

@@ -77,8 +77,8 @@ class StoreGroup:
     async def kill(self, name):
         """All connections end without a word, and the node is gone."""
         node = self.nodes.pop(name)
-        await node.beats.close()
-        node.beats = None
+        await node.sender.close()
+        node.sender = None
         await node.services.rpc._server.stop(0)
         node.services.rpc = None
         node.task.cancel()

@@ -272,7 +272,7 @@ class Replicas:
             assert id_ not in self.groups or group.master_epoch >= self.groups[id_].master_epoch
             self.groups[id_] = group
             if id_ in self.beats:
-                self.beats[id_].speak()
+                self.beats[id_].send_now()
 
         self.beats[id_] = Heartbeats((0,), self.client.addresses, said, changed, interval_s=0.1)
 

@@ -12,7 +12,7 @@ from gateway.publishing.timer_secrets import TimerSecrets
 from gateway.runtime.connection import LINGERING_MAX, LONG_READ_S, Connection
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, ListenerContext
 from gateway.runtime.turn import ReadBatch
-from gateway.security.limits import TOLD_COUNT_MAX, ConnectionLimiter
+from gateway.security.limits import REFUSING_COUNT_MAX, ConnectionLimiter
 from gateway.security.limits_settings import LimitsConfig
 from store.api.message import Message
 from store.base.listening import StrangersBudget
@@ -416,7 +416,7 @@ def test_one_too_many_has_a_while_to_be_told_why(hub, connection):
 
 
 def test_of_many_too_many_some_are_cut_off(hub, connection):
-    for _ in range(TOLD_COUNT_MAX):
+    for _ in range(REFUSING_COUNT_MAX):
         assert not another(hub).transport.closing
     last = another(hub)
     assert last.transport.aborted

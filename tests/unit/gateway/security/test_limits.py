@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.errors import Cause, Refusal
-from gateway.security.limits import TOLD_COUNT_MAX, Bucket, ConnectionLimiter, Pace, network_of
+from gateway.security.limits import REFUSING_COUNT_MAX, Bucket, ConnectionLimiter, Pace, network_of
 from gateway.security.limits_settings import LimitsConfig
 
 NOW_MS = 1_700_000_000_000
@@ -90,7 +90,7 @@ def test_so_many_connections():
 
 def test_so_many_are_told_and_others_are_cut_off():
     limiter = ConnectionLimiter(LimitsConfig(), 0, now_ms=NOW_MS)
-    told = [limiter.admit("10.0.0.1", now_ms=NOW_MS) for _ in range(TOLD_COUNT_MAX)]
+    told = [limiter.admit("10.0.0.1", now_ms=NOW_MS) for _ in range(REFUSING_COUNT_MAX)]
     assert all(admission.refusal is not None for admission in told)
     assert limiter.admit("10.0.0.1", now_ms=NOW_MS) is None
     limiter.release(told[0])
@@ -125,7 +125,7 @@ def test_nothing_is_remembered_of_who_has_left():
     admissions = [limiter.admit(f"10.0.0.{n}", now_ms=NOW_MS) for n in (1, 1, 2)]
     for admission in admissions:
         limiter.release(admission)
-    assert (limiter.by_network, limiter.inside, limiter.told) == ({}, 0, 0)
+    assert (limiter.by_network, limiter.inside, limiter.refusing) == ({}, 0, 0)
 
 
 def test_so_many_new_connections_a_second():

@@ -121,7 +121,7 @@ async def test_what_is_not_idempotent_is_unknown_when_the_connection_breaks(stor
     sent = begin(store, *(frame((16, b"x")) for _ in range(3)))
     await until(lambda: len(store.connection.appender.sent) == 3)
     relay.cut()
-    relay.let_go()
+    relay.resume()
     for future in sent:
         with pytest.raises(AppendOutcomeUnknown):
             await future
@@ -153,7 +153,7 @@ async def test_what_was_sent_is_unknown_after_the_deadline_and_what_was_not_is_n
             await store.keys.put("a", b"")
         assert asyncio.get_running_loop().time() - began_s < 0.2
         await node.start(local)
-        relay.let_go()
+        relay.resume()
         await store.connected()
         await append(store, *sequenced(1, producer=8))
 
@@ -262,7 +262,7 @@ async def test_a_node_that_says_nothing_is_given_up(relay, local, monkeypatch, t
         reading = asyncio.ensure_future(store.keys.get("a"))
         await until(lambda: not store.is_connected)
         relay.cut()
-        relay.let_go()
+        relay.resume()
         assert (await reading).value == b"1"
 
 
@@ -383,7 +383,7 @@ async def test_what_is_settled_while_the_connection_breaks_is_unknown_and_later_
     with pytest.raises(LeaseLost):  # there is no session in which it could be held
         await store.leases.settle(20, 1, [1])
     assert await store.leases.extend(20, 1, [1], invisible_ms=1) == ()
-    relay.let_go()
+    relay.resume()
     await store.connected()
     await store.leases.settle(20, 1, [1])  # passed over: nobody holds it
     await until(lambda: not local.core.recent.leases.owners)
@@ -418,7 +418,7 @@ async def test_what_a_cancelled_take_was_lent_comes_back(store, relay, local):
     await until(lambda: store.connection.caller.sent)
     taking.cancel()
     await asyncio.wait([taking])
-    relay.let_go()
+    relay.resume()
     await store.keys.get("")
     await until(lambda: not local.core.recent.leases.of_queues or local.core.recent.leases.get(20, "").waiting(1) == 1)
     (lease,) = await store.leases.take(20, 2, max_count=1)
@@ -435,7 +435,7 @@ async def test_what_may_have_been_done_is_unknown(store, relay):
     reading = asyncio.ensure_future(store.keys.get("a"))
     await until(lambda: len(store.connection.caller.sent) >= 2)
     relay.cut()
-    relay.let_go()
+    relay.resume()
     with pytest.raises(AppendOutcomeUnknown):
         await putting
     assert (await reading).value in {b"0", b"1"}
@@ -447,7 +447,7 @@ async def broken(store, relay, work):
     doing = asyncio.ensure_future(work)
     await until(lambda: store.connection.caller.unsure)
     relay.cut()
-    relay.let_go()
+    relay.resume()
     return await doing
 
 
