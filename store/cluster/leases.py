@@ -1,4 +1,4 @@
-"""Leases of a cluster: each in the group of its queue."""
+"""Leases of a cluster: each in the store group of its queue."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @routed("leases")
 class ClusterLeases(LeaseCalls):
-    """`LeaseCalls` of all groups."""
+    """`LeaseCalls` of all store groups. `group` is a consumer group everywhere here."""
 
     def __init__(self, stores: StoreGroups) -> None:
         self._stores = stores
@@ -32,7 +32,7 @@ class ClusterLeases(LeaseCalls):
         *,
         group: str = "",
     ) -> None:
-        """See `LeaseCalls.forward`. Raises ValueError for rows of queues in another group: a frame is in one log."""
+        """See `LeaseCalls.forward`. Raises ValueError for rows of queues in another store group: a frame is in one log."""
         here = self._stores.store_group(queue)
         if any(self._stores.store_group(QueueNumber(row[0])) != here for row in ROW.iter_unpack(rows)):
             raise ValueError(f"messages of queue {queue} are forwarded within their store group, {here}")
@@ -41,12 +41,12 @@ class ClusterLeases(LeaseCalls):
     async def commit(
         self, owner: int, settled: Sequence[tuple[QueueNumber, Sequence[QueueOffset]]], rows: bytes, payload: bytes
     ) -> None:
-        """See `LeaseCalls.commit`. Raises ValueError unless all queues lie in one group."""
+        """See `LeaseCalls.commit`. Raises ValueError unless all queues lie in one store group."""
         queues = [*(queue for queue, _ in settled), *(QueueNumber(row[0]) for row in ROW.iter_unpack(rows))]
-        groups = {self._stores.store_group(queue) for queue in queues if queue >= FIRST_QUEUE}
-        if len(groups) != 1:
-            raise ValueError(f"a commit is of one store group, not of {sorted(groups)}")
-        await self._stores.log(groups.pop()).leases.commit(owner, settled, rows, payload)
+        numbers = {self._stores.store_group(queue) for queue in queues if queue >= FIRST_QUEUE}
+        if len(numbers) != 1:
+            raise ValueError(f"a commit is of one store group, not of {sorted(numbers)}")
+        await self._stores.log(numbers.pop()).leases.commit(owner, settled, rows, payload)
 
     def requeue(
         self,
@@ -60,11 +60,11 @@ class ClusterLeases(LeaseCalls):
     ) -> None:
         """See `LeaseCalls.requeue`."""
         log = self._stores.logs.get(self._stores.store_group(queue))
-        if log is not None:  # otherwise the leases are gone with the group
+        if log is not None:  # otherwise the leases are gone with the store group
             log.leases.requeue(queue, owner, offsets, delivered=delivered, delay_ms=delay_ms, group=group)
 
     def release(self, owner: int) -> Sequence[QueueNumber]:
-        """See `LeaseCalls.release`: in all groups."""
+        """See `LeaseCalls.release`: in all store groups."""
         return [queue for log in self._stores.logs.values() for queue in log.leases.release(owner)]
 
     async def settle_handles(self, handles: Sequence[str]) -> Sequence[StoreError | None]:
@@ -86,22 +86,22 @@ class ClusterLeases(LeaseCalls):
     async def _by_handle(
         self, handles: Sequence[str], ask: Callable[[StoreClient, Sequence[str]], Awaitable[Sequence[T]]]
     ) -> list[T | StoreError]:
-        """Asks the group of each handle; the answers in the order of the handles."""
+        """Asks the store group of each handle; returns the answers in the order of the handles."""
         answers: list[T | StoreError] = [BadHandle("a handle that was not made here")] * len(handles)
-        by_group: dict[int, list[int]] = {}
+        by_store_group: dict[int, list[int]] = {}
         for n, handle in enumerate(handles):
             queue = queue_of(handle)
             if queue is not None:
-                by_group.setdefault(self._stores.store_group(queue), []).append(n)
-        groups = [(self._stores.log(group), numbers) for group, numbers in by_group.items()]
-        asked = [ask(log, [handles[n] for n in numbers]) for log, numbers in groups]
-        for (_, numbers), found in zip(groups, await asyncio.gather(*asked), strict=True):
-            for n, answer in zip(numbers, found, strict=True):
+                by_store_group.setdefault(self._stores.store_group(queue), []).append(n)
+        logs = [(self._stores.log(number), asked) for number, asked in by_store_group.items()]
+        answering = [ask(log, [handles[n] for n in asked]) for log, asked in logs]
+        for (_, asked), found in zip(logs, await asyncio.gather(*answering), strict=True):
+            for n, answer in zip(asked, found, strict=True):
                 answers[n] = answer
         return answers
 
     async def set_policy(self, queue: QueueNumber, policy: LeasePolicy, *, group: str = "") -> None:
-        """See `LeaseCalls.set_policy`. Raises ValueError when dead letters would go to another group."""
+        """See `LeaseCalls.set_policy`. Raises ValueError when dead letters would go to another store group."""
         target = policy.target
         if target is not None and self._stores.store_group(target) != self._stores.store_group(queue):
             raise ValueError(f"dead letters of queue {queue} go to a queue of the same store group, not to {target}")
