@@ -36,8 +36,8 @@ def node_credentials(cluster: ClusterConfig, *, host: str, key: str) -> NodeCred
         raise ConfigError(f"cluster.tls: {error.filename} cannot be read: {error.strerror}") from error
 
 
-class _Place(NamedTuple):
-    """A controller's address, its members, and its directory."""
+class ControllerStart(NamedTuple):
+    """The address of a starting controller, its members, and its directory."""
 
     address: str
     members: Mapping[int, str]
@@ -45,8 +45,8 @@ class _Place(NamedTuple):
     join: bool
 
 
-def place(config: Config, *, join: bool) -> _Place:
-    """Returns the place of the controller that a configuration makes of this process. Raises `ConfigError`."""
+def controller_start(config: Config, *, join: bool) -> ControllerStart:
+    """Returns how the controller of a configuration starts. Raises `ConfigError`."""
     mine = config.controller
     members = {id_: str(at) for id_, at in config.cluster.addresses.items()}
     join = join or mine.join
@@ -61,4 +61,4 @@ def place(config: Config, *, join: bool) -> _Place:
             "controller.port: 0 gives a port that no other node knows; write a port, or controller.advertise"
         )
     directory = mine.data_dir or config.store.data_dir / "controller"
-    return _Place(address, members if join or members else {mine.id: address}, directory, join)
+    return ControllerStart(address, members if join or members else {mine.id: address}, directory, join)

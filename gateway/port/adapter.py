@@ -244,7 +244,7 @@ class Outcome(Value, frozen=True, kw_only=True):
     error: Refusal | None = None
     refused: Mapping[int, Refusal] = msgspec.field(default_factory=dict)
     first: Position | None = None  # of a Publish stored in one log: its first message's; the others follow row by row
-    places: Mapping[int, Sequence[Position]] = msgspec.field(default_factory=dict)  # of one stored in several logs
+    positions: Mapping[int, Sequence[Position]] = msgspec.field(default_factory=dict)  # of one stored in several logs
     overflowed: Sequence[int] = ()  # messages of a Publish that are stored, and that a full named queue has not taken
     unrouted: Sequence[int] = ()  # mandatory messages of a Publish for which there was no named queue, refused or not
 
@@ -254,7 +254,7 @@ class Outcome(Value, frozen=True, kw_only=True):
         A message that is in several logs, for queues there, has its own position first. Empty where all were refused.
         """
         if self.first is None:
-            return dict(self.places)
+            return dict(self.positions)
         frame, row = self.first
         kept = [index for index in range(count) if index not in self.refused]
         return {index: (Position(frame, row + n),) for n, index in enumerate(kept)}

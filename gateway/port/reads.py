@@ -10,7 +10,7 @@ from store.api.message import Message
 class RecallKey(Request[StoredRequest], frozen=True, kw_only=True):
     """Asks for the request stored under a repeated key."""
 
-    group: int
+    store_group: int  # in whose log the request is
     name: bytes
 
 

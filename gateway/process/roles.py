@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 
 from gateway.config.config import Config
-from gateway.config.nodes import node_credentials, place
+from gateway.config.nodes import controller_start, node_credentials
 from gateway.security.auth import tokens_of
 from gateway.security.tls import ServerTls
 from store.base.process_errors import ConfigError
@@ -45,7 +45,7 @@ def check_store(config: Config) -> None:
 
 def check_controller(config: Config, *, join: bool = False) -> None:
     """Raises `ConfigError` for what `headgate controller` refuses."""
-    place(config, join=join)
+    controller_start(config, join=join)
     node_credentials(config.cluster, host=config.controller.host, key="controller.host")
     _check_hosts({"controller.host": config.controller.host, "admin.host": config.admin.host})
 

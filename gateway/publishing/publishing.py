@@ -301,17 +301,17 @@ def with_denied(outcome: Outcome, denied: Mapping[int, Refusal]) -> Outcome:
     if outcome.error is not None:
         return outcome
     numbers = count()
-    known = [*outcome.refused, *outcome.places, *outcome.overflowed]
+    known = [*outcome.refused, *outcome.positions, *outcome.overflowed]
     kept = [next(index for index in numbers if index not in denied) for _ in range(max(known, default=-1) + 1)]
     refused = {kept[index]: refusal for index, refusal in outcome.refused.items()}
-    places = {kept[index]: found for index, found in outcome.places.items()}
+    positions = {kept[index]: found for index, found in outcome.positions.items()}
     overflowed = [kept[index] for index in outcome.overflowed]
-    return msgspec.structs.replace(outcome, refused={**denied, **refused}, places=places, overflowed=overflowed)
+    return msgspec.structs.replace(outcome, refused={**denied, **refused}, positions=positions, overflowed=overflowed)
 
 
 def _spread_outcome(receipt: Receipt) -> Outcome:
     refused = dict(receipt.refused)
-    places: dict[int, Sequence[Position]] = {}
+    positions: dict[int, Sequence[Position]] = {}
     rows, copies = dict(receipt.parts), receipt.copies or {}
     ends = [start for start, _ in receipt.runs[1:]]
     for (start, frame), end in zip(receipt.runs, [*ends, len(receipt.messages)], strict=True):
@@ -326,12 +326,12 @@ def _spread_outcome(receipt: Receipt) -> Outcome:
             rows[frame] += 1
             refusals = [one for one in found if isinstance(one, Refusal)]
             if not refusals:
-                places[index] = [one for one in found if isinstance(one, Position)]
+                positions[index] = [one for one in found if isinstance(one, Position)]
             else:
                 refused[index] = refusals[0] if len(refusals) == len(found) else _in_part(refusals[0])
-    if not places and len(refused) > len(receipt.refused):
+    if not positions and len(refused) > len(receipt.refused):
         return Outcome(error=next(one for index, one in refused.items() if index not in receipt.refused))
-    return Outcome(places=places, refused=refused)
+    return Outcome(positions=positions, refused=refused)
 
 
 def _place(copy: Copy) -> Position | Refusal:

@@ -219,7 +219,7 @@ async def _end_session(asked: RequestContext, request: EndSession) -> None:
 
 
 async def _recall_key(asked: RequestContext, request: RecallKey) -> StoredRequest:
-    return await recall(asked.hub.store, request.group, request.name)
+    return await recall(asked.hub.store, request.store_group, request.name)
 
 
 async def _last_value(asked: RequestContext, request: LastValue) -> Message | None:

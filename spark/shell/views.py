@@ -38,7 +38,7 @@ def open_session(
     """
     chosen = {_READ_OPTION: target, **(options or {})}
     SourceOptions.parse(chosen)  # before a JVM is started for nothing
-    place = None if tables is None else local_place(tables)
+    place = None if tables is None else local_location(tables)
     session = build_session(
         name, cores=cores, driver_memory=driver_memory, master=master, local_dir=local_dir, settings=settings
     )
@@ -53,7 +53,7 @@ def add_log(session: SparkSession, options: Mapping[str, str]) -> None:
     session.read.format("headgate").options(**options).load().createOrReplaceTempView(LOG)
 
 
-def local_place(tables: str | Path) -> Location:
+def local_location(tables: str | Path) -> Location:
     """The directory of the tables. Raises `BadOption` for an object store, which Spark alone cannot read."""
     place = Location.of(tables)
     if place.local is None:
@@ -65,7 +65,7 @@ def local_place(tables: str | Path) -> Location:
 
 def refresh(session: SparkSession, place: Location | str | Path) -> list[str]:
     """Makes the views of the tables anew, as of the job's last pass, and returns their names. Raises `SparkError`."""
-    place = place if isinstance(place, Location) else local_place(place)
+    place = place if isinstance(place, Location) else local_location(place)
     manifest = Manifest.load(place)
     found = []
     for name, version in sorted((manifest.versions if manifest is not None else {}).items()):

@@ -79,7 +79,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(self.target.split(","))
 
 
-def parse_place(text: str) -> Location:
+def parse_location(text: str) -> Location:
     """`earliest`, `latest`, a time, or JSON of queue numbers to offsets: `{"16": 120, "17": 0}`. Raises ValueError."""
     word = text.strip()
     if word == EARLIEST:
@@ -125,9 +125,9 @@ _PARSERS: Mapping[str, Any] = {
     "type": parsing.texts,
     "columns": parsing.names,
     "format": _format,
-    "startingOffsets": parse_place,
+    "startingOffsets": parse_location,
     "startingTimestamp": parsing.timestamp_ms,
-    "endingOffsets": parse_place,
+    "endingOffsets": parse_location,
     "endingTimestamp": parsing.timestamp_ms,
     "maxRecordsPerTrigger": parsing.positive,
     "maxBytesPerTrigger": parsing.positive,

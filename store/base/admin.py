@@ -90,7 +90,7 @@ class AdminSettings(Protocol):
         """The names."""
 
 
-class AdminPlace(NamedTuple):
+class AdminAddress(NamedTuple):
     """`AdminSettings` of a server that has no configuration."""
 
     host: str

@@ -32,7 +32,7 @@ class ClusterLeases(LeaseCalls):
         *,
         group: str = "",
     ) -> None:
-        """See `LeaseCalls.forward`. Raises ValueError for rows of queues in another store group: a frame is in one log."""
+        """See `LeaseCalls.forward`. Raises ValueError for rows of other store groups: a frame is in one log."""
         here = self._stores.store_group(queue)
         if any(self._stores.store_group(QueueNumber(row[0])) != here for row in ROW.iter_unpack(rows)):
             raise ValueError(f"messages of queue {queue} are forwarded within their store group, {here}")

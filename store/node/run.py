@@ -17,7 +17,7 @@ from controller.elections.registry import Heartbeat
 from controller.remote.heartbeats import Heartbeats
 from controller.remote.remote import RemoteController
 from store.base import logs
-from store.base.admin import AdminPlace, AdminServer, AdminSettings, ReadyState, process_registry
+from store.base.admin import AdminAddress, AdminServer, AdminSettings, ReadyState, process_registry
 from store.base.clock import now_ms
 from store.base.process_errors import ServerFailed, cannot_listen
 from store.base.runner import Run, run_server
@@ -74,7 +74,7 @@ class StoreRun(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeSettings
     controllers: tuple[str, ...] = ()
     credentials: Credentials = Credentials()
-    admin: AdminSettings = AdminPlace("127.0.0.1", 0)
+    admin: AdminSettings = AdminAddress("127.0.0.1", 0)
 
 
 class _Process:

@@ -78,12 +78,12 @@ Handler: TypeAlias = Callable[[Request, Context], Action]
 
 
 class Stored(NamedTuple):
-    """The outcome of one request's messages: places of those stored, refusals of the others, by index.
+    """The outcome of one request's messages: positions of those stored, refusals of the others, by index.
 
     `deliver_at_ms` is when they are to be delivered, where an earlier request has said that.
     """
 
-    places: Mapping[int, Sequence[Position]]
+    positions: Mapping[int, Sequence[Position]]
     refused: Mapping[int, Refusal]
     deliver_at_ms: int | None = None
     repeated: frozenset[int] = frozenset()  # stored by an earlier request, as events with the same source and id
@@ -99,8 +99,8 @@ class Stored(NamedTuple):
         end = start + count
         refused_ = {index - start: refusal for index, refusal in outcome.refused.items() if start <= index < end}
         found = outcome.stored(end)
-        places = {index: found.get(start + index, ()) for index in range(count) if index not in refused_}
-        return cls(places, refused_)
+        positions = {index: found.get(start + index, ()) for index in range(count) if index not in refused_}
+        return cls(positions, refused_)
 
 
 class Part(NamedTuple):

@@ -70,7 +70,7 @@ class EachOnce:
     def __init__(self, action: Store) -> None:
         self._action = action
         self._left = len(action.messages)
-        self._places: dict[int, Sequence[Position]] = {}
+        self._positions: dict[int, Sequence[Position]] = {}
         self._refused: dict[int, Refusal] = {}
         self._repeated: set[int] = set()
 
@@ -83,15 +83,15 @@ class EachOnce:
         if 0 in stored.refused:
             self._refused[index] = stored.refused[0]
         else:
-            self._places[index] = stored.places.get(0, ())
+            self._positions[index] = stored.positions.get(0, ())
             if stored.repeated:
                 self._repeated.add(index)
         self._left -= 1
         if self._left:
             return None
-        places = dict(sorted(self._places.items()))
+        positions = dict(sorted(self._positions.items()))
         refused_ = dict(sorted(self._refused.items()))
-        return self._action.reply(Stored(places, refused_, repeated=frozenset(self._repeated)))
+        return self._action.reply(Stored(positions, refused_, repeated=frozenset(self._repeated)))
 
 
 def repeated(part: Part, key: IdempotencyKey, error: KeyRepeated) -> tuple[Exchange, Request, Ask]:
@@ -101,10 +101,10 @@ def repeated(part: Part, key: IdempotencyKey, error: KeyRepeated) -> tuple[Excha
         if recalled.fingerprint != key.fingerprint:
             return refused(HttpError(422, "idempotency-key: this key was used for another request"))
         stored = Stored.of(Outcome(first=recalled.first, refused=error.refused), part.start, part.size)
-        again = frozenset() if key.fingerprint else frozenset(stored.places)
+        again = frozenset() if key.fingerprint else frozenset(stored.positions)
         return part.reply(stored._replace(deliver_at_ms=recalled.deliver_at_ms, repeated=again))
 
     def failed(refusal: Refusal) -> Response | None:
         return part.reply(Stored({}, dict.fromkeys(range(part.size), refusal)))
 
-    return part.exchange, part.request, Ask(RecallKey(group=error.group, name=key.name), reply, failed)
+    return part.exchange, part.request, Ask(RecallKey(store_group=error.group, name=key.name), reply, failed)

@@ -84,13 +84,13 @@ def post_events(request: Request, context: Context) -> Action:
 
 
 def _events_stored(messages: Sequence[Message], stored: Stored, principal: Principal, *, batch: bool) -> Response:
-    receipts = [_receipt(principal, messages[index], stored, index) for index in stored.places]
+    receipts = [_receipt(principal, messages[index], stored, index) for index in stored.positions]
     if not stored.refused:
         return json_response(200, receipts if batch else receipts[0])
     first = next(iter(stored.refused.values()))
     if not batch:
         return refused(first)
-    kept = [{"index": index, **receipt} for index, receipt in zip(stored.places, receipts, strict=True)]
+    kept = [{"index": index, **receipt} for index, receipt in zip(stored.positions, receipts, strict=True)]
     return refused(first, errors=[_index_error(*item) for item in stored.refused.items()], stored=kept)
 
 
@@ -120,16 +120,16 @@ def _receipt(principal: Principal, message: Message, stored: Stored, index: int)
 
     A message that is to be delivered later has no place among the others yet: it has the timer that it waits for.
     """
-    places = stored.places[index]
-    if message.deliver_at_ms is None and stored.deliver_at_ms is None and places and not stored.repeated:
-        first = str(places[0])
+    positions = stored.positions[index]
+    if message.deliver_at_ms is None and stored.deliver_at_ms is None and positions and not stored.repeated:
+        first = str(positions[0])
         return {"id": message.id or first, "position": first}
     if stored.deliver_at_ms is not None:
         message = replace(message, deliver_at_ms=stored.deliver_at_ms)
-    timer = timer_ticket(principal, message, places)
+    timer = timer_ticket(principal, message, positions)
     if timer is not None:
         return {"id": message.id or None, "position": None, "timer": timer}
-    position = str(places[0]) if places else None
+    position = str(positions[0]) if positions else None
     receipt: dict[str, Any] = {"id": message.id or position, "position": position}
     return {**receipt, "repeated": True} if index in stored.repeated else receipt
 

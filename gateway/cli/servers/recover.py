@@ -6,7 +6,7 @@ from controller.api.client import ControllerError
 from controller.incarnations.recovery import DirectoryContent, StoppedController
 from gateway.config.cluster_settings import NodeAddress
 from gateway.config.config import Config
-from gateway.config.nodes import place
+from gateway.config.nodes import controller_start
 from store.base.process_errors import ConfigError, ServerFailed
 
 
@@ -15,7 +15,7 @@ def recover(config: Config, address: str | None, *, confirmed: bool) -> None:
 
     Raises `ConfigError`, `ServerFailed`, `typer.Abort`.
     """
-    mine = place(config, join=False)
+    mine = controller_start(config, join=False)
     where = mine.address if address is None else _checked(address)
     try:
         survivor = StoppedController(mine.directory, config.controller.id)

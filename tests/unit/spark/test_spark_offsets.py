@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from spark.errors import BadOption
 from spark.source import offsets
 from spark.source.offsets import Range
-from spark.source.options import At, SourceOptions, parse_place
+from spark.source.options import At, SourceOptions, parse_location
 from store.api.queues import Bounds
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
@@ -99,7 +99,7 @@ def test_where_a_query_begins():
 
 
 def test_a_query_begins_at_a_time():
-    assert parse_place("1700000000000") == parse_place("2023-11-14T22:13:20Z") == At(1_700_000_000_000)
+    assert parse_location("1700000000000") == parse_location("2023-11-14T22:13:20Z") == At(1_700_000_000_000)
     times = {16: [10, 20, 30], 17: [25]}
     bounds = {queue: Bounds(0, len(some)) for queue, some in times.items()}
     found = offsets.place(

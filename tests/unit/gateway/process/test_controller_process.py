@@ -20,10 +20,9 @@ from controller.raft import StorageFailed
 from gateway.cli.commands import app
 from gateway.config.cluster_settings import ClusterConfig, ControllerConfig, NodesTls
 from gateway.config.config import Config
-from gateway.config.nodes import node_credentials
-from gateway.config.nodes import place as place_of
+from gateway.config.nodes import controller_start, node_credentials
 from store.base import runner
-from store.base.admin import AdminPlace
+from store.base.admin import AdminAddress
 from store.base.clock import now_ms
 from store.base.process_errors import ConfigError, ServerFailed
 from store.node import run as store_process
@@ -34,7 +33,7 @@ THREE = ClusterConfig(controllers={"1": "10.0.0.1:8082", "2": "10.0.0.2:8082", "
 
 
 def place(cluster=THREE, *, join=False, **mine):
-    return place_of(Config(cluster=cluster, controller=ControllerConfig(**mine)), join=join)
+    return controller_start(Config(cluster=cluster, controller=ControllerConfig(**mine)), join=join)
 
 
 def test_it_is_one_of_those_that_are_named():
@@ -122,7 +121,7 @@ async def test_a_directory_that_is_removed_ends_the_controller(tmp_path, monkeyp
 
 async def test_the_admin_port_says_how_it_is(tmp_path):
     node = await ControllerNode.open(tmp_path / "data", address="", now_ms=now_ms)
-    admin = await _admin(AdminPlace("127.0.0.1", 0), node)
+    admin = await _admin(AdminAddress("127.0.0.1", 0), node)
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{admin.port}") as http:
         await node.do(CreateTopic(name="a", queues=1))
         assert (await http.get("/readyz")).status_code == 200

@@ -52,11 +52,11 @@ async def test_what_is_denied_is_refused_in_its_turn_and_the_rest_is_stored(rig)
     found = dict(publisher.outcomes)
     assert list(found) == [1, 2, 3, 4]
     assert found[1].refused == {0: NO, 2: NO}
-    assert {index: places[0].row for index, places in found[1].stored(4).items()} == {1: 0, 3: 1}
+    assert {index: positions[0].row for index, positions in found[1].stored(4).items()} == {1: 0, 3: 1}
     assert found[2].refused == {0: NO, 1: NO}
     assert found[2].stored(2) == {}
     assert {index: one.cause for index, one in found[3].refused.items()} == {0: Cause.FORBIDDEN, 1: Cause.TOO_LARGE}
-    assert {index: places[0].row for index, places in found[3].stored(3).items()} == {2: 2}
+    assert {index: positions[0].row for index, positions in found[3].stored(3).items()} == {2: 2}
     assert [message.body for message in rig.messages()] == [b"1", b"3", b"1", b"0"]
     assert rig.ingest.idle
 
@@ -73,9 +73,9 @@ def test_indexes_are_those_of_what_was_published(fates, spread):
     kept = [index for index, fate in enumerate(fates) if fate != "denied"]
     refused = {n: FULL for n, index in enumerate(kept) if fates[index] == "refused"}
     stored = [n for n, index in enumerate(kept) if fates[index] == "stored"]
-    places = {n: (Position(LogOffset(64), row),) for row, n in enumerate(stored)}
+    positions = {n: (Position(LogOffset(64), row),) for row, n in enumerate(stored)}
     if spread:
-        outcome = Outcome(refused=refused, places=places)
+        outcome = Outcome(refused=refused, positions=positions)
     else:
         outcome = Outcome(refused=refused, first=Position(LogOffset(64), 0) if stored else None)
     denied = {index: NO for index, fate in enumerate(fates) if fate == "denied"}
@@ -85,7 +85,7 @@ def test_indexes_are_those_of_what_was_published(fates, spread):
         for index, fate in enumerate(fates)
         if fate != "stored"
     }
-    assert [places[0].row for _, places in sorted(found.stored(len(fates)).items())] == list(range(len(stored)))
+    assert [positions[0].row for _, positions in sorted(found.stored(len(fates)).items())] == list(range(len(stored)))
     assert sorted(found.stored(len(fates))) == [index for index, fate in enumerate(fates) if fate == "stored"]
 
 

@@ -12,7 +12,7 @@ import pytest
 from gateway.ops.metrics import Metrics
 from gateway.ops.status import Status
 from store.base import admin
-from store.base.admin import NO_OPERATIONS, ActionRefused, AdminPlace, AdminServer, Operations, ReadyState
+from store.base.admin import NO_OPERATIONS, ActionRefused, AdminAddress, AdminServer, Operations, ReadyState
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +23,7 @@ READY = ReadyState(True)
 async def serving(state: ReadyState = READY, status=lambda: {"topics": []}, allowed_hosts=(), operations=NO_OPERATIONS):
     metrics = Metrics(process=False)
     metrics.messages_in("mqtt", "t", "stored").inc(3)
-    place = AdminPlace("127.0.0.1", 0, allowed_hosts)
+    place = AdminAddress("127.0.0.1", 0, allowed_hosts)
     server = await AdminServer.start(
         place, ready=lambda: state, status=status, registry=metrics.registry, operations=operations
     )
