@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from controller.api.client import Group, Replica
-from controller.elections.registry import Route, RouteReplica
+from controller.elections.registry import GroupRoute, RouteReplica
 
 
 class GroupHealth(NamedTuple):
@@ -47,7 +47,7 @@ def cluster_health(groups: Sequence[GroupHealth], *, home: int) -> ClusterHealth
     return ClusterHealth((), (*refusals, *warnings))
 
 
-def group_health(group: Group, route: Route | None, *, reached: bool = True, refused: str = "") -> GroupHealth:
+def group_health(group: Group, route: GroupRoute | None, *, reached: bool = True, refused: str = "") -> GroupHealth:
     """Returns a group's health: from the metadata, from heartbeats (`route`), and from whoever writes to it.
 
     `reached`: a connection to its master stands. `refused`: what the master answered to the newest writes.
@@ -86,7 +86,7 @@ def _refusals(group: Group, replicas: dict[int, RouteReplica], *, reached: bool,
     return []
 
 
-def _warnings(group: Group, route: Route | None, replicas: dict[int, RouteReplica]) -> Sequence[str]:
+def _warnings(group: Group, route: GroupRoute | None, replicas: dict[int, RouteReplica]) -> Sequence[str]:
     """Returns the problems that refuse no writes: of replicas, of their number, and of a master that stays."""
     found = []
     for replica in group.replicas:

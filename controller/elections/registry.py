@@ -108,7 +108,7 @@ class RouteReplica(msgspec.Struct, frozen=True, kw_only=True):
     low: bool = False  # its disk has little room
 
 
-class Route(msgspec.Struct, frozen=True, kw_only=True):
+class GroupRoute(msgspec.Struct, frozen=True, kw_only=True):
     """A group's master of the newest epoch that anybody has said, and all its replicas, by id.
 
     `master` None: there is none in that epoch, as far as is known here. `trouble`: the complaints about the master.
@@ -254,7 +254,7 @@ class Registry:
         """The groups of which any replica was heard, by number."""
         return sorted(self._groups)
 
-    def route(self, group: int, known: Group | None, now_ms: int) -> Route | None:
+    def route(self, group: int, known: Group | None, now_ms: int) -> GroupRoute | None:
         """Returns where a group is served; None when neither the metadata nor any heartbeat knows of it.
 
         `known` is the metadata as this controller has it, which without a majority may be old. The newest epoch counts,
@@ -276,7 +276,7 @@ class Registry:
         trouble = None
         if known is not None and known.master_epoch == epoch:
             trouble = self.complaints.trouble(known, self.voters(known, now_ms), now_ms)
-        return Route(group=group, master=master, master_epoch=epoch, replicas=replicas, trouble=trouble)
+        return GroupRoute(group=group, master=master, master_epoch=epoch, replicas=replicas, trouble=trouble)
 
     def voters(self, group: Group, now_ms: int) -> dict[int, Heartbeat]:
         """The newest heartbeats of a group's voters that are alive, by id."""

@@ -19,7 +19,7 @@ from controller.api.requests import AddMember, Barrier
 from controller.disk.cluster_file import ClusterFile
 from controller.disk.driver import Driver, OutcomeUnknown
 from controller.disk.migration import RAFT, open_storage
-from controller.elections.registry import TICK_MS, Heartbeat, Registry, Route
+from controller.elections.registry import TICK_MS, GroupRoute, Heartbeat, Registry
 from controller.incarnations.members import Members
 from controller.incarnations.memory_check import MemoryCheck
 from controller.metadata.feed import Feed
@@ -398,7 +398,7 @@ class ControllerNode(StateClient):
         """The connection of a replica has ended."""
         self.registry.disconnected(group, replica, self.clock_ms())
 
-    def routes(self, group: int | None) -> list[Route]:
+    def routes(self, group: int | None) -> list[GroupRoute]:
         """Returns where this group is served, or all are, as far as this controller has heard."""
         now_ms = self.clock_ms()
         numbers = [group] if group is not None else sorted({*self.state.groups, *self.registry.groups()})

@@ -20,7 +20,7 @@ from controller.api.client import (
 )
 from controller.api.commands import Limits, decode_command
 from controller.api.requests import Barrier
-from controller.elections.registry import Route
+from controller.elections.registry import GroupRoute
 from controller.metadata.growth import check_growth
 from controller.metadata.state import MetadataState
 from controller.wire.asking import ask
@@ -133,14 +133,14 @@ class RemoteController(StateClient):
 
     # ---- questions that every controller answers by itself
 
-    async def routes(self, group: int | None = None) -> list[Route]:
+    async def routes(self, group: int | None = None) -> list[GroupRoute]:
         """Returns where groups are served, as heard by any controller that can be reached; the newest epochs count.
 
         Works with a majority of the controllers or without. Raises `ControllerUnreachable`: none of them answers.
         """
         asked = encode(RoutesRequest(group))
-        answers = await self._ask_all(ROUTES, asked, list[Route])
-        newest: dict[int, Route] = {}
+        answers = await self._ask_all(ROUTES, asked, list[GroupRoute])
+        newest: dict[int, GroupRoute] = {}
         for route in (route for routes in answers.values() for route in routes):
             there = newest.get(route.group)
             if there is None or _worth(route) > _worth(there):
@@ -298,7 +298,7 @@ class RemoteController(StateClient):
                 logger.exception("a listener on the controllers has failed")
 
 
-def _worth(route: Route) -> tuple[int, bool, int, int]:
+def _worth(route: GroupRoute) -> tuple[int, bool, int, int]:
     """Returns the rank of a controller's route of a group; the route of higher rank is better."""
     heard = 0 if route.trouble is None else 1 + route.trouble.proxies_heard  # proxies report to the leader alone
     return route.master_epoch, route.master is not None, sum(replica.alive for replica in route.replicas), heard

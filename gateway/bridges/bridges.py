@@ -137,7 +137,7 @@ class Bridges:
         """Returns the status of each bridge."""
         return tuple([_status(name, keeper.bridge) for name, keeper in self.runners.items()])
 
-    # ---- `gateway.ownership.owners.Listener`
+    # ---- `gateway.ownership.owners.OwnershipListener`
 
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
         """See `Listener`."""

@@ -175,7 +175,7 @@ class TopicsConfig(_Section, frozen=True, kw_only=True):
     ] = ()
 
 
-class Route(_Section, frozen=True, kw_only=True):
+class TopicRoute(_Section, frozen=True, kw_only=True):
     """`[[routes]]`: addresses that match `pattern` belong to `topic`. The first that matches counts."""
 
     pattern: Annotated[str, Meta(min_length=1, description='an address filter, such as "plant/+/telemetry/#"')]
@@ -230,7 +230,7 @@ class Config(_Section, frozen=True, kw_only=True):
     tls: TlsConfig = TlsConfig()
     auth: AuthConfig = AuthConfig()
     topics: TopicsConfig = TopicsConfig()
-    routes: tuple[Route, ...] = ()
+    routes: tuple[TopicRoute, ...] = ()
     devices: tuple[DeviceRule, ...] = ()
     decode: tuple[DecodeRule, ...] = ()
     kv: KvConfig = KvConfig()

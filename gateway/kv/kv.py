@@ -60,7 +60,7 @@ _RESERVED = re.compile(r"|[$_].*", re.DOTALL)
 log = logs.get(__name__)
 
 
-class Connection(Protocol):
+class KeyConnection(Protocol):
     """A connection."""
 
     id: int
@@ -70,7 +70,7 @@ class Connection(Protocol):
 class KeyClient(NamedTuple):
     """A client that asks: its connection, and what it may do."""
 
-    connection: Connection
+    connection: KeyConnection
     permissions: Permissions = OPEN
 
 
@@ -113,7 +113,7 @@ class KeyValues:
         if not self._config.open and namespace not in self._named:
             raise Refusal(Cause.FORBIDDEN, f"the namespace {namespace!r} is not one of those that are configured")
 
-    async def leave(self, connection: Connection) -> None:
+    async def leave(self, connection: KeyConnection) -> None:
         """A connection has ended: so have its watches and holds."""
         for watch in self._watches.pop(connection.id, {}).values():
             await watch.close()

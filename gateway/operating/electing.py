@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from controller.api.client import Group, UnknownGroup
 from controller.api.requests import Elect
-from controller.elections.registry import Route, RouteReplica
+from controller.elections.registry import GroupRoute, RouteReplica
 from controller.remote.remote import RemoteController
 
 
@@ -47,7 +47,7 @@ async def _known(controller: RemoteController, number: int) -> Group:
     return there
 
 
-def _lines(group: Group, route: Route | None) -> list[str]:
+def _lines(group: Group, route: GroupRoute | None) -> list[str]:
     replicas = {} if route is None else {one.id: one for one in route.replicas}
     ends = [
         (one.log_epoch, one.log_end) for one in replicas.values() if one.silent_ms >= 0 and one.id in group.sync_set
@@ -56,7 +56,7 @@ def _lines(group: Group, route: Route | None) -> list[str]:
     return [_line(group, id_, replicas.get(id_), furthest) for id_ in group.voters]
 
 
-def _advice(group: Group, route: Route | None) -> list[str]:
+def _advice(group: Group, route: GroupRoute | None) -> list[str]:
     """Names the replica that loses least: the one with the newest epoch in its log, and of these the longest log."""
     alive = [one for one in route.replicas if one.alive and one.id in group.voters] if route is not None else []
     best = max(alive, key=lambda one: (one.log_epoch, one.log_end), default=None)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from controller.api.client import ControllerUnreachable, Group, Topic
 from controller.elections.health import group_health
-from controller.elections.registry import Route, RouteReplica
+from controller.elections.registry import GroupRoute, RouteReplica
 from controller.remote.remote import RemoteController
 from controller.wire.status import ControllerStatus
 
@@ -20,7 +20,7 @@ class ClusterReport(NamedTuple):
 
     controllers: Mapping[str, ControllerStatus | None]
     groups: Sequence[Group]
-    routes: Mapping[int, Route]
+    routes: Mapping[int, GroupRoute]
     topics: Sequence[Topic]
 
 
@@ -135,7 +135,7 @@ def _role(group: Group, replica: int, *, alive: bool) -> str:
     return role if alive else f"{role} [red]not heard of[/]"
 
 
-def _complaints(group: Group, replica: int, route: Route | None) -> str:
+def _complaints(group: Group, replica: int, route: GroupRoute | None) -> str:
     """Returns how many nodes cannot reach the master, whether its disk is slow, and why it stays."""
     trouble = None if route is None or replica != group.master else route.trouble
     if trouble is None:

@@ -10,7 +10,7 @@ from controller.api.commands import AddGroup
 from controller.remote.remote import RemoteController
 from gateway.base.event_wait import wait_at_most
 from gateway.operating.asking import asked
-from gateway.process.local_cluster import LocalCluster, Plan
+from gateway.process.local_cluster import ClusterPlan, LocalCluster
 from gateway.process.supervisor import READY_POLL_S
 from store.base.runner import Run
 
@@ -87,7 +87,7 @@ async def _make_groups(
             return
 
 
-async def _add_groups(plan: Plan, controller: RemoteController) -> None:
+async def _add_groups(plan: ClusterPlan, controller: RemoteController) -> None:
     config = GroupConfig(replicas=plan.replicas, min_in_sync=plan.min_in_sync)
     for number in range(plan.groups):
         if controller.group(number) is None:

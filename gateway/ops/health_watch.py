@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 
 from controller.api.client import ControllerError
-from controller.elections.registry import Route
+from controller.elections.registry import GroupRoute
 from controller.remote.remote import RemoteController
 
 LOOK_S = 5.0  # between two looks
@@ -16,7 +16,7 @@ class GroupWatch:
     """The newest answers. They stay while no controller answers, of which `RemoteController.connected` tells."""
 
     def __init__(self, controller: RemoteController) -> None:
-        self.routes: Mapping[int, Route] = {}
+        self.routes: Mapping[int, GroupRoute] = {}
         self._controller = controller
         self._changed = asyncio.Event()
 

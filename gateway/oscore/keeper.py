@@ -123,7 +123,7 @@ class ContextKeeper:
             await asyncio.sleep(0.002)
 
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
-        """See `owners.Listener`: another process has a request in this context."""
+        """See `owners.OwnershipListener`: another process has a request in this context."""
         context = name.removeprefix(PREFIX)
         async with self._turns.at(context):
             owned = self._owned.pop(context, None)
@@ -133,11 +133,11 @@ class ContextKeeper:
                 await owned.release()
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
-        """See `owners.Listener`: the next request in this context takes it."""
+        """See `owners.OwnershipListener`: the next request in this context takes it."""
         await (await take()).release()
 
     async def on_fenced(self) -> None:
-        """See `owners.Listener`: others may use what this process did."""
+        """See `owners.OwnershipListener`: others may use what this process did."""
         self._owned.clear()
         for name in list(self._users):
             self._lose(name)

@@ -37,7 +37,16 @@ from gateway.ownership.owner_keys import (
     owner_key,
     release_request_key,
 )
-from gateway.ownership.owners import NOTHING_SEEN, Listener, Operations, Owned, OwnershipLost, Revisions, Spawn, Taken
+from gateway.ownership.owners import (
+    NOTHING_SEEN,
+    Operations,
+    Owned,
+    OwnershipListener,
+    OwnershipLost,
+    Revisions,
+    Spawn,
+    Taken,
+)
 from gateway.ownership.presence import ALIVE, SUCCESSORS, Presence
 from gateway.ownership.stored_entries import stored_entries
 from gateway.port.adapter import Random
@@ -82,7 +91,7 @@ class ClusterOwners:
         self.outage_lease = OutageLease(self.presence, service, outage_s=outage_s, clock=clock)
         self.asked: dict[str, ReleaseRequest] = {}  # names that other proxies ask this one for
         self.takeover_s = takeover_s
-        self._listeners: dict[str, Listener] = {}  # by prefix
+        self._listeners: dict[str, OwnershipListener] = {}  # by prefix
         self._waiting: dict[str, PendingTakeover] = {}
         self._deaths = asyncio.Event()  # set when a proxy may have ended and left names behind
         self._spawn: Spawn = asyncio.ensure_future
@@ -98,7 +107,7 @@ class ClusterOwners:
         """See `Owners`."""
         return not [one async for one in stored_entries(self.store, ALIVE) if not one.key.endswith(self.id)]
 
-    def serve(self, prefix: str, listener: Listener) -> None:
+    def serve(self, prefix: str, listener: OwnershipListener) -> None:
         """See `Owners`."""
         self._listeners[prefix] = listener
 
@@ -275,7 +284,7 @@ class ClusterOwners:
                 except RevisionConflict:
                     log.debug("another proxy requests the name by now", name=name)
 
-    def _listener(self, name: str) -> Listener | None:
+    def _listener(self, name: str) -> OwnershipListener | None:
         return next((one for prefix, one in self._listeners.items() if name.startswith(prefix)), None)
 
     # ---- being there

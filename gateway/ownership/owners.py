@@ -73,7 +73,7 @@ class Owned(Protocol):
         """The name's cursor, empty when it has none. Raises `StoreError`."""
 
 
-class Listener(Protocol):
+class OwnershipListener(Protocol):
     """A user of names. Its methods are called as tasks; a `StoreError` or `Refusal` that they raise is logged."""
 
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
@@ -103,7 +103,7 @@ class Owners(Protocol):
     async def is_first(self) -> bool:
         """Returns whether no other process is present now. Raises `StoreError`."""
 
-    def serve(self, prefix: str, listener: Listener) -> None:
+    def serve(self, prefix: str, listener: OwnershipListener) -> None:
         """Names that begin with a prefix belong to a listener."""
 
     async def start(self, spawn: Spawn) -> None:
@@ -197,7 +197,7 @@ class LocalOwners:
         """See `Owners`."""
         return True
 
-    def serve(self, prefix: str, listener: Listener) -> None:
+    def serve(self, prefix: str, listener: OwnershipListener) -> None:
         """See `Owners`: there is nobody to hear of."""
 
     async def start(self, spawn: Spawn) -> None:

@@ -25,7 +25,7 @@ STOP_S = 20.0  # from SIGTERM to SIGKILL
 TROUBLE_BYTES_MAX = 4096  # of what a process says of itself
 
 
-class Plan(NamedTuple):
+class ClusterPlan(NamedTuple):
     """The size of a local cluster."""
 
     directory: Path
@@ -50,7 +50,7 @@ class Plan(NamedTuple):
         return self.hosts.get(name, LOOPBACK)
 
 
-class Node(NamedTuple):
+class ClusterProcess(NamedTuple):
     """One process."""
 
     name: str
@@ -61,41 +61,45 @@ class Node(NamedTuple):
     host: str = LOOPBACK
 
 
-def nodes(plan: Plan) -> Sequence[Node]:
+def nodes(plan: ClusterPlan) -> Sequence[ClusterProcess]:
     """All processes, in the order in which they are started: controllers, stores, proxies."""
     return [*_controllers(plan), *_stores(plan), *_proxies(plan)]
 
 
-def _controllers(plan: Plan) -> Iterator[Node]:
+def _controllers(plan: ClusterPlan) -> Iterator[ClusterProcess]:
     for n in range(plan.controllers):
         name, port, admin = f"controller-{n + 1}", 8082 + 10 * n + plan.port_offset, 8582 + 10 * n + plan.port_offset
         own = (
             f'[controller]\nid = {n + 1}\nhost = "{plan.host(name)}"\nport = {port}\n'
             f'data_dir = "{plan.directory / "data" / name}"\n'
         )
-        yield Node(name, "controller", _config(plan, name, own, admin), admin, port, plan.host(name))
+        yield ClusterProcess(name, "controller", _config(plan, name, own, admin), admin, port, plan.host(name))
 
 
-def _stores(plan: Plan) -> Iterator[Node]:
+def _stores(plan: ClusterPlan) -> Iterator[ClusterProcess]:
     for group in range(plan.groups):
         for replica in range(plan.replicas):
             name, at = f"store-{group}-{replica + 1}", 10 * group + replica + plan.port_offset
             store = f'[store]\ndata_dir = "{plan.directory / "data" / name}"\ngroup = {group}\n'
             own = f'{store}\n[rpc]\nhost = "{plan.host(name)}"\nport = {9100 + at}\n'
-            yield Node(name, "store", _config(plan, name, own, 9600 + at), 9600 + at, 9100 + at, plan.host(name))
+            yield ClusterProcess(
+                name, "store", _config(plan, name, own, 9600 + at), 9600 + at, 9100 + at, plan.host(name)
+            )
 
 
-def _proxies(plan: Plan) -> Iterator[Node]:
+def _proxies(plan: ClusterPlan) -> Iterator[ClusterProcess]:
     for n in range(plan.proxies):
         name, offset = f"proxy-{n + 1}", PROXY_STEP * n + plan.port_offset
         host, first = plan.host(name), f"port_offset = {offset}\n"
         own = "\n".join(f'[{one}]\nhost = "{host}"' for one in ("rpc", *[f"listeners.{x}" for x in PROXY_LISTENERS]))
         if host != LOOPBACK:
             own += '\n[auth]\nanonymous = "everyone"\nguest = "everyone"'
-        yield Node(name, "proxy", first + _config(plan, name, own + "\n", 8088), 8088 + offset, 1883 + offset, host)
+        yield ClusterProcess(
+            name, "proxy", first + _config(plan, name, own + "\n", 8088), 8088 + offset, 1883 + offset, host
+        )
 
 
-def _config(plan: Plan, name: str, own: str, admin_port: int) -> str:
+def _config(plan: ClusterPlan, name: str, own: str, admin_port: int) -> str:
     controllers = ", ".join(f'{id_} = "{address}"' for id_, address in plan.addresses.items())
     cluster = f'[cluster]\nnode = "{name}"\ncontrollers = {{ {controllers} }}\n'
     if plan.hosts:
@@ -107,7 +111,7 @@ class LocalCluster(Supervisor):
     """The processes of a plan, kept by a supervisor that starts none again. `under` says what command each is run
     under, if any: it has to become the process, as `nsenter` does."""
 
-    def __init__(self, plan: Plan, *, under: Callable[[str], Sequence[str]] = lambda name: ()) -> None:
+    def __init__(self, plan: ClusterPlan, *, under: Callable[[str], Sequence[str]] = lambda name: ()) -> None:
         super().__init__(self._launched, stop_s=STOP_S)
         self.plan = plan
         self._under = under
@@ -136,7 +140,7 @@ class LocalCluster(Supervisor):
         """The process's id."""
         return self.children[name].pid
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> ClusterProcess:
         """A process's place in the plan."""
         return next(node for node in self.nodes if node.name == name)
 

@@ -132,7 +132,7 @@ class PushManager:
             self._ending.add(runner.task)
             runner.task.add_done_callback(self._ending.discard)
 
-    # ---- `gateway.ownership.owners.Listener`
+    # ---- `gateway.ownership.owners.OwnershipListener`
 
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
         """See `Listener`."""

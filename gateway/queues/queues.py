@@ -31,7 +31,7 @@ from gateway.queues.leaving.policies import Policies, QueuesConfig
 from gateway.queues.leaving.sizes import LanedSizes
 from gateway.queues.leaving.upkeep import Upkeep
 from gateway.queues.lending.laned import LanedStore
-from gateway.queues.lending.pump import NOWHERE, Connection, Consumer, Pump
+from gateway.queues.lending.pump import NOWHERE, Consumer, ConsumerConnection, Pump
 from gateway.queues.model.bindings import Exchange, QueueDefinition
 from gateway.queues.model.queue import Queue
 from gateway.queues.shared.counts import SharedCounts
@@ -143,17 +143,17 @@ class NamedQueues:
         await self._shares.follow()
 
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
-        """See `owners.Listener`: what is here is kept."""
+        """See `owners.OwnershipListener`: what is here is kept."""
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
-        """See `owners.Listener`: exclusive queues and consumers go with their connections."""
+        """See `owners.OwnershipListener`: exclusive queues and consumers go with their connections."""
         if name.startswith(PREFIX):
             await self._registry.on_owner_lost(name, take)
         elif isinstance(self._counts, SharedConsumerCounts):
             await self._registry.drop_unused([await self._counts.on_owner_lost(name, take)])
 
     async def on_fenced(self) -> None:
-        """See `owners.Listener`: consumers are told, so that they begin again."""
+        """See `owners.OwnershipListener`: consumers are told, so that they begin again."""
         if isinstance(self._counts, SharedConsumerCounts):
             self._counts.on_fenced()
         await self._registry.on_fenced()
@@ -180,7 +180,7 @@ class NamedQueues:
         except ControllerError as error:
             raise Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=1_000) from error
 
-    async def consume(self, conn: Connection, effect: Consume, permissions: Permissions = OPEN) -> None:
+    async def consume(self, conn: ConsumerConnection, effect: Consume, permissions: Permissions = OPEN) -> None:
         """Begins to deliver a queue to a connection, as long as `permissions` let it be read. Raises `Refusal`.
 
         Nothing is delivered before the caller's next await, so that it can tell the connection first.
@@ -206,7 +206,7 @@ class NamedQueues:
         self._begin(queue, conn, effect, permissions, at)
 
     def _begin(
-        self, queue: Queue, conn: Connection, effect: Consume, permissions: Permissions, at: QueueOffset
+        self, queue: Queue, conn: ConsumerConnection, effect: Consume, permissions: Permissions, at: QueueOffset
     ) -> None:
         consumer = Consumer(
             conn,
@@ -235,13 +235,13 @@ class NamedQueues:
         if others and (effect.exclusive or any(c.exclusive for c in others)):
             raise consumer_counts.exclusive_consumer(effect.queue)
 
-    def ready(self, conn: Connection, effect: Ready) -> None:
+    def ready(self, conn: ConsumerConnection, effect: Ready) -> None:
         """A consumer takes messages again."""
         consumer = self._consumers.get(conn.id, {}).get(effect.consumer)
         if consumer is not None and consumer.ready(effect.credit):
             self._registry.queues[consumer.queue].pump.wake()
 
-    def cancel(self, conn: Connection, effect: Cancel) -> None:
+    def cancel(self, conn: ConsumerConnection, effect: Cancel) -> None:
         """Ends a consumer; a queue that lived for its consumers alone goes with the last."""
         consumer = self._consumers.get(conn.id, {}).pop(effect.consumer, None)
         if consumer is not None:
@@ -261,7 +261,7 @@ class NamedQueues:
         if unused:
             await self._registry.drop_unused(unused)
 
-    async def settle(self, conn: Connection, effect: SettleLeased) -> None:
+    async def settle(self, conn: ConsumerConnection, effect: SettleLeased) -> None:
         """Settles or gives back what a connection holds of a queue. Raises `StoreError`."""
         queue = self._registry.queues.get(effect.queue)
         if queue is None or effect.number not in (0, queue.number) or queue.stream:
@@ -282,7 +282,7 @@ class NamedQueues:
             if done:
                 await self._settle(queue, conn, done)
 
-    async def connection_lost(self, conn: Connection) -> None:
+    async def connection_lost(self, conn: ConsumerConnection) -> None:
         """A connection has ended: what it held is there for others again, what was its own is gone."""
         self._registry.vhosts.leave(conn.id)
         ended = list(self._consumers.pop(conn.id, {}).values())
@@ -323,7 +323,7 @@ class NamedQueues:
 
     # ---- requests
 
-    async def declare(self, conn: Connection, request: DeclareQueue) -> QueueInfo:
+    async def declare(self, conn: ConsumerConnection, request: DeclareQueue) -> QueueInfo:
         """See `DeclareQueue`. Raises `Refusal`, `StoreError`."""
         queue = await self._registry.declare_queue(conn, request)
         self.keeper.used(queue)
@@ -331,7 +331,7 @@ class NamedQueues:
         consumers = await self._registry.consumers_of(queue)
         return QueueInfo(name=queue.definition.name, messages=waiting, consumers=consumers)
 
-    async def purge(self, conn: Connection, request: PurgeQueue) -> int:
+    async def purge(self, conn: ConsumerConnection, request: PurgeQueue) -> int:
         """See `PurgeQueue`. Raises `Refusal`, `StoreError`."""
         queue = await self._registry.look_up(request.name, conn)
         if queue.stream:
@@ -341,7 +341,7 @@ class NamedQueues:
         self.keeper.changed(queue.number)
         return count
 
-    async def get(self, conn: Connection, request: GetMessage) -> Got | None:
+    async def get(self, conn: ConsumerConnection, request: GetMessage) -> Got | None:
         """See `GetMessage`. Raises `Refusal`, `StoreError`."""
         queue = await self._registry.look_up(request.queue, conn)
         if any(c.exclusive for c in queue.pump.consumers):
@@ -359,7 +359,7 @@ class NamedQueues:
         leased = Leased(ConsumerId(0), [message], [lease.offset], [lease.deliveries], queue.number)
         return Got(leased=leased, remaining=await queue.pump.head.waiting(conn.id))
 
-    async def _settle(self, queue: Queue, conn: Connection, offsets: list[QueueOffset]) -> None:
+    async def _settle(self, queue: Queue, conn: ConsumerConnection, offsets: list[QueueOffset]) -> None:
         """Settles messages; what cannot be is there for others again. Raises `StoreError`."""
         try:
             await self._store.leases.settle(queue.number, conn.id, offsets)

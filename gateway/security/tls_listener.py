@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from gateway.security.limits import network_of
-from gateway.sockets.listening import Listener
+from gateway.sockets.listening import TcpListener
 from store.base import logs
 
 HANDSHAKES_COUNT_MAX: Final = 4_096  # under way; each takes some 50 KiB
@@ -46,7 +46,7 @@ class Handshakes:
             self.by_network[network] = left
 
 
-class TlsListener(Listener):
+class TlsListener(TcpListener):
     """A TLS port. `cut_off` is told of each connection that is not let in."""
 
     def __init__(

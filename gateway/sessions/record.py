@@ -30,7 +30,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     user: SessionUser | None = None  # its owner; None: none is stored
 
 
-class Holder(Protocol):
+class SessionHolder(Protocol):
     """The connection that holds a session."""
 
     protocol: str
@@ -71,7 +71,9 @@ class LiveSession:
         "will",
     )
 
-    def __init__(self, key: str, session_id: str, holder: Holder, owned: Owned, user: SessionUser | None) -> None:
+    def __init__(
+        self, key: str, session_id: str, holder: SessionHolder, owned: Owned, user: SessionUser | None
+    ) -> None:
         self.key = key
         self.owned = owned
         self.user = user

@@ -30,8 +30,8 @@ from gateway.sessions.orphans import end_all_orphans
 from gateway.sessions.record import (
     SESSIONS,
     Ended,
-    Holder,
     LiveSession,
+    SessionHolder,
     SessionRecord,
     exchanges_key,
     expired,
@@ -72,7 +72,7 @@ class Sessions:
         self._now_ms = now_ms
         self._owners = owners or LocalOwners(store)
         self.held: dict[str, LiveSession] = {}
-        self.by_holder: dict[Holder, LiveSession] = {}
+        self.by_holder: dict[SessionHolder, LiveSession] = {}
         self.unclosed: dict[str, LiveSession] = {}  # no connection, and the store refused the last state
         self._turns = Turns()  # by key: one change at a time
         self._started_ms = now_ms()
@@ -88,7 +88,7 @@ class Sessions:
         """See to the wills of connections that ended with a former run of this process."""
         await end_all_orphans(orphans, lambda key: self.on_owner_lost(key, lambda: self._owners.take(key)))
 
-    def key_of(self, holder: Holder) -> str | None:
+    def key_of(self, holder: SessionHolder) -> str | None:
         """The session that a connection holds, by its key."""
         return None if (held := self.by_holder.get(holder)) is None else held.key
 
@@ -98,7 +98,7 @@ class Sessions:
 
     # ---- what connections ask for
 
-    async def open(self, holder: Holder, request: OpenSession, user: SessionUser | None = None) -> OpenedSession:
+    async def open(self, holder: SessionHolder, request: OpenSession, user: SessionUser | None = None) -> OpenedSession:
         """Gives a connection its session, taking it from whoever holds it.
 
         Raises `NotItsUser`, with everything left as it is, when it is another user's; None takes every session.
@@ -107,7 +107,9 @@ class Sessions:
         async with self._turns.at(key):
             return await self._open(key, holder, request, user)
 
-    async def _open(self, key: str, holder: Holder, request: OpenSession, user: SessionUser | None) -> OpenedSession:
+    async def _open(
+        self, key: str, holder: SessionHolder, request: OpenSession, user: SessionUser | None
+    ) -> OpenedSession:
         owned, record = await self._take(key, user)
         if holder.gone:
             await owned.release()
@@ -188,7 +190,7 @@ class Sessions:
         exchanges = entry.value if entry is not None else b""
         return OpenedSession(present=True, state=held.state, exchanges=exchanges, cursor=held.committed, marks=marks)
 
-    async def save(self, holder: Holder, request: SaveSession) -> None:
+    async def save(self, holder: SessionHolder, request: SaveSession) -> None:
         """Stores the state of a connection's session."""
         held = self.by_holder.get(holder)
         if held is None:
@@ -220,12 +222,12 @@ class Sessions:
         if held.exchanges is exchanges:
             held.exchanges = None
 
-    def drop_will(self, holder: Holder) -> None:
+    def drop_will(self, holder: SessionHolder) -> None:
         """A connection's will is not to be published."""
         if (held := self.by_holder.get(holder)) is not None:
             held.will = None
 
-    async def end(self, holder: Holder) -> None:
+    async def end(self, holder: SessionHolder) -> None:
         """Forgets a connection's session now."""
         held = self.by_holder.get(holder)
         if held is not None:
@@ -234,7 +236,7 @@ class Sessions:
                     held.expiry_s = 0
                     await self._close(held)
 
-    def settled(self, holder: Holder, oldest: Cursor) -> None:
+    def settled(self, holder: SessionHolder, oldest: Cursor) -> None:
         """A connection's deliveries before `oldest` are acknowledged; of a log that it leaves out, all of them."""
         held = self.by_holder.get(holder)
         if held is not None:
@@ -242,7 +244,7 @@ class Sessions:
             held.taken = True
             held.settle(self._fanout)
 
-    async def close(self, holder: Holder) -> None:
+    async def close(self, holder: SessionHolder) -> None:
         """The connection has ended: its session waits, or is forgotten when it does not outlive connections."""
         held = self.by_holder.get(holder)
         if held is not None:
@@ -306,7 +308,7 @@ class Sessions:
     # ---- what other proxies ask for, or leave behind
 
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
-        """See `owners.Listener`."""
+        """See `owners.OwnershipListener`."""
         async with self._turns.at(name):
             held = self.held.get(name)
             if held is not None:
@@ -319,7 +321,7 @@ class Sessions:
                 await (await self._owners.take(name, wait=False)).release()
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
-        """See `owners.Listener`: the connection has ended without a last word."""
+        """See `owners.OwnershipListener`: the connection has ended without a last word."""
         async with self._turns.at(name):
             if name in self.held or name in self.unclosed:
                 return
@@ -343,7 +345,7 @@ class Sessions:
                 self._wills.forgotten(name)
 
     async def on_fenced(self) -> None:
-        """See `owners.Listener`."""
+        """See `owners.OwnershipListener`."""
         self.unclosed.clear()
         for held in list(self.held.values()):
             if self._release(held):

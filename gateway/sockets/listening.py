@@ -17,7 +17,7 @@ OUT_OF_FILES_S: Final = 1.0  # until it is tried again to accept, where there wa
 log = logs.get(__name__)
 
 
-class Listener(ABC):
+class TcpListener(ABC):
     """A server as asyncio's, as far as it is used here."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Listener(ABC):
             self._loop.add_reader(listening, self._accept, listening)
 
 
-class PlainListener(Listener):
+class PlainListener(TcpListener):
     """A plain TCP port, whose connections the poller looks at. `together`: as of `SocketTransport`."""
 
     def __init__(self, connection: Callable[[], asyncio.Protocol], poller: Poller, *, together: bool = False) -> None:

@@ -26,7 +26,7 @@ _ON_CHANGE: Final = select.EPOLLET
 log = logs.get(__name__)
 
 
-class Ready(Protocol):
+class PolledSocket(Protocol):
     """A user of a socket."""
 
     together: Any  # the receiver of this socket's reads in a common call; None: `ready` reads
@@ -51,12 +51,12 @@ class Poller:
         self, loop: asyncio.AbstractEventLoop, received: Callable[[Sequence[tuple[Any, bytes]]], None]
     ) -> None:
         self._epoll = select.epoll()
-        self.sockets: dict[int, Ready] = {}
+        self.sockets: dict[int, PolledSocket] = {}
         self._loop = loop
         self._received = received
         loop.add_reader(self._epoll.fileno(), self._turn)
 
-    def add(self, number: int, socket: Ready, events: int) -> None:
+    def add(self, number: int, socket: PolledSocket, events: int) -> None:
         """Looks at a socket from now on. Raises OSError."""
         self._epoll.register(number, events | _ON_CHANGE)
         self.sockets[number] = socket

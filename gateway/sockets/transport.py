@@ -62,7 +62,7 @@ class SocketTransport(asyncio.Transport):
     # ---- from the poller
 
     def ready(self, events: int) -> None:
-        """See `gateway.sockets.poller.Ready`."""
+        """See `gateway.sockets.poller.PolledSocket`."""
         if events & _WRITE:
             self._write_on()
         if self._number < 0:
@@ -78,7 +78,7 @@ class SocketTransport(asyncio.Transport):
             self.look_again()
 
     def look_again(self) -> None:
-        """See `gateway.sockets.poller.Ready`."""
+        """See `gateway.sockets.poller.PolledSocket`."""
         if self._number >= 0:
             self._poller.change(self._number, self._events)
 

@@ -16,7 +16,7 @@ import pytest
 from controller.api.client import GroupConfig, NotElectable, StaleEpoch
 from controller.api.commands import AddGroup, CreateTopic
 from controller.api.requests import Elect
-from gateway.process.local_cluster import Plan, nodes
+from gateway.process.local_cluster import ClusterPlan, nodes
 from store.node.run import REPLICA
 from tests.support.cluster.fault_run import FaultRun
 from tests.support.cluster.faults import Faults, masters, small_disk, status
@@ -48,7 +48,7 @@ class Setting:
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory):
     directory = tmp_path_factory.mktemp("cluster")
-    plan = Plan(directory, groups=GROUPS)
+    plan = ClusterPlan(directory, groups=GROUPS)
     names = [node.name for node in nodes(plan)]
     with contextlib.ExitStack() as stack:
         network = None

@@ -9,7 +9,7 @@ import pytest
 
 from controller.api.client import GroupConfig
 from controller.api.commands import AddGroup, CloseGroup, CreateTopic
-from gateway.process.local_cluster import Plan
+from gateway.process.local_cluster import ClusterPlan
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, started, until_ready
 from tests.support.mqtt.paho_client import connected
 
@@ -29,7 +29,7 @@ async def prepare(plan):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with started(on_free_ports(Plan(tmp_path_factory.mktemp("cluster"), 1, 2, 2, 2, 2)), prepare) as cluster:
+    with started(on_free_ports(ClusterPlan(tmp_path_factory.mktemp("cluster"), 1, 2, 2, 2, 2)), prepare) as cluster:
         yield cluster
 
 

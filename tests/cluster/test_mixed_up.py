@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from gateway.process.local_cluster import Plan
+from gateway.process.local_cluster import ClusterPlan
 from tests.support.cluster.local_clusters import on_free_ports, one_group, ports_of, started
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -19,7 +19,7 @@ def held(directory):
 
 
 def test_a_store_of_another_cluster_is_refused_by_both_names(tmp_path):
-    ours, theirs = (Plan(tmp_path / name, 1, 1, 1, 1, 0) for name in ("ours", "theirs"))
+    ours, theirs = (ClusterPlan(tmp_path / name, 1, 1, 1, 1, 0) for name in ("ours", "theirs"))
     ours = on_free_ports(ours)
     with started(ours, one_group):
         pass

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.commands import app
-from gateway.process.local_cluster import Plan
+from gateway.process.local_cluster import ClusterPlan
 from tests.support.amqp.exclusive_queues import LOCKED, codes, connect, take
 from tests.support.cluster.local_clusters import on_free_ports, one_group, started, until_ready
 from tests.support.mqtt.paho_client import connected
@@ -28,7 +28,7 @@ class TwoProxies:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    with started(on_free_ports(Plan(tmp_path_factory.mktemp("cluster"), 1, 1, 1, 1, 2)), one_group) as cluster:
+    with started(on_free_ports(ClusterPlan(tmp_path_factory.mktemp("cluster"), 1, 1, 1, 1, 2)), one_group) as cluster:
         yield TwoProxies(cluster)
 
 

@@ -5,7 +5,7 @@ import urllib.request
 import httpx
 import pytest
 
-from gateway.process.local_cluster import Plan
+from gateway.process.local_cluster import ClusterPlan
 from tests.support.cluster.local_clusters import on_free_ports, one_group, started, until_ready
 from tests.support.http.webhook_sink import WebhookSink
 from tests.support.process.ports import PORTS
@@ -26,7 +26,7 @@ private_sinks = ["127.0.0.1"]
 
 @pytest.fixture
 def cluster(tmp_path):
-    plan = on_free_ports(Plan(tmp_path / "cluster", 1, 1, 1, 1, 2))
+    plan = on_free_ports(ClusterPlan(tmp_path / "cluster", 1, 1, 1, 1, 2))
     with started(plan, one_group, proxies=CONFIG) as cluster:
         cluster.proxies = [node.name for node in cluster.nodes if node.role == "proxy"]
         yield cluster

@@ -19,7 +19,7 @@ pytest.importorskip("pyarrow")
 
 from controller.api.client import GroupConfig
 from controller.api.commands import AddGroup, CreateTopic
-from gateway.process.local_cluster import Plan
+from gateway.process.local_cluster import ClusterPlan
 from spark.errors import MissingJdk
 from spark.job.package import write_package
 from spark.job.session import find_java_home
@@ -112,7 +112,9 @@ def test_a_submitted_job_copies_every_record_once_through_failovers(tmp_path):
     package, job, stop = tmp_path / "headgate.zip", tmp_path / "job.py", tmp_path / "stop"
     write_package(package)
     job.write_text(JOB)
-    plan = on_free_ports(Plan(tmp_path / "headgate", controllers=1, groups=1, replicas=3, min_in_sync=2, proxies=2))
+    plan = on_free_ports(
+        ClusterPlan(tmp_path / "headgate", controllers=1, groups=1, replicas=3, min_in_sync=2, proxies=2)
+    )
     with started(plan, prepare) as cluster, standalone(tmp_path, java_home) as spark:
         proxies = [node.port - PORTS["mqtt"] for node in cluster.nodes if node.role == "proxy"]
         urls = [f"http://127.0.0.1:{offset + PORTS['http']}" for offset in proxies]

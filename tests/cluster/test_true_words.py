@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from controller.api.client import GroupConfig
 from controller.api.commands import AddGroup
 from gateway.cli.commands import app
-from gateway.process.local_cluster import Plan
+from gateway.process.local_cluster import ClusterPlan
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, started
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -28,7 +28,7 @@ async def two_groups(plan):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with started(on_free_ports(Plan(tmp_path_factory.mktemp("cluster"), 1, 2, 1, 1, 1)), two_groups) as found:
+    with started(on_free_ports(ClusterPlan(tmp_path_factory.mktemp("cluster"), 1, 2, 1, 1, 1)), two_groups) as found:
         yield found
 
 

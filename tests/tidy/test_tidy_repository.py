@@ -267,7 +267,7 @@ def test_the_example_configuration_has_every_key():
 
 def test_every_key_is_described():
     sections = [config.Config, config.StoreConfig, config.GatewayConfig, config.TlsConfig, config.AuthConfig]
-    sections += [config.TopicsConfig, config.Route, config.AdminConfig, config.RpcConfig, config.LogConfig]
+    sections += [config.TopicsConfig, config.TopicRoute, config.AdminConfig, config.RpcConfig, config.LogConfig]
     sections += [LimitsConfig]
     bare = []
     for section in sections:

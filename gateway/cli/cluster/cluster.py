@@ -46,11 +46,11 @@ def up(
 
     from gateway.config.config import LogConfig  # noqa: PLC0415
     from gateway.operating.starting import run_cluster  # noqa: PLC0415
-    from gateway.process.local_cluster import LocalCluster, Plan  # noqa: PLC0415
+    from gateway.process.local_cluster import ClusterPlan, LocalCluster  # noqa: PLC0415
     from store.base import logs  # noqa: PLC0415
     from store.base.runner import run_server  # noqa: PLC0415
 
-    plan = Plan(directory.resolve(), nodes, groups, nodes, nodes // 2 + 1, proxies, port_offset)
+    plan = ClusterPlan(directory.resolve(), nodes, groups, nodes, nodes // 2 + 1, proxies, port_offset)
     console = Console(stderr=True)
     styles = {"progress": None, "waiting": "dim", "ended": "red"}
 

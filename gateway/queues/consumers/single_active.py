@@ -54,12 +54,12 @@ class SingleActive:
             await owned.release()
 
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
-        """See `owners.Listener`: the name is kept as long as there are consumers."""
+        """See `owners.OwnershipListener`: the name is kept as long as there are consumers."""
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
-        """See `owners.Listener`: the name is free for who asks for it."""
+        """See `owners.OwnershipListener`: the name is free for who asks for it."""
         await (await take()).release()
 
     async def on_fenced(self) -> None:
-        """See `owners.Listener`: other processes deliver what this one did."""
+        """See `owners.OwnershipListener`: other processes deliver what this one did."""
         self._owned.clear()

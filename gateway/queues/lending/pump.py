@@ -35,7 +35,7 @@ _UNKNOWN_WINDOW = 1 << 30  # of a consumer that has never been blocked
 log = logs.get(__name__)
 
 
-class Connection(Protocol):
+class ConsumerConnection(Protocol):
     """A consuming connection. `id` is unique among all connections that this process ever had: it owns the leases."""
 
     id: int
@@ -70,7 +70,7 @@ class Consumer:
 
     def __init__(
         self,
-        conn: Connection,
+        conn: ConsumerConnection,
         consumer: ConsumerId,
         queue: str,
         *,

@@ -7,7 +7,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import said
 from gateway.ownership.owners import Owned
 from gateway.queues.leaving.rules import QueueRules
-from gateway.queues.lending.pump import Connection, Pump
+from gateway.queues.lending.pump import ConsumerConnection, Pump
 from gateway.queues.model.bindings import QueueDefinition
 from gateway.queues.streams.arguments import is_stream
 from gateway.queues.streams.pump import StreamPump
@@ -90,7 +90,7 @@ def no_queue(name: str) -> Refusal:
     return Refusal(Cause.NOT_FOUND, f"no queue {said(name)}")
 
 
-def check_access(conn: Connection, queue: Queue) -> None:
+def check_access(conn: ConsumerConnection, queue: Queue) -> None:
     """Raises `Refusal`: CONFLICT for another connection's own queue, FORBIDDEN for a shared subscription's."""
     if queue.shared and conn.id not in queue.members:
         raise Refusal(Cause.FORBIDDEN, f"queue {queue.definition.name!r} is a shared subscription's")

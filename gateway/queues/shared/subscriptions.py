@@ -60,7 +60,7 @@ class _JoinedConnection:
         self.queues: dict[Queue, None] = {}
 
 
-class Member(Protocol):
+class SharedMember(Protocol):
     """A connection whose session can be a member."""
 
     id: int
@@ -108,7 +108,9 @@ class SharedSubscriptions:
             except StoreError as error:
                 log.warning("the check of shared subscriptions failed and is repeated later", error=str(error))
 
-    async def join(self, conn: Member, request: JoinShared, permissions: Permissions = OPEN) -> Sequence[str | Refusal]:
+    async def join(
+        self, conn: SharedMember, request: JoinShared, permissions: Permissions = OPEN
+    ) -> Sequence[str | Refusal]:
         """See `JoinShared`; `permissions` are the member's. Raises `Refusal` (FORBIDDEN) without a session."""
         session = self._session_of(conn)
         if not conn.gone:
@@ -119,7 +121,9 @@ class SharedSubscriptions:
             await self.ended(session)
         return answers
 
-    async def _join(self, conn: Member, session: str, shared: SharedName, permissions: Permissions) -> str | Refusal:
+    async def _join(
+        self, conn: SharedMember, session: str, shared: SharedName, permissions: Permissions
+    ) -> str | Refusal:
         name = shared.queue
         self._joining[name] += 1
         try:
@@ -156,7 +160,7 @@ class SharedSubscriptions:
             operations.append(Put(_joins_key(name), b""))
         return operations
 
-    async def leave(self, conn: Member, request: LeaveShared) -> None:
+    async def leave(self, conn: SharedMember, request: LeaveShared) -> None:
         """See `LeaveShared`. Raises `StoreError`."""
         session = self._session_of(conn)
         names = [shared.queue for shared in request.names]
@@ -178,7 +182,7 @@ class SharedSubscriptions:
         await self._forget([record for record in found if record.session == session], owned)
         self._joined.pop(session, None)
 
-    def left(self, conn: Member) -> None:
+    def left(self, conn: SharedMember) -> None:
         """A connection has ended: it may not use its queues any more."""
         here = self._here.pop(conn.id, None)
         if here is not None:
@@ -206,7 +210,7 @@ class SharedSubscriptions:
 
     # ---- inside
 
-    def _session_of(self, conn: Member) -> str:
+    def _session_of(self, conn: SharedMember) -> str:
         session = self._sessions.key_of(conn)
         if session is None:
             raise Refusal(Cause.FORBIDDEN, "only a session can share a subscription")

@@ -21,7 +21,7 @@ from gateway.port.queues import (
     exchange_root,
 )
 from gateway.publishing.routing.router import check_binding_pattern
-from gateway.queues.lending.pump import Connection
+from gateway.queues.lending.pump import ConsumerConnection
 from gateway.queues.model.bindings import (
     ALTERNATE,
     KIND_ARGUMENTS,
@@ -65,7 +65,7 @@ class ExchangeRegistry(SettingsRegistry):
             raise Refusal(Cause.NOT_FOUND, f"vhost {request.name} not found")
         self.vhosts.enter(request.name, conn)
 
-    async def declare_exchange(self, _conn: Connection, request: DeclareExchange) -> None:
+    async def declare_exchange(self, _conn: ConsumerConnection, request: DeclareExchange) -> None:
         """See `DeclareExchange`. Raises `Refusal`."""
         await self._change(lambda: self._declare_exchange(request))
 
@@ -90,7 +90,7 @@ class ExchangeRegistry(SettingsRegistry):
         self._set_exchange(wanted)
         self._notify_exchanges()
 
-    async def delete_exchange(self, _conn: Connection, request: DeleteExchange) -> None:
+    async def delete_exchange(self, _conn: ConsumerConnection, request: DeleteExchange) -> None:
         """See `DeleteExchange`. Raises `Refusal`."""
         await self._change(lambda: self._delete_exchange(request))
 
@@ -143,7 +143,7 @@ class ExchangeRegistry(SettingsRegistry):
 
     # ---- bindings
 
-    async def bind_exchange(self, _conn: Connection, request: BindExchange) -> None:
+    async def bind_exchange(self, _conn: ConsumerConnection, request: BindExchange) -> None:
         """See `BindExchange`. Raises `Refusal`."""
         await self._change(lambda: self._bind_exchange(request))
 
@@ -161,7 +161,7 @@ class ExchangeRegistry(SettingsRegistry):
             raise Refusal(Cause.QUOTA, f"exchange {name} has {BINDINGS_COUNT_MAX} bindings to others already")
         await self._change_links(target, (*target.bindings, binding))
 
-    async def unbind_exchange(self, _conn: Connection, request: UnbindExchange) -> None:
+    async def unbind_exchange(self, _conn: ConsumerConnection, request: UnbindExchange) -> None:
         """See `UnbindExchange`. Raises `Refusal`."""
         await self._change(lambda: self._unbind_exchange(request))
 

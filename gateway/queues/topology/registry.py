@@ -27,7 +27,7 @@ from gateway.port.queues import (
 )
 from gateway.port.shared import SHARED_PREFIX
 from gateway.queues.leaving.rules import COMPARED, check_queue_arguments, max_priority
-from gateway.queues.lending.pump import Connection
+from gateway.queues.lending.pump import ConsumerConnection
 from gateway.queues.model.bindings import (
     Binding,
     QueueDefinition,
@@ -81,11 +81,11 @@ class QueueRegistry(ExchangeRegistry):
 
     # ---- queues
 
-    async def declare_queue(self, conn: Connection, request: DeclareQueue) -> Queue:
+    async def declare_queue(self, conn: ConsumerConnection, request: DeclareQueue) -> Queue:
         """See `DeclareQueue`. Raises `Refusal`."""
         return await self._change(lambda: self._declare_queue(conn, request))
 
-    async def _declare_queue(self, conn: Connection, request: DeclareQueue) -> Queue:
+    async def _declare_queue(self, conn: ConsumerConnection, request: DeclareQueue) -> Queue:
         if request.name in self._doomed:
             await self._drop(self.queues[request.name])
         if local_name(request.name):
@@ -105,7 +105,7 @@ class QueueRegistry(ExchangeRegistry):
             queue = await self._make(conn, request)
         return queue
 
-    async def _make(self, conn: Connection, request: DeclareQueue) -> Queue:
+    async def _make(self, conn: ConsumerConnection, request: DeclareQueue) -> Queue:
         """Makes a queue, with its name claimed meanwhile, and as long as it is a connection's own."""
         check_new_queue(request)
         vhost, name = split_name(request.name)
@@ -127,7 +127,7 @@ class QueueRegistry(ExchangeRegistry):
             await self._drop_soon([name])
         return queue
 
-    async def _create(self, conn: Connection, request: DeclareQueue, name: str) -> Queue:
+    async def _create(self, conn: ConsumerConnection, request: DeclareQueue, name: str) -> Queue:
         owner = conn.id if request.exclusive else None
         durable = request.durable and owner is None
         highest = max_priority(request.arguments)
@@ -155,11 +155,11 @@ class QueueRegistry(ExchangeRegistry):
     def _fresh_name(self) -> str:
         return "amq.gen-" + base64.urlsafe_b64encode(self._random.getrandbits(128).to_bytes(16, "big")).decode()[:22]
 
-    async def delete_queue(self, conn: Connection, request: DeleteQueue) -> int:
+    async def delete_queue(self, conn: ConsumerConnection, request: DeleteQueue) -> int:
         """See `DeleteQueue`. Raises `Refusal`."""
         return await self._change(lambda: self._delete_queue(conn, request))
 
-    async def _delete_queue(self, conn: Connection, request: DeleteQueue) -> int:
+    async def _delete_queue(self, conn: ConsumerConnection, request: DeleteQueue) -> int:
         await self._learn_of(request.name)
         queue = self.queues.get(request.name)
         if queue is None or request.name in self._doomed:
@@ -241,11 +241,11 @@ class QueueRegistry(ExchangeRegistry):
 
     # ---- bindings
 
-    async def bind(self, conn: Connection, request: BindQueue) -> None:
+    async def bind(self, conn: ConsumerConnection, request: BindQueue) -> None:
         """See `BindQueue`. Raises `Refusal`."""
         await self._change(lambda: self._bind(conn, request))
 
-    async def _bind(self, conn: Connection, request: BindQueue) -> None:
+    async def _bind(self, conn: ConsumerConnection, request: BindQueue) -> None:
         await self._learn_of(request.exchange, exchange=True)
         await self._learn_of(request.queue)
         queue = self.find(request.queue, conn)
@@ -261,11 +261,11 @@ class QueueRegistry(ExchangeRegistry):
             raise Refusal(Cause.QUOTA, f"queue {said(request.queue)} has {BINDINGS_COUNT_MAX} bindings already")
         await self._change_bindings(queue, (*bindings, binding))
 
-    async def unbind(self, conn: Connection, request: UnbindQueue) -> None:
+    async def unbind(self, conn: ConsumerConnection, request: UnbindQueue) -> None:
         """See `UnbindQueue`. Raises `Refusal`."""
         await self._change(lambda: self._unbind(conn, request))
 
-    async def _unbind(self, conn: Connection, request: UnbindQueue) -> None:
+    async def _unbind(self, conn: ConsumerConnection, request: UnbindQueue) -> None:
         await self._learn_of(request.queue)
         queue = self.queues.get(request.queue)
         if queue is None or request.queue in self._doomed:

@@ -16,7 +16,7 @@ from gateway.port.queues import exchange_root
 from gateway.queues.consumers.consumer_counts import ConsumerCounts
 from gateway.queues.leaving.policies import Policies
 from gateway.queues.leaving.rules import NO_RULES, QueueRules
-from gateway.queues.lending.pump import Connection, Pump
+from gateway.queues.lending.pump import ConsumerConnection, Pump
 from gateway.queues.model.bindings import (
     Binding,
     Exchange,
@@ -254,7 +254,7 @@ class Topology(ABC):
                     raise
                 await asyncio.sleep(CLAIM_RETRY_S)
 
-    async def look_up(self, name: str, conn: Connection) -> Queue:
+    async def look_up(self, name: str, conn: ConsumerConnection) -> Queue:
         """The same as `find`, of a queue that was perhaps declared elsewhere a moment ago. Raises `StoreError` too."""
         if name not in self.queues and self._definitions.shared:
             async with self._changing:
@@ -265,7 +265,7 @@ class Topology(ABC):
         """An exchange that is known here."""
         return self._exchanges.get(name)
 
-    def find(self, name: str, conn: Connection) -> Queue:
+    def find(self, name: str, conn: ConsumerConnection) -> Queue:
         """A queue that a connection may use. Raises `Refusal`."""
         self.vhosts.check(name)
         queue = self.queues.get(name)

@@ -15,7 +15,7 @@ import msgspec
 from controller.api.client import Group, GroupConfig
 from controller.api.commands import AddGroup, CreateTopic
 from controller.remote.remote import RemoteController
-from gateway.process.local_cluster import LocalCluster, Node, Plan, nodes
+from gateway.process.local_cluster import ClusterPlan, ClusterProcess, LocalCluster, nodes
 from store.remoting import RemoteStore
 from tests.bench.load.base import Load, Measured
 from tests.support.cluster.local_clusters import until_ready
@@ -84,7 +84,7 @@ async def running(
 ) -> AsyncIterator[BenchCluster]:
     """A cluster of one group, whole. With a delay, be it 0, every process has a namespace of its own, and packets
     between them, not those of clients, take so much longer each way."""
-    plan = Plan(directory, controllers=controllers, groups=1, replicas=replicas, proxies=proxies)
+    plan = ClusterPlan(directory, controllers=controllers, groups=1, replicas=replicas, proxies=proxies)
     network = None
     if delay_ms is None:
         offsets = random.sample(
@@ -126,7 +126,7 @@ async def _start(cluster: LocalCluster, role: str) -> None:
     await asyncio.to_thread(until_ready, cluster, names, timeout_s=PATIENCE_S)
 
 
-def _free(plan: Plan) -> bool:
+def _free(plan: ClusterPlan) -> bool:
     for node in nodes(plan):
         more = [node.port - MQTT_PORT + port for port in PROXY_PORTS] if node.role == "proxy" else []
         for port in (node.port, node.admin_port, *more):
@@ -136,7 +136,7 @@ def _free(plan: Plan) -> bool:
     return True
 
 
-async def load_on(proxies: Sequence[Node], loads: Sequence[Load]) -> Sequence[Measured]:
+async def load_on(proxies: Sequence[ClusterProcess], loads: Sequence[Load]) -> Sequence[Measured]:
     """Put a load on each proxy, all at once, each in a process of its own. Raises RuntimeError when one fails."""
     return await asyncio.gather(
         *(

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.process.local_cluster import Node
+from gateway.process.local_cluster import ClusterProcess
 from tests.bench.cluster.rig import BenchCluster, load_on, running
 from tests.bench.cluster.stores import append_times
 from tests.bench.load.mqtt.mqtt_latency import MqttLatency
@@ -59,7 +59,7 @@ async def _cost(directory: Path, *, replicas: int, seconds: float, delay_ms: flo
     return [(f"{replicas} replica{'s' if replicas > 1 else ''}, {min(2, replicas)} in sync{far}", found)]
 
 
-async def _mqtt(rig: BenchCluster, proxies: Sequence[Node], seconds: float) -> dict[str, float]:
+async def _mqtt(rig: BenchCluster, proxies: Sequence[ClusterProcess], seconds: float) -> dict[str, float]:
     """Messages a second at QoS 1 over all proxies, then how long acknowledgements take of a paced publisher."""
     found: dict[str, float] = {}
     each = CONNECTIONS // len(proxies)
@@ -104,7 +104,7 @@ async def _proxies(directory: Path, *, proxies: int, seconds: float) -> Rows:
 class Watcher(threading.Thread):
     """Publishes at QoS 1, one message after the other, and notes when each was sent and acknowledged."""
 
-    def __init__(self, proxy: Node) -> None:
+    def __init__(self, proxy: ClusterProcess) -> None:
         super().__init__(daemon=True)
         self.proxy = proxy
         self.stopping = False

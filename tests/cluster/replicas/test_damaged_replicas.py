@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from controller.api.client import NotElectable
 from gateway.cli.commands import app
-from gateway.process.local_cluster import Plan
+from gateway.process.local_cluster import ClusterPlan
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, one_group, started
 from tests.support.cluster.replica_group import PATIENCE_S, ReplicaGroup
 from tests.support.store.flips import flip
@@ -25,7 +25,7 @@ MESSAGE_BYTES = 1_000
 
 @pytest.fixture
 async def group(tmp_path):
-    plan = on_free_ports(Plan(tmp_path, controllers=1, groups=1, proxies=0))
+    plan = on_free_ports(ClusterPlan(tmp_path, controllers=1, groups=1, proxies=0))
     with started(plan, one_group, stores=SMALL) as cluster:
         async with controller_of(plan) as controller:
             found = ReplicaGroup(cluster, controller)

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from gateway.process.local_cluster import LocalCluster, Node
+from gateway.process.local_cluster import ClusterProcess, LocalCluster
 from tests.support.cluster.faults import Fault
 from tests.support.cluster.readiness import Readiness, ReplicaReadiness
 from tests.support.cluster.senders import KINDS, Refused, Sender, stored
@@ -33,7 +33,7 @@ PORTS = {"mqtt": 1883, "amqp": 5672, "http": 8080, "coap": 5683, "rpc": 8081}
 class ProxyAddress:
     """A proxy, as senders see a gateway."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ClusterProcess) -> None:
         self.name, self.host = node.name, node.host
         self.offset = node.port - PORTS["mqtt"]
 

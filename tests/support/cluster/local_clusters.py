@@ -8,7 +8,7 @@ from typing import Any
 from controller.api.client import GroupConfig
 from controller.api.commands import AddGroup
 from controller.remote.remote import RemoteController
-from gateway.process.local_cluster import LocalCluster, Plan, nodes
+from gateway.process.local_cluster import ClusterPlan, LocalCluster, nodes
 from gateway.process.supervisor import READY_POLL_S
 from store.base.clock import now_ms
 from tests.support.process.child import in_a_child
@@ -18,7 +18,7 @@ ROLES = ("controller", "store", "proxy")  # in the order in which they need each
 PATIENCE_S = 240.0  # until those of a role are ready, however busy the machine is
 
 
-def ports_of(plan: Plan) -> set[int]:
+def ports_of(plan: ClusterPlan) -> set[int]:
     """Every port that a cluster takes."""
     taken = set()
     for node in nodes(plan):
@@ -28,7 +28,7 @@ def ports_of(plan: Plan) -> set[int]:
     return taken
 
 
-def on_free_ports(plan: Plan, *, but: Collection[int] = ()) -> Plan:
+def on_free_ports(plan: ClusterPlan, *, but: Collection[int] = ()) -> ClusterPlan:
     """The same on ports that are all free now, and `but` for these."""
 
     def ports(offset: int) -> set[int]:
@@ -38,7 +38,7 @@ def on_free_ports(plan: Plan, *, but: Collection[int] = ()) -> Plan:
 
 
 @contextlib.asynccontextmanager
-async def controller_of(plan: Plan) -> AsyncIterator[RemoteController]:
+async def controller_of(plan: ClusterPlan) -> AsyncIterator[RemoteController]:
     """A client of a cluster's controllers."""
     controller = RemoteController(list(plan.addresses.values()), now_ms=now_ms)
     try:
@@ -48,7 +48,7 @@ async def controller_of(plan: Plan) -> AsyncIterator[RemoteController]:
         await controller.close()
 
 
-async def one_group(plan: Plan) -> None:
+async def one_group(plan: ClusterPlan) -> None:
     """Add the first group, of as many replicas as are planned."""
     async with controller_of(plan) as controller:
         await controller.do(
@@ -64,8 +64,8 @@ def until_ready(cluster: LocalCluster, names: Sequence[str], *, timeout_s: float
 
 @contextlib.contextmanager
 def started(
-    plan: Plan,
-    prepare: Callable[[Plan], Coroutine[Any, Any, None]] | None = None,
+    plan: ClusterPlan,
+    prepare: Callable[[ClusterPlan], Coroutine[Any, Any, None]] | None = None,
     *,
     roles: Sequence[str] = ROLES,
     proxies: str = "",

@@ -5,7 +5,7 @@ import pytest
 
 from controller.api.client import Group, GroupConfig, Replica
 from controller.elections.health import GroupHealth, cluster_health, group_health
-from controller.elections.registry import Route, RouteReplica
+from controller.elections.registry import GroupRoute, RouteReplica
 
 REPLICAS = tuple(Replica(id=n, node=f"n{n}", address=f"10.0.0.{n}:8081", learner=n == 4) for n in (1, 2, 3, 4))
 GROUP = Group(
@@ -26,7 +26,7 @@ def heard(id_, **what):
 
 def route(**of):
     replicas = tuple(heard(n, **of.get(f"r{n}", {})) for n in (1, 2, 3, 4))
-    return Route(group=1, master=2, master_epoch=7, replicas=replicas)
+    return GroupRoute(group=1, master=2, master_epoch=7, replicas=replicas)
 
 
 def changed(**what):

@@ -12,7 +12,7 @@ from controller.node.local import LocalController
 from gateway.cli import commands as cli
 from gateway.cli.cluster import cluster as cli_cluster
 from gateway.process.child import Child, ChildFailed
-from gateway.process.local_cluster import LocalCluster, Plan
+from gateway.process.local_cluster import ClusterPlan, LocalCluster
 
 pytestmark = pytest.mark.anyio
 
@@ -44,7 +44,7 @@ class WaitingCluster(LocalCluster):
     """Processes that are ready when the test says so."""
 
     def __init__(self, directory):
-        super().__init__(Plan(directory, 1, 1, 1, 1, 1))
+        super().__init__(ClusterPlan(directory, 1, 1, 1, 1, 1))
         self.troubles = {}
 
     def trouble(self, name):
@@ -77,7 +77,7 @@ def test_a_process_that_has_ended_is_not_waited_for(tmp_path):
 
 
 def test_the_reason_of_a_process_is_what_it_says_itself(tmp_path):
-    cluster = LocalCluster(Plan(tmp_path, 1, 1, 1, 1, 1, 20_000))
+    cluster = LocalCluster(ClusterPlan(tmp_path, 1, 1, 1, 1, 1, 20_000))
     assert cluster.trouble("store-0-1") == "does not answer yet"
 
 

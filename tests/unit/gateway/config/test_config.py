@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from gateway.base.config_reader import Secret
-from gateway.config.config import Config, Route, adapter_factories, is_loopback, load
+from gateway.config.config import Config, TopicRoute, adapter_factories, is_loopback, load
 from gateway.port.adapter import Listener
 from gateway.security.auth_settings import UserConfig
 from store.base.process_errors import ConfigError
@@ -173,7 +173,7 @@ def test_headgate_toml_of_the_working_directory_is_read(tmp_path):
         (
             "HEADGATE__ROUTES",
             '[{"pattern": "plant/#", "topic": "p"}]',
-            lambda c: c.routes == (Route(pattern="plant/#", topic="p"),),
+            lambda c: c.routes == (TopicRoute(pattern="plant/#", topic="p"),),
         ),
     ],
 )

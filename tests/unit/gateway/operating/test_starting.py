@@ -11,7 +11,7 @@ from controller.node.local import LocalController
 from gateway.operating import starting
 from gateway.operating.starting import run_cluster
 from gateway.process.child import Child, ChildFailed
-from gateway.process.local_cluster import LocalCluster, Plan
+from gateway.process.local_cluster import ClusterPlan, LocalCluster
 from store.base.runner import Run, StopRequested
 
 pytestmark = pytest.mark.anyio
@@ -23,7 +23,7 @@ class Cluster(LocalCluster):
     """A cluster of processes that only wait, or end at once, and of which some never become ready."""
 
     def __init__(self, directory, *, unready=(), ending=()):
-        super().__init__(Plan(directory, 1, 2, 1, 1, 1))
+        super().__init__(ClusterPlan(directory, 1, 2, 1, 1, 1))
         self.unready, self.ending = unready, ending
         self.started = []
 

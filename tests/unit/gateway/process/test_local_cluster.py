@@ -11,12 +11,12 @@ from rich.console import Console
 
 from controller.api.client import Group, GroupConfig, Replica, Topic
 from controller.complaints.messages import Trouble
-from controller.elections.registry import Route, RouteReplica
+from controller.elections.registry import GroupRoute, RouteReplica
 from gateway.config.config import load
 from gateway.operating.report import ClusterReport, document, show
-from gateway.process.local_cluster import LocalCluster, Plan, nodes
+from gateway.process.local_cluster import ClusterPlan, LocalCluster, nodes
 
-PLAN = Plan(Path("/somewhere"), controllers=3, groups=8, replicas=5, proxies=8, port_offset=50_000 - 10_000)
+PLAN = ClusterPlan(Path("/somewhere"), controllers=3, groups=8, replicas=5, proxies=8, port_offset=50_000 - 10_000)
 
 
 def test_every_process_has_ports_of_its_own(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ GROUP = Group(
     sync_epoch=11,
     next_replica=5,
 )
-HEARD = Route(
+HEARD = GroupRoute(
     group=1,
     master=2,
     master_epoch=7,
