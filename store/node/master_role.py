@@ -177,7 +177,7 @@ class MasterRole:
         """See `ReplicationHooks`."""
         if not self._over.done():
             self._over.set_exception(error)
-            self.context.speak()  # another replica may be elected while this role ends
+            self.context.send_heartbeat()  # another replica may be elected while this role ends
 
     # ---- the time as master
 
