@@ -317,26 +317,28 @@ class PushDelivery:
         self._settle()
         settled = self._settled
         if moved or distance(self._committed, settled) > IDLE_COMMIT_BYTES:
-            operations = self._changed_status()
-            await owned.write(operations, cursor=offsets_of(settled))
+            await owned.write(self.changed_status(with_cursor=True), cursor=offsets_of(settled))
             self._committed = settled
         else:
             await self._store_status(owned)
 
     async def _store_status(self, owned: Owned) -> None:
-        operations = self._changed_status()
+        operations = self.changed_status()
         if operations:
             await owned.write(operations)
 
-    def _changed_status(self) -> Sequence[Put]:
-        """Returns the change that stores the status, if it is time for that."""
+    def changed_status(self, *, with_cursor: bool = False) -> Sequence[Put]:
+        """Returns the change that stores the status, if it is time for that.
+
+        It always is where the cursor is committed: events before the cursor are not delivered, and counted, again.
+        """
         found = msgspec.structs.replace(
             self.status, state=self.state, held=self._outbox.held_count, behind=self._behind(), time_ms=0
         )
         if found == self._stored:
             return ()
         now_s = time.monotonic()
-        if found.state == self._stored.state and now_s - self._status_s < STATUS_S:
+        if not with_cursor and found.state == self._stored.state and now_s - self._status_s < STATUS_S:
             return ()
         self._stored, self._status_s = found, now_s
         self.status = msgspec.structs.replace(found, time_ms=self._tools.now_ms())

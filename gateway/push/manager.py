@@ -270,7 +270,7 @@ class _Runner:
         if self._owned is None or cursor is None:
             return
         try:
-            await self._owned.write(cursor=offsets_of(cursor))
+            await self._owned.write(delivery.changed_status(with_cursor=True), cursor=offsets_of(cursor))
         except OwnershipLost:
             self._owned = None
         except StoreError as error:
