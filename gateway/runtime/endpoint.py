@@ -12,6 +12,7 @@ from gateway.config.config import is_loopback
 from gateway.delivery.fanout import Fanout
 from gateway.delivery.find_waits import FindWaits
 from gateway.delivery.lanes import Subscriber
+from gateway.delivery.read_slots import MessageReads
 from gateway.domain.batch import Batch
 from gateway.domain.errors import Refusal
 from gateway.domain.principal import Principal
@@ -96,6 +97,7 @@ class Hub(ABC):
     ingest: Ingest
     fanout: Fanout
     finds: FindWaits
+    reads: MessageReads
     sessions: Sessions
     queues: NamedQueues
     shared: SharedSubscriptions

@@ -13,6 +13,7 @@ from gateway.config.config import Config
 from gateway.delivery.fanout import Fanout
 from gateway.delivery.find_waits import FindWaits
 from gateway.delivery.lanes import NOBODY
+from gateway.delivery.read_slots import MessageReads
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.forwarding import Forwarding
 from gateway.groups.consumer_groups import ConsumerGroups
@@ -81,7 +82,14 @@ class ProcessHub(StreamHub):
         self.random = random.SystemRandom()
         self.write_buffer_bytes_max = config.gateway.write_buffer_bytes_max
         self.others, self.unread = dict[str, ListenerContext](), StrangersBudget(config.gateway.unread_bytes_max)
-        self.finds = FindWaits(store)
+        self.finds, self.reads = (
+            FindWaits(store),
+            MessageReads(
+                bytes_max=config.gateway.unread_bytes_max,
+                message_bytes_max=config.gateway.max_message_bytes,
+                unread_bytes=lambda: self.unread.held_bytes,
+            ),
+        )
         self.router = Router(
             controller,
             [TopicRule(rule.pattern, rule.topic) for rule in config.routes],

@@ -223,11 +223,13 @@ async def _recall_key(asked: RequestContext, request: RecallKey) -> StoredReques
 
 
 async def _last_value(asked: RequestContext, request: LastValue) -> Message | None:
-    return await last_value(asked.hub.store, request.address, now_ms=now_ms())
+    hub = asked.hub
+    return await hub.reads.single.read(lambda: last_value(hub.store, request.address, now_ms=now_ms()))
 
 
 async def _last_values(asked: RequestContext, request: LastValues) -> LastValuesPage:
-    return await last_values(asked.hub.store, request, now_ms=now_ms(), readable=asked.permissions.reads)
+    hub, readable = asked.hub, asked.permissions.reads
+    return await hub.reads.pages.read(lambda: last_values(hub.store, request, now_ms=now_ms(), readable=readable))
 
 
 async def _retained(asked: RequestContext, request: Retained) -> RetainedPage:
