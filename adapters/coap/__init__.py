@@ -6,7 +6,7 @@ off, any other path is an address as it stands, `/.well-known/` excepted. How op
 `adapters.coap.messages.mapping`.
 
 Imported by: none.
-Imports: cloudevents, gateway.domain, gateway.port, store.api.
+Imports: cloudevents, gateway.domain, gateway.port, store.api, store.base.
 """
 
 from adapters.coap.factory import FACTORY

@@ -36,7 +36,12 @@ class CoapFactory:
         """The state machine of a new connection."""
         if self._streams is None or self._streams.settings is not options:
             self._streams = StreamsContext(options)
-        return CoapConnection(info, self._streams, random=random)
+        connection = CoapConnection(info, self._streams, random=random)
+        if info.websocket:
+            from adapters.coap.websocket import CoapWebSocket  # noqa: PLC0415 - `websockets`, for those that have one
+
+            return CoapWebSocket(connection, info, self._streams)
+        return connection
 
     def bind(self, options: CoapOptions, *, random: Random) -> DatagramAdapter:
         """The state machine of a new socket."""

@@ -52,6 +52,7 @@ class ConnectionInfo(Value, frozen=True, kw_only=True):
     gateway: str = ""  # the id that this gateway, or its cluster, is known by to other gateways
     message_bytes_max: int = 1 << 62  # the largest body that is stored, whatever the protocol
     now_ms: int = 0  # when it began, by the clock of all later calls
+    websocket: bool = False  # the adapter was handed a connection whose first bytes are the handshake of a WebSocket
     others: Collection[str] = ()  # the listeners whose adapters the connection may be handed over to
 
 
@@ -187,6 +188,7 @@ class HandOver(Value, frozen=True, kw_only=True):
 
     listener: str  # one of `ConnectionInfo.others`
     data: bytes
+    websocket: bool = False  # `data` begins with the handshake of a WebSocket, all of it
 
 
 Effect: TypeAlias = (

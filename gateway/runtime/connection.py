@@ -356,7 +356,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self.flow.open += 1
         self.flow.accepted += 1
         self.adapter = listener.factory.connect(
-            _info(transport, listener.name, hub), listener.options, random=hub.random
+            _info(transport, listener.name, hub, websocket=effect.websocket), listener.options, random=hub.random
         )
         self._know_adapter()
         self.principal = hub.access.stranger(self.protocol)
@@ -422,7 +422,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self.flush()
 
 
-def _info(transport: asyncio.Transport, listener: str, hub: StreamHub) -> ConnectionInfo:
+def _info(transport: asyncio.Transport, listener: str, hub: StreamHub, *, websocket: bool = False) -> ConnectionInfo:
     forwarding = hub.forwarding
     peer = transport.get_extra_info("peername") or ("", 0)
     local = transport.get_extra_info("sockname") or ("", 0)
@@ -439,5 +439,6 @@ def _info(transport: asyncio.Transport, listener: str, hub: StreamHub) -> Connec
         gateway=hub.timer_secrets.gateway_id,
         now_ms=now_ms(),
         message_bytes_max=hub.ingest.message_bytes_max,
+        websocket=websocket,
         others=hub.others.keys(),
     )

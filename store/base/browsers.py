@@ -6,7 +6,7 @@ rebinding): then the gateway is the origin of its pages. Such a name is what `kn
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -35,6 +35,33 @@ def knows_host(host: str, known: Collection[str]) -> bool:
     """Returns whether the Host of a request is an address, localhost or one of the `known` names, on any port."""
     name = _PORT.sub("", host).lower()
     return name == "localhost" or _is_address(name) or name in {one.lower() for one in known}
+
+
+def page_mistake(
+    origins: Sequence[str],
+    hosts: Sequence[str],
+    *,
+    allowed: Collection[str],
+    known: Collection[str],
+    local: bool,
+    settings: str,
+) -> tuple[int, str] | None:
+    """Returns why a WebSocket must not be opened (RFC 6455, 10.2), as a status of HTTP and a text; None: it may be.
+
+    `origins` and `hosts` are the lines of Origin and Host. Tools that are no browsers say nothing of an origin, or name
+    the gateway itself. Who calls this machine from itself (`local`) may be let in without a password: a page then has
+    to be of this machine by a name that is its own. `allowed` and `known` are `websocket_origins` and
+    `websocket_hosts` of the section `settings`.
+    """
+    if len(hosts) != 1 or len(origins) > 1:
+        return 400, "host: is there once, origin: at most once"
+    if not origins or allows_origin(origins[0], allowed):
+        return None
+    if not same_origin(origins[0], hosts[0]):
+        return 403, f"origin: {origins[0][:128]} is not one of {settings}.websocket_origins"
+    if local and not knows_host(hosts[0], known):
+        return 403, f"host: {hosts[0][:128]} is not one of {settings}.websocket_hosts"
+    return None
 
 
 def _is_address(name: str) -> bool:

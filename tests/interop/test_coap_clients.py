@@ -14,6 +14,7 @@ from aiocoap import Context, Message, Unreliable
 from aiocoap.numbers.codes import DELETE, FETCH, GET, POST, PUT
 
 from adapters.coap import FACTORY
+from adapters.http import FACTORY as HTTP
 from gateway.config.config import load
 from gateway.process.app import Gateway
 from gateway.process.backend import local_backend
@@ -21,7 +22,9 @@ from gateway.process.backend import local_backend
 pytestmark = pytest.mark.anyio
 
 ANSWER_TIMEOUT_S = 60
-SCHEMES = {"coap": "coap", "coap-tcp": "coap+tcp"}  # by listener
+SCHEMES = {"coap": "coap", "coap-tcp": "coap+tcp", "http": "coap+ws"}  # by listener
+LIBCOAP_SCHEMES = ("coap", "coap+tcp")  # distributions build its client without WebSocket
+FACTORIES = {"coap": FACTORY, "http": HTTP}
 LARGE = bytes(range(256)) * 200  # fifty blocks of 1024
 
 # Debian's package has the program once for each TLS library.
@@ -30,15 +33,15 @@ LIBCOAP = next(filter(None, map(shutil.which, ("coap-client", "coap-client-notls
 
 @asynccontextmanager
 async def serving(data_dir: Path, scheme: str = "coap", **options: Any) -> AsyncIterator[str]:
-    """A gateway that speaks CoAP alone, with these settings of it; its URI."""
+    """A gateway that speaks CoAP, with these settings of it, and over WebSocket; its URI."""
     overrides = {
         "store": {"data_dir": str(data_dir)},
-        "listeners": {"coap": {"port": 0}, "coap-tcp": {"port": 0}},
+        "listeners": {"coap": {"port": 0}, "coap-tcp": {"port": 0}, "http": {"port": 0}},
         "rpc": {"enabled": False},
         "admin": {"port": 0},
         "adapters": {"coap": options},
     }
-    config = load(None, {}, overrides, factories={"coap": FACTORY})
+    config = load(None, {}, overrides, factories=FACTORIES)
     async with local_backend(config) as backend, asyncio.TaskGroup() as tasks:
         gateway = Gateway(config, backend, tasks)
         await gateway.start()
@@ -53,7 +56,7 @@ async def serving(data_dir: Path, scheme: str = "coap", **options: Any) -> Async
 
 @pytest.fixture(autouse=True)
 def coap_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.process.app.adapter_factories", lambda: {"coap": FACTORY})
+    monkeypatch.setattr("gateway.process.app.adapter_factories", lambda: FACTORIES)
 
 
 class CoapClient:
@@ -231,7 +234,7 @@ async def test_aiocoap_observes(tmp_path: Path, scheme: str) -> None:
             await context.shutdown()
 
 
-@pytest.mark.parametrize("scheme", SCHEMES.values())
+@pytest.mark.parametrize("scheme", LIBCOAP_SCHEMES)
 @pytest.mark.skipif(LIBCOAP is None, reason="libcoap's coap-client is not installed")
 async def test_libcoap_observes(tmp_path: Path, scheme: str) -> None:
     assert LIBCOAP is not None
@@ -282,7 +285,7 @@ async def test_aiocoap_sends_an_echo_back(tmp_path: Path) -> None:
             await context.shutdown()
 
 
-@pytest.mark.parametrize("scheme", SCHEMES.values())
+@pytest.mark.parametrize("scheme", LIBCOAP_SCHEMES)
 @pytest.mark.skipif(LIBCOAP is None, reason="libcoap's coap-client is not installed")
 async def test_libcoap_publishes_and_reads(tmp_path: Path, scheme: str) -> None:
     async def run(*arguments: str, all_output: bool = False) -> bytes:

@@ -34,6 +34,14 @@ class CoapOptions(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, le=1_000_000, description="requests taken in and not answered yet")
     ] = 16_384
 
+    websocket_origins: Annotated[
+        tuple[str, ...], Meta(description='origins whose pages may connect by WebSocket from a browser; "*" for all')
+    ] = ()
+    websocket_hosts: Annotated[
+        tuple[str, ...],
+        Meta(description="names by which pages of this machine may call it by WebSocket, besides localhost"),
+    ] = ()
+
     max_body_bytes: Annotated[int, Meta(ge=1, le=256 * MiB, description="the largest body, blocks put together")] = MiB
     block_size: Annotated[
         Literal[16, 32, 64, 128, 256, 512, 1024],

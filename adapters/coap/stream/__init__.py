@@ -3,7 +3,7 @@
 Requests are done by the endpoint of CoAP over UDP, each as a Confirmable message of its own Message ID; what only UDP
 needs (duplicates, retransmission, empty acknowledgements) is taken away from what it answers.
 
-Imported by: coap.
+Imported by: coap, coap.websocket.
 Imports: coap.codec, coap.endpoint, coap.messages, gateway.port.
 """
 

@@ -59,7 +59,9 @@ class StreamsContext:
     def __init__(self, settings: CoapOptions) -> None:
         self.settings = settings
         self.transfers = SharedTransfers(settings)
-        self.arriving_bytes = 0  # reserved, <= settings.block_bytes_max
+        self.message_bytes_max = settings.max_body_bytes + OPTION_BYTES_MAX
+        self.arriving_bytes = 0  # reserved, <= arriving_bytes_max
+        self.arriving_bytes_max = max(settings.block_bytes_max, self.message_bytes_max)
 
 
 class CoapConnection(Adapter):
@@ -71,7 +73,7 @@ class CoapConnection(Adapter):
         self._random = random
         self._endpoint: CoapEndpoint | None = None  # from the peer's CSM on
         self._capabilities = Capabilities()
-        self._message_bytes_max = context.settings.max_body_bytes + OPTION_BYTES_MAX
+        self._message_bytes_max = context.message_bytes_max
         self._input = bytearray()
         self._reserved_bytes = 0  # of the frame that arrives
         self._frame_until_ms = NEVER_MS  # when it should be whole
@@ -287,7 +289,7 @@ class CoapConnection(Adapter):
         if size_bytes <= FREE_BYTES or self._reserved_bytes:
             return
         context = self._context
-        if context.arriving_bytes + size_bytes > max(context.settings.block_bytes_max, self._message_bytes_max):
+        if context.arriving_bytes + size_bytes > context.arriving_bytes_max:
             raise SignalError("too many large messages arrive at once: connect again later")
         context.arriving_bytes += size_bytes
         self._reserved_bytes = size_bytes

@@ -21,8 +21,8 @@ from adapters.http.wire.request import Request
 from adapters.http.wire.response import Response, reason_phrase
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone
 
-MQTT_PATH: Final = b"/mqtt"  # where another adapter goes on
-SOCKETS: Final = frozenset({b"/subscribe", MQTT_PATH})
+MQTT_PATH, COAP_PATH = b"/mqtt", b"/.well-known/coap"  # where other adapters go on
+SOCKETS: Final = frozenset({b"/subscribe", MQTT_PATH, COAP_PATH})
 SUBPROTOCOL: Final = Subprotocol("cloudevents.json")
 PING: Final = b"\x89\x00"
 OUTPUT_BYTES_MAX: Final = 256 * 1024  # of events that wait to be written

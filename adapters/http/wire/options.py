@@ -68,6 +68,10 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     websocket_mqtt: Annotated[
         bool, Meta(description="MQTT over WebSocket at /mqtt of this port, too, where listeners.mqtt-ws is enabled")
     ] = True
+    websocket_coap: Annotated[
+        bool,
+        Meta(description="CoAP over WebSocket at /.well-known/coap of this port, where listeners.coap-tcp is enabled"),
+    ] = True
     cors_origins: Annotated[
         tuple[str, ...], Meta(description='origins whose pages may use this from a browser; "*" for all')
     ] = ()

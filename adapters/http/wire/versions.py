@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from adapters.http.wire.event_socket import MQTT_PATH, EventSocket
+from adapters.http.wire.event_socket import COAP_PATH, MQTT_PATH, EventSocket
 from adapters.http.wire.guard import PREFACE
 from adapters.http.wire.h1 import Http1
 from adapters.http.wire.h2 import Http2
@@ -10,7 +10,7 @@ from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.transport import Upgrade
 from gateway.port.adapter import ConnectionInfo, HandOver
 
-MQTT_LISTENER: Final = "mqtt-ws"  # its adapter takes them
+_LISTENERS: Final = {MQTT_PATH: "mqtt-ws", COAP_PATH: "coap-tcp"}  # their adapters take them
 SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: h2c\r\n\r\n"
 
 
@@ -26,23 +26,27 @@ def choose(opening: bytes, alpn: str | None, options: HttpOptions) -> Http1 | Ht
 
 
 def handed_over(event: Upgrade, options: HttpOptions, info: ConnectionInfo) -> HandOver | None:
-    """Returns the effect by which MQTT goes on where a request asks for it; None where it does not, or must not."""
-    if not (_is_mqtt(event) and options.websocket_mqtt and MQTT_LISTENER in info.others):
+    """Returns the effect by which MQTT or CoAP goes on where a request asks for it; None: it does not, or must not."""
+    listener = _listener(event)
+    allowed = options.websocket_mqtt if listener == _LISTENERS[MQTT_PATH] else options.websocket_coap
+    if listener is None or not allowed or listener not in info.others:
         return None
     request = event.request
     lines = b"".join([b"%b: %b\r\n" % header for header in request.headers])
-    return HandOver(listener=MQTT_LISTENER, data=b"GET %b HTTP/1.1\r\n%b\r\n%b" % (request.target, lines, event.rest))
+    data = b"GET %b HTTP/1.1\r\n%b\r\n%b" % (request.target, lines, event.rest)
+    return HandOver(listener=listener, data=data, websocket=True)
 
 
-def _is_mqtt(event: Upgrade) -> bool:
-    return event.settings is None and event.request.target.partition(b"?")[0] == MQTT_PATH
+def _listener(event: Upgrade) -> str | None:
+    """Returns the listener whose protocol a request asks for; None for one of HTTP itself."""
+    return None if event.settings is not None else _LISTENERS.get(event.request.target.partition(b"?")[0])
 
 
 def upgraded(
     event: Upgrade, options: HttpOptions, *, secure: bool, now_ms: int
 ) -> tuple[Http2 | EventSocket, bytes] | None:
     """Returns the transport that goes on, and what is written before its own output; None where there cannot be one."""
-    if _is_mqtt(event):
+    if _listener(event) is not None:
         return None  # it is not spoken here
     if event.settings is None:
         return EventSocket(event.request, options), b""

@@ -15,7 +15,7 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from store.base.browsers import allows_origin, knows_host, same_origin
+from store.base.browsers import page_mistake
 
 HEAD_BYTES_MAX: Final = 16 * 1024  # of the request; browsers add the cookies of their site
 PATH: Final = b"/mqtt"
@@ -143,30 +143,22 @@ def answer(method: str, target: bytes, version: str, headers: Headers, pages: Al
         if headers.get_all("sec-websocket-version") != [VERSION]:  # which has to be named (4.4)
             raise _Refused(426, f"sec-websocket-version: only {VERSION} is known", *_UPGRADE) from error
         raise _Refused(400, str(error)[:_DETAIL_CHARS_MAX]) from error
-    _check_page(headers, pages)
+    mistake = page_mistake(
+        headers.get_all("origin"),
+        headers.get_all("host"),
+        allowed=pages.origins,
+        known=pages.hosts,
+        local=pages.local,
+        settings="adapters.mqtt",
+    )
+    if mistake is not None:
+        raise _Refused(*mistake)
     return [
         ("Upgrade", "websocket"),
         ("Connection", "Upgrade"),
         ("Sec-WebSocket-Accept", accept),
         ("Sec-WebSocket-Protocol", chosen or ""),
     ]
-
-
-def _check_page(headers: Headers, pages: AllowedPages) -> None:
-    """Raises `_Refused` (403) where a page of a browser must not connect (10.2).
-
-    Tools that are no browsers say nothing of an origin, or name the gateway itself. Who calls this machine from itself
-    may be let in without a password: a page then has to be of this machine by a name that is its own.
-    """
-    origins, hosts = headers.get_all("origin"), headers.get_all("host")
-    if len(hosts) != 1 or len(origins) > 1:
-        raise _Refused(400, "host: is there once, origin: at most once")
-    if not origins or allows_origin(origins[0], pages.origins):
-        return
-    if not same_origin(origins[0], hosts[0]):
-        raise _Refused(403, f"origin: {origins[0][:128]} is not one of adapters.mqtt.websocket_origins")
-    if pages.local and not knows_host(hosts[0], pages.hosts):
-        raise _Refused(403, f"host: {hosts[0][:128]} is not one of adapters.mqtt.websocket_hosts")
 
 
 def _head(status: int, headers: Sequence[tuple[str, str]]) -> bytes:

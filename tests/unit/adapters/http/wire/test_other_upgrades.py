@@ -1,4 +1,4 @@
-"""A request at `/mqtt` for a WebSocket that carries MQTT: the connection is handed over, where it may be."""
+"""Requests for a WebSocket that carries MQTT or CoAP: the connection is handed over, where it may be."""
 
 from collections.abc import Collection
 from random import Random
@@ -13,6 +13,7 @@ REQUEST = (
     b"GET /mqtt?x HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
     b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-protocol: mqtt\r\n\r\n"
 )
+COAP = REQUEST.replace(b"/mqtt?x", b"/.well-known/coap").replace(b": mqtt", b": coap")
 BEHIND = b"\x82\x80\0\0\0\0"
 
 
@@ -28,16 +29,30 @@ def test_the_next_adapter_gets_the_request_and_what_is_behind_it(cut: int) -> No
     if not effects:
         effects += adapter.receive(data[cut:], now_ms=NOW_MS)
         cut = len(data)
-    assert effects == [HandOver(listener="mqtt-ws", data=data[:cut])]
+    assert effects == [HandOver(listener="mqtt-ws", data=data[:cut], websocket=True)]
     assert adapter.take_output() == b""
 
 
+def test_coap_goes_to_the_adapter_of_its_streams() -> None:
+    adapter = connected(HttpOptions(websocket_mqtt=False), {"mqtt-ws", "coap-tcp"})
+    (effect,) = adapter.receive(COAP, now_ms=NOW_MS)
+    assert effect == HandOver(listener="coap-tcp", data=COAP, websocket=True)
+
+
 @pytest.mark.parametrize(
-    ("options", "others"), [(HttpOptions(websocket_mqtt=False), {"mqtt-ws"}), (HttpOptions(), set())]
+    ("request_", "options", "others"),
+    [
+        (REQUEST, HttpOptions(websocket_mqtt=False), {"mqtt-ws"}),
+        (REQUEST, HttpOptions(), {"coap-tcp"}),
+        (COAP, HttpOptions(websocket_coap=False), {"coap-tcp"}),
+        (COAP, HttpOptions(), {"mqtt-ws"}),
+    ],
 )
-def test_where_mqtt_is_not_offered_there_is_nothing(options: HttpOptions, others: Collection[str]) -> None:
+def test_where_it_is_not_offered_there_is_nothing(
+    request_: bytes, options: HttpOptions, others: Collection[str]
+) -> None:
     adapter = connected(options, others)
-    assert adapter.receive(REQUEST, now_ms=NOW_MS) == []
+    assert adapter.receive(request_, now_ms=NOW_MS) == []
     (answer,) = parse_responses(adapter.take_output())
     assert answer.status == 404
 
