@@ -12,6 +12,7 @@ from typing import Any
 from adapters.amqp.body_credit import BodyCredit
 from adapters.amqp.bridging import AmqpBridgeCodec
 from adapters.amqp.connection import AmqpConnection
+from adapters.amqp.events import AmqpEventCodec
 from adapters.amqp.options import AmqpOptions
 from gateway.port.adapter import ConnectionInfo, Listener, Random
 from gateway.port.bridge import Scheme
@@ -39,6 +40,10 @@ class AmqpFactory:
     def broker_codec(self, bridge: str, gateway: str) -> AmqpBridgeCodec:
         """See `gateway.port.bridge.BrokerFactory`."""
         return AmqpBridgeCodec(bridge, gateway)
+
+    def event_codec(self, gateway: str) -> AmqpEventCodec:
+        """See `gateway.port.bridge.BrokerFactory`."""
+        return AmqpEventCodec(gateway)
 
 
 FACTORY = AmqpFactory()

@@ -9,17 +9,18 @@ from typing import Any
 
 from adapters.mqtt.connection import Connection
 from adapters.mqtt.messages.options import Options
-from adapters.mqtt.upstream import MqttUpstream
+from adapters.mqtt.upstream.publishing import MqttPublisher
+from adapters.mqtt.upstream.reading import MqttUpstream
 from adapters.mqtt.websocket.connection import LISTENER, WebSocket
 from gateway.port.adapter import Adapter, ConnectionInfo, Listener, Random
-from gateway.port.bridge import Scheme, Upstream, UpstreamSettings
+from gateway.port.bridge import Publisher, PublisherTerms, Scheme, Upstream, UpstreamSettings
 
 __all__ = ["FACTORY", "Connection", "Options"]
 
 
 class _Factory:
     """The entry point `mqtt` of the group `headgate.adapters` (`gateway.port.adapter.AdapterFactory`,
-    `BridgeFactory`).
+    `BridgeFactory`, `PublisherFactory`).
     """
 
     listeners: Sequence[Listener] = (
@@ -44,6 +45,10 @@ class _Factory:
     def upstream(self, terms: UpstreamSettings, options: Any) -> Upstream:
         """A broker that messages are read from (`gateway.port.bridge.BridgeFactory`)."""
         return MqttUpstream(terms, sparkplug=options.sparkplug)
+
+    def publisher(self, terms: PublisherTerms) -> Publisher:
+        """A broker that events are published to (`gateway.port.bridge.PublisherFactory`)."""
+        return MqttPublisher(terms)
 
 
 FACTORY = _Factory()

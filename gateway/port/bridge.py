@@ -7,6 +7,8 @@ time, and all that comes meanwhile is the next one.
 
 Where a library keeps the connection, as for AMQP 0-9-1, an adapter gives a `BrokerCodec` in place of a state machine:
 it says what the properties of a broker's message mean, and what properties a message of ours is forwarded with.
+
+`Publisher` and `EventCodec` are for the sinks of subscriptions: messages as events, whatever they were before.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkabl
 
 import msgspec
 
-from gateway.domain.errors import Refusal
+from gateway.domain.errors import ProtocolError, Refusal
 from store.api.message import Message
 
 LOOPED: Final = "looped"  # why a message is passed over that has been here before
@@ -45,10 +47,9 @@ class Destination(NamedTuple):
 DestinationOf: TypeAlias = Callable[[str], Destination | None]  # None: nothing that is asked for has this topic
 
 
-class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a connection to an upstream."""
+class ClientTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of our end of a connection to a broker."""
 
-    bridge: str  # the bridge's name, which its messages carry
     client_id: str
     username: str | None
     password: str | None
@@ -57,12 +58,19 @@ class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True):
     session_expiry_s: int
     keep_alive_s: int  # 0: none
     answer_timeout_ms: int  # to be let in, and to be subscribed
-    receive_maximum: int  # messages that are not acknowledged
+    receive_maximum: int  # messages from the broker that are not acknowledged
+    gateway: str = ""  # the id that this gateway, or its cluster, is known by to others; "": to nobody
+    older: str = 'write version = "3.1.1"'  # what to do about a broker that does not know MQTT 5.0
+
+
+class UpstreamSettings(ClientTerms, frozen=True, kw_only=True):
+    """The settings of a connection to an upstream that is read."""
+
+    bridge: str  # the bridge's name, which its messages carry
     pending_bytes_max: int  # of messages that are not durable; beyond, nothing is read
     message_bytes_max: int  # a larger one is passed over, and refused
     wanted: Sequence[UpstreamFilter]
     destination_of: DestinationOf
-    gateway: str = ""  # the id that this gateway, or its cluster, is known by to others; "": to nobody
 
 
 class Upstream(Protocol):
@@ -131,6 +139,79 @@ class BridgeFactory(Protocol):
         """Returns an upstream that is not connected yet; `options` are the adapter's own, read and checked."""
 
 
+class PublisherTerms(ClientTerms, frozen=True, kw_only=True):
+    """The settings of a connection to a broker that events are published to."""
+
+    qos: int
+    retain: bool
+    structured: bool  # events as JSON; over MQTT 3.1.1 they always are
+    expiry_s: int | None  # of each message; None: until the event's own time is over
+    properties: Sequence[tuple[str, str]]  # of each message, besides the event's
+
+
+class Answer(NamedTuple):
+    """The answer of a broker to a message; `error` is "" where it has taken it."""
+
+    number: int
+    error: str = ""
+    of_message: bool = False  # it is the message's own fault: another one may well be taken
+
+
+class Publisher(Protocol):
+    """One connection to a broker that events are published to. Its methods never block; times are ms of one clock."""
+
+    @property
+    def ready(self) -> bool:
+        """Returns whether the broker has accepted the connection."""
+
+    @property
+    def in_flight_max(self) -> int:
+        """Returns how many messages the broker takes before it has answered one of them."""
+
+    def connected(self, now_ms: int) -> None:
+        """Begins on the connection."""
+
+    def receive(self, data: bytes, now_ms: int) -> None:
+        """Bytes have come. Raises `ProtocolError`: the connection is of no use any more."""
+
+    def tick(self, now_ms: int, *, reading: bool) -> None:
+        """Notes the time; `reading`: the peer's input is read. Raises `ProtocolError` as `receive` does."""
+
+    def deadline_ms(self) -> int | None:
+        """Returns the latest time to call `tick`."""
+
+    def publish(self, topic: str, message: Message, now_ms: int) -> int | None:
+        """Publishes a message as an event; returns the number of its answer, 0 for QoS 0, which has none.
+
+        None: nothing is sent, as the message has been at this broker before. Raises `Refusal` for a message that the
+        broker's protocol cannot carry.
+        """
+
+    def answers(self) -> Sequence[Answer]:
+        """Returns the answers that have come since the last call."""
+
+    def guilty(self, error: ProtocolError) -> int | None:
+        """Returns the number of the message for which the broker has ended the connection; None: nobody knows it."""
+
+    def leave(self) -> None:
+        """Disconnects in the protocol's own way."""
+
+    def take_output(self) -> bytes:
+        """Returns the bytes to be sent since the last call."""
+
+
+@runtime_checkable
+class PublisherFactory(Protocol):
+    """An adapter's factory that publishes events to brokers, too."""
+
+    @property
+    def schemes(self) -> Mapping[str, Scheme]:
+        """Returns the schemes of its URLs."""
+
+    def publisher(self, terms: PublisherTerms) -> Publisher:
+        """Returns a publisher that is not connected yet."""
+
+
 class BrokerCodec(Protocol):
     """The mapping between a broker's messages and ours, for one bridge."""
 
@@ -159,6 +240,18 @@ class Forwarded(NamedTuple):
     body: bytes
 
 
+class EventCodec(Protocol):
+    """Events as messages of a broker, over connections that a library keeps."""
+
+    def content(
+        self, message: Message, *, structured: bool, upstream: str, header_bytes_max: int, now_ms: int
+    ) -> Forwarded | None:
+        """Returns the content of a message as an event; None: it has been at the upstream before.
+
+        Raises `Refusal` (TOO_LARGE) for attributes that do not fit into `header_bytes_max`.
+        """
+
+
 @runtime_checkable
 class BrokerFactory(Protocol):
     """An adapter's factory whose protocol brokers are bridged by, over connections that a library keeps."""
@@ -169,3 +262,6 @@ class BrokerFactory(Protocol):
 
     def broker_codec(self, bridge: str, gateway: str) -> BrokerCodec:
         """Returns the mapping for a bridge of that name; `gateway` is our own id, "" for none."""
+
+    def event_codec(self, gateway: str) -> EventCodec:
+        """Returns the form of events for brokers; `gateway` is our own id, "" for none."""

@@ -26,12 +26,21 @@ class SubscriptionConfig(_Value, frozen=True, kw_only=True):
 
 
 class ProtocolSettings(_Value, frozen=True, kw_only=True):
-    """`protocolsettings`: the transmission. Times are seconds."""
+    """`protocolsettings`: the transmission. Times are seconds. The first ones are for one protocol each."""
 
     method: str = "POST"
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
-    mode: Literal["binary", "structured"] | None = None  # None: binary, and structured where requests are signed
     signingsecret: str | None = None  # write-only
+    topicname: str | None = None  # of MQTT, as all to clientid
+    qos: Literal[0, 1, 2] = 1
+    retain: bool = False
+    expiry: int | None = None
+    userproperties: Mapping[str, str] = msgspec.field(default_factory=dict)
+    clientid: str | None = None
+    exchange: str = "amq.topic"  # of AMQP, as all to mandatory
+    routingkey: str = "{key}"
+    mandatory: bool = False
+    mode: Literal["binary", "structured"] | None = None  # None: binary, and structured where requests are signed
     concurrency: int = 8
     rate: float | None = None  # deliveries a second
     timeout: float = 30.0
@@ -78,6 +87,7 @@ class DeliveryStatus(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0  # attempts
     dead: int = 0  # events at the dead letter address
     expired: int = 0  # events that were not sent as their time was over
+    looped: int = 0  # events that were not sent as the sink, a gateway, has had them before
     lost: int = 0  # ranges of the log that are lost to damage
     held: int = 0  # events in flight, or waiting for another attempt
     behind: int = 0  # bytes of the logs that have not been looked at

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from controller.api.client import ControllerClient
+from gateway.bridges.sinks.kinds import sink_kinds
 from gateway.config.config import Config, ListenerConfig, adapter_factories
 from gateway.config.nodes import node_credentials
 from gateway.ops.metrics import Metrics
@@ -108,6 +109,7 @@ class Gateway:
             self._listens("rpc", config.rpc.host, self._rpc.port, summary="gRPC, for Spark")
         self._admin = await self._serve_pages()
         factories = adapter_factories()
+        self.hub.push.speak(sink_kinds(factories.values(), self.hub.timer_secrets.gateway_id))
         enabled = {
             listener.name: ListenerContext(
                 listener.name, listener.adapter, factories[listener.adapter], config.adapters[listener.adapter]

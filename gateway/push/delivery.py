@@ -8,9 +8,8 @@ a crash repeats what was delivered since and loses nothing.
 import asyncio
 import contextlib
 import time
-from base64 import b64encode
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -22,9 +21,8 @@ from gateway.ownership.owners import Owned
 from gateway.port.adapter import Deliverable, Deliveries, SubscriptionId
 from gateway.port.push import DeliveryStatus
 from gateway.push.dead_letters import DeadLetters
-from gateway.push.guard import SinkRefused, SinkUnreachable
 from gateway.push.outbox import Attempt, Failure, Outbox
-from gateway.push.signing import read_secret, signed
+from gateway.push.sender import Sender, SinkKind
 from gateway.push.spec import STATUS, SubscriptionRecord, filter_of, policy_of
 from gateway.push.tools import Tools
 from store.api.keys import Put
@@ -32,24 +30,18 @@ from store.base import logs
 from store.base.errors import StoreError
 from store.base.streams import Backoff, until_one_ends
 
-if TYPE_CHECKING:
-    from gateway.push.client import SinkAnswer, SinkClient
-
 COMMIT_S: Final = 1.0  # between two commits of a cursor that moves
 STATUS_S: Final = 5.0  # between two statuses, unless the state changes
 STOP_S: Final = 5.0  # that deliveries in flight have to end when the subscription stops here
 IDLE_COMMIT_BYTES: Final = 16 << 20  # an idle subscription's cursor is moved once it is this far behind
 CONSENT_MIN_S, CONSENT_MAX_S = 1.0, 300.0  # between two requests for a sink's consent
-CONSENT_TIMEOUT_S: Final = 15.0
-# The sink has looked at this event and does not want it; another one may well be taken.
-EVENT_FAULTS: Final = frozenset({400, 406, 413, 415, 422})
 _MEMO: Final = "push.attributes"
 
 log = logs.get(__name__)
 
 
 class SinkGone(Exception):
-    """Raised where the sink has answered 410: it wants nothing more (HTTP 1.1 Web Hooks for Event Delivery, 2.2)."""
+    """Raised where the sink has said that it wants nothing more."""
 
 
 def status_key(id_: str) -> str:
@@ -60,7 +52,9 @@ def status_key(id_: str) -> str:
 class PushDelivery:
     """The deliveries of one subscription (`gateway.delivery.lanes.Receiver`)."""
 
-    def __init__(self, record: SubscriptionRecord, tools: Tools, permissions: Permissions) -> None:
+    def __init__(
+        self, record: SubscriptionRecord, tools: Tools, permissions: Permissions, kind: SinkKind | None
+    ) -> None:
         self.record = record
         self.status = DeliveryStatus()
         self._tools = tools
@@ -70,14 +64,10 @@ class PushDelivery:
         self._outbox = Outbox(policy_of(spec.protocolsettings), uniform=tools.chance.uniform, now_ms=tools.now_ms())
         self._subscriber = Subscriber(self)
         self._dead_letters = DeadLetters(record, tools)
-        self._headers = [(b"webhook-request-origin", tools.origin.encode()), *_own_headers(record)]
-        secret = spec.protocolsettings.signingsecret
-        self._signing_key = None if secret is None else read_secret(secret)
-        mode = spec.protocolsettings.mode
-        self._structured = mode == "structured" or (mode is None and secret is not None)
-        self._client: SinkClient | None = None
+        self._kind = kind
+        self._sender: Sender | None = None
         self._wake = asyncio.Event()  # set when a delivery may be started
-        self._gone = asyncio.Event()  # the sink has answered 410
+        self._gone = asyncio.Event()  # the sink wants nothing more
         self._under_way: set[asyncio.Task[None]] = set()
         self._blocked = False  # less was taken than offered
         self._closing = False
@@ -97,14 +87,14 @@ class PushDelivery:
 
     async def run(self, owned: Owned) -> None:
         """Delivers until cancelled. Raises `SinkGone`, `OwnershipLost`, `StoreError`."""
-        tools, settings = self._tools, self._spec.protocolsettings
         self._committed = self._settled = await self._begin(owned)
-        if self.record.paused:
+        if self._kind is None:
+            self._set_error(f"no adapter of this process speaks {self._spec.protocol} to sinks")
+        if self.record.paused or self._kind is None:
             await self._store_status(owned)
             await asyncio.Event().wait()
-        from gateway.push.client import SinkClient  # noqa: PLC0415 - which only those need that have a subscription
-
-        self._client = SinkClient(tools.guard, connections_max=settings.concurrency, tls=tools.tls())
+        assert self._kind is not None
+        self._sender = self._kind.sender(self.record, self._tools)
         try:
             await self._consent(owned)
             self._subscribe()
@@ -142,17 +132,13 @@ class PushDelivery:
             self._settle()
             self._tools.fanout.leave(self._subscriber)
             self._tools.budget.forget(self)
-        if self._client is not None:
-            await self._client.close()
+        if self._sender is not None:
+            await self._sender.close()
 
     # ---- the sink's consent
 
     async def _consent(self, owned: Owned) -> None:
-        """Asks the sink whether it wants to be sent events, until it does (Web Hooks, 4)."""
-        config = self._tools.config
-        if config.validation == "off":
-            self._consented = True
-            return
+        """Asks the sink whether it wants to be sent events, until it does."""
         backoff = Backoff(CONSENT_MIN_S, CONSENT_MAX_S, uniform=self._tools.chance.uniform)
         while not await self._asked():
             await self._store_status(owned)
@@ -160,31 +146,12 @@ class PushDelivery:
         self._consented = True
 
     async def _asked(self) -> bool:
-        assert self._client is not None
-        rate = self._spec.protocolsettings.rate
-        headers = [*self._headers, (b"content-length", b"0")]
-        if rate is not None:
-            headers.append((b"webhook-request-rate", b"%d" % max(int(rate * 60), 1)))
-        try:
-            answer = await self._client.request("OPTIONS", self._spec.sink, headers, b"", timeout_s=CONSENT_TIMEOUT_S)
-        except (SinkUnreachable, SinkRefused) as error:
-            self._set_error(f"the sink was not asked for its consent: {error}")
-            return False
-        allowed = answer.header(b"webhook-allowed-origin")
-        if allowed not in {"*", self._tools.origin}:
-            self._set_error(
-                f"the sink has not consented: its WebHook-Allowed-Origin is not {self._tools.origin!r} or *"
-            )
-            return False
-        self._allow_rate(answer)
-        self._set_error("")
-        return True
-
-    def _allow_rate(self, answer: "SinkAnswer") -> None:
-        text = answer.header(b"webhook-allowed-rate") or ""
-        if text.isascii() and text.isdigit() and len(text) <= 9 and int(text):
-            allowed = int(text) / 60
-            self._outbox.rate_per_s = min(self._outbox.rate_per_s or allowed, allowed)
+        assert self._sender is not None
+        said = await self._sender.consent()
+        self._set_error(said.refusal)
+        if said.rate_per_s is not None:
+            self._outbox.rate_per_s = min(self._outbox.rate_per_s or said.rate_per_s, said.rate_per_s)
+        return not said.refusal
 
     # ---- from the logs
 
@@ -250,9 +217,14 @@ class PushDelivery:
             outbox.delivered(one)
             self._count(delivered=1)
             self._set_error("")
+        elif failure.passed:
+            outbox.passed_over(one)
+            self._count(looped=1)
         else:
             self._count(failed=1)
             self._set_error(failure.error)
+            if failure.gone:
+                self._gone.set()
             if outbox.failed(one, failure, now_ms()):
                 await self._dead_letter(one)
         if one.settled:
@@ -270,32 +242,13 @@ class PushDelivery:
 
     async def _sent(self, one: Attempt) -> Failure | None:
         """Sends an event; None once the sink has taken it."""
-        tools, settings = self._tools, self._spec.protocolsettings
-        assert self._client is not None
+        assert self._sender is not None
         try:
-            request = tools.codec.sink_request(one.message, structured=self._structured)
-            headers = [*request.headers, *self._headers]
-            if self._signing_key is not None:
-                id_ = f"{self.record.id}.{one.position}"
-                headers += signed(self._signing_key, id_, tools.now_ms() // 1_000, request.body)
-            async with tools.attempts:
-                answer = await self._client.request(
-                    settings.method, self._spec.sink, headers, request.body, timeout_s=settings.timeout
-                )
-        except (SinkUnreachable, SinkRefused) as error:
-            return Failure(error=str(error))
-        except Exception as error:  # our own bug, or the client's: the event is not lost to it
+            async with self._tools.attempts:
+                return await self._sender.send(one)
+        except Exception as error:  # our own bug, or a library's: the event is not lost to it
             log.exception("a delivery failed", subscription=self.record.id)
             return Failure(error=f"internal error: {type(error).__name__}")
-        if 200 <= answer.status < 300:
-            return None
-        if answer.status == 410:
-            self._gone.set()
-        fault = answer.status in EVENT_FAULTS
-        what = f"the sink answered {answer.status}"
-        if 300 <= answer.status < 400:
-            what += ": redirects are not followed"
-        return Failure(error=what, of_event=fault, final=fault, retry_after_ms=answer.retry_after_ms)
 
     # ---- the cursor and the status
 
@@ -368,16 +321,3 @@ class PushDelivery:
 
     def _set_error(self, error: str) -> None:
         self.status = msgspec.structs.replace(self.status, error=error)
-
-
-def _own_headers(record: SubscriptionRecord) -> list[tuple[bytes, bytes]]:
-    """Returns the headers of every request of a subscription."""
-    spec = record.spec
-    headers = [(name.encode(), value.encode()) for name, value in spec.protocolsettings.headers.items()]
-    credential = spec.sinkcredential
-    if credential is not None and credential.credentialtype == "PLAIN":
-        pair = f"{credential.identifier}:{credential.secret}".encode()
-        headers.append((b"authorization", b"Basic " + b64encode(pair)))
-    elif credential is not None:
-        headers.append((b"authorization", b"Bearer " + (credential.accesstoken or "").encode()))
-    return headers

@@ -5,7 +5,7 @@ leads elsewhere a moment later (DNS rebinding) leads nowhere.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, TypeAlias
 from urllib.parse import SplitResult, urlsplit
@@ -15,7 +15,7 @@ from gateway.push.settings import SubscriptionsConfig
 
 SINK_CHARS_MAX: Final = 2_048
 _STREAM: Final = 1  # SOCK_STREAM
-_SCHEMES: Final = {"http": 80, "https": 443}
+_SECURE: Final = frozenset({"https", "mqtts", "amqps"})  # schemes over TLS
 _NAT64: Final = IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an address of IPv4
 _Address: TypeAlias = IPv4Address | IPv6Address
 
@@ -45,8 +45,8 @@ class SinkGuard:
             except ValueError:
                 self._names.append(one.lower())
 
-    def parse(self, sink: str) -> SplitResult:
-        """Returns the parts of a sink's URL. Raises `Refusal` (MALFORMED) for none, `SinkRefused`."""
+    def parse(self, sink: str, schemes: Collection[str]) -> SplitResult:
+        """Returns the parts of a sink's URL. Raises `Refusal` (MALFORMED) for none of these schemes, `SinkRefused`."""
         try:
             if len(sink) > SINK_CHARS_MAX or not sink.isascii() or not sink.isprintable() or " " in sink:
                 raise ValueError(f"up to {SINK_CHARS_MAX} visible ASCII characters are allowed")
@@ -54,8 +54,8 @@ class SinkGuard:
             host, port = url.hostname, url.port
         except ValueError as error:
             raise _malformed(f"is no URL: {error}") from error
-        if url.scheme not in _SCHEMES or not host or port == 0:
-            raise _malformed("is no absolute URL of the schemes https and http")
+        if url.scheme not in schemes or not host or port == 0:
+            raise _malformed(f"is no absolute URL of the schemes {' and '.join(schemes)}")
         if url.username is not None or url.password is not None:
             raise _malformed("holds a user name; sinkcredential is for that")
         if url.fragment:
@@ -63,8 +63,11 @@ class SinkGuard:
         literal = _literal(host)
         if literal is not None and not self._allows(host, literal):
             raise SinkRefused(_not_allowed(str(literal)))
-        if url.scheme == "http" and not self._plain and not self._is_private(host, literal):
-            raise SinkRefused("is not https; subscriptions.plain_http allows http, subscriptions.private_sinks a host")
+        if url.scheme not in _SECURE and not self._plain and not self._is_private(host, literal):
+            secure = f"is not {url.scheme}s"
+            raise SinkRefused(
+                f"{secure}; subscriptions.plain_http allows {url.scheme}, subscriptions.private_sinks a host"
+            )
         return url
 
     def allowed(self, host: str, found: Sequence[str]) -> list[str]:

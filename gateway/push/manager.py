@@ -21,6 +21,7 @@ from gateway.ownership.following import below, follow_keys
 from gateway.ownership.owners import Owned, Owners, OwnershipLost, Taken
 from gateway.ownership.stored_entries import stored_entries
 from gateway.push.delivery import PushDelivery, SinkGone, status_key
+from gateway.push.sender import SinkKinds
 from gateway.push.spec import SUBSCRIPTIONS, SubscriptionRecord
 from gateway.push.tools import Tools
 from store.api.keys import Change, Delete, Put
@@ -49,12 +50,14 @@ class PushManager:
         self,
         tools: Tools,
         owners: Owners,
+        kinds: SinkKinds,
         *,
         permissions_of: Callable[[Identity], Permissions],
         spawn: Callable[[Coroutine[Any, Any, object]], asyncio.Task[None]],
     ) -> None:
         self._tools = tools
         self._owners = owners
+        self._kinds = kinds
         self._permissions_of = permissions_of
         self._spawn = spawn
         self._runners: dict[str, _Runner] = {}
@@ -119,7 +122,7 @@ class PushManager:
         runner = self._runners.get(id_)
         if runner is None:
             runner = self._runners[id_] = _Runner(
-                self._tools, self._owners, record, revision, permissions_of=self._permissions_of
+                self._tools, self._owners, self._kinds, record, revision, permissions_of=self._permissions_of
             )
             runner.task = self._spawn(runner.run())
         else:
@@ -165,6 +168,7 @@ class _Runner:
         self,
         tools: Tools,
         owners: Owners,
+        kinds: SinkKinds,
         record: SubscriptionRecord,
         revision: int,
         *,
@@ -174,6 +178,7 @@ class _Runner:
         self.delivery: PushDelivery | None = None
         self._tools = tools
         self._owners = owners
+        self._kinds = kinds
         self._permissions_of = permissions_of
         self._record = record
         self._revision = revision
@@ -244,7 +249,9 @@ class _Runner:
 
     async def _run(self, owned: Owned) -> None:
         """Runs the subscription as its record is now."""
-        delivery = self.delivery = PushDelivery(self._record, self._tools, self._permissions_of(self._record.identity))
+        record = self._record
+        kind = self._kinds.get(record.spec.protocol)
+        delivery = self.delivery = PushDelivery(record, self._tools, self._permissions_of(record.identity), kind)
         running = self._running = asyncio.ensure_future(delivery.run(owned))
         try:
             await asyncio.wait([running])
@@ -287,7 +294,7 @@ class _Runner:
         try:
             done = await self._tools.store.keys.transact({put.key: self._revision}, [put])
             self._record, self._revision = record, done.revision
-            log.warning("a sink wants nothing more (410): its subscription is paused", subscription=record.id)
+            log.warning("a sink wants nothing more: its subscription is paused", subscription=record.id)
         except (RevisionConflict, StoreError) as error:
             log.warning("a subscription could not be paused yet", subscription=record.id, error=str(error))
             await asyncio.sleep(AGAIN_S)

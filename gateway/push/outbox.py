@@ -74,11 +74,16 @@ class Attempt:
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """A failed attempt: `of_event` where another event may well be taken, `final` where this one never will be."""
+    """A failed attempt: `of_event` where another event may well be taken, `final` where this one never will be.
+
+    `gone`: the sink wants nothing more. `passed`: the event has been at the sink before, and is not sent.
+    """
 
     error: str
     of_event: bool = False
     final: bool = False
+    gone: bool = False
+    passed: bool = False
     retry_after_ms: int | None = None
 
 
@@ -157,7 +162,7 @@ class Outbox:
         self._settle(one)
 
     def passed_over(self, one: Attempt) -> None:
-        """Notes that an event that was to be attempted is not sent: its time is over."""
+        """Notes that an event that was to be attempted is not sent: its time is over, or the sink has had it."""
         self.in_flight -= 1
         if one is self._trial:
             self._trial = None

@@ -16,8 +16,10 @@ from gateway.ownership.owners import Owners
 from gateway.port.push import SinkFactory
 from gateway.publishing.ingest import Ingest
 from gateway.push.guard import SinkGuard
+from gateway.push.http_kind import HttpKind
 from gateway.push.manager import PushManager
 from gateway.push.registry import PushRegistry
+from gateway.push.sender import SinkKind, SinkKinds
 from gateway.push.settings import SubscriptionsConfig
 from gateway.push.tools import HeldBudget, Tools, Totals
 from gateway.security.access_control import AccessControl
@@ -50,13 +52,18 @@ class Push:
 
     def __init__(self, host: PushHost, config: SubscriptionsConfig) -> None:
         guard, chance = SinkGuard(config), host.random
+        self._kinds: dict[str, SinkKind] = {"HTTP": HttpKind()}
         self.registry = PushRegistry(
-            host.store, config, guard, new_id=lambda: f"{chance.getrandbits(ID_BITS):024x}", now_ms=now_ms
+            host.store, config, guard, self._kinds, new_id=lambda: f"{chance.getrandbits(ID_BITS):024x}", now_ms=now_ms
         )
         self._manager: PushManager | None = None
         self._host = host
         self._config = config
         self._guard = guard
+
+    def speak(self, kinds: SinkKinds) -> None:
+        """Adds protocols of sinks, before anybody asks for a subscription."""
+        self._kinds.update(kinds)
 
     def start(self, codec: SinkFactory, registry: CollectorRegistry) -> None:
         """Runs the subscriptions that are not another process's; `codec` writes their events."""
@@ -77,7 +84,9 @@ class Push:
             now_ms=now_ms,
             chance=host.random,
         )
-        self._manager = PushManager(tools, host.owners, permissions_of=host.access.permissions_of, spawn=host.spawn)
+        self._manager = PushManager(
+            tools, host.owners, self._kinds, permissions_of=host.access.permissions_of, spawn=host.spawn
+        )
         registry.register(_Figures(tools, self._manager))
         self._manager.start()
 
@@ -105,11 +114,11 @@ class _Figures(Collector):
         """A family for each figure."""
         events = CounterMetricFamily(
             "headgate_push_events",
-            'Events of subscriptions that are settled: "delivered", "dead" or "expired"',
+            'Events of subscriptions that are settled: "delivered", "dead", "expired" or "looped"',
             labels=["how"],
         )
         totals = self._tools.totals
-        for how in ("delivered", "dead", "expired"):
+        for how in ("delivered", "dead", "expired", "looped"):
             events.add_metric([how], getattr(totals, how))
         failed = CounterMetricFamily("headgate_push_failed_attempts", "Deliveries to sinks that failed")
         failed.add_metric([], totals.failed)

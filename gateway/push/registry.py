@@ -26,11 +26,13 @@ from gateway.port.push import (
     SubscriptionSpec,
     UpdateSubscription,
 )
+from gateway.push.checks import check_spec, check_spec_before
 from gateway.push.delivery import status_key
 from gateway.push.guard import SinkGuard, SinkUnreachable, resolve
 from gateway.push.manager import subscription_key
+from gateway.push.sender import SinkKinds
 from gateway.push.settings import SubscriptionsConfig
-from gateway.push.spec import SUBSCRIPTIONS, SubscriptionRecord, check_spec, with_secrets, without_secrets
+from gateway.push.spec import SUBSCRIPTIONS, SubscriptionRecord, with_secrets, without_secrets
 from store.api.client import StoreClient
 from store.api.keys import Delete, Entry, Put
 from store.base import logs
@@ -54,6 +56,7 @@ class PushRegistry:
         store: StoreClient,
         config: SubscriptionsConfig,
         guard: SinkGuard,
+        kinds: SinkKinds,
         *,
         new_id: Callable[[], str],
         now_ms: Callable[[], int],
@@ -61,6 +64,7 @@ class PushRegistry:
         self._store = store
         self._config = config
         self._guard = guard
+        self._kinds = kinds
         self._new_id = new_id
         self._now_ms = now_ms
 
@@ -114,7 +118,7 @@ class PushRegistry:
 
         def changed(record: SubscriptionRecord) -> SubscriptionRecord:
             new = with_secrets(msgspec.structs.replace(spec, id=None), record.spec)
-            check_spec(new, self._guard)
+            check_spec(new, self._guard, self._kinds)
             gone = record.gone and new.sink == record.spec.sink
             paused = record.paused and (gone or not record.gone)
             identity = who.permissions.identity
@@ -145,16 +149,17 @@ class PushRegistry:
 
     async def _check(self, permissions: Permissions, spec: SubscriptionSpec) -> None:
         """Raises `Refusal` for what cannot be, and for what the asker may not read or publish to."""
-        check_spec_before(spec, self._guard)
+        check_spec_before(spec, self._guard, self._kinds)
         for pattern in spec.config.addresses:
             permissions.check_filter(pattern)
         if (dead := spec.protocolsettings.deadletter) is not None:
             permissions.check("publish", dead)
-        url = self._guard.parse(spec.sink)
+        ports = self._kinds[spec.protocol].ports
+        url = self._guard.parse(spec.sink, ports)
         assert url.hostname is not None
         try:  # each connection checks again: this one look is for who makes the subscription
             async with asyncio.timeout(RESOLVE_S):
-                await resolve(self._guard, url.hostname, url.port or 443)
+                await resolve(self._guard, url.hostname, url.port or ports[url.scheme])
         except (TimeoutError, SinkUnreachable):
             pass  # it may be found later
 
@@ -199,14 +204,6 @@ class PushRegistry:
                 continue
             return _shown(new, done.revision, await self._status(id_))
         raise Refusal(Cause.OVERLOAD, "the subscription changes too often", retry_after_ms=1_000)
-
-
-def check_spec_before(spec: SubscriptionSpec, guard: SinkGuard) -> None:
-    """Checks a proposal whose secrets may be those of before."""
-    credential = spec.sinkcredential
-    if credential is not None and credential.secret is None and credential.accesstoken is None:
-        spec = msgspec.structs.replace(spec, sinkcredential=None)
-    check_spec(spec, guard)
 
 
 def _record(entry: Entry) -> SubscriptionRecord:

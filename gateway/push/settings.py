@@ -25,7 +25,10 @@ class SubscriptionsConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     plain_http: Annotated[
-        bool, Meta(description="whether sinks on the Internet may have http: URLs; private sinks always may")
+        bool,
+        Meta(
+            description="whether sinks on the Internet may have http:, mqtt: and amqp: URLs; private sinks always may"
+        ),
     ] = False
     validation: Annotated[
         Literal["required", "off"],

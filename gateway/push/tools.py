@@ -65,7 +65,7 @@ class Totals:
     """The figures of all subscriptions of a process, since it began."""
 
     def __init__(self) -> None:
-        self.delivered = self.failed = self.dead = self.expired = self.lost = 0
+        self.delivered = self.failed = self.dead = self.expired = self.looped = self.lost = 0
 
     def count(self, **counts: int) -> None:
         """Adds to the figures."""

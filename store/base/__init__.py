@@ -5,7 +5,7 @@ runner of servers with its signals and limits (`runner`), the clock, the admin p
 (`admin`, `browsers`), the ports that strangers can reach (`listening`), and the parts of long-lived streams
 (`streams`).
 
-Imported by: store.*, adapters.http, adapters.mqtt, controller.node, controller.remote, controller.wire, gateway.*,
-spark.job, spark.source.
+Imported by: store.*, adapters.coap, adapters.http, adapters.mqtt, controller.node, controller.remote, controller.wire,
+gateway.*, spark.job, spark.source.
 Imports: none.
 """

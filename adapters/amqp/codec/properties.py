@@ -371,7 +371,7 @@ def _headers_of(message: Message, now_ms: int) -> Table:
     attributes = cloudevents.attributes_of(message)
     if attributes is not None:
         for name, text in attributes.items():
-            _add_property(headers, repeats, f"ce-{name}", text)
+            add_property(headers, repeats, f"ce-{name}", text)
     elif message.key is not None:
         headers["ce-partitionkey"] = message.key
     if message.traceparent is not None:
@@ -386,12 +386,12 @@ def _headers_of(message: Message, now_ms: int) -> Table:
         headers["x-delay"] = min(message.deliver_at_ms - now_ms, _SIGNED_MAX)
     for name, text in message.properties:
         if attributes is None or attributes.get(name) != text:
-            _add_property(headers, repeats, name, text)
+            add_property(headers, repeats, name, text)
     return headers
 
 
-def _add_property(headers: Table, repeats: dict[str, int], name: str, text: str) -> None:
-    """A property under its name; repeats are numbered, and a name too long for a field is kept with its text."""
+def add_property(headers: Table, repeats: dict[str, int], name: str, text: str) -> None:
+    """Adds a property under its name; repeats are numbered, and a name too long for a field is kept with its text."""
     if len(name.encode()) > SHORT_BYTES_MAX - 8:
         name, text = "x-property", f"{name}={text}"
     free = name

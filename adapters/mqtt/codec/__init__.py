@@ -1,6 +1,6 @@
 """The wire format of MQTT 3.1, 3.1.1 and 5.0: bytes to packets and back, without any state.
 
-Imported by: mqtt, mqtt.connecting, mqtt.messages, mqtt.receiving, mqtt.session.
+Imported by: mqtt, mqtt.connecting, mqtt.messages, mqtt.receiving, mqtt.session, mqtt.upstream.
 Imports: gateway.domain.
 """
 

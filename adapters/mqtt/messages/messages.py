@@ -273,7 +273,7 @@ def _own(message: Message, key: str) -> dict[str, Any]:
     return message.native.get(key) or {} if message.native is not None else {}
 
 
-def _publish_properties(
+def publish_properties(
     message: Message, user: Iterable[tuple[str, str]], content_type: str | None, now_ms: int, ids: tuple[int, ...]
 ) -> bytes:
     """Property length and properties of a PUBLISH to a client (3.3.2.3)."""
@@ -316,10 +316,10 @@ def _tail(message: Message, dialect: Dialect, now_ms: int, ids: tuple[int, ...])
         body, others = structured_body(message, native.get(STRUCTURED, 0))
         if dialect.version < 5:
             return body
-        return _publish_properties(message, others, STRUCTURED_JSON, now_ms, ids) + body
+        return publish_properties(message, others, STRUCTURED_JSON, now_ms, ids) + body
     user = _user_properties(message, native, event=event)
     content_type = None if "content_type" in native.get(_OF_TOPIC, ()) else message.content_type
-    return _publish_properties(message, user, content_type, now_ms, ids) + message.body
+    return publish_properties(message, user, content_type, now_ms, ids) + message.body
 
 
 def publish_pieces(

@@ -4,6 +4,6 @@ aio-pika keeps the connections (`link`), `reading` and `forwarding` are the two 
 its own, and `window` decides, without input or output, which message is sent next. `settings` is read by the
 configuration, and imports none of the others; `gateway.bridges.bridges` imports `bridge`, where there is such a bridge.
 
-Imported by: bridges.
+Imported by: bridges, bridges.sinks.
 Imports: bridges.shared, delivery, domain, ownership, port, store.api, store.base, store.format.
 """

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from typing import Final
 
 from aiormq.exceptions import AMQPError, ChannelInvalidStateError, DeliveryError, PublishError
-from pamqp.commands import Basic
 
-from gateway.bridges.amqp.link import FRAME_ERROR, PRECONDITION_FAILED, SYNTAX_ERROR, Link, LinkLost
+from gateway.bridges.amqp.link import OF_A_MESSAGE, Link, LinkLost, RawProperties
 from gateway.bridges.amqp.places import Routes
 from gateway.bridges.amqp.window import Outgoing, Window
 from gateway.bridges.shared.figures import Figures, count
@@ -47,21 +46,8 @@ IDLE_COMMIT_BYTES: Final = 16 << 20  # an idle bridge's cursor is moved once it 
 STOP_S: Final = 5.0  # that messages in flight have to be confirmed when the bridge stops here
 BEGIN_MIN_S, BEGIN_MAX_S = 0.2, 5.0  # between attempts to read where the bridge goes on
 MESSAGE_COST_BYTES: Final = 512  # of a message besides its body
-OF_A_MESSAGE: Final = frozenset({PRECONDITION_FAILED, FRAME_ERROR, SYNTAX_ERROR})  # ends that a message may have caused
 
 log = logs.get(__name__)
-
-
-class _Properties(Basic.Properties):
-    """Properties that are bytes already; aio-pika finds returned messages by their `message_id`."""
-
-    def __init__(self, content: Forwarded) -> None:
-        super().__init__(message_id=content.id)
-        self._raw = content.properties
-
-    def marshal(self) -> bytes:
-        """Returns the bytes."""
-        return self._raw
 
 
 class Forwarding:
@@ -240,7 +226,7 @@ class Forwarding:
                 content.body,
                 exchange=one.route.exchange,
                 routing_key=one.route.routing_key,
-                properties=_Properties(content),
+                properties=RawProperties(content),
                 mandatory=one.route.mandatory,
             )
         except PublishError:

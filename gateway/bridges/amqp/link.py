@@ -14,19 +14,21 @@ import aio_pika
 from aio_pika.abc import AbstractChannel
 from aiormq.abc import AbstractChannel as UnderlayChannel
 from aiormq.exceptions import AMQPError, ChannelPreconditionFailed, ConnectionFrameError, ConnectionSyntaxError
+from pamqp.commands import Basic
 from yarl import URL
 
-from gateway.bridges.amqp.transport import BridgeTransport, ContentReader
+from gateway.bridges.amqp.transport import BridgeTransport, Connect, ContentReader
 from gateway.bridges.shared.amqp_settings import AmqpTopology
 from gateway.bridges.shared.settings import BridgeConfig
 from gateway.bridges.shared.upstream_stream import UpstreamError, text_of
 from gateway.domain.bridge_path import GATEWAY, is_gateway_id
-from gateway.port.bridge import Scheme
+from gateway.port.bridge import Forwarded, Scheme
 
 CLOSE_S: Final = 2.0  # that a polite end may take
 FRAME_BYTES_DEFAULT: Final = 131_072  # where the upstream proposes no limit
 FRAME_OVERHEAD: Final = 8 + 12  # bytes of a content header that are not properties
 PRECONDITION_FAILED, FRAME_ERROR, SYNTAX_ERROR = 406, 501, 502  # reply codes (AMQP 0-9-1, 1.2)
+OF_A_MESSAGE: Final = frozenset({PRECONDITION_FAILED, FRAME_ERROR, SYNTAX_ERROR})  # ends that a message may have caused
 GUEST: Final = "guest"  # the user of brokers that ask for none
 
 
@@ -46,6 +48,18 @@ class _Connection(aio_pika.Connection):
         self.kwargs["transport_factory"] = transport_factory
 
 
+class RawProperties(Basic.Properties):
+    """Properties that are bytes already; aio-pika finds returned messages by their `message_id`."""
+
+    def __init__(self, content: Forwarded) -> None:
+        super().__init__(message_id=content.id)
+        self._raw = content.properties
+
+    def marshal(self) -> bytes:
+        """Returns the bytes."""
+        return self._raw
+
+
 class Link:
     """A connection and its channel, as long as both last."""
 
@@ -60,11 +74,22 @@ class Link:
 
     @classmethod
     async def open(
-        cls, name: str, config: BridgeConfig, scheme: Scheme, *, held_bytes_max: int = 0, message_bytes_max: int = 0
+        cls,
+        name: str,
+        config: BridgeConfig,
+        scheme: Scheme,
+        *,
+        held_bytes_max: int = 0,
+        message_bytes_max: int = 0,
+        connect: Connect | None = None,
     ) -> Self:
-        """Connects, and opens a channel with confirms. Raises `UpstreamError`."""
+        """Connects, and opens a channel with confirms. Raises `UpstreamError`, and what `connect` raises."""
         transport = BridgeTransport(
-            config, secure=scheme.secure, held_bytes_max=held_bytes_max, message_bytes_max=message_bytes_max
+            config,
+            secure=scheme.secure,
+            held_bytes_max=held_bytes_max,
+            message_bytes_max=message_bytes_max,
+            connect=connect,
         )
         url = _url(name, config, scheme)
         connection = _Connection(url, transport_factory=transport)
@@ -129,6 +154,16 @@ class Link:
         if not self._ended.done():
             detail = "the upstream has closed the connection" if error is None else text_of(error)
             self._ended.set_result(LinkLost(detail, code_of(error)))
+
+    @property
+    def is_ended(self) -> bool:
+        """Returns whether the connection is of no use any more."""
+        return self._ended.done()
+
+    @property
+    def lost(self) -> LinkLost:
+        """Returns why it has ended."""
+        return self._ended.result()
 
     async def ended(self) -> None:
         """Waits for the end, which it raises: `LinkLost`."""

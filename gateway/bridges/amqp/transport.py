@@ -11,7 +11,8 @@ which `take` gives them back. A body that is larger than the limit is passed ove
 
 import asyncio
 import struct
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from aiormq.connection import TransportFactory
 from aiormq.exceptions import AMQPConnectionError
@@ -131,13 +132,26 @@ class ContentReader:
         return _FRAME.pack(_HEADER, channel, len(made)) + made + _END
 
 
+_Opened: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Connect: TypeAlias = Callable[[str, int, bool], Awaitable[_Opened]]  # host, port, over TLS; raises OSError
+
+
 class BridgeTransport(TransportFactory):
     """Opens the connection to an upstream (`aiormq.connection.TransportFactory`).
 
     Without `held_bytes_max` frames are not looked at, as for a connection that nothing is read from.
     """
 
-    def __init__(self, config: BridgeConfig, *, secure: bool, held_bytes_max: int, message_bytes_max: int) -> None:
+    def __init__(
+        self,
+        config: BridgeConfig,
+        *,
+        secure: bool,
+        held_bytes_max: int,
+        message_bytes_max: int,
+        connect: Connect | None = None,
+    ) -> None:
+        self._connect = connect or self._anywhere
         self._config = config
         self._secure = secure
         self._held_bytes_max = held_bytes_max
@@ -146,11 +160,15 @@ class BridgeTransport(TransportFactory):
 
     async def create(self, url: URL, **kwargs: Any) -> tuple[Any, asyncio.StreamWriter]:
         """Opens it. Raises OSError."""
-        tls = tls_context(self._config.tls) if self._secure else None
-        reader, writer = await asyncio.open_connection(url.host, url.port, ssl=tls, limit=READ_BYTES)
+        reader, writer = await self._connect(url.host or "", url.port or 0, self._secure)
         if not self._held_bytes_max:
             return reader, writer
         self.content = ContentReader(
             reader, held_bytes_max=self._held_bytes_max, message_bytes_max=self._message_bytes_max
         )
         return self.content, writer
+
+    async def _anywhere(self, host: str, port: int, secure: bool) -> _Opened:
+        """Connects to the host that an operator has configured. Raises OSError."""
+        tls = tls_context(self._config.tls) if secure else None
+        return await asyncio.open_connection(host, port, ssl=tls, limit=READ_BYTES)

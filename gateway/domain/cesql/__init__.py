@@ -16,7 +16,7 @@ type and the error is returned beside it; an event passes a filter only if the a
 
 The limits of `gateway.domain.expressions` bound the cost of one event.
 
-Imported by: push.
+Imported by: bridges, push.
 Imports: domain, domain.expressions.
 """
 

@@ -7,12 +7,14 @@ import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
 from cloudevents.core.bindings.http import HTTPMessage, from_binary_event, from_structured_event
 
+from tests.support.amqp.rabbitmq import MISSING, RabbitMQ
+from tests.support.http.broker_sinks import AmqpSink, MqttSink
 from tests.support.http.webhook_sink import Delivered, WebhookSink
 from tests.support.process.gateways import GatewayProcess
 from tests.support.process.waiting import wait_until
@@ -49,9 +51,10 @@ def client(gateway: Any) -> Iterator[httpx.Client]:
             assert opened.delete(f"/subscriptions/{one['id']}").status_code == 200
 
 
-def subscribe(client: httpx.Client, sink: WebhookSink, **more: Any) -> dict[str, Any]:
-    settings = {**QUICK, **more.pop("protocolsettings", {})}
-    body = {"sink": sink.url, "protocol": "HTTP", "protocolsettings": settings, **more}
+def subscribe(client: httpx.Client, sink: Any, **more: Any) -> dict[str, Any]:
+    protocol = more.pop("protocol", getattr(sink, "protocol", "HTTP"))
+    settings = {**QUICK, **getattr(sink, "settings", {}), **more.pop("protocolsettings", {})}
+    body = {"sink": sink.url, "protocol": protocol, "protocolsettings": settings, **more}
     answer = client.post("/subscriptions", json=body)
     assert answer.status_code == 201, answer.text
     assert answer.headers["location"] == f"/subscriptions/{answer.json()['id']}"
@@ -237,37 +240,144 @@ def test_nothing_is_sent_without_consent_and_no_faster_than_allowed(client: http
     assert time.monotonic() - began > 0.4
 
 
-def test_kill_9_under_delivery_loses_nothing(new_gateway: Callable[..., Any], tmp_path: Path) -> None:
+class HttpSink(WebhookSink):
+    """A sink that takes some time for each event."""
+
+    protocol = "HTTP"
+    settings: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self) -> None:
+        super().__init__(lambda request: time.sleep(0.01) or 204)
+
+    def ids(self) -> list[tuple[str, str]]:
+        return [(one.headers["ce-partitionkey"], one.headers["ce-id"]) for one in self.taken]
+
+
+def ids_of(sink: Any) -> list[tuple[str, str]]:
+    """The keys and ids of the events that a sink has taken."""
+    if isinstance(sink, HttpSink):
+        return sink.ids()
+    return [(one.attributes["partitionkey"], one.attributes["id"]) for one in list(sink.came)]
+
+
+@pytest.mark.parametrize("kind", ["http", "mqtt", "amqp"])
+def test_kill_9_under_delivery_loses_nothing(
+    new_gateway: Callable[..., Any], tmp_path: Path, request: pytest.FixtureRequest, kind: str
+) -> None:
     file = tmp_path / "push.toml"
     file.write_text(ALLOWED)
     gateway = new_gateway("--config", str(file)).start()
-    slow = WebhookSink(lambda request: time.sleep(0.01) or 204)
+    slow = HttpSink() if kind == "http" else request.getfixturevalue(f"{kind}_sink")
     sent: set[str] = set()
     try:
         with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_S, trust_env=False) as client:
-            made = subscribe(client, slow, protocolsettings={"concurrency": 4})
-        for round_ in range(2):
+            made = subscribe(client, slow, protocolsettings={"concurrency": 4, "rate": 150})
+        for round_ in range(2 if kind == "http" else 1):
             with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_S, trust_env=False) as client:
                 for number in range(60):
                     id_ = f"{round_}-{number}"
                     headers = {**EVENT, "ce-id": id_, "ce-partitionkey": str(number % 7)}
                     assert client.post("/events", content=b"{}", headers=headers).status_code == 200
                     sent.add(id_)
-            slow.wait_until(lambda: len(slow.taken) >= 20 * (round_ + 1))  # noqa: B023
+            slow.wait_until(lambda: len(ids_of(slow)) >= 20 * (round_ + 1))  # noqa: B023
             gateway.kill()
             gateway.start()
-        slow.wait_until(lambda: {one.headers["ce-id"] for one in slow.taken} == sent)
+        slow.wait_until(lambda: {id_ for _, id_ in ids_of(slow)} == sent)
         first: dict[str, list[str]] = {}
-        for one in slow.taken:
-            lane = first.setdefault(one.headers["ce-partitionkey"], [])
-            if one.headers["ce-id"] not in lane:
-                lane.append(one.headers["ce-id"])
+        for key, id_ in ids_of(slow):
+            lane = first.setdefault(key, [])
+            if id_ not in lane:
+                lane.append(id_)
         for lane in first.values():
             assert lane == sorted(lane, key=lambda id_: tuple(map(int, id_.split("-"))))
         with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_S, trust_env=False) as client:
             assert state(client, made["id"])["state"] in {"active", "pending"}
     finally:
-        slow.close()
+        if kind == "http":
+            slow.close()
+
+
+# ---- brokers
+
+
+@pytest.fixture(scope="module")
+def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
+    if MISSING:
+        pytest.skip(MISSING)
+    broker = RabbitMQ(tmp_path_factory.mktemp("rabbitmq")).start()
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def mqtt_sink(tmp_path: Path) -> Iterator[MqttSink]:
+    if MqttSink.missing:
+        pytest.skip(MqttSink.missing)
+    one = MqttSink(tmp_path)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def amqp_sink(rabbitmq: RabbitMQ) -> Iterator[AmqpSink]:
+    one = AmqpSink(rabbitmq)
+    yield one
+    one.close()
+
+
+@pytest.mark.parametrize("kind", ["mqtt", "amqp"])
+def test_clients_of_a_broker_read_the_events(client: httpx.Client, request: pytest.FixtureRequest, kind: str) -> None:
+    broker = request.getfixturevalue(f"{kind}_sink")
+    modes = ["binary", "structured", *["3.1.1"] * (kind == "mqtt")]
+    for mode in modes:
+        settings: dict[str, Any] = {"mode": mode}
+        if mode == "binary" and kind == "mqtt":
+            settings |= {"userproperties": {"tenant": "a"}, "expiry": 60, "qos": 2}
+        more = {"protocol": "MQTT3", "protocolsettings": {}} if mode == "3.1.1" else {"protocolsettings": settings}
+        made = subscribe(client, broker, config={"addresses": [f"read/{mode}"]}, **more)
+        headers = {**EVENT, "ce-id": mode, "ce-subject": f"read/{mode}"}
+        assert client.post("/events", json={"celsius": 21.5}, headers=headers).status_code == 200
+        broker.wait_until(lambda: len(broker.came) == 1 + modes.index(mode))  # noqa: B023
+        came = broker.came[-1]
+        assert came.structured == (mode != "binary")
+        said = came.attributes
+        assert (said["id"], said["type"], said["source"]) == (mode, "com.example.reading", "/plant/7")
+        assert (said["colour"], said["datacontenttype"]) == ("rote Grütze", "application/json")
+        assert json.loads(came.data) == {"celsius": 21.5}
+        if kind == "mqtt":
+            assert came.raw.topic == f"sink/read/{mode}"
+            assert came.attributes.get("tenant") == ("a" if mode == "binary" else None)
+        else:
+            assert came.raw[0].routing_key == f"sink.read.{mode}"
+        assert wait_until(lambda: state(client, made["id"])["delivered"], "no status") == 1  # noqa: B023
+
+
+def test_a_broker_that_is_away_gets_its_events_when_it_is_back(client: httpx.Client, mqtt_sink: MqttSink) -> None:
+    made = subscribe(client, mqtt_sink, config={"addresses": ["away/#"]})
+    publish(client, "away/x", b"1", ce_id="1")
+    mqtt_sink.wait_until(lambda: len(mqtt_sink.came) == 1)
+    mqtt_sink.reader.close()
+    mqtt_sink.broker.kill()
+    for number in range(2, 12):
+        publish(client, "away/x", b"%d" % number, ce_id=str(number))
+    wait_until(lambda: state(client, made["id"])["error"], "the failure is not said")
+    mqtt_sink.broker.start()
+    mqtt_sink.read()
+    mqtt_sink.wait_until(lambda: {one.data for one in mqtt_sink.came} == {b"%d" % number for number in range(1, 12)})
+
+
+def test_a_broker_that_refuses_says_why_and_its_secrets_stay(client: httpx.Client, amqp_sink: AmqpSink) -> None:
+    credential = {"credentialtype": "PLAIN", "identifier": "guest", "secret": "not-it"}
+    made = subscribe(client, amqp_sink, sinkcredential=credential)
+    wait_until(lambda: "ACCESS_REFUSED" in state(client, made["id"])["error"], "the refusal is not said")
+    shown = client.get(f"/subscriptions/{made['id']}")
+    assert shown.json()["status"]["state"] == "pending"
+    assert "not-it" not in shown.text
+    settings = {"routingkey": "nowhere", "deadletter": "dead/amqp", "attempts": 2}
+    lost = subscribe(client, amqp_sink, config={"addresses": ["unroutable/#"]}, protocolsettings=settings)
+    publish(client, "unroutable/x", b"x")
+    wait_until(lambda: state(client, lost["id"])["dead"] == 1, "no dead letter")
+    assert client.get("/topics/dead/amqp").headers["ce-deadletterreason"].startswith("no%20queue")
 
 
 @pytest.mark.parametrize(
@@ -282,7 +392,30 @@ def test_kill_9_under_delivery_loses_nothing(new_gateway: Callable[..., Any], tm
         ({"sink": "http://example.com/", "protocol": "HTTP"}, 403, "https"),
         ({"sink": "ftp://example.com/", "protocol": "HTTP"}, 400, "sink"),
         ({"sink": "https://u:p@example.com/", "protocol": "HTTP"}, 400, "sinkcredential"),
-        ({"sink": "https://example.com/", "protocol": "MQTT5"}, 400, "protocol"),
+        ({"sink": "https://example.com/", "protocol": "MQTT5"}, 400, "mqtts"),
+        ({"sink": "https://example.com/", "protocol": "AMQP"}, 400, "AMQP091"),
+        ({"sink": "mqtts://10.0.0.1", "protocol": "MQTT5", "protocolsettings": {"topicname": "a"}}, 403, "private"),
+        ({"sink": "amqps://localhost", "protocol": "AMQP091"}, 403, "this machine"),
+        ({"sink": "mqtt://example.com", "protocol": "MQTT5", "protocolsettings": {"topicname": "a"}}, 403, "mqtts"),
+        ({"sink": "mqtts://example.com", "protocol": "MQTT5"}, 400, "topicname"),
+        (
+            {"sink": "mqtts://example.com", "protocol": "MQTT5", "protocolsettings": {"topicname": "{x}"}},
+            400,
+            "{address}",
+        ),
+        ({"sink": "mqtts://example.com/a", "protocol": "MQTT5", "protocolsettings": {"topicname": "a"}}, 400, "path"),
+        (
+            {"sink": "mqtts://example.com", "protocol": "MQTT3", "protocolsettings": {"topicname": "a", "expiry": 1}},
+            400,
+            "expiry",
+        ),
+        (
+            {"sink": "mqtts://example.com", "protocol": "MQTT5", "protocolsettings": {"topicname": "a", "qos": 3}},
+            400,
+            "qos",
+        ),
+        ({"sink": "amqps://example.com", "protocol": "AMQP091", "protocolsettings": {"method": "PUT"}}, 400, "method"),
+        ({"sink": "amqps://example.com/a/b", "protocol": "AMQP091"}, 400, "virtual host"),
         ({"sink": "https://example.com/"}, 400, "protocol"),
         ({"sink": "https://example.com/", "protocol": "HTTP", "nosuch": 1}, 400, "nosuch"),
         ({"sink": "https://example.com/", "protocol": "HTTP", "filters": [{"sql": "id ="}]}, 400, "filters[0].sql"),
@@ -330,3 +463,24 @@ def test_another_gateway_is_a_sink_that_consents(
         wait_until(lambda: there.get("/topics/across/x").text == "49", "not all have come")
         last = there.get("/topics/across/x")
     assert (last.headers["ce-source"], last.headers["ce-colour"]) == ("/plant/7", "rote%20Gr%C3%BCtze")
+
+
+def test_gateways_that_send_each_other_events_over_mqtt_have_each_once(
+    client: httpx.Client, gateway: GatewayProcess, new_gateway: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "other.toml"
+    file.write_text(ALLOWED)
+    other = new_gateway("--config", str(file)).start()
+    with httpx.Client(base_url=other.url, timeout=TIMEOUT_S, trust_env=False) as there:
+        settings = {**QUICK, "topicname": "{address}"}
+        body = {"protocol": "MQTT5", "config": {"addresses": ["round/#"]}, "protocolsettings": settings}
+        back = there.post("/subscriptions", json={**body, "sink": f"mqtt://127.0.0.1:{gateway.port('mqtt')}"}).json()
+        answer = client.post("/subscriptions", json={**body, "sink": f"mqtt://127.0.0.1:{other.port('mqtt')}"})
+        assert answer.status_code == 201
+        for number in range(20):
+            headers = {**EVENT, "ce-id": str(number), "ce-subject": "round/x"}
+            assert client.post("/events", content=b"%d" % number, headers=headers).status_code == 200
+        wait_until(lambda: state(there, back["id"])["looped"] == 20, "not all are known to have been here")
+        assert state(there, back["id"])["delivered"] == 0
+        last = there.get("/topics/round/x")
+        assert (last.text, last.headers["ce-source"], last.headers["ce-id"]) == ("19", "/plant/7", "19")

@@ -6,7 +6,7 @@ from typing import Any
 from adapters.mqtt.codec import decode, encode, peel
 from adapters.mqtt.codec.packets import Connack, Packet, Publish, Pubrel, Suback
 from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties
-from adapters.mqtt.upstream import MqttUpstream
+from adapters.mqtt.upstream.reading import MqttUpstream
 from gateway.bridges.shared.addresses import DestinationMap, Subscription
 from gateway.domain.errors import Refusal
 from gateway.port.bridge import UpstreamFilter, UpstreamSettings

@@ -9,6 +9,7 @@ from gateway.push import guard as subject
 from gateway.push.guard import SinkGuard, SinkRefused, resolve
 from gateway.push.settings import SubscriptionsConfig, subscription_mistakes
 
+HTTP = ("https", "http")
 OPEN = SinkGuard(SubscriptionsConfig())
 SOME = SinkGuard(SubscriptionsConfig(private_sinks=("10.1.0.0/16", "fd00::/8", "*.internal", "Box.lan")))
 
@@ -60,15 +61,26 @@ def test_the_configuration_allows_networks_and_names(host: str, address: str, al
 )  # fmt: skip
 def test_what_is_no_sink(sink: str) -> None:
     with pytest.raises(Refusal, match=r"^sink: "):
-        OPEN.parse(sink)
+        OPEN.parse(sink, HTTP)
 
 
 def test_http_is_for_private_sinks_or_where_it_is_allowed() -> None:
     with pytest.raises(SinkRefused, match="https"):
-        OPEN.parse("http://example.com/")
-    assert SOME.parse("http://10.1.0.1:8080/x").port == 8080
-    assert SOME.parse("http://x.internal/").hostname == "x.internal"
-    assert SinkGuard(SubscriptionsConfig(plain_http=True)).parse("http://example.com/").scheme == "http"
+        OPEN.parse("http://example.com/", HTTP)
+    assert SOME.parse("http://10.1.0.1:8080/x", HTTP).port == 8080
+    assert SOME.parse("http://x.internal/", HTTP).hostname == "x.internal"
+    assert SinkGuard(SubscriptionsConfig(plain_http=True)).parse("http://example.com/", HTTP).scheme == "http"
+
+
+@pytest.mark.parametrize("scheme", ["mqtt", "amqp"])
+def test_brokers_too_have_tls_unless_they_are_private(scheme: str) -> None:
+    schemes = (f"{scheme}s", scheme)
+    with pytest.raises(SinkRefused, match=f"{scheme}s"):
+        OPEN.parse(f"{scheme}://example.com", schemes)
+    assert OPEN.parse(f"{scheme}s://example.com", schemes).hostname == "example.com"
+    assert SOME.parse(f"{scheme}://10.1.0.1", schemes).scheme == scheme
+    with pytest.raises(SinkRefused, match="private"):
+        OPEN.parse(f"{scheme}s://10.1.0.1", schemes)
 
 
 def test_a_name_that_leads_elsewhere_the_next_time_is_checked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:

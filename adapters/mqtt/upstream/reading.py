@@ -10,39 +10,27 @@ from typing import NamedTuple
 
 import msgspec
 
-from adapters.mqtt.codec import decode, encode, peel
+from adapters.mqtt.codec import decode, peel
 from adapters.mqtt.codec.decoder import Frame, check_topic_name
 from adapters.mqtt.codec.packet_type import PacketType
-from adapters.mqtt.codec.packets import (
-    Connack,
-    Connect,
-    Disconnect,
-    Packet,
-    Pingreq,
-    Pingresp,
-    Pubrel,
-    Suback,
-    Subscribe,
-    SubscriptionRequest,
-)
+from adapters.mqtt.codec.packets import Connack, Packet, Pubrel, Suback, Subscribe, SubscriptionRequest
 from adapters.mqtt.codec.primitives import decode_text
 from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties
-from adapters.mqtt.codec.reason import CODES_OF_RETURN, PUBACK_CODES, ReasonCode
+from adapters.mqtt.codec.reason import PUBACK_CODES, ReasonCode
 from adapters.mqtt.messages.messages import Template, bridged, with_sparkplug
 from adapters.mqtt.messages.sparkplug import Sparkplug, sparkplug_of
 from adapters.mqtt.receiving.acknowledgements import PUBACK, PUBCOMP, PUBREC, acknowledgement
 from adapters.mqtt.receiving.cache import Cache, topic_cache
-from adapters.mqtt.receiving.keep_alive import KeepAlive
 from adapters.mqtt.receiving.publish_reader import MESSAGE_COST_BYTES, PublishReader
 from adapters.mqtt.receiving.templates import Templates
-from gateway.domain.bridge_path import extended, introduced, introduction
+from adapters.mqtt.upstream.client import Client, named
+from gateway.domain.bridge_path import extended
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.bridge import LOOPED, Destination, UpstreamSettings
 from store.api.message import Message
 
 ENVELOPE_BYTES_MAX = 128 << 10  # of a PUBLISH besides its payload
 SUBSCRIBE_ID = 1
-VERSIONS = {"5.0": 5, "3.1.1": 4}
 
 
 class _Ack(NamedTuple):
@@ -67,7 +55,8 @@ class MqttUpstream:
     def __init__(self, terms: UpstreamSettings, *, sparkplug: bool) -> None:
         self._terms = terms
         self._sparkplug = sparkplug
-        self._version = VERSIONS[terms.version]
+        self._client = Client(terms)
+        self._version = self._client.version
         self._packet_bytes_max = terms.message_bytes_max + ENVELOPE_BYTES_MAX
         self._topics: Cache[_Known] = topic_cache()
         self._gateway = ""  # the id of the upstream, where that is a gateway like this one
@@ -79,8 +68,6 @@ class MqttUpstream:
         self.lowered: dict[str, int] = {}
         # Of a connection:
         self.ready = False
-        self._admitted = False
-        self._out: list[bytes] = []
         self._rest = b""
         self._skip = 0  # bytes to come of a packet that is passed over
         self._messages: list[Message] = []
@@ -88,76 +75,41 @@ class MqttUpstream:
         self._bytes = 0  # of what is collected
         self._taken: list[_Ack] | None = None  # of the batch that is being stored
         self._taken_bytes = 0
-        self._keep_alive = KeepAlive()
-        self._asked_ms = 0  # when the peer was asked for something
-        self._deadline_ms: int | None = None  # of its answer to CONNECT and SUBSCRIBE
 
     # ---- a connection begins and ends
 
     def connected(self, now_ms: int) -> None:
         """See `Upstream`."""
-        terms, properties = self._terms, NO_PROPERTIES
-        if self._version == 5:
-            properties = Properties(
-                session_expiry_s=0 if terms.clean else terms.session_expiry_s,
-                receive_maximum=terms.receive_maximum,
-                user=introduction(terms.gateway),
-            )
-        self._keep_alive.interval_ms = terms.keep_alive_s * 1_000
-        self._keep_alive.received_ms = self._asked_ms = now_ms
-        self._deadline_ms = now_ms + terms.answer_timeout_ms
-        self._send(
-            Connect(
-                version=self._version,
-                client_id=terms.client_id,
-                clean=terms.clean,
-                keep_alive_s=terms.keep_alive_s,
-                username=terms.username,
-                password=None if terms.password is None else terms.password.encode(),
-                properties=properties,
-            )
-        )
+        self._client.connected(now_ms)
 
     def lost(self) -> None:
         """See `Upstream`. What was collected and not taken comes again, as it was not acknowledged."""
-        self.ready = self._admitted = False
-        self._out, self._rest, self._skip = [], b"", 0
+        self._client.lost()
+        self.ready = False
+        self._rest, self._skip = b"", 0
         self._messages, self._acks, self._bytes = [], [], 0
-        self._deadline_ms = None
         self._taken, self._taken_bytes = None, 0
 
     def leave(self) -> None:
         """See `Upstream`."""
-        if self._admitted:
-            self._send(Disconnect())
+        self._client.leave()
 
     # ---- time
 
     def tick(self, now_ms: int, *, reading: bool) -> None:
         """See `Upstream`."""
-        if self._deadline_ms is not None and now_ms >= self._deadline_ms:
-            raise ProtocolError(ReasonCode.KEEP_ALIVE_TIMEOUT, "no answer to CONNECT or SUBSCRIBE")
-        interval_ms = self._keep_alive.interval_ms
-        if not interval_ms or not self._admitted:
-            return
-        if self._keep_alive.is_over(now_ms, reading=reading):
-            raise ProtocolError(ReasonCode.KEEP_ALIVE_TIMEOUT, "no packet within the keep alive")
-        if now_ms - self._asked_ms >= interval_ms:
-            self._asked_ms = now_ms
-            self._send(Pingreq())
+        self._client.tick(now_ms, reading=reading)
 
     def deadline_ms(self) -> int | None:
         """See `Upstream`."""
-        if self._deadline_ms is not None:
-            return self._deadline_ms
-        limit_ms = self._keep_alive.limit_ms() if self._admitted else None
-        return None if limit_ms is None else min(self._asked_ms + self._keep_alive.interval_ms, limit_ms)
+        return self._client.deadline_ms()
 
     # ---- bytes
 
     def receive(self, data: bytes, now_ms: int) -> None:
         """See `Upstream`."""
-        self._keep_alive.received_ms = now_ms
+        client = self._client
+        client.received(now_ms)
         if self._skip:
             skipped = min(self._skip, len(data))
             self._skip -= skipped
@@ -178,11 +130,8 @@ class MqttUpstream:
                     continue
                 if frame.end > len(buffer):
                     break
-                if five and not self._admitted and frame.end - frame.start == 2:  # a CONNACK as 3.1.1 has it
-                    raise ProtocolError(
-                        ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
-                        'the upstream does not speak MQTT 5.0; write version = "3.1.1"',
-                    )
+                if not client.admitted:
+                    client.check_length(frame.end - frame.start)
                 if frame.first >> 4 == PacketType.PUBLISH:
                     self._publish(frame.first, buffer, frame.start, frame.end, now_ms)
                 else:
@@ -193,47 +142,29 @@ class MqttUpstream:
 
     def take_output(self) -> bytes:
         """See `Upstream`."""
-        out, self._out = self._out, []
-        return b"".join(out)
-
-    def _send(self, packet: Packet) -> None:
-        self._out.append(encode(packet, self._version))
+        return self._client.take_output()
 
     # ---- what is not a message
 
     def _control(self, packet: Packet, now_ms: int) -> None:
-        match packet:
-            case Connack() if not self._admitted:
-                self._connack(packet, now_ms)
-            case Suback() if self._admitted and not self.ready:
-                self._suback(packet)
-            case Pubrel() if self._admitted:
-                identifier = packet.packet_id.to_bytes(2, "big")
-                self._exact.discard(identifier)
-                self._out.append(PUBCOMP + identifier)  # of one that a restart has forgotten too
-            case Pingresp() if self._admitted:
-                pass
-            case Disconnect() if self._version == 5:
-                raise ProtocolError(packet.code, f"the upstream ends the connection: {_named(packet.code)}")
-            case _:
-                raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"an unexpected {type(packet).__name__.upper()}")
+        client = self._client
+        if isinstance(packet, Suback) and client.admitted and not self.ready:
+            self._suback(packet)
+        elif isinstance(packet, Pubrel) and client.admitted:
+            identifier = packet.packet_id.to_bytes(2, "big")
+            self._exact.discard(identifier)
+            client.out.append(PUBCOMP + identifier)  # of one that a restart has forgotten too
+        elif (connack := client.control(packet, now_ms)) is not None:
+            self._connack(connack)
 
-    def _connack(self, packet: Connack, now_ms: int) -> None:
-        code = packet.code if self._version == 5 else CODES_OF_RETURN.get(packet.code, packet.code)
-        if packet.code:
-            raise ProtocolError(
-                code, f"the upstream refuses the connection: {_named(code)}{_because(packet.properties)}"
-            )
-        if packet.properties.server_keep_alive_s is not None:
-            self._keep_alive.interval_ms = packet.properties.server_keep_alive_s * 1_000
-        self._admitted = True
-        self._asked_ms = now_ms
-        self._reads_from(introduced(packet.properties.user))
+    def _connack(self, packet: Connack) -> None:
+        self._reads_from(self._client.gateway)
         if not packet.session_present:
             self._exact.clear()
         elif self._subscribed and self._version < 5:
             # A SUBSCRIBE would bring the retained messages once more.
-            self.ready, self._deadline_ms = True, None
+            self.ready = True
+            self._client.answered()
             return
         # In 5.0 retained messages come when a subscription is new, and those that come live stay retained.
         five = self._version == 5
@@ -241,7 +172,7 @@ class MqttUpstream:
             SubscriptionRequest(pattern=one.pattern, qos=one.qos, retain_as_published=five, retain_handling=int(five))
             for one in self._terms.wanted
         ]
-        self._send(Subscribe(packet_id=SUBSCRIBE_ID, requests=tuple(requests)))
+        self._client.send(Subscribe(packet_id=SUBSCRIBE_ID, requests=tuple(requests)))
 
     def _reads_from(self, gateway: str) -> None:
         """The upstream has said which gateway it is; "": another broker."""
@@ -258,16 +189,17 @@ class MqttUpstream:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a SUBACK that answers no SUBSCRIBE of ours")
         for one, code in zip(wanted, packet.codes, strict=True):
             if code >= 0x80:
-                raise ProtocolError(code, f"the upstream refuses {one.pattern!r}: {_named(code)}")
+                raise ProtocolError(code, f"the upstream refuses {one.pattern!r}: {named(code)}")
             if code < one.qos:
                 self.lowered[one.pattern] = code
-        self.ready, self._subscribed, self._deadline_ms = True, True, None
+        self.ready = self._subscribed = True
+        self._client.answered()
 
     # ---- messages
 
     def _publish(self, first: int, data: bytes, start: int, end: int, now_ms: int) -> None:
         """Collects a message, and its acknowledgement. Raises `ProtocolError`."""
-        if not self._admitted:
+        if not self._client.admitted:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "PUBLISH before CONNACK")
         reader, templates = PublishReader(first, data, start, end), self._templates
         name, qos, identifier = reader.name, reader.qos, reader.identifier
@@ -381,16 +313,5 @@ class MqttUpstream:
             else:
                 self._exact.add(identifier)
                 out += PUBREC + identifier
-        if self._admitted:
-            self._out.append(bytes(out))
-
-
-def _named(code: int) -> str:
-    try:
-        return f"{ReasonCode(code).name.lower().replace('_', ' ')} (0x{code:02X})"
-    except ValueError:
-        return f"0x{code:02X}"
-
-
-def _because(properties: Properties) -> str:
-    return "" if properties.reason is None else f", {properties.reason!r}"
+        if self._client.admitted:
+            self._client.out.append(bytes(out))

@@ -1,0 +1,91 @@
+"""Messages as events for brokers of other people: the sinks of subscriptions (`gateway.port.bridge.EventCodec`).
+
+CloudEvents has no binding for AMQP 0-9-1. Attributes are headers `ce-`, as they are read from our clients, and
+`datacontenttype` is `content_type`; in structured mode the body is the event as JSON.
+
+    message_id     the event's id, where it is short enough
+    timestamp      the event's time, in seconds
+    delivery_mode  2
+    expiration     what is left of the event's time, in ms
+    headgate-path  a header: the gateways that the message has come through (`gateway.domain.bridge_path`)
+"""
+
+from typing import Any, Final
+
+from adapters import cloudevents
+from adapters.amqp.codec.properties import SHORT_BYTES_MAX, add_property
+from adapters.amqp.codec.property_fields import edited
+from adapters.amqp.codec.wire import Table
+from gateway.domain.bridge_path import PATH, forwarded_path
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.bridge import Forwarded
+from store.api.message import Message
+
+TIMESTAMP_MAX: Final = 253_402_300_799  # the year 9999: clients make dates of timestamps
+OBEYED: Final = frozenset({"CC", "BCC", "x-delay"})  # headers that a broker acts upon; headgateproperties says them
+_DELIVERY_MODE, _TIMESTAMP = 1 << 12, 1 << 6  # property flags (AMQP 0-9-1, 1.8)
+_PERSISTENT: Final = b"\x02"
+
+
+class AmqpEventCodec:
+    """See `gateway.port.bridge.EventCodec`."""
+
+    def __init__(self, gateway: str) -> None:
+        self._gateway = gateway
+
+    def content(
+        self, message: Message, *, structured: bool, upstream: str, header_bytes_max: int, now_ms: int
+    ) -> Forwarded | None:
+        """See `EventCodec`."""
+        ids = [one for name, text in message.properties if name == PATH for one in text.split()]
+        path = forwarded_path(ids, upstream=upstream, own=self._gateway)
+        if path is None:
+            return None
+        headers, kind, body = _structured(message) if structured else _binary(message)
+        if path:
+            headers[PATH] = " ".join(path)
+        expires_ms = message.expires_at_ms
+        fields = {
+            "content_type": kind,
+            "content_encoding": None if structured else _short(message.content_encoding),
+            "expiration": None if expires_ms is None else str(max(0, expires_ms - now_ms)),
+            "message_id": _short(message.id),
+        }
+        time_s = min(max(0, message.time_ms // 1_000), TIMESTAMP_MAX)
+        flags = (_DELIVERY_MODE | _TIMESTAMP).to_bytes(2, "big")
+        raw = edited(flags + _PERSISTENT + time_s.to_bytes(8, "big"), added=headers, fields=fields)
+        if len(raw) > header_bytes_max:
+            what = f"the event's attributes take {len(raw)} bytes, and a frame of the sink {header_bytes_max}"
+            raise Refusal(Cause.TOO_LARGE, f"{what}; write mode: structured")
+        return Forwarded(message.id, raw, body)
+
+
+def _structured(message: Message) -> tuple[Table, str | None, bytes]:
+    return {}, cloudevents.STRUCTURED_JSON + "; charset=utf-8", cloudevents.to_structured(message)
+
+
+def _binary(message: Message) -> tuple[Table, str | None, bytes]:
+    """Returns headers, content type and body; properties that no attribute says are headers of their own."""
+    attributes = cloudevents.placed(message) or cloudevents.wrap(message)
+    if not any(name in OBEYED for name, _ in message.properties):
+        attributes.pop(cloudevents.PROPERTIES, None)
+    headers: dict[str, Any] = {}
+    repeats: dict[str, int] = {}
+    kind = _short(message.content_type)
+    if message.content_type is not None and kind is None:
+        attributes["datacontenttype"] = message.content_type
+    for name, text in attributes.items():
+        add_property(headers, repeats, f"ce-{name}", text)
+    for name, text in message.properties:
+        if name != PATH and name not in OBEYED and attributes.get(name) != text:
+            add_property(headers, repeats, name, text)
+    if message.content_encoding is not None and _short(message.content_encoding) is None:
+        headers["x-content-encoding"] = message.content_encoding
+    if message.traceparent is not None:
+        headers.setdefault("traceparent", message.traceparent)
+    return headers, kind, message.body
+
+
+def _short(text: str | None) -> str | None:
+    """Returns a text that a short string can hold; None for any other."""
+    return text if text and len(text.encode()) <= SHORT_BYTES_MAX else None

@@ -1,0 +1,105 @@
+"""Messages as events for brokers of AMQP 0-9-1."""
+
+import msgspec
+import pytest
+
+from adapters.amqp import FACTORY
+from adapters.amqp.codec.properties import read_properties
+from adapters.amqp.codec.property_fields import read_fields
+from gateway.domain.bridge_path import PATH
+from gateway.domain.errors import Cause, Refusal
+from store.api.message import Message
+
+NOW_MS = 1_700_000_000_000
+HERE, THERE = "aa01", "bb02"
+EVENT = {
+    "ce-specversion": "1.0",
+    "ce-id": "e1",
+    "ce-source": "/plant/7",
+    "ce-type": "reading",
+    "ce-colour": "rote Grütze",
+}
+
+
+def message(**fields):
+    return Message("plant/a", b'{"c":1}', NOW_MS, "http", "dev42", id="m1", **fields)
+
+
+def content(one, *, structured=False, upstream="", header_bytes_max=100_000):
+    return FACTORY.event_codec(HERE).content(
+        one, structured=structured, upstream=upstream, header_bytes_max=header_bytes_max, now_ms=NOW_MS
+    )
+
+
+def event(**changes):
+    native = {"cloudevents": {"source": "/plant/7", "time": None, "subject": "s"}}
+    made = message(type="reading", content_type="application/json", native=native, properties=(("colour", "rot"),))
+    return msgspec.structs.replace(made, **changes)
+
+
+def test_an_event_in_binary_mode_is_read_back_as_it_was():
+    found = content(event())
+    fields = read_fields(found.properties)
+    assert found.body == b'{"c":1}'
+    assert (fields["content_type"], fields["message_id"], fields["delivery_mode"]) == ("application/json", "m1", 2)
+    assert fields["timestamp"] == NOW_MS // 1_000
+    assert "user_id" not in fields
+    headers = fields["headers"]
+    assert headers.pop(PATH) == HERE
+    assert headers == {
+        "ce-specversion": "1.0",
+        "ce-id": "m1",
+        "ce-source": "/plant/7",
+        "ce-type": "reading",
+        "ce-subject": "s",
+        "ce-colour": "rot",
+        "ce-headgateaddress": "plant/a",
+    }
+    again = read_properties(found.properties).message("x", found.body, device="d", trusted_gateway=False, now_ms=NOW_MS)
+    assert (again.id, again.type, again.content_type) == ("m1", "reading", "application/json")
+    assert again.native["cloudevents"]["source"] == "/plant/7"
+
+
+def test_a_message_that_never_was_an_event_becomes_one_and_keeps_its_properties():
+    properties = (("zone", "1"), ("A b", "2"), ("A b", "3"), ("CC", "x"))
+    headers = read_fields(content(message(properties=properties)).properties)["headers"]
+    assert (headers["ce-type"], headers["ce-source"]) == ("headgate.message.v1", "//headgate/plant")
+    assert (headers["ce-zone"], headers["A b"], headers["A b.2"]) == ("1", "2", "3")
+    assert "CC" not in headers  # which the broker would act upon
+    assert '["CC","x"]' in headers["ce-headgateproperties"]
+
+
+def test_structured_mode_has_the_event_as_json():
+    found = content(event(), structured=True)
+    fields = read_fields(found.properties)
+    assert fields["content_type"] == "application/cloudevents+json; charset=utf-8"
+    assert fields["headers"] == {PATH: HERE}
+    assert msgspec.json.decode(found.body)["data"] == {"c": 1}
+
+
+def test_what_is_left_of_its_time_goes_along():
+    assert "expiration" not in read_fields(content(event()).properties)
+    assert read_fields(content(event(expires_at_ms=NOW_MS + 5)).properties)["expiration"] == "5"
+
+
+def test_what_is_too_long_for_a_short_string_is_a_header():
+    long = "x" * 300
+    fields = read_fields(content(message(content_type=f"a/{long}", content_encoding=long)).properties)
+    assert "content_type" not in fields
+    assert "content_encoding" not in fields
+    assert fields["headers"]["ce-datacontenttype"] == f"a/{long}"
+    assert fields["headers"]["x-content-encoding"] == long
+    assert "message_id" not in read_fields(content(msgspec.structs.replace(message(), id=long)).properties)
+
+
+def test_attributes_that_no_frame_holds_are_refused():
+    with pytest.raises(Refusal, match="structured") as raised:
+        content(message(properties=(("a", "x" * 5_000),)), header_bytes_max=4_096)
+    assert raised.value.cause is Cause.TOO_LARGE
+
+
+def test_between_gateways_the_path_keeps_events_from_going_round():
+    been = message(properties=((PATH, f"{THERE} {HERE}"),))
+    assert content(been, upstream=THERE) is None
+    fields = read_fields(content(been).properties)
+    assert fields["headers"][PATH] == f"{THERE} {HERE}"
