@@ -176,11 +176,14 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         unread = responder.unread_bytes
         if not self.writable:
             unread += transport.get_write_buffer_size()
-        if unread <= UNREAD_FREE * self._hub.write_buffer_bytes_max:
-            unread = 0
+        unread = self._not_free(unread)
         if unread != self.unread_bytes:
             self.unread_bytes = unread
             self._hub.unread.hold(self, self._network, unread)
+
+    def _not_free(self, unread_bytes: int) -> int:
+        """Returns how much of what a peer does not read counts."""
+        return unread_bytes if unread_bytes > UNREAD_FREE * self._hub.write_buffer_bytes_max else 0
 
     def cancel(self) -> None:
         """See `store.base.listening.strangers.Holder`: peers make us hold too much, and this one most."""
@@ -328,17 +331,20 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         out = self.adapter.take_output()
         if out:
             transport.write(out)
-        timer = self.hub.later(CLOSE_TIMEOUT_S, transport.abort)
+        timer, unread = self.hub.later(CLOSE_TIMEOUT_S, transport.abort), transport.get_write_buffer_size()
         # TLS says good-bye in its own way.
         if self.ended or self._secure or self._hub.lingering >= LINGERING_MAX:
             transport.close()
+            self._hub.unread.hold(self, self._network, self._not_free(unread))
             return
         self.transport = None
-        transport.set_protocol(ClosingPeer(self._hub, timer))
+        peer = ClosingPeer(self._hub, transport, timer, self._network, self.protocol)
+        transport.set_protocol(peer)
         transport.write_eof()
         if not self.reading:
             transport.resume_reading()
         self.hub.later(0, lambda: self.connection_lost(None))
+        peer.hold(self._not_free(unread))
 
     def abort(self) -> None:
         """Closes without another word."""

@@ -320,6 +320,37 @@ def test_output_that_is_read_counts_no_more(hub, connection):
     assert hub.unread.held_bytes == 0
 
 
+def test_output_of_a_connection_that_closes_counts_until_it_is_read(hub, connection):
+    connection.shown.unread_bytes = 300_000
+    connection.close("")
+    peer = connection.shown.protocol
+    hub.timers[-1].work()  # the connection is told of its end
+    assert hub.unread.held_bytes == 300_000
+    peer.resume_writing()
+    assert hub.unread.held_bytes == 0
+    peer.connection_lost(None)
+    assert hub.lingering == 0
+
+
+def test_of_connections_that_close_who_holds_most_is_cut_off(hub, connection):
+    hub.unread = StrangersBudget(1_000_000)
+    hub.unread.hold(Timer(None), connection._network, 900_000)
+    connection.shown.unread_bytes = 950_000
+    connection.close("")
+    assert connection.shown.aborted
+    assert hub.unread.held_bytes == 900_000
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_is_not_read_of_a_connection_that_closes_is_given_back_with_it(hub, connection, ended):
+    connection.ended = ended  # then nothing lingers
+    connection.shown.unread_bytes = 300_000
+    connection.close("")
+    assert hub.unread.held_bytes == 300_000
+    (connection if ended else connection.shown.protocol).connection_lost(None)
+    assert hub.unread.held_bytes == 0
+
+
 def test_output_of_protocols_without_long_responses_does_not_count(hub, connection):
     """A burst to many healthy subscribers waits in their sockets, and is bounded there."""
     connection.shown.unread_bytes = 300_000
