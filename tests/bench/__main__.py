@@ -40,6 +40,7 @@ PROGRAMS = {
     "codecs": "tests.bench.codecs.__main__",
     "filters": "tests.bench.gateway.filters",
     "sinks": "tests.bench.gateway.push_sinks",
+    "subscribers": "tests.bench.gateway.subscribers",
     "telemetry": "tests.bench.spark.spark_telemetry",
 }
 

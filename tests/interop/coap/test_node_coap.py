@@ -1,0 +1,57 @@
+"""node-coap, the CoAP client of Node: methods, blocks both ways, Observe, discovery: `make interop`.
+
+It comes from npm, so this test runs only where HEADGATE_NODE_COAP=1 asks for it and node and npm are there.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.mqtt.paho_client import fresh
+
+VERSION = "1.5.0"
+SCRIPT = Path(__file__).with_name("node_coap.mjs")
+NODE, NPM = shutil.which("node"), shutil.which("npm")
+TIMEOUT_S = 100
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(NODE is None or NPM is None, reason="node and npm are not installed"),
+    pytest.mark.skipif(not os.environ.get("HEADGATE_NODE_COAP"), reason="needs npm's registry: make interop"),
+]
+
+
+@pytest.fixture(scope="session")
+def script() -> Path:
+    """The script beside node-coap, which is kept with the virtual environment."""
+    home = Path(sys.prefix) / "node-coap" / VERSION
+    if not (home / "node_modules" / "coap").is_dir():
+        home.mkdir(parents=True, exist_ok=True)
+        command = [str(NPM), "install", "--prefix", str(home), "--no-audit", "--no-fund", "--ignore-scripts"]
+        subprocess.run([*command, f"coap@{VERSION}"], check=True, timeout=300)
+    return Path(shutil.copy(SCRIPT, home / SCRIPT.name))
+
+
+def test_node_coap(script: Path, shared_gateway: Any) -> None:
+    command = [str(NODE), str(script), str(shared_gateway.port("coap")), fresh("node")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "missing": "4.04",
+        "created": "2.01",
+        "changed": "2.04",
+        "value": ["2.05", "2"],
+        "unacceptable": "4.06",
+        "large": "2.01",
+        "read": True,
+        "notified": ["2", "3"],
+        "deleted": "2.02",
+        "gone": "4.04",
+        "links": True,
+    }
