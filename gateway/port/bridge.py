@@ -60,7 +60,7 @@ class ClientTerms(msgspec.Struct, frozen=True, kw_only=True):
     answer_timeout_ms: int  # to be let in, and to be subscribed
     receive_maximum: int  # messages from the broker that are not acknowledged
     gateway: str = ""  # the id that this gateway, or its cluster, is known by to others; "": to nobody
-    older: str = 'write version = "3.1.1"'  # what to do about a broker that does not know MQTT 5.0
+    older: str = 'write version = "3.1.1"'  # the advice for a broker that does not know MQTT 5.0
 
 
 class UpstreamSettings(ClientTerms, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ class MqttLink:
         self._publisher = publisher
         self._now_ms = now_ms
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
-        self._written = asyncio.Lock()  # what is taken to be sent first is sent first
+        self._written = asyncio.Lock()  # keeps the order of output
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._slots = asyncio.Semaphore(0)
         self._why = ""  # it has ended
@@ -122,7 +122,7 @@ class MqttLink:
         for answer in some:
             if not answer.done():
                 answer.set_exception(SinkUnreachable(self._why))
-                answer.exception()  # nobody may wait for it
+                answer.exception()  # it may have no waiter, and is no unseen error
 
     async def _reading(self) -> None:
         publisher = self._publisher

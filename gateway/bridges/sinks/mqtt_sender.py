@@ -45,7 +45,7 @@ class MqttSender:
             session_expiry_s=0,
             keep_alive_s=KEEP_ALIVE_S,
             answer_timeout_ms=int(self._connect_s * 1_000),
-            receive_maximum=1,  # nothing is subscribed to
+            receive_maximum=1,  # the sender subscribes to no topic
             gateway=gateway,
             older="write protocol: MQTT3",
             qos=settings.qos,

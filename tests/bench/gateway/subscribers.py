@@ -29,7 +29,7 @@ from tests.support.coap.coap_driver import request
 from tests.support.process.gateways import GatewayProcess
 
 ADDRESS = "bench/site1/all"
-WAVE = 200  # who subscribe at a time
+WAVE = 200  # subscribers that begin together
 PATIENCE_S = 120.0
 READ_BYTES = 65_536
 

@@ -10,7 +10,7 @@ import pika
 from paho.mqtt import client as paho
 
 from tests.support.amqp.rabbitmq import RabbitMQ
-from tests.support.mqtt.paho_client import Client, fresh
+from tests.support.mqtt.paho_client import PahoClient, fresh
 from tests.support.mqtt.upstreams import Mosquitto
 from tests.support.process.waiting import wait_until
 
@@ -50,7 +50,7 @@ class MqttSink:
 
     def read(self, version: int = paho.MQTTv5) -> None:
         """Has a client read what comes from now on."""
-        reader = Client(self.broker.port, version, fresh("reader")[-20:])
+        reader = PahoClient(self.broker.port, version, fresh("reader")[-20:])
         reader.paho.on_message = lambda _c, _u, message: self.came.append(self._read(message))
         reader.connect()
         reader.subscribe("sink/#", qos=2)
