@@ -10,7 +10,8 @@ from gateway.domain.errors import Cause, Refusal
 
 ADDRESS: Final = "headgateaddress"  # where an event was published, where that is not what it names
 PROPERTIES: Final = "headgateproperties"  # properties that no attribute says: a JSON array of names and texts
-OURS: Final = frozenset({ADDRESS, PROPERTIES})  # attributes that the gateway alone sets
+OMITTED: Final = "headgateomitted"  # how many properties that text had no room for
+OURS: Final = frozenset({ADDRESS, PROPERTIES, OMITTED})  # attributes that the gateway alone sets
 Route: TypeAlias = Callable[[Mapping[str, str]], str | None]  # context attributes to an address, or None: the default
 
 SPECVERSION: Final = "1.0"

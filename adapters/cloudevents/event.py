@@ -10,7 +10,8 @@ event names, its subject or else `events/{type}`, or where that is another addre
 that the gateway alone sets. What a publisher says by that name is left out.
 
 Properties whose names no attribute may have, and repeats, are in `headgateproperties`, which the gateway alone sets,
-too: a JSON array of names and texts, in their order.
+too: a JSON array of names and texts, in their order. It has at most `PROPERTIES_BYTES_MAX`; `headgateomitted` counts
+the properties that found no room.
 """
 
 import json
@@ -21,6 +22,7 @@ from urllib.parse import quote
 from adapters.cloudevents.attributes import (
     ADDRESS,
     CORE,
+    OMITTED,
     OURS,
     PROPERTIES,
     SPECVERSION,
@@ -37,6 +39,7 @@ from store.api.message import EVENT, Message
 
 NATIVE: Final = EVENT  # the key in Message.native
 DEFAULT_TYPE: Final = "headgate.message.v1"  # of a message that never was an event and says no type
+PROPERTIES_BYTES_MAX: Final = 4_096  # of `headgateproperties`: over HTTP a header, of which clients take 8 to 64 KiB
 
 
 def _timestamp(name: str, text: str) -> int:
@@ -222,7 +225,10 @@ def wrap(message: Message, *, topic: str | None = None) -> dict[str, str]:
 
 
 def _add_others(attributes: dict[str, str], properties: Iterable[tuple[str, str]]) -> None:
-    """Adds the properties that no attribute says, as text without control characters."""
+    """Adds the properties that no attribute says, as text without control characters, and counts those without room.
+
+    Properties are kept in their order, each one that there is room for.
+    """
     said: set[str] = set()
     others: list[tuple[str, str]] = []
     for name, text in properties:
@@ -230,5 +236,15 @@ def _add_others(attributes: dict[str, str], properties: Iterable[tuple[str, str]
             said.add(name)
         else:
             others.append((name, text))
-    if others:
-        attributes[PROPERTIES] = json.dumps(others, separators=(",", ":")).replace("\x7f", "\\u007f")
+    if not others:
+        return
+    room, kept = PROPERTIES_BYTES_MAX - len("[]"), list[str]()
+    for pair in others:
+        text = json.dumps(pair, separators=(",", ":")).replace("\x7f", "\\u007f")
+        if len(text) <= room:  # of ASCII alone
+            kept.append(text)
+            room -= len(text) + len(",")
+    if kept:
+        attributes[PROPERTIES] = f"[{','.join(kept)}]"
+    if len(kept) < len(others):
+        attributes[OMITTED] = str(len(others) - len(kept))

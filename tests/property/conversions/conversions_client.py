@@ -71,7 +71,8 @@ _OF_DOCUMENTS = {"datacontenttype", "contentencoding", "replyto"}
 
 def without_ours(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Returns attributes without those that the gateway alone sets."""
-    return {n: value for n, value in attributes.items() if n not in {"headgateaddress", "headgateproperties"}}
+    ours = {"headgateaddress", "headgateproperties", "headgateomitted"}
+    return {n: value for n, value in attributes.items() if n not in ours}
 
 
 def rows_of_attributes(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """Context attributes to the domain message and back."""
 
+import json
+
 import msgspec
 import pytest
 
-from adapters.cloudevents import attributes_of, from_attributes, split, wrap
+from adapters.cloudevents import NATIVE, attributes_of, from_attributes, placed, split, wrap
 from gateway.domain.errors import Cause, Refusal
 from store.api.message import Message, decode, encode
 
@@ -199,6 +201,29 @@ def test_a_message_that_never_was_an_event_is_wrapped() -> None:
     }
     assert wrap(message, topic="a b")["source"] == "//headgate/a%20b"
     assert wrap(msgspec.structs.replace(message, type="reading"))["type"] == "reading"
+
+
+@pytest.mark.parametrize("came_as_event", [True, False])
+def test_properties_beyond_what_a_header_may_hold_are_counted_and_left_out(came_as_event: bool) -> None:
+    properties = [("Not-One", str(n) + "\x7f" * 10) for n in range(200)]
+    properties[3] = ("Too-Long", "x" * 65_000)
+    message = Message(address="a/b", id="1", properties=tuple(properties))
+    attributes = wrap(message)
+    if came_as_event:
+        native = {NATIVE: {"source": "/s", "subject": "a/b"}}
+        attributes = placed(msgspec.structs.replace(message, native=native)) or {}
+    said = attributes["headgateproperties"]
+    kept = [tuple(pair) for pair in json.loads(said)]
+    assert 4_000 < len(said) <= 4_096
+    assert said.isprintable()
+    short = [pair for pair in properties if pair[0] == "Not-One"]
+    assert kept == short[: len(kept)]  # in their order
+    assert attributes["headgateomitted"] == str(200 - len(kept))
+
+
+def test_no_publisher_says_how_many_properties_were_left_out() -> None:
+    message = Message(address="a/b", id="1", properties=(("headgateomitted", "7"),))
+    assert "headgateomitted" not in wrap(message)
 
 
 def test_a_wrapped_message_is_an_event() -> None:
