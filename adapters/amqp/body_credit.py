@@ -2,7 +2,8 @@
 
 A content header announces the size of its body. One that is longer than `FREE_BYTES` reserves all of it before any of
 it is taken, and gives it back when it is whole or given up: what has begun can end. While there is no credit, the
-connection is not read, so that TCP holds the sender back. One body alone has credit, however long it is.
+connection is not read, so that TCP holds the sender back. One body alone has credit, however long it is. A body that
+is stored in parts as it comes reserves the window that is held of it.
 
 A connection that holds credit does not wait for more, or two could wait for each other: it is refused. While others
 wait, a body that takes too long is given up.
@@ -11,6 +12,7 @@ wait, a body that takes too long is given up.
 from typing import Final
 
 from adapters.amqp.options import AmqpOptions
+from store.format.body_parts import UPLOAD_MS_MAX
 
 FREE_BYTES: Final = 128 << 10  # a body that needs no credit: about a frame, which a read may hold anyhow
 RETRY_MS: Final = 50  # until credit is asked for again
@@ -49,8 +51,8 @@ class ConnectionCredit:
         self.reserved_bytes = 0
         self.retry_ms: int | None = None  # when to ask again, or to look whether somebody waits
 
-    def reserve(self, size_bytes: int, *, now_ms: int) -> str:
-        """Asks for the credit of a body; one of `Credit`."""
+    def reserve(self, size_bytes: int, *, now_ms: int, body_bytes: int = 0) -> str:
+        """Asks for the credit of a body; one of `Credit`. `body_bytes` come where that is more than is held of it."""
         together = self._all
         if size_bytes > FREE_BYTES:
             if together.reserved_bytes and together.reserved_bytes + size_bytes > self._max_bytes:
@@ -60,7 +62,7 @@ class ConnectionCredit:
                 return Credit.LATER
             together.reserved_bytes += size_bytes
             since_ms = self._until_ms if self.reserved_bytes else now_ms + BODY_TIME_MS
-            self._until_ms = since_ms + size_bytes // BODY_BYTES_PER_MS
+            self._until_ms = since_ms + min(max(size_bytes, body_bytes) // BODY_BYTES_PER_MS, UPLOAD_MS_MAX)
             self.reserved_bytes += size_bytes
             self._rest()
             self.retry_ms = self._until_ms

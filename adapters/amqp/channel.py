@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 from pamqp.base import Frame
@@ -24,12 +25,15 @@ from adapters.amqp.codec.wire import (
 )
 from adapters.amqp.connection_output import ConnectionOutput
 from adapters.amqp.consumers import Consumer
+from adapters.amqp.downloads import Download
 from adapters.amqp.publishing import Content
 from adapters.amqp.transactions import Transaction
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.adapter import ConsumerId, Leased, Outcome, Request
+from gateway.port.bodies import BodyParts, parts_of
 from gateway.port.operated import Described
 from gateway.port.queues import Got
+from store.api.message import Message
 from store.format.frame import QueueOffset
 
 REPLY_CODES: Final = {
@@ -146,7 +150,7 @@ class Channel:
     def drop_content(self) -> None:
         """Forgets the message whose body is not whole."""
         if self.content is not None:
-            self.output.assembling_bytes -= len(self.content.body)
+            self.output.assembling_bytes -= len(self.content.body)  # none of a body in parts
             self.output.share.release(self.content.reserved_bytes)
             self.content = None
 
@@ -154,22 +158,24 @@ class Channel:
 
     def deliver(self, consumer: Consumer, leased: Leased, now_ms: int) -> int:
         """Sends what a consumer has credit for; returns how many messages that is."""
-        count = min(len(leased.messages), consumer.credit)
+        count, parts = _deliverable(leased.messages[: consumer.credit])
         consumer.blocked = count < len(leased.messages)
         if count == 0:
             return 0
         first = self.delivered + 1
-        self.output.write(
-            *deliver_frames(
-                self.number,
-                consumer.prefix,
-                first,
-                leased.messages[:count],
-                leased.deliveries[:count],
-                payload_max=self.output.payload_max,
-                now_ms=now_ms,
-            )
+        frames = deliver_frames(
+            self.number,
+            consumer.prefix,
+            first,
+            leased.messages[:count],
+            leased.deliveries[:count],
+            payload_max=self.output.payload_max,
+            now_ms=now_ms,
         )
+        if parts is None:
+            self.output.write(*frames)
+        else:
+            self.output.write_body(frames, Download(self.number, parts, partial(self.forsake, first + count - 1)))
         self.delivered += count
         if not consumer.no_ack:
             consumer.unacknowledged += count
@@ -185,17 +191,26 @@ class Channel:
             consumer.unacknowledged = 1
             consumer.number = got.leased.number
             self.unacknowledged[self.delivered] = consumer, got.leased.offsets[0]
-        self.output.write(
-            *get_ok_frames(
-                self.number,
-                self.delivered,
-                got.leased.messages[0],
-                redelivered=got.leased.deliveries[0] > 0,
-                remaining=got.remaining,
-                payload_max=self.output.payload_max,
-                now_ms=now_ms,
-            )
+        message = got.leased.messages[0]
+        frames = get_ok_frames(
+            self.number,
+            self.delivered,
+            message,
+            redelivered=got.leased.deliveries[0] > 0,
+            remaining=got.remaining,
+            payload_max=self.output.payload_max,
+            now_ms=now_ms,
         )
+        parts = parts_of(message)
+        if parts is None:
+            self.output.write(*frames)
+        else:
+            self.output.write_body(frames, Download(self.number, parts, partial(self.forsake, self.delivered)))
+
+    def forsake(self, tag: int) -> None:
+        """Settles a delivered message whose body is lost in part: nobody could be sent it."""
+        if tag in self.unacknowledged:
+            self.done("ack", *self.unacknowledged.pop(tag))
 
     def cancelled(self, consumer: Consumer) -> None:
         """The gateway has ended a consumer: its queue is gone."""
@@ -270,6 +285,17 @@ class Channel:
             self.output.write(
                 _CONFIRM.pack(FRAME_METHOD, self.number, _CONFIRM_BYTES, _BASIC, method, tag, multiple, FRAME_END)
             )
+
+
+def _deliverable(messages: Sequence[Message]) -> tuple[int, BodyParts | None]:
+    """Returns how many messages can be sent at once, and the parts of the last one's body where it has some.
+
+    What follows on the connection waits for a body in parts.
+    """
+    for count, message in enumerate(messages, 1):
+        if not message.body and (parts := parts_of(message)) is not None:
+            return count, parts
+    return len(messages), None
 
 
 def _up_to(tags: Mapping[int, Any], last: int) -> Iterator[int]:

@@ -30,7 +30,7 @@ class _Run(NamedTuple):
     first_tag: int
 
 
-_FULL: Final = Refusal(Cause.OVERLOAD, "a queue is full")  # a publisher without confirms is not told
+FULL: Final = Refusal(Cause.OVERLOAD, "a queue is full")  # a publisher without confirms is not told
 
 
 class _Group(NamedTuple):
@@ -69,10 +69,7 @@ class Publisher:
 
         Raises `ProtocolError` (PRECONDITION_FAILED).
         """
-        if asks_for_reply(message):
-            if not channel.reply_queue:
-                raise ProtocolError(PRECONDITION_FAILED, "fast reply consumer does not exist")
-            message = with_reply_queue(message, local_name(channel.reply_queue))
+        message = as_question(channel, message)
         if channel.transaction is not None:
             self._output.has_published()
             channel.transaction.add(message, mandatory=mandatory, copied=copied)
@@ -134,5 +131,17 @@ class Publisher:
             }
             for index in outcome.overflowed if channel.confirming else ():
                 if start <= index < start + size:
-                    refused[index - start + first_tag] = _FULL
+                    refused[index - start + first_tag] = FULL
             channel.confirm(first_tag, size, refused)
+
+
+def as_question(channel: "Channel", message: Message) -> Message:
+    """Returns a message that names the queue for its answer, where it asks for one by direct reply-to.
+
+    Raises `ProtocolError` (PRECONDITION_FAILED).
+    """
+    if not asks_for_reply(message):
+        return message
+    if not channel.reply_queue:
+        raise ProtocolError(PRECONDITION_FAILED, "fast reply consumer does not exist")
+    return with_reply_queue(message, local_name(channel.reply_queue))

@@ -14,9 +14,8 @@ from pamqp.commands import Channel as ChannelMethods
 from pamqp.commands import Connection as Methods
 
 from adapters.amqp.blocking import Blocking
-from adapters.amqp.body_credit import BodyCredit, ConnectionCredit, Credit
+from adapters.amqp.body_credit import BodyCredit, ConnectionCredit
 from adapters.amqp.channel import REPLY_CODES, Channel, State, cut, described
-from adapters.amqp.codec.copies import with_copies
 from adapters.amqp.codec.properties import Template
 from adapters.amqp.codec.wire import (
     ACCESS_REFUSED,
@@ -43,7 +42,8 @@ from adapters.amqp.codec.wire import (
     read_method,
 )
 from adapters.amqp.confirms import Publisher
-from adapters.amqp.connection_output import ConnectionOutput
+from adapters.amqp.connection_output import BEHIND_COUNT_MAX, ConnectionOutput
+from adapters.amqp.contents import Contents, is_publishing
 from adapters.amqp.handshake import Limits, Phase, authentication, mechanisms, negotiate, renewed, server_properties
 from adapters.amqp.keepalive import Keepalive
 from adapters.amqp.methods import handle
@@ -83,7 +83,6 @@ class AmqpConnection(ConnectionOutput, Adapter):
 
     def __init__(self, info: ConnectionInfo, options: AmqpOptions, *, arriving: BodyCredit, random: Random) -> None:
         super().__init__(options, ConnectionCredit(arriving, options), random)
-        self._message_bytes_max = min(options.message_bytes_max, info.message_bytes_max)
         self.channels: dict[int, Channel] = {}
         self._phase = Phase.HEADER
         self._limits = Limits(options.channel_max, options.frame_max - FRAME_OVERHEAD, 0)
@@ -92,6 +91,8 @@ class AmqpConnection(ConnectionOutput, Adapter):
         self._server_properties = server_properties(info.gateway)
         self._principal = Principal(name="")
         self._publisher = Publisher(self)
+        bytes_max = min(options.message_bytes_max, info.message_bytes_max)
+        self._contents = Contents(self, self._publisher, bytes_max=bytes_max)
 
         self._input = b""  # received, not yet understood: at most one frame, or what a method that waits holds up
         self._stalled = False  # the input begins with a method that waits for something
@@ -106,7 +107,9 @@ class AmqpConnection(ConnectionOutput, Adapter):
     @property
     def wants_data(self) -> bool:
         """Returns whether there is room for more."""
-        return not self._stalled and self._publisher.outstanding_count < self.options.outstanding_count_max
+        if self._stalled or len(self._behind) >= BEHIND_COUNT_MAX:
+            return False
+        return self._publisher.outstanding_count < self.options.outstanding_count_max
 
     def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
         """Bytes from the peer, cut anywhere."""
@@ -141,6 +144,9 @@ class AmqpConnection(ConnectionOutput, Adapter):
             del self._consumers[consumer.id]
             consumer.channel.cancelled(consumer)
             return 0
+        if self._behind:
+            consumer.blocked = True
+            return 0
         taken = consumer.channel.deliver(consumer, deliveries, now_ms)
         if taken:
             self._keepalive.sent(now_ms)
@@ -150,7 +156,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         """Handles deadlines: a heartbeat, a timeout of the peer, or the end of connection.blocked."""
         keepalive = self._keepalive
         keepalive.start(now_ms)
-        if self._out or not self.wants_data:
+        if self._out or self._behind or not self.wants_data:
             keepalive.received(now_ms)  # it is we who do not listen; nor does the shell while the peer takes no output
         if keepalive.gave_up(now_ms):
             self._end(f"the peer has taken too long to answer while {self._phase.value}")
@@ -169,11 +175,12 @@ class AmqpConnection(ConnectionOutput, Adapter):
             self.waits_for_room = False
             if self._stalled:
                 self._read(now_ms)
+        self._fetch_part()
         return self._effects_at(now_ms)
 
     def deadline_ms(self) -> int | None:
         """Returns when `tick` is due next."""
-        if self.waits_for_room and not self._out:
+        if self._wants_part or (self.waits_for_room and not self._out and not self._behind):
             return 0  # there is room now
         dues = (self._keepalive.deadline_ms(), self.share.retry_ms)
         return min((due for due in dues if due is not None), default=None)
@@ -190,6 +197,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
 
     def force_close(self, reason: str, *, now_ms: int) -> Sequence[Effect]:
         """Says 320 and why, and ends."""
+        self.drop_bodies()
         if self._phase not in (Phase.HEADER, Phase.CLOSING, Phase.CLOSED):
             self.write(method_frame(0, Methods.Close, CONNECTION_FORCED, cut(reason), 0, 0))
         self._end("")
@@ -206,6 +214,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         self._phase = Phase.CLOSED
         self._keepalive.closed()
         self._input = b""
+        self._behind.clear()
         self._end_channels()
         return ()
 
@@ -257,7 +266,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         messages, mandatory = publisher.messages, publisher.mandatory
         device = self._principal.device
         payload_max = self.payload_max
-        body_max = min(payload_max, self._message_bytes_max)
+        body_max = min(payload_max, self._contents.whole_bytes_max)
         channel: Channel | None = None
         channel_number = -1
         publishing: Channel | None = None  # the channel whose messages come at present
@@ -320,7 +329,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
                 # The frame may have changed any of these.
                 payload_max, device = self.payload_max, self._principal.device
                 channel_number, publishing = -1, None
-                body_max = min(payload_max, self._message_bytes_max)
+                body_max = min(payload_max, self._contents.whole_bytes_max)
         finally:
             self._input = data[at:]
 
@@ -392,55 +401,19 @@ class AmqpConnection(ConnectionOutput, Adapter):
         """A content header or body frame that the loop did not take with its method; False when it has to wait."""
         if channel.state is not State.OPEN:
             return True
-        content = channel.content
         self._current = Basic.Publish.index
-        if content is None:
+        if channel.content is None:
             raise ProtocolError(UNEXPECTED_FRAME, "content that no method announced")
-        if kind == FRAME_HEADER:
-            content.take_header(payload)
-            if not self._has_credit(content, now_ms):
-                content.postpone_header()
-                return False
-        else:
-            content.take_body(payload)
-            self.assembling_bytes += len(payload)
-            if len(content.body) < self.assembling_bytes > self.options.assembling_bytes_max:
-                raise ProtocolError(RESOURCE_ERROR, "too much of unfinished messages on all channels together")
-        if content.complete:
-            self._complete(channel, content, now_ms)
-        return True
-
-    def _has_credit(self, content: Content, now_ms: int) -> bool:
-        """Reserves what a content header announces; returns False when it has to wait. Raises `ProtocolError`."""
-        size, size_max = content.body_size, self._message_bytes_max
-        if size > size_max:
-            raise ProtocolError(
-                PRECONDITION_FAILED, f"message size {size} is larger than configured max size {size_max}"
-            )
-        credit = self.share.reserve(size, now_ms=now_ms)
-        if credit == Credit.REFUSED:
-            raise ProtocolError(RESOURCE_ERROR, "too many large bodies arrive at once: send one after the other")
-        content.reserved_bytes = size if credit == Credit.GRANTED else 0
-        return credit == Credit.GRANTED
-
-    def _complete(self, channel: Channel, content: Content, now_ms: int) -> None:
-        channel.drop_content()
-        assert content.template is not None
-        message = content.template.message(
-            content.target.address,
-            bytes(content.body),
-            device=self._principal.device,
-            user=self._principal.name,
-            trusted_gateway=self._principal.trusted_gateway,
-            now_ms=now_ms,
-        )
-        if content.template.copies:
-            message = with_copies(message, content.template.copies)
-        self._publisher.add(channel, message, mandatory=content.target.mandatory, copied=bool(content.template.copies))
+        return self._contents.take(channel, kind, payload, self._principal, now_ms)
 
     def hold_back(self, refusal: Refusal, now_ms: int) -> None:
         """Asks the client not to publish for a while (RabbitMQ's connection.blocked)."""
         self._blocking.refused(refusal, now_ms)
+
+    def broke_off(self, refusal: Refusal, now_ms: int) -> None:
+        """See `ConnectionOutput`."""
+        self._current = Basic.Deliver.index
+        self._fail(REPLY_CODES[refusal.cause], refusal.detail, now_ms)
 
     def has_published(self) -> None:
         """See `ConnectionOutput`."""
@@ -453,8 +426,9 @@ class AmqpConnection(ConnectionOutput, Adapter):
         method = read_method(payload)
         self._current = method.index
         if isinstance(method, Methods.Close):
-            if self._phase is Phase.OPEN and not self._publisher.idle:
+            if self._phase is Phase.OPEN and not (self._publisher.idle and not is_publishing(self.channels.values())):
                 return False  # the client reads close-ok when its messages are durable
+            self.drop_bodies()
             self.write(method_frame(0, Methods.CloseOk))
             self._end("")
             return True
@@ -561,6 +535,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         if code == FRAME_ERROR:
             self._deaf, self._input = True, b""
         index = self._current
+        self.drop_bodies()
         self.write(method_frame(0, Methods.Close, code, cut(text), index >> 16, index & 0xFFFF))
         self._phase = Phase.CLOSING
         self._keepalive.closing(now_ms)

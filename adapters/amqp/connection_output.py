@@ -1,13 +1,16 @@
 """The way out that the channels of a connection share: to the peer and to the gateway."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from functools import partial
+from typing import Any, Final, TypeAlias, cast
 
 from adapters.amqp.body_credit import ConnectionCredit
 from adapters.amqp.consumers import Consumer
+from adapters.amqp.downloads import Download
 from adapters.amqp.options import AmqpOptions
 from adapters.amqp.publishing import TARGETS
-from gateway.domain.errors import Refusal
+from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost
 from gateway.port.adapter import (
     Call,
@@ -22,10 +25,13 @@ from gateway.port.adapter import (
     SettleLeased,
     Token,
 )
+from gateway.port.bodies import ReadPart
+from store.format.body_parts import PART_BYTES
 from store.format.frame import QueueOffset
 
 OUTPUT_BYTES_MAX: Final = 1 << 20  # waiting to be written; beyond, nothing more is fetched for basic.get
 FETCHING_COUNT_MAX: Final = 8  # basic.get under way, on all channels
+BEHIND_COUNT_MAX: Final = 4_096  # pieces of output that wait for a body in parts; beyond, nothing more is read
 
 Answered: TypeAlias = Callable[[Outcome, int], None]  # (outcome, now_ms)
 
@@ -46,6 +52,7 @@ class ConnectionOutput:
         self.fetching_count = 0  # basic.get under way
         self.waits_for_room = False  # a basic.get does, until what is to be written has been taken
         self._out: list[bytes] = []
+        self._behind: deque[bytes | Download] = deque()  # the body that is being sent, and what waits for it
         self._effects: list[Effect] = []
         self._last_id = 0  # of tokens and consumers
         self._expected: dict[Token, Answered] = {}
@@ -59,7 +66,66 @@ class ConnectionOutput:
 
     def write(self, *frames: bytes) -> None:
         """Sends frames."""
-        self._out += frames
+        if self._behind:
+            self._behind.extend(frames)
+        else:
+            self._out += frames
+
+    def write_body(self, head: Sequence[bytes], body: Download) -> None:
+        """Sends frames, and behind them a body in parts."""
+        self.write(*head)
+        self._behind.append(body)
+
+    @property
+    def _wants_part(self) -> bool:
+        """Returns whether the next part of the body that is being sent should be read."""
+        body = self._behind[0] if self._behind else None
+        return isinstance(body, Download) and not body.fetching and sum(map(len, self._out)) < PART_BYTES
+
+    def _fetch_part(self) -> None:
+        """Asks for the next part of the body that is being sent, where there is room for it."""
+        if not self._wants_part:
+            return
+        body = self._behind[0]
+        assert isinstance(body, Download)
+        frame = body.next_frame()
+        assert frame is not None
+        self.call(ReadPart(frame=frame), partial(self._part_came, body))
+
+    def _part_came(self, body: Download, outcome: Outcome, now_ms: int) -> None:
+        """Sends a part of a body, and behind the last one all that has waited for it."""
+        if not self._behind or self._behind[0] is not body:
+            return  # the connection ends
+        if outcome.error is not None:
+            self._body_failed(body, outcome.error, now_ms)
+            return
+        self._out += body.take(outcome.value, self.payload_max)
+        if not body.ended:
+            self._fetch_part()
+            return
+        if body.left_bytes:
+            why = Refusal(Cause.DAMAGED, "the parts of a body are not as long as its message says")
+            self._body_failed(body, why, now_ms)
+            return
+        self._behind.popleft()
+        while self._behind and not isinstance(self._behind[0], Download):
+            self._out.append(cast(bytes, self._behind.popleft()))
+        if not self._behind:
+            for consumer in self._consumers.values():
+                if consumer.blocked:
+                    self.freed(consumer)
+        self._fetch_part()
+
+    def _body_failed(self, body: Download, refusal: Refusal, now_ms: int) -> None:
+        """The rest of a body cannot be read, and what has been sent of it cannot be taken back."""
+        if refusal.cause is Cause.DAMAGED:
+            body.lost()
+        self.broke_off(refusal, now_ms)
+
+    def drop_bodies(self) -> None:
+        """Sends nothing more of bodies: the connection is about to end."""
+        self._out += [one for one in self._behind if not isinstance(one, Download)]
+        self._behind.clear()
 
     @property
     def may_fetch(self) -> bool:
@@ -67,7 +133,7 @@ class ConnectionOutput:
 
         A peer that reads none of them asks for no more.
         """
-        self.waits_for_room = sum(map(len, self._out)) >= OUTPUT_BYTES_MAX
+        self.waits_for_room = bool(self._behind) or sum(map(len, self._out)) >= OUTPUT_BYTES_MAX
         return not self.waits_for_room and self.fetching_count < FETCHING_COUNT_MAX
 
     def emit(self, effect: Effect) -> None:
@@ -87,6 +153,10 @@ class ConnectionOutput:
 
     def hold_back(self, refusal: Refusal, now_ms: int) -> None:
         """The gateway is overloaded: ask the client to wait."""
+        raise NotImplementedError
+
+    def broke_off(self, refusal: Refusal, now_ms: int) -> None:
+        """The connection cannot go on: a body of which a part has been sent ends too early."""
         raise NotImplementedError
 
     def has_published(self) -> None:

@@ -23,9 +23,18 @@ class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         int,
         Meta(
             ge=1,
-            le=48 << 20,
+            le=128 << 20,
             description="the largest body that is taken, if gateway.max_message_bytes is no less; a larger one closes "
             "its channel (406)",
+        ),
+    ] = 16 << 20
+    whole_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=48 << 20,
+            description="the largest body that is held and stored whole; a larger one is stored in parts as it comes, "
+            "for queues alone",
         ),
     ] = 16 << 20
     outstanding_count_max: Annotated[
@@ -50,7 +59,7 @@ class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Meta(
             ge=1 << 20,
             description="bodies longer than 128 KiB that arrive, on all connections of a process, by the sizes they "
-            "announce; beyond, a connection is not read before others have ended",
+            "announce, 2 MiB of one in parts; beyond, a connection is not read before others have ended",
         ),
     ] = 256 << 20
     unacknowledged_count_max: Annotated[

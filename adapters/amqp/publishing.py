@@ -5,8 +5,9 @@ these bytes, for all connections together, in tables that are emptied when they 
 """
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
+from adapters.amqp.codec.copies import with_copies
 from adapters.amqp.codec.properties import Template, read_properties
 from adapters.amqp.codec.wire import (
     FRAME_ERROR,
@@ -17,8 +18,10 @@ from adapters.amqp.codec.wire import (
     read_short_string,
 )
 from gateway.domain.errors import ProtocolError, Refusal
+from gateway.domain.principal import Principal
 from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost
 from gateway.port.queues import address_of
+from store.api.message import Message
 
 PUBLISH: Final = b"\x00\x3c\x00\x28"  # class basic, method publish: what its payload begins with
 TARGETS_COUNT_MAX: Final = 8_192
@@ -92,22 +95,38 @@ def template_of(raw: bytes) -> Template:
     return template
 
 
+class BodyTaker(Protocol):
+    """The taker of a body that is stored in parts as it comes."""
+
+    @property
+    def has_room(self) -> bool:
+        """Returns whether more of the body can be taken."""
+
+    def take(self, data: bytes) -> None:
+        """Takes more of the body."""
+
+    def finish(self, now_ms: int) -> None:
+        """Notes that the whole body has come."""
+
+
 class Content:
     """A message whose frames arrive one after the other."""
 
-    __slots__ = ("body", "body_size", "reserved_bytes", "target", "template")
+    __slots__ = ("body", "body_size", "received_bytes", "reserved_bytes", "target", "template", "upload")
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.template: Template | None = None  # until the content header is there
         self.body_size = 0
         self.reserved_bytes = 0  # of the connection's share
+        self.received_bytes = 0  # of the body
+        self.upload: BodyTaker | None = None  # which takes the body instead, as it is stored in parts
         self.body = bytearray()  # grows in one piece: a peer may cut a body into single bytes
 
     @property
     def complete(self) -> bool:
         """Returns whether all of it is there."""
-        return self.template is not None and len(self.body) == self.body_size
+        return self.template is not None and self.received_bytes == self.body_size
 
     def take_header(self, payload: bytes) -> None:
         """Takes the content header. Raises `ProtocolError`."""
@@ -128,6 +147,23 @@ class Content:
         """Takes a body frame. Raises `ProtocolError`."""
         if self.template is None:
             raise ProtocolError(UNEXPECTED_FRAME, "a body without a content header")
-        if len(self.body) + len(payload) > self.body_size:
+        if self.received_bytes + len(payload) > self.body_size:
             raise ProtocolError(FRAME_ERROR, f"a body longer than the {self.body_size} bytes announced")
-        self.body += payload
+        self.received_bytes += len(payload)
+        if self.upload is not None:
+            self.upload.take(payload)
+        else:
+            self.body += payload
+
+    def message(self, principal: Principal, now_ms: int) -> Message:
+        """Returns the message, with as much of the body as is held."""
+        assert self.template is not None
+        message = self.template.message(
+            self.target.address,
+            bytes(self.body),
+            device=principal.device,
+            user=principal.name,
+            trusted_gateway=principal.trusted_gateway,
+            now_ms=now_ms,
+        )
+        return with_copies(message, self.template.copies) if self.template.copies else message

@@ -103,9 +103,9 @@ class StoreConfig(_Section, frozen=True, kw_only=True):
 class GatewayConfig(_Section, frozen=True, kw_only=True):
     """`[gateway]`: what connections and messages may cost."""
 
-    max_message_bytes: Annotated[int, Meta(ge=1, le=48 * MiB, description="the largest body of any protocol")] = (
-        16 * MiB
-    )
+    max_message_bytes: Annotated[
+        int, Meta(ge=1, le=128 * MiB, description="the largest body of any protocol; above 48 MiB of AMQP alone")
+    ] = 16 * MiB
     pending_bytes_max: Annotated[
         int, Meta(ge=MiB, description="bytes received and not yet durable, over all connections")
     ] = 64 * MiB

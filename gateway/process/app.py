@@ -24,6 +24,7 @@ from gateway.port.adapter import AdapterFactory
 from gateway.port.push import SinkFactory
 from gateway.process.backend import Backend, cluster_backend, local_backend
 from gateway.process.roles import check_proxy, check_serve
+from gateway.publishing.ingest import WHOLE_BYTES_MAX
 from gateway.publishing.routing import topic_settings
 from gateway.runtime.amqp_operations import AmqpOperations
 from gateway.runtime.connection import Connection
@@ -144,7 +145,7 @@ class Gateway:
             store=hub.ingest.publish,
             registry=self.metrics.registry,
             now_ms=now_ms,
-            message_bytes_max=config.gateway.max_message_bytes,
+            message_bytes_max=min(config.gateway.max_message_bytes, WHOLE_BYTES_MAX),
             gateway_id=hub.timer_secrets.gateway_id,
         )
         bridges.start()

@@ -41,6 +41,8 @@ from store.format.records import TIMERS_QUEUE
 
 ENVELOPE_BYTES_MAX = 128 << 10  # of a record besides the body that the limit is for: address, properties
 
+WHOLE_BYTES_MAX = 48 << 20  # of a body that is stored whole: for a larger one a frame of the log might have no room
+
 _OWN_FRAME = ""  # no topic has this name
 
 
@@ -97,7 +99,7 @@ class Ingest:
             acknowledged=acknowledged,
             compress_bytes_min=compress_bytes_min,
         )
-        self.message_bytes_max = message_bytes_max
+        self.message_bytes_max = message_bytes_max = min(message_bytes_max, WHOLE_BYTES_MAX)
         self._soon = soon
         self._drained = drained
         self._create_topic = create_topic

@@ -16,7 +16,9 @@ from controller.api.client import ControllerClient, ControllerError
 from controller.api.commands import CreateTopic
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import local_name
+from gateway.port.bodies import parts_of
 from gateway.port.queues import DEATHS
+from gateway.publishing.bodies import Bodies
 from gateway.publishing.publishing import FRAME_PAYLOAD_BYTES, FRAME_ROWS
 from gateway.publishing.routing.placing import Parts
 from gateway.publishing.routing.router import Route, Router, UnknownTopicError
@@ -51,6 +53,7 @@ class DeadLetters:
         controller: ControllerClient,
         router: Router,
         *,
+        bodies: Bodies,
         queue_of: Callable[[int], Queue | None],
         appended: Callable[[Iterable[int]], None],
         now_ms: Callable[[], int],
@@ -59,6 +62,7 @@ class DeadLetters:
         self._store = store
         self._controller = controller
         self._router = router
+        self._bodies = bodies
         self._queue_of = queue_of
         self._appended = appended
         self._now_ms = now_ms
@@ -170,7 +174,8 @@ class DeadLetters:
             if why is not None:
                 dropped[why] += 1
             offsets.append(letter.offset)
-            if parts.size_bytes >= FRAME_PAYLOAD_BYTES or parts.rows_count >= FRAME_ROWS:
+            full = parts.size_bytes >= FRAME_PAYLOAD_BYTES or parts.rows_count >= FRAME_ROWS
+            if full or parts_of(letter.message) is not None:  # whose parts have just been stored anew
                 await self._store_all(parts, queue, owner, offsets)
                 parts, offsets = Parts(self._router, queue.definition.group), []
         if offsets:
@@ -201,6 +206,14 @@ class DeadLetters:
             if not kept:
                 return "they went in a circle of queues without being rejected"
             targets = kept
+        if parts_of(letter) is not None:
+            targets = [number for number in targets if self._bodies.takes(number)]
+            if not targets:
+                return "their bodies are in parts, and no queue takes them"
+            try:
+                letter = await self._bodies.copy(letter, self._bodies.groups_of(targets))
+            except Refusal as lost:
+                return lost.detail
         parts.add(letter, route, targets)
         return None
 

@@ -20,6 +20,7 @@ from gateway.ownership.owners import LocalOwners, Owned, Owners
 from gateway.port.adapter import Cancel, Consume, ConsumerCancelled, ConsumerId, Leased, Random, Ready, SettleLeased
 from gateway.port.queues import DeclareQueue, GetMessage, Got, PurgeQueue, QueueInfo
 from gateway.port.streams import StreamRead
+from gateway.publishing.bodies import Bodies
 from gateway.publishing.routing.router import Router
 from gateway.queues.consumers import consumer_counts
 from gateway.queues.consumers.consumer_counts import ConsumerCounts, LocalConsumerCounts, SharedConsumerCounts
@@ -73,6 +74,7 @@ class NamedQueues:
         owners: Owners | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
+        random = random or chance.SystemRandom()
         self._plain, self._laned = store, LanedStore(store, router.lanes)
         self._store = self._laned.client
         self._router = router
@@ -86,7 +88,7 @@ class NamedQueues:
             controller,
             router,
             instance=instance,
-            random=random or chance.SystemRandom(),
+            random=random,
             owners=owners,
             counts=self._counts,
             policies=policies,
@@ -98,10 +100,13 @@ class NamedQueues:
             unfinished=self._finish_later,
         )
         by_number = self._registry.by_number
+        self.bodies = Bodies(store, router, random=random, appended=self.appended, now_ms=now_ms)
+        self.bodies.takes = lambda number: (queue := by_number.get(number)) is None or not queue.shared
         letters = DeadLetters(
             self._store,
             controller,
             router,
+            bodies=self.bodies,
             queue_of=by_number.get,
             appended=self.appended,
             now_ms=now_ms,

@@ -12,6 +12,7 @@ from gateway.domain.address import group_address, key_address
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import DEFAULT_VHOST, exchange_address, in_vhost, queue_address, vhost_address, vhost_of
 from gateway.port.adapter import Consume, Request
+from gateway.port.bodies import BeginBody, PublishBody
 from gateway.port.groups import (
     CommitOffsets,
     DeleteGroup,
@@ -54,6 +55,11 @@ def check_consume(permissions: Permissions, effect: Consume) -> None:
 
 def own(_hub: Hub, _permissions: Permissions, _request: Request[Any]) -> None:
     """Needs nothing: the request is about what the asker itself has or has done."""
+
+
+def publishes(_hub: Hub, permissions: Permissions, request: BeginBody | PublishBody) -> None:
+    """Needs the right to publish the message."""
+    permissions.check_message(request.message)
 
 
 def reads_address(_hub: Hub, permissions: Permissions, request: LastValue) -> None:

@@ -444,7 +444,7 @@ def _info(transport: asyncio.Transport, listener: str, hub: StreamHub, *, websoc
         forwarding=forwarding if forwarding is not None and forwarding.trusts(str(peer[0])) else None,
         gateway=hub.timer_secrets.gateway_id,
         now_ms=now_ms(),
-        message_bytes_max=hub.ingest.message_bytes_max,
+        message_bytes_max=hub.body_bytes_max,
         websocket=websocket,
         others=hub.others.keys(),
     )

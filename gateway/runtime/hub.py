@@ -121,6 +121,7 @@ class ProcessHub(StreamHub):
         self.reconnect_penalty = ReconnectPenalty()
         self.connection_limiter = ConnectionLimiter(config.limits, config.gateway.connections_max, now_ms=now_ms())
         self.connections = {}
+        self.body_bytes_max = config.gateway.max_message_bytes
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._ids = 0

@@ -20,6 +20,7 @@ from gateway.domain.principal import Principal
 from gateway.groups.consumer_groups import ConsumerGroups, GroupClient
 from gateway.kv.kv import KeyClient, KeyValues
 from gateway.port.adapter import DONE, Authenticate, Call, CancelTimer, Challenge, Outcome, Request
+from gateway.port.bodies import BeginBody, PublishBody, ReadPart, StoredBody, StorePart
 from gateway.port.groups import (
     CommitOffsets,
     DeleteGroup,
@@ -93,6 +94,7 @@ from store.api.message import Message
 from store.base import logs
 from store.base.clock import now_ms
 from store.base.errors import StoreError
+from store.format.frame import LogOffset
 
 log = logs.get(__name__)
 
@@ -262,6 +264,36 @@ async def _list_addresses(asked: RequestContext, request: ListAddresses) -> Sequ
     )
 
 
+async def _begin_body(asked: RequestContext, request: BeginBody) -> Sequence[int]:
+    pace = asked.endpoint.pace
+    excess = None if pace is None else pace.publish(1, request.size_bytes, now_ms=now_ms())
+    if excess is not None:
+        raise excess
+    return await asked.hub.queues.bodies.begin(request.message)
+
+
+async def _store_part(asked: RequestContext, request: StorePart) -> Mapping[int, LogOffset]:
+    return await asked.hub.queues.bodies.store_part(request.groups, request.data)
+
+
+async def _publish_body(asked: RequestContext, request: PublishBody) -> StoredBody:
+    hub, message, status = asked.hub, request.message, "stored"
+    try:
+        return await hub.queues.bodies.publish(message, request.began_ms)
+    except Refusal as refusal:
+        status = refusal.cause.value
+        raise
+    except StoreError as error:
+        status = refusal_of(error).cause.value
+        raise
+    finally:
+        hub.metrics.messages_in(asked.endpoint.protocol, hub.router.topic_of(message.address), status).inc()
+
+
+async def _read_part(asked: RequestContext, request: ReadPart) -> bytes:
+    return await asked.hub.queues.bodies.read_part(request.frame)
+
+
 async def _join_shared(asked: RequestContext, request: JoinShared) -> Sequence[str | Refusal]:
     return await asked.hub.shared.join(asked.endpoint, request, asked.endpoint.principal.permissions)
 
@@ -328,6 +360,10 @@ REQUESTS: Mapping[type[Request[Any]], Served] = dict(
         _served(CancelTimer, _cancel_timer, rights.own),  # by a ticket that its publisher was given
         _served(JoinShared, _join_shared, rights.own),  # each of its filters is checked and refused by itself
         _served(LeaveShared, _leave_shared, rights.own),
+        _served(BeginBody, _begin_body, rights.publishes),
+        _served(StorePart, _store_part, rights.own),  # which nobody reads before the message, whose right is asked
+        _served(PublishBody, _publish_body, rights.publishes),
+        _served(ReadPart, _read_part, rights.own),  # of a message that it was delivered
         _served(LastValue, _last_value, rights.reads_address),
         _served(LastValues, _last_values, rights.reads_filter, on_grid=True),
         _served(Retained, _retained, rights.reads_filter),

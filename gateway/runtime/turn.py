@@ -82,6 +82,7 @@ class StreamHub(Hub):
     lingering: int  # connections that are closing: see `gateway.runtime.connection`
     pauses: PauseGuard
     pressure: Pressure
+    body_bytes_max: int  # of a body, whole or in parts
     turn: "ReadBatch"
     unread: StrangersBudget  # of responses that peers do not take
     write_buffer_bytes_max: int

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from store.base.errors import NotRebuildable, TruncationRefused
 from store.format.frame import FIRST_QUEUE, Frame, LogOffset
 from store.format.placed import Placed
+from store.format.records import PARTS_QUEUE
 from store.integrity.seals import SealFile
 from store.log.log import END, CommitLog
 from store.log.run import Run, RunBuilder
@@ -218,7 +219,7 @@ def keep_offsets(bad: BadRange, old: OldViews, views: Views, builder: RunBuilder
     chunks = old.chunks(bad.start, bad.end)
     if chunks is None:
         lost = "what lies behind it gets other offsets in its queues than consumers and settlements name"
-    elif own := sum(chunk.row_count for queue, chunk in chunks if queue < FIRST_QUEUE):
+    elif own := sum(chunk.row_count for queue, chunk in chunks if queue < FIRST_QUEUE and queue != PARTS_QUEUE):
         lost = f"with it {own} changes of keys, group offsets, settlements, timers or queues are lost to new views"
     else:
         lost = ""

@@ -19,8 +19,9 @@ from store.api.log import Appended, OnAppended
 from store.base.errors import CorruptFrame, StoreError
 from store.engine.commit import Late
 from store.engine.compaction import Compaction, RowWatch, copies_frame
+from store.format.body_parts import PARTS_KEPT_MS
 from store.format.frame import FIRST_QUEUE, ROW, LogOffset, QueueNumber, QueueOffset, UnplacedFrame
-from store.format.records import LogTrimmed, encode, queue_of
+from store.format.records import PARTS_QUEUE, LogTrimmed, encode, queue_of
 from store.log.log import CommitLog
 from store.log.retention import Limits, ReadableRange, limits_of
 from store.views import Views
@@ -114,7 +115,22 @@ class Trimmer:
                 floor = min(floor, self._needed(txn, queue, limits, now_ms, oldest.frame))
                 if floor < ends[0]:
                     return []
+            floor = min(floor, self._first_part(txn, floor, now_ms))
         return [end for end in ends if end <= floor]
+
+    def _first_part(self, txn: object, floor: LogOffset, now_ms: int) -> LogOffset:
+        """The frame of the oldest part of a body whose message may lie behind a log offset, or be still to come.
+
+        Parts lie in front of their message. Raises `CorruptFrame` where the frame at the log offset is damaged.
+        """
+        queues = self._views.queues
+        if queues.last_chunk(txn, PARTS_QUEUE) is None:
+            return floor
+        frame = self._log.read(floor)
+        since_ms = (now_ms if frame is None else frame.header.stored_at_ms) - PARTS_KEPT_MS
+        at = queues.search(txn, PARTS_QUEUE, lambda chunk: chunk.stored_at_ms >= since_ms)
+        found = next(queues.chunks(txn, PARTS_QUEUE, at), None)
+        return floor if found is None else found.frame
 
     def _needed(self, txn: object, queue: QueueNumber, limits: Limits, now_ms: int, oldest: LogOffset) -> LogOffset:
         """The frame that the oldest record of a queue is in which is within its limits."""

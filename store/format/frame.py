@@ -106,6 +106,7 @@ FRAME_OBJECTS_BYTES = 768  # of the objects of a frame in memory, besides its by
 FRAME_ASYNC = 1  # frame flag: to be acknowledged when it is written; set only when every record allows it
 FRAME_ZSTD = 2  # frame flag: the payload is compressed
 FRAME_GUARDED = 4  # frame flag: some of its rows are guards
+FRAME_PART = 8  # frame flag: a part of a body, which is read once: no cache keeps it
 ONCE_PRODUCER = 1 << 63  # in the id of a producer that has a single frame, and is remembered apart from the others
 
 
@@ -329,6 +330,11 @@ class Frame(msgspec.Struct, frozen=True, gc=False, eq=False):
         if _reach(data[HEADER.size : frame.payload_start], header.row_count) > size:
             raise CorruptFrame(log_offset, "a row points outside the payload")
         return frame
+
+    @property
+    def flags(self) -> int:
+        """The frame's flags."""
+        return self.header.flags
 
     @property
     def start(self) -> LogOffset:

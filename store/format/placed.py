@@ -22,6 +22,11 @@ class Placed(msgspec.Struct, gc=False, eq=False):
         self.end = LogOffset(self.start + size)
         self.memory_bytes = size if frame.plain is None else size + len(frame.plain)
 
+    @property
+    def flags(self) -> int:
+        """The frame's flags."""
+        return self.frame.flags
+
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Placed)

@@ -26,6 +26,7 @@ VOID_QUEUE = QueueNumber(7)  # of rows whose guard has failed: they have no reco
 TIMERS_QUEUE = QueueNumber(8)
 DEAD_LETTERS_QUEUE = QueueNumber(9)
 ADDRESSES_QUEUE = QueueNumber(10)
+PARTS_QUEUE = QueueNumber(11)  # of parts of bodies (`store.format.body_parts`): bytes of clients, and no records
 
 # Bounds of the views' keys: a record outside them is not understood, and so has no effect.
 _Queue = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import overload
 
-from store.format.frame import FRAME_OBJECTS_BYTES, Frame, LogOffset
+from store.format.frame import FRAME_OBJECTS_BYTES, FRAME_PART, Frame, LogOffset
 from store.format.placed import Placed
 
 CACHE_BYTES_MAX = 64 << 20
@@ -39,10 +39,10 @@ class FrameCache:
             return found
 
     def put(self, *frames: Frame | Placed) -> None:
-        """Keeps frames and lets the ones used longest ago go."""
+        """Keeps frames, but for parts of bodies, and lets the ones used longest ago go."""
         with self._lock:
             for frame in frames:
-                if frame.start not in self._frames:
+                if frame.start not in self._frames and not frame.flags & FRAME_PART:
                     charge = frame.memory_bytes + FRAME_OBJECTS_BYTES
                     self._frames[frame.start] = frame, charge
                     self._bytes += charge

@@ -26,7 +26,7 @@ from store.format.frame import (
     QueueOffset,
 )
 from store.format.placed import Placed
-from store.format.records import VOID_QUEUE, QueueDeleted, Record, decode
+from store.format.records import PARTS_QUEUE, VOID_QUEUE, QueueDeleted, Record, decode
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,7 @@ _COLUMNS_MIN = 64  # chunks: from here on NumPy's fixed cost (80 us here) is les
 _COUNTED_MAX = 4_096  # queue numbers: up to here rows of one frame are counted by number, and not sorted
 _LOW = 0xFFFF_FFFF
 _NOT_LAST = ROW_EXTRA | ROW_OLD  # rows that say nothing of what their address had last
+_WITHOUT_RECORDS = (VOID_QUEUE, PARTS_QUEUE)
 _start = attrgetter("start")
 
 
@@ -234,7 +235,9 @@ def _records(placed: Placed) -> list[tuple[Position, Record]]:
         return []
     records: list[tuple[Position, Record]] = []
     for row, (queue, pos, size, *_) in enumerate(ROW.iter_unpack(placed.frame.rows)):
-        if queue < FIRST_QUEUE and queue != VOID_QUEUE and (record := decode(payload[pos : pos + size])) is not None:
+        if queue >= FIRST_QUEUE or queue in _WITHOUT_RECORDS:
+            continue
+        if (record := decode(payload[pos : pos + size])) is not None:
             records.append((Position(placed.start, row), record))
     return records
 

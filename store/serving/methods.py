@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from store.base.errors import StoreError
+from store.format.body_parts import PART_BYTES
 from store.format.frame import LogOffset, Position, QueueNumber, QueueOffset
 from store.rpc import arguments, wire
 from store.rpc.budget import Share
@@ -81,7 +82,7 @@ async def _ping(_session: ServingSession, _asked: arguments.Ping, _number: int, 
 
 
 async def _read(session: ServingSession, asked: arguments.Read, _number: int, share: Share) -> bytes:
-    await share.acquire(VALUE_BYTES)
+    await share.acquire(PART_BYTES)
     return encode(await session.store.log.read(Position(LogOffset(asked.frame), asked.row)))
 
 

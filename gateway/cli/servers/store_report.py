@@ -15,6 +15,7 @@ from store.api.message import Message
 from store.api.message import decode as decode_message
 from store.engine.repair import Stats, Verified, ViewsVerified
 from store.format.frame import FIRST_QUEUE, Frame
+from store.format.records import PARTS_QUEUE
 from store.format.records import decode as decode_record
 
 DAMAGES_SHOWN = 20
@@ -69,7 +70,9 @@ def records(frame: Frame, queue: int | None) -> Iterator[dict[str, Any]]:
             "flags": int(row["flags"]),
         }
         record = frame.record(number)
-        if row["queue"] < FIRST_QUEUE:
+        if row["queue"] == PARTS_QUEUE:
+            line |= {"kind": "BodyPart", "bytes": len(record)}
+        elif row["queue"] < FIRST_QUEUE:
             own = decode_record(record)
             line["kind"] = type(own).__name__
             if own is not None:

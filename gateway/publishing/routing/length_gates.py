@@ -7,6 +7,7 @@ way to the log. What other processes have there at that moment it does not: so m
 from collections import deque
 from collections.abc import Callable
 
+from gateway.port.bodies import body_size
 from store.api.message import Message
 
 
@@ -35,7 +36,7 @@ class LengthGate:
     def admit(self, message: Message) -> bool:
         """Returns whether the queue takes one more message, and counts it."""
         self._touched()
-        size = len(message.body)
+        size = len(message.body) or body_size(message)
         full = self.count_max is not None and self._count >= self.count_max
         if full or (self.bytes_max is not None and self._bytes + size > self.bytes_max):
             self._refused(message)

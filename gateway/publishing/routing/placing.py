@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from gateway.domain.address import hash64
+from gateway.port.bodies import parts_of
 from gateway.publishing.routing.router import Route, Router
 from store.api.message import Message, encode
 from store.format.frame import ROW, ROW_EXTRA
@@ -35,7 +36,13 @@ class Parts:
         self.rows_count = 0
 
     def add(self, message: Message, route: Route, named: Sequence[int]) -> None:
-        """Adds a message: for its topic's queue, one that lies here where there is one, and for named queues."""
+        """Adds a message: for its topic's queue, one that lies here where there is one, and for named queues.
+
+        One with a body in parts is for named queues alone.
+        """
+        if parts_of(message) is not None:
+            self._add_named(message, route, named, encode(message), {})
+            return
         router, record, here = self._router, encode(message), self._here
         key_hash = router.key_hash(message.key or message.device)
         near = [queue for queue in route.queues if router.groups[queue] == here] or route.queues
@@ -47,8 +54,15 @@ class Parts:
         part.rows.append(
             ROW.pack(queue, at, len(record), flags, key_hash, route.address_hash, id_hash, message.time_ms)
         )
+        self.rows_count += 1
+        self._add_named(message, route, named, record, places)
+
+    def _add_named(
+        self, message: Message, route: Route, named: Sequence[int], record: bytes, places: dict[int, int]
+    ) -> None:
+        """Adds rows for named queues; `places` says where the record lies already, by store group."""
         for other in named:
-            group = router.groups[other]
+            group = self._router.groups[other]
             part = self._part(group)
             if group not in places:
                 places[group] = part.add(record)
@@ -57,7 +71,7 @@ class Parts:
             )
             self.named[other] = None
         self.size_bytes += len(record)
-        self.rows_count += 1 + len(named)
+        self.rows_count += len(named)
 
     def _part(self, group: int) -> _Part:
         return self._parts.setdefault(group, _Part())

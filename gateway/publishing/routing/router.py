@@ -288,6 +288,20 @@ class Router:
                 self.hashes[key] = found
         return found
 
+    def named_only(self, message: Message) -> tuple[Sequence[int], int]:
+        """Returns the named queues that a message goes to, and its address's hash; the address needs no topic.
+
+        Raises `Refusal` as `resolve` does.
+        """
+        address = message.address
+        route = self.routes.get(address)
+        if route is None:
+            check_address(address)
+            if address.startswith("$"):
+                self._check_reserved(address, inside=False)
+            route = Route("", (), address_hash(address), *self._named([address]))
+        return self.named(message, route), route.address_hash
+
     def named_queues(self, message: Message) -> list[int]:
         """Returns the named queues a message would be put in. Raises as `resolve` does."""
         return list(self.named(message, self.resolve(message.address)))

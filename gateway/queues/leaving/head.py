@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
+from gateway.port.bodies import body_size
 from gateway.queues.leaving.deaths import Reason
 from gateway.queues.leaving.reading import DeadLettering, Found, Letter, read
 from gateway.queues.leaving.rules import DROP_HEAD, QueueRules
@@ -100,7 +101,7 @@ class QueueHead:
         if rules.max_bytes is not None and not held:
             excess = max(excess, await self._sizes.excess(rules.max_bytes))
         elif rules.max_bytes is not None:
-            sizes = [len(letter.message.body) for letter in held]
+            sizes = [body_size(letter.message) for letter in held]
             over = await self._sizes.waiting_bytes() + sum(sizes) - rules.max_bytes
             gone = accumulate(sizes, initial=0)
             excess = max(excess, next((count for count, size in enumerate(gone) if size >= over), len(held)))

@@ -7,12 +7,13 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
+from gateway.port.bodies import in_group
 from gateway.port.queues import EXPIRATION
 from gateway.queues.leaving.rules import QueueRules
 from store.api.leases import Lease
 from store.api.message import Message, decode
 from store.base import logs
-from store.format.frame import ROW_EXTRA, Frame, Position, QueueOffset
+from store.format.frame import ROW_EXTRA, Frame, Position, QueueOffset, group_of
 
 log = logs.get(__name__)
 
@@ -65,6 +66,8 @@ def read(leases: Sequence[Lease], *, now_ms: int, rules: QueueRules, idle_since_
                 continue
             if not message.id:
                 message = msgspec.structs.replace(message, id=str(Position(frame.start, row)))
+            if not message.body:
+                message = in_group(message, group_of(frame.start))
             if outlived or message.expired(now_ms):
                 excused = was_waiting and not lease.deliveries and (outlived or _is_amqp(message))
                 if not excused:

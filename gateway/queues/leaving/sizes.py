@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Sequence
 
+from gateway.port.bodies import body_size
 from gateway.queues.leaving.reading import read
 from gateway.queues.leaving.rules import NO_RULES
 from store.api.client import StoreClient
@@ -91,7 +92,7 @@ class QueueSizes:
                 return
             leases = [Lease(QueueOffset(fetched.offset + n), 0, *place) for n, place in enumerate(places)]
             found = read(leases, now_ms=0, rules=NO_RULES)
-            sizes = {lease.offset: len(one.body) for lease, one in zip(found.live, found.messages, strict=True)}
+            sizes = {lease.offset: body_size(one) for lease, one in zip(found.live, found.messages, strict=True)}
             new = [min(sizes.get(QueueOffset(offset), 0), _SIZE_MAX) for offset in range(at, fetched.next)]
             if at + len(new) != fetched.next or not new:
                 return

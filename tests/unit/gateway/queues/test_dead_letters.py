@@ -232,6 +232,7 @@ async def test_another_group_has_its_dead_letter_before_the_source_is_settled(ri
         store,
         rig.controller,
         rig.router,
+        bodies=rig.queues.bodies,
         queue_of=queues.by_number.get,
         appended=lambda _numbers: None,
         now_ms=lambda: NOW_MS,

@@ -7,6 +7,7 @@ from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import in_vhost
 from gateway.port.adapter import Consume, ConsumerId, Request, Token
+from gateway.port.bodies import BeginBody, PublishBody
 from gateway.port.groups import DeleteGroup, ListGroups, PollGroup
 from gateway.port.kv import CountKeys, GetKey, ListKeys, RemoveKey, StoreKey, TransactKeys, WatchKeys
 from gateway.port.queues import (
@@ -26,6 +27,7 @@ from gateway.queues.model.bindings import PREDECLARED, Exchange
 from gateway.runtime import access_requests
 from gateway.runtime.requests import REQUESTS, served_by
 from store.api.keys import Delete, Put
+from store.api.message import Message
 
 EXCHANGES = {
     **PREDECLARED,
@@ -83,6 +85,8 @@ def test_a_request_that_nobody_has_thought_of_is_refused():
 @pytest.mark.parametrize(
     ("request_", "needs"),
     [
+        (BeginBody(message=Message("a/b"), size_bytes=1), "publish:a/b"),
+        (PublishBody(message=Message("a/b"), began_ms=0), "publish:a/b"),
         (LastValue(address="a/b"), "subscribe:a/b"),
         (FindMessages(address="a/b"), "subscribe:a/b"),
         (DeclareExchange(name="x", kind="topic"), "manage:$exchange/x"),

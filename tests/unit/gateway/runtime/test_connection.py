@@ -45,7 +45,7 @@ class ConnectionHub:
         self.timer_secrets = TimerSecrets()
         self.connection_limiter = ConnectionLimiter(self.limits, 1, now_ms=0)
         self.crowded = False
-        self.message_bytes_max = 1 << 20
+        self.body_bytes_max = 1 << 20
         self.calls = 0
         self.ingest = self.fanout = self.queues = self.access = self
         self.pauses = SimpleNamespace(slept=False)

@@ -77,7 +77,7 @@ def connected(adapter: OutputAdapter, transport: WrittenTransport) -> Connection
         left=lambda connection: None,
         metrics=SimpleNamespace(flow=lambda protocol: Flow()),
         fanout=SimpleNamespace(wake=lambda subscriber: None),
-        ingest=SimpleNamespace(message_bytes_max=1 << 20),
+        body_bytes_max=1 << 20,
         write_buffer_bytes_max=1,
         unread=StrangersBudget(),
         others={},

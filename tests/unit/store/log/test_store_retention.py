@@ -9,10 +9,12 @@ import pytest
 
 from store.base.errors import NotRebuildable, OffsetOutOfRange
 from store.engine.repair import StoppedStore
+from store.format.body_parts import PARTS_KEPT_MS, UPLOAD_MS_MAX, part_frame
 from store.format.chunks import Chunk
-from store.format.frame import Position
+from store.format.frame import ROW, Position, UnplacedFrame
 from store.format.queue_config import FOREVER, QueueConfig
-from store.format.records import LogTrimmed
+from store.format.records import PARTS_QUEUE, KvPut, LogTrimmed
+from store.format.records import encode as encode_record
 from store.local.local import LocalStore
 from store.log.retention import Limits, LimitsTable, ReadableRange, limits_of
 from store.views import Views
@@ -573,3 +575,60 @@ async def test_a_queue_kept_until_settled_may_have_limits_of_its_own(tmp_path, o
     await trim(store)
     assert segments(tmp_path)[0] > 0
     assert await store.leases.take(17, 1, max_count=12) == ()
+
+
+# ---- parts of bodies
+
+
+async def write_parts(store, clock, count):
+    return [
+        await append(store, part_frame(bytes(300), time_ms=clock(), producer_id=0, sequence=0)) for _ in range(count)
+    ]
+
+
+async def test_parts_are_kept_for_the_oldest_message_that_is_kept(tmp_path, open_store, clock):
+    """Parts lie in front of their message, perhaps in a segment that nothing else keeps."""
+    store = await open_store(retention=Limits(HOUR, FOREVER))
+    await store.queues.configure([QueueConfig(17, until_settled=True)])
+    await write(store, 6, 18)
+    parts = await write_parts(store, clock, 6)
+    clock.ms += UPLOAD_MS_MAX
+    await write(store, 1, 17)
+    clock.ms += 2 * HOUR
+    await write(store, 12, 18)
+    await trim(store)
+    assert 0 < segments(tmp_path)[0] <= parts[0].frame
+    assert all([await store.log.read(Position(one.frame, 0)) for one in parts])
+    (lease,) = await store.leases.take(17, 1, max_count=1)
+    await store.leases.settle(17, 1, [lease.offset])
+    await trim(store)
+    assert segments(tmp_path)[0] > parts[-1].frame
+
+
+async def test_parts_are_kept_while_their_message_is_still_to_come(tmp_path, open_store, clock):
+    store = await open_store(retention=Limits(HOUR, FOREVER))
+    await write(store, 6, 18)
+    clock.ms += 2 * HOUR
+    parts = await write_parts(store, clock, 12)
+    clock.ms += UPLOAD_MS_MAX
+    await trim(store)
+    assert 0 < segments(tmp_path)[0] <= parts[0].frame
+    clock.ms += PARTS_KEPT_MS
+    await write(store, 4, 18)
+    clock.ms += 2 * HOUR
+    await write(store, 4, 18)
+    await trim(store)
+    assert segments(tmp_path)[0] > parts[-1].frame  # no message ever named them
+
+
+async def test_parts_are_no_records_of_the_stores_own(open_store, clock, tmp_path, caplog):
+    store = await open_store()
+    put = encode_record(KvPut("key", b"forged"))
+    await append(store, part_frame(put[1:], time_ms=0, producer_id=0, sequence=0))
+    row = ROW.pack(PARTS_QUEUE, 0, len(put), 0, 0, 0, 0, 0)
+    await append(store, UnplacedFrame.build(row, put))
+    assert await store.keys.get("key") is None
+    await store.close()
+    store = await open_store()
+    assert await store.keys.get("key") is None
+    assert "record" not in caplog.text
