@@ -62,7 +62,7 @@ class Contents:
                 PRECONDITION_FAILED, f"message size {size} is larger than configured max size {size_max}"
             )
         if in_parts and (channel.outstanding or self._publisher.holds(channel)):
-            return False  # what the channel has published before comes first
+            return False  # the messages that the channel has published before come first
         held = WINDOW_BYTES if in_parts else size
         credit = self._output.share.reserve(held, now_ms=now_ms, body_bytes=size)
         if credit == Credit.REFUSED:

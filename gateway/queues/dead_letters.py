@@ -175,7 +175,7 @@ class DeadLetters:
                 dropped[why] += 1
             offsets.append(letter.offset)
             full = parts.size_bytes >= FRAME_PAYLOAD_BYTES or parts.rows_count >= FRAME_ROWS
-            if full or parts_of(letter.message) is not None:  # whose parts have just been stored anew
+            if full or parts_of(letter.message) is not None:  # the parts have just been stored anew
                 await self._store_all(parts, queue, owner, offsets)
                 parts, offsets = Parts(self._router, queue.definition.group), []
         if offsets:

@@ -209,7 +209,7 @@ def test_any_other_refusal_closes_the_channel_at_once(confirming):
     send(peer, *frames_of()[:2])
     peer.refuse(gateway.take(BeginBody), Refusal(Cause.NOT_FOUND, "no exchange 'x'"))
     assert peer.one(Channel.Close).reply_code == 404
-    send(peer, *frames_of()[2:])  # what was on its way
+    send(peer, *frames_of()[2:])  # the frames that were on their way
     assert peer.conn.share.reserved_bytes == 0
     send(peer, Channel.CloseOk())
     send(peer, Channel.Open())
