@@ -15,7 +15,7 @@ import pika
 import pytest
 
 from tests.support.amqp.pika_queues import connect, count, deaths, fresh, get, queue
-from tests.support.mqtt.paho_client import Client
+from tests.support.mqtt.paho_client import PahoClient
 from tests.support.process.gateways import GatewayProcess, restart
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -151,7 +151,7 @@ def test_what_a_body_in_parts_cannot_have_is_refused(gateway, channel):
 def test_subscribers_of_other_protocols_do_not_get_it_and_are_not_hurt(gateway, channel):
     name = queue(channel)
     channel.queue_bind(name, "amq.topic", "plant.#")
-    subscriber = Client(gateway.port("mqtt")).connect()
+    subscriber = PahoClient(gateway.port("mqtt")).connect()
     subscriber.subscribe("plant/#", 1)
     channel.basic_publish("amq.topic", "plant.a", body_of(4))
     channel.basic_publish("amq.topic", "plant.b", b"small")
