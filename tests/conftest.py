@@ -26,6 +26,8 @@ sys.path += sorted({str(file.parent) for kind in KINDS for file in (Path(__file_
 
 
 SIMULATIONS = Path(__file__).parent / "sim"
+CLUSTERS = Path(__file__).parent / "cluster"
+LAST = 3  # the rank of a file without processes
 # Fixtures that start processes.
 GATEWAYS = frozenset({"new_gateway", "shared_gateway"})
 
@@ -48,7 +50,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ranks: dict[Path, int] = {}
         for item in items:
             ranks[item.path] = min(_rank(item), ranks.get(item.path, _rank(item)))
-        items.sort(key=lambda item: ranks[item.path])
+        files = _spread(sorted(ranks, key=lambda path: ranks[path]), early=sum(rank < LAST for rank in ranks.values()))
+        places = {path: place for place, path in enumerate(files)}
+        items.sort(key=lambda item: places[item.path])
+
+
+def _spread(files: list[Path], *, early: int) -> list[Path]:
+    """Returns the files with those of clusters among the early ones at equal distances.
+
+    A test of a cluster mostly waits for processes. Beside others it leaves them the processors; two beside each other
+    take long.
+    """
+    clusters = [path for path in files if CLUSTERS in path.parents]
+    others = [path for path in files if CLUSTERS not in path.parents]
+    early -= len(clusters)
+    for number, path in enumerate(clusters):
+        others.insert(number + early * number // len(clusters), path)
+    return others
 
 
 def _rank(item: pytest.Item) -> int:
@@ -57,7 +75,7 @@ def _rank(item: pytest.Item) -> int:
         return 0
     if SIMULATIONS in item.path.parents:
         return 1
-    return 2 if item.get_closest_marker("slow") else 3
+    return 2 if item.get_closest_marker("slow") or CLUSTERS in item.path.parents else LAST
 
 
 @pytest.fixture

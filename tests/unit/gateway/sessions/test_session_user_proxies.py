@@ -38,7 +38,7 @@ class Two:
         return [
             (entry.key, entry.revision)
             for entry in await self.store.keys.prefix("")
-            if not entry.key.startswith("proxies/alive")
+            if not entry.key.startswith(("proxies/alive", "proxies/heirs"))
         ]
 
     async def refuses(self, proxy, user, **asked):
