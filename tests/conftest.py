@@ -9,10 +9,13 @@ from typing import Any
 
 import hypothesis
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from tests.support.process.gateways import GatewayProcess
 from tests.support.process.logging_state import logging_restored
 from tests.support.process.loops import AsyncioLoop
+from tests.support.process.ports import release_ports
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # tests may import gRPC before `store`, which says why
 
@@ -27,9 +30,23 @@ sys.path += sorted({str(file.parent) for kind in KINDS for file in (Path(__file_
 
 SIMULATIONS = Path(__file__).parent / "sim"
 CLUSTERS = Path(__file__).parent / "cluster"
+SHARE_A_SESSION = frozenset({"test_spark_source.py", "test_spark_views.py", "test_spark_writer.py"})
 LAST = 3  # the rank of a file without processes
 # Fixtures that start processes.
 GATEWAYS = frozenset({"new_gateway", "shared_gateway"})
+
+
+class ByFile(LoadFileScheduling):
+    """Gives each file to one worker, and those that share a Spark session, which is slow to start, to the same one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = Path(super()._split_scope(nodeid))
+        return str(file.parent if file.name in SHARE_A_SESSION else file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """Shares tests out as `ByFile` does, where `--dist loadfile` is asked for."""
+    return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -89,6 +106,13 @@ def _logging_as_before() -> Iterator[None]:
     """Keeps what a command sets up for its logs from the tests behind it."""
     with logging_restored():
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _ports_of_a_file() -> Iterator[None]:
+    """Lets other test processes have the ports that the tests of a file have claimed."""
+    yield
+    release_ports()
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ class _Claims:
     """The ports that this process has taken for its tests, so that tests which run beside them take none of these.
 
     A port is claimed by a lock on the byte of its number in a file that all test processes of a user share. The claim
-    lasts until this process ends: a gateway that is killed finds its port free when it is started again.
+    lasts until the tests of a file have ended: a gateway that is killed finds its port free when it is started again.
     """
 
     def __init__(self) -> None:
@@ -45,6 +45,11 @@ class _Claims:
             taken.append(port)
         self._claimed.update(taken)
         return True
+
+    def release(self) -> None:
+        """Gives up every claim of this process."""
+        fcntl.lockf(self._opened(), fcntl.LOCK_UN)
+        self._claimed.clear()
 
     def _lock(self, port: int) -> bool:
         try:
@@ -73,6 +78,11 @@ def free_offset(ports: Callable[[int], Collection[int]], *, but: Collection[int]
         if not set(asked) & set(but) and all(map(_is_free, asked)) and _CLAIMS.take(asked):
             return offset
     raise AssertionError("no free ports")
+
+
+def release_ports() -> None:
+    """Gives up every claim: nothing that a test has started is started again. Ports in use stay so."""
+    _CLAIMS.release()
 
 
 def free_port() -> int:

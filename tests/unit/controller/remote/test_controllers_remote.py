@@ -352,7 +352,7 @@ async def test_an_election_where_a_majority_acknowledges_takes_two_commands(thre
 
 
 async def test_a_minority_of_the_controllers_answers_where_groups_are_served(three):
-    client = three.remote(budget_s=0.3)
+    client = three.remote()
     await client.ready()
     await client.do(AddGroup(number=0, config=GroupConfig(replicas=1)))
     replicas = Replicas(three, client)
@@ -372,7 +372,7 @@ async def test_a_minority_of_the_controllers_answers_where_groups_are_served(thr
     await late.ready()  # a new client is shown the present state
     assert late.group(0) == client.group(0)
     with pytest.raises(ControllerUnreachable):
-        await client.do(CreateTopic(name="a"))
+        await three.remote(budget_s=0.3).do(CreateTopic(name="a"))
     await replicas.close()
 
 
@@ -435,9 +435,10 @@ async def test_controllers_are_added_removed_and_replaced_while_commands_go_on(t
 async def test_a_leader_that_is_to_be_shut_down_hands_over_first(three):
     leader = three.nodes[await three.leader()]
     term = leader.leading
-    await leader.resign()
-    assert leader.leading is None
-    await until(lambda: any(node.leading == term + 1 for node in three.nodes.values()))
+    while leader.leading == term:  # a follower that is slow to answer is asked again
+        await leader.resign()
+        await asyncio.sleep(TICK_S)
+    await until(lambda: any((node.leading or 0) > term for node in three.nodes.values() if node is not leader))
     await leader.resign()  # it does not lead: nothing happens
 
 

@@ -48,7 +48,7 @@ class QueuesProxy(QueuesRig):
 
     def __init__(self, cluster, number):
         self.cluster = cluster
-        self.store = RemoteStore(0, lambda: cluster.node.target, budget_s=1.0)
+        self.store = RemoteStore(0, lambda: cluster.node.target, budget_s=60.0)
         self.controller = cluster.controller
         self.now_ms = 1_000
         self.conns = number * 100
