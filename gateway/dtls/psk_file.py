@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from gateway.base.watched_file import WatchedFiles
 from gateway.domain.identity import check_user_name
 from store.base import logs
 from store.base.process_errors import ConfigError
@@ -83,30 +84,21 @@ class PreSharedKeys:
     def __init__(self, path: Path | None, *, now_ms: Callable[[], int]) -> None:
         self._path = path
         self._now_ms = now_ms
-        self._looked_ms = -LOOK_INTERVAL_MS
-        self._stamp: tuple[int, ...] = ()
+        self._file = WatchedFiles((path,), interval_ms=LOOK_INTERVAL_MS, unread=True)
         self._keys: Mapping[bytes, PreSharedKey] = {}
 
     def find(self, identity: bytes) -> PreSharedKey | None:
         """Returns the key of an identity, as the file has it now."""
-        now_ms = self._now_ms()
-        if now_ms - self._looked_ms >= LOOK_INTERVAL_MS:
-            self._looked_ms = now_ms
-            self._look()
+        if self._file.changed_by(self._now_ms()):
+            self._read()
         return self._keys.get(identity)
 
-    def _look(self) -> None:
-        """Reads the file if it has changed; with a mistake in it, what it said before stays in force."""
-        if self._path is None or not self._path.exists():
-            self._keys, self._stamp = {}, ()
-            return
+    def _read(self) -> None:
+        """Reads the file; with a mistake in it, what it said before stays in force."""
         try:
-            found = self._path.stat()
-            stamp = found.st_mtime_ns, found.st_size, found.st_ino
-            if stamp == self._stamp:
-                return
-            self._keys = read_keys(self._path)
+            self._keys = {} if self._path is None else read_keys(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            self._keys = {}
         except (ConfigError, OSError) as error:
             log.error("auth.psk_file cannot be read; the keys of before stay in force", error=str(error))
-            return
-        self._stamp = stamp
+            self._file.read_again()

@@ -15,6 +15,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from gateway.base.watched_file import WatchedFiles
 from gateway.domain.identity import check_user_name
 from gateway.port.oscore import ContextKeys
 from store.base import logs
@@ -133,37 +134,29 @@ class Provisioned:
     """The contexts of the file that the configuration names, by kid and kid context."""
 
     def __init__(self, path: Path | None, *, now_ms: Callable[[], int]) -> None:
-        self._path = path
         self._now_ms = now_ms
-        self._looked_ms = -LOOK_INTERVAL_MS
-        self._stamp: tuple[int, ...] = ()
         self._by_kid: dict[tuple[bytes, bytes | None], FileContext] = {}
+        self.reload(path)
 
     def reload(self, path: Path | None) -> None:
         """Reads this file from now on."""
-        self._path, self._looked_ms, self._stamp = path, -LOOK_INTERVAL_MS, ()
+        self._path = path
+        self._file = WatchedFiles((path,), interval_ms=LOOK_INTERVAL_MS, unread=True)
 
     def find(self, kid: bytes, id_context: bytes | None) -> FileContext | None:
         """Returns the context of a client, as the file has it now."""
-        now_ms = self._now_ms()
-        if now_ms - self._looked_ms >= LOOK_INTERVAL_MS:
-            self._looked_ms = now_ms
-            self._look()
+        if self._file.changed_by(self._now_ms()):
+            self._read()
         return self._by_kid.get((kid, id_context))
 
-    def _look(self) -> None:
-        """Reads the file if it has changed; with a mistake in it, what it said before stays in force."""
-        if self._path is None or not self._path.exists():
-            self._by_kid, self._stamp = {}, ()
-            return
+    def _read(self) -> None:
+        """Reads the file; with a mistake in it, what it said before stays in force."""
         try:
-            found = self._path.stat()
-            stamp = found.st_mtime_ns, found.st_size, found.st_ino
-            if stamp == self._stamp:
-                return
-            contexts = read_contexts(self._path)
+            contexts = () if self._path is None else read_contexts(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            contexts = ()
         except (ConfigError, OSError) as error:
             log.error("auth.oscore_file cannot be read; the contexts of before stay in force", error=str(error))
+            self._file.read_again()
             return
-        self._stamp = stamp
         self._by_kid = {one.kid: one for one in contexts}

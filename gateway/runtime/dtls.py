@@ -1,11 +1,11 @@
 """The adapter of a listener with DTLS: its sessions, and the principals behind them."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from gateway.base.watched_file import WatchedFiles
 from gateway.domain.identity import identity_of
 from gateway.domain.principal import Principal
 from gateway.dtls.psk_file import PreSharedKeys
@@ -69,18 +69,13 @@ def _following(tls: TlsConfig, keys: PreSharedKeys | None) -> "Callable[[], Dtls
     from gateway.dtls.context import DtlsContext  # noqa: PLC0415
 
     find = None if keys is None else keys.find
-    files = [one for one in (tls.cert_file, tls.key_file, tls.client_ca_file, tls.client_crl_file) if one is not None]
-    seen, looked_ms = [_stamp(file) for file in files], now_ms()
+    paths = (tls.cert_file, tls.key_file, tls.client_ca_file, tls.client_crl_file)
+    files = WatchedFiles(paths, interval_ms=LOOK_INTERVAL_MS)
     context = DtlsContext(tls, find)
 
     def current() -> DtlsContext:
-        nonlocal context, seen, looked_ms
-        if now_ms() - looked_ms < LOOK_INTERVAL_MS:
-            return context
-        looked_ms = now_ms()
-        stamps = [_stamp(file) for file in files]
-        if stamps != seen:
-            seen = stamps
+        nonlocal context
+        if files.changed_by(now_ms()):
             try:
                 context = DtlsContext(tls, find)
             except ConfigError as error:
@@ -88,12 +83,3 @@ def _following(tls: TlsConfig, keys: PreSharedKeys | None) -> "Callable[[], Dtls
         return context
 
     return current
-
-
-def _stamp(file: Path) -> tuple[int, ...]:
-    """Returns a stamp of a file, which differs once the file is another one."""
-    try:
-        found = file.stat()
-    except OSError:
-        return ()
-    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Sequence
 from pathlib import Path
 
+from gateway.base.watched_file import WatchedFiles
 from gateway.security.auth_settings import TlsConfig
 from store.base import logs
 from store.base.process_errors import ConfigError
@@ -26,9 +27,7 @@ class ServerTls:
     def __init__(self, config: TlsConfig) -> None:
         self._config = config
         self._contexts: list[ssl.SSLContext] = []
-        files = (config.cert_file, config.key_file, config.client_crl_file)
-        self._files = [file for file in files if file is not None]
-        self._seen = self._stamps()
+        self._files = WatchedFiles((config.cert_file, config.key_file, config.client_crl_file))
 
     def context(self, alpn: Sequence[str]) -> ssl.SSLContext:
         """The context of a port. Raises `ConfigError`."""
@@ -57,10 +56,8 @@ class ServerTls:
 
     def look(self) -> None:
         """Reads again what has changed; what cannot be read leaves in force what was there before."""
-        stamps = self._stamps()
-        if stamps == self._seen:
+        if not self._files.changed():
             return
-        self._seen = stamps
         try:
             self._load_own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))  # where half of a new pair does no harm
             for context in self._contexts:
@@ -86,21 +83,9 @@ class ServerTls:
             _load("tls.client_crl_file", context, file)
             context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_LEAF
 
-    def _stamps(self) -> list[tuple[int, ...]]:
-        return [_stamp(file) for file in self._files]
-
 
 def _load(key: str, context: ssl.SSLContext, file: Path) -> None:
     try:
         context.load_verify_locations(file)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"{key}: {file} cannot be used: {error}") from error
-
-
-def _stamp(file: Path) -> tuple[int, ...]:
-    """Returns a stamp of a file, which differs once the file is another one."""
-    try:
-        found = file.stat()
-    except OSError:
-        return ()
-    return found.st_mtime_ns, found.st_size, found.st_ino

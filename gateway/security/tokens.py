@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
 
+from gateway.base.watched_file import WatchedFiles
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.identity import Claim, is_name
 from gateway.security.auth_settings import JwtConfig, JwtKey
@@ -50,17 +51,14 @@ class Tokens:
 
     def __init__(self, config: JwtConfig) -> None:
         self._config = config
-        self._files = [config.jwks_file] if config.jwks_file is not None else []
-        self._files += [key.file for key in config.keys]
-        self._seen = self._stamps()
-        self._looked_ms = 0
+        files = (config.jwks_file, *(key.file for key in config.keys))
+        self._files = WatchedFiles(files, interval_ms=LOOK_INTERVAL_MS)
         self._keys = tuple(self._load())
 
     def verify(self, token: bytes, *, now_ms: int) -> Claim:
         """Returns the claim in a token. Raises `Refusal` (UNAUTHENTICATED), with the reason in general words."""
-        if now_ms - self._looked_ms >= LOOK_INTERVAL_MS:
-            self._looked_ms = now_ms
-            self._look()
+        if self._files.changed_by(now_ms):
+            self._reload()
         if len(token) > TOKEN_BYTES_MAX:
             raise _refused("is too long")
         return self._claim(self._payload(token), now_ms / 1000)
@@ -118,16 +116,7 @@ class Tokens:
 
     # ---- keys
 
-    def _stamps(self) -> list[tuple[int, ...]]:
-        """Returns a stamp of each file, which differs once the file is another one."""
-        return [_stamp(file) for file in self._files]
-
-    def _look(self) -> None:
-        """Reads the keys again if a file has changed."""
-        stamps = self._stamps()
-        if stamps == self._seen:
-            return
-        self._seen = stamps
+    def _reload(self) -> None:
         try:
             self._keys = tuple(self._load())
         except ConfigError as error:
@@ -217,14 +206,6 @@ def _read_key(said: JwtKey, where: str) -> _Key:
 
 def _too_short(name: str, key: Any) -> bool:
     return jwt.get_algorithm_by_name(name).check_key_length(key) is not None
-
-
-def _stamp(file: Path) -> tuple[int, ...]:
-    try:
-        found = file.stat()
-    except OSError:
-        return ()
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _time(value: Any) -> float | None:

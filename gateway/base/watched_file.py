@@ -1,0 +1,52 @@
+"""Files that are read again when they change."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, TypeAlias
+
+_Stamp: TypeAlias = tuple[int, ...]
+_NO_FILE: Final[_Stamp] = ()
+
+
+class WatchedFiles:
+    """Notices changes of files, which their user reads: it asks here first, and reads when the answer is yes.
+
+    The files count as read when this is made, unless they are `unread`.
+    """
+
+    def __init__(self, files: Iterable[Path | None], *, interval_ms: int = 0, unread: bool = False) -> None:
+        self._files = [file for file in files if file is not None]
+        self._interval_ms = interval_ms
+        self._looked_ms: int | None = None
+        self._read: list[_Stamp] | None = None if unread else self._stamps()
+
+    def changed(self) -> bool:
+        """Returns whether a file is another one than the one that was read, which it counts as from now on."""
+        stamps = self._stamps()
+        if stamps == self._read:
+            return False
+        self._read = stamps
+        return True
+
+    def changed_by(self, now_ms: int) -> bool:
+        """Returns the same, but looks once in an interval only."""
+        if self._looked_ms is not None and now_ms - self._looked_ms < self._interval_ms:
+            return False
+        self._looked_ms = now_ms
+        return self.changed()
+
+    def read_again(self) -> None:
+        """Makes the next look say that the files have changed, as they could not be read."""
+        self._read = None
+
+    def _stamps(self) -> list[_Stamp]:
+        return [_stamp(file) for file in self._files]
+
+
+def _stamp(file: Path) -> _Stamp:
+    """Returns a stamp of a file, which differs once the file is another one."""
+    try:
+        found = file.stat()
+    except OSError:
+        return _NO_FILE
+    return found.st_mtime_ns, found.st_size, found.st_ino
