@@ -18,7 +18,6 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.base.event_wait import wait_at_most
 from gateway.bridges.bridge import Bridge
 from gateway.bridges.shared.addresses import DestinationMap
 from gateway.bridges.shared.figures import Figures
@@ -26,10 +25,10 @@ from gateway.bridges.shared.settings import BridgeConfig
 from gateway.bridges.shared.storing import Store
 from gateway.bridges.shared.upstream_stream import dial
 from gateway.delivery.fanout import Fanout
-from gateway.domain.errors import Refusal
 from gateway.domain.session_user import SessionUser
 from gateway.ops.status import BridgeStatus
-from gateway.ownership.owners import Owned, Owners, OwnershipLost, Taken
+from gateway.ownership.owned_task import OwnedTask
+from gateway.ownership.owners import Owned, Owners, OwnershipLost
 from gateway.port.adapter import AdapterFactory
 from gateway.port.bridge import BridgeFactory, BrokerFactory, Scheme, UpstreamFilter, UpstreamSettings
 from gateway.port.marks import Fence
@@ -124,7 +123,7 @@ class Bridges:
         if self.runners:
             self._gate.owners.serve(PREFIX, self)
         for keeper in self.runners.values():
-            keeper.task = self._gate.spawn(keeper.run())
+            keeper.task = self._gate.spawn(keeper.owned_task.run())
 
     async def stop(self) -> None:
         """Stops reading, and lets others go on. What is stored is acknowledged."""
@@ -142,80 +141,50 @@ class Bridges:
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
         """See `Listener`."""
         if (keeper := self._keeper(name)) is not None:
-            await keeper.on_release_requested()
+            await keeper.owned_task.hand_over()
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
         """See `Listener`. It is free from now on: the first who looks runs it."""
         await (await take()).release()
         if (keeper := self._keeper(name)) is not None:
-            keeper.look.set()
+            keeper.owned_task.look_now()
 
     async def on_fenced(self) -> None:
         """See `Listener`."""
         for keeper in self.runners.values():
-            keeper.on_fenced()
+            keeper.owned_task.lose()
 
     def _keeper(self, name: str) -> "_BridgeRunner | None":
         return self.runners.get(name.removeprefix(PREFIX))
 
 
 class _BridgeRunner:
-    """Runs one bridge while this process owns its name, and looks again and again whether it could."""
+    """Runs one bridge while this process owns its name."""
 
     def __init__(self, bridge: AnyBridge, owners: Owners, store: StoreClient, chance: random.Random) -> None:
         self.bridge = bridge
         self.task: asyncio.Task[None] | None = None
-        self.look = asyncio.Event()
-        self._owners = owners
         self._store = store
-        self._chance = chance
         self._name = f"{PREFIX}{bridge.name}"
-        self._owned: Owned | None = None
-        self.running: asyncio.Task[None] | None = None
+        self.owned_task = OwnedTask(self._name, self._run, owners, look_s=LOOK_S, chance=chance)
 
-    async def run(self) -> None:
-        """Runs the bridge until it is cancelled."""
-        try:
-            while True:
-                self.look.clear()
-                self._owned = await self._taken()
-                if self._owned is not None:
-                    await self._run(self._owned)
-                await wait_at_most(self.look, LOOK_S * self._chance.uniform(0.5, 1.0))
-        finally:
-            await self._release()
-
-    async def _taken(self) -> Owned | None:
-        try:
-            return await self._owners.take(self._name, wait=False)
-        except Taken:
-            return None
-        except (StoreError, Refusal) as error:
-            log.debug("bridge: the owner of the bridge is unknown for now", bridge=self.bridge.name, error=str(error))
-            return None
+    async def ended(self) -> None:
+        """Waits until its task has ended."""
+        if self.task is not None:
+            await asyncio.gather(self.task, return_exceptions=True)
 
     async def _run(self, owned: Owned) -> None:
         """Runs the bridge until it is not ours any more."""
-        running = self.running = asyncio.ensure_future(self._bridge(owned))
         try:
-            await asyncio.wait([running])
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            self.running = None
-        failure = None if running.cancelled() else running.exception()
-        if isinstance(failure, OwnershipLost):
-            log.warning("bridge: another process runs it by now; nothing more is stored here", bridge=self.bridge.name)
-        elif failure is not None:  # our own bug
-            log.error("bridge: failed", bridge=self.bridge.name, exc_info=failure)
+            fence = await self._raise_fences(owned)
+            log.info("bridge: runs here", bridge=self.bridge.name)
+            await self.bridge.run(fence, owned)
+        except OwnershipLost:
+            raise
+        except Exception as failure:  # our own bug
+            log.exception("bridge: failed", bridge=self.bridge.name)
             self.bridge.figures.error = f"internal error: {failure!r}"
             await asyncio.sleep(AGAIN_S)
-        await self._release()
-
-    async def _bridge(self, owned: Owned) -> None:
-        fence = await self._raise_fences(owned)
-        log.info("bridge: runs here", bridge=self.bridge.name)
-        await self.bridge.run(fence, owned)
 
     async def _raise_fences(self, owned: Owned) -> Fence | None:
         """Shuts the logs to former owners. A log that does not answer is shut by the first frame that it is sent."""
@@ -227,37 +196,6 @@ class _BridgeRunner:
                 "bridge: a store group may take a former owner's messages", bridge=self._name, error=repr(error)
             )
             return fence_of(self._name, owned)
-
-    def on_fenced(self) -> None:
-        """Stops the run: another process owns the bridge."""
-        self._owned = None
-        if self.running is not None:
-            self.running.cancel()
-
-    async def on_release_requested(self) -> None:
-        """Ends the run, as another process asks for the bridge."""
-        if self.running is not None:
-            self.running.cancel()
-            await asyncio.wait([self.running])
-        await self._release()
-
-    async def ended(self) -> None:
-        """Waits until `run` has ended."""
-        if self.task is not None:
-            await asyncio.gather(self.task, return_exceptions=True)
-
-    async def _release(self) -> None:
-        owned, self._owned = self._owned, None
-        if owned is None:
-            return
-        try:
-            await owned.release()
-        except OwnershipLost:
-            pass
-        except StoreError as error:
-            log.warning(
-                "bridge: could not be released; other processes take it over when this one has ended", error=str(error)
-            )
 
 
 class _Figures(Collector):

@@ -6,19 +6,17 @@ committed is delivered again: push is at least once.
 """
 
 import asyncio
-import random
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from gateway.base.event_wait import wait_at_most
 from gateway.domain.access import Identity, Permissions
 from gateway.domain.cursor import offsets_of
-from gateway.domain.errors import Refusal
 from gateway.domain.session_user import SessionUser
 from gateway.ownership.following import below, follow_keys
-from gateway.ownership.owners import Owned, Owners, OwnershipLost, Taken
+from gateway.ownership.owned_task import OwnedTask
+from gateway.ownership.owners import Owned, Owners, OwnershipLost
 from gateway.ownership.stored_entries import stored_entries
 from gateway.push.delivery import PushDelivery, SinkGone, status_key
 from gateway.push.sender import SinkKinds
@@ -141,7 +139,7 @@ class PushManager:
         """See `Listener`."""
         runner = self._runners.get(name.removeprefix(PREFIX))
         if runner is not None:
-            runner.on_release_requested()
+            await runner.owned_task.hand_over()
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
         """See `Listener`. It is free from now on; of one that is deleted nothing is to stay."""
@@ -151,16 +149,16 @@ class PushManager:
             await owned.forget([Delete(status_key(id_))])
         await owned.release()
         if (runner := self._runners.get(id_)) is not None:
-            runner.look.set()
+            runner.owned_task.look_now()
 
     async def on_fenced(self) -> None:
         """See `Listener`."""
         for runner in self._runners.values():
-            runner.on_fenced()
+            runner.owned_task.lose()
 
 
 class _Runner:
-    """Runs one subscription while this process owns its name, and looks again and again whether it could."""
+    """Runs one subscription while this process owns its name, again and again: each time as its record is then."""
 
     task: asyncio.Task[None]
 
@@ -174,7 +172,6 @@ class _Runner:
         *,
         permissions_of: Callable[[Identity], Permissions],
     ) -> None:
-        self.look = asyncio.Event()
         self.delivery: PushDelivery | None = None
         self._tools = tools
         self._owners = owners
@@ -183,103 +180,65 @@ class _Runner:
         self._record = record
         self._revision = revision
         self._name = f"{PREFIX}{record.id}"
-        self._owned: Owned | None = None
-        self._running: asyncio.Task[None] | None = None
-        self._ended = False
-        self._wanted = False  # another process asks for it
+        self._delivering: asyncio.Task[None] | None = None  # None as soon as it is cancelled: its end takes a while
+        self.owned_task = OwnedTask(self._name, self._work, owners, look_s=LOOK_S, chance=tools.chance)
 
     def change(self, record: SubscriptionRecord, revision: int) -> None:
         """Goes on with another record."""
         if revision > self._revision:
             self._record, self._revision = record, revision
-            self.restart()
+            self._stop_delivery()
+            self.owned_task.look_now()
 
     def end(self) -> None:
         """The subscription is deleted."""
-        self._ended = True
-        self.restart()
-
-    def restart(self) -> None:
-        """Ends the run; the next one is as the record says, if this process still may."""
-        self.look.set()
-        running, self._running = self._running, None  # cancelled once: its end takes a while
-        if running is not None:
-            running.cancel()
-
-    def on_release_requested(self) -> None:
-        """Ends the run and releases the subscription, as another process asks for it."""
-        self._wanted = True
-        self.restart()
-
-    def on_fenced(self) -> None:
-        """Stops the run: another process owns the subscription."""
-        self._owned = None
-        self.restart()
+        self.owned_task.end([Delete(status_key(self._record.id))])
 
     async def run(self) -> None:
         """Runs the subscription until it is cancelled or deleted."""
-        chance: random.Random = self._tools.chance
         if not self._owners.alone:
-            await asyncio.sleep(FIRST_S * chance.random())
-        try:
-            while not self._ended:
-                self.look.clear()
-                self._owned = await self._taken()
-                if self._owned is not None:
-                    await self._run(self._owned)
-                if self._wanted:
-                    self._wanted = False
-                    await self._release()
-                    await asyncio.sleep(AGAIN_S)
-                elif self._owned is None and not self._ended:
-                    await wait_at_most(self.look, LOOK_S * chance.uniform(0.5, 1.0))
-        finally:
-            await self._release()
+            await asyncio.sleep(FIRST_S * self._tools.chance.random())
+        await self.owned_task.run()
 
-    async def _taken(self) -> Owned | None:
-        if self._owned is not None:
-            return self._owned
-        try:
-            return await self._owners.take(self._name, wait=False)
-        except Taken:
-            return None
-        except (StoreError, Refusal) as error:
-            log.debug("the owner of a subscription is unknown for now", subscription=self._name, error=str(error))
-            return None
+    async def _work(self, owned: Owned) -> None:
+        while True:
+            await self._deliver(owned)
 
-    async def _run(self, owned: Owned) -> None:
-        """Runs the subscription as its record is now."""
+    async def _deliver(self, owned: Owned) -> None:
+        """Delivers as the record is now, until it changes. Raises `OwnershipLost`."""
         record = self._record
         kind = self._kinds.get(record.spec.protocol)
         delivery = self.delivery = PushDelivery(record, self._tools, self._permissions_of(record.identity), kind)
-        running = self._running = asyncio.ensure_future(delivery.run(owned))
+        delivering = self._delivering = asyncio.ensure_future(delivery.run(owned))
         try:
-            await asyncio.wait([running])
+            await asyncio.wait([delivering])
         finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            self._running = self.delivery = None
-            await self._written(delivery)
-        failure = None if running.cancelled() else running.exception()
+            self._stop_delivery()
+            await asyncio.gather(delivering, return_exceptions=True)
+            self.delivery = None
+            await self._write_cursor(delivery, owned)
+        failure = None if delivering.cancelled() else delivering.exception()
+        if isinstance(failure, OwnershipLost):
+            raise failure
         if isinstance(failure, SinkGone):
             await self._sink_gone()
-        elif isinstance(failure, OwnershipLost):
-            self._owned = None
-            log.warning("a subscription is run by another process by now", subscription=self._name)
         elif failure is not None:
             say = log.warning if isinstance(failure, StoreError) else log.error
             say("a subscription has failed and is begun again", subscription=self._name, exc_info=failure)
             await asyncio.sleep(AGAIN_S)
 
-    async def _written(self, delivery: PushDelivery) -> None:
-        """Commits how far a delivery has come."""
+    def _stop_delivery(self) -> None:
+        delivering, self._delivering = self._delivering, None
+        if delivering is not None:
+            delivering.cancel()
+
+    async def _write_cursor(self, delivery: PushDelivery, owned: Owned) -> None:
+        """Commits how far a delivery has come. Raises `OwnershipLost`."""
         cursor = delivery.last_cursor
-        if self._owned is None or cursor is None:
+        if cursor is None:
             return
         try:
-            await self._owned.write(delivery.changed_status(with_cursor=True), cursor=offsets_of(cursor))
-        except OwnershipLost:
-            self._owned = None
+            await owned.write(delivery.changed_status(with_cursor=True), cursor=offsets_of(cursor))
         except StoreError as error:
             log.warning(
                 "a subscription's last cursor was not committed: what was delivered since the one before is repeated",
@@ -298,18 +257,3 @@ class _Runner:
         except (RevisionConflict, StoreError) as error:
             log.warning("a subscription could not be paused yet", subscription=record.id, error=str(error))
             await asyncio.sleep(AGAIN_S)
-
-    async def _release(self) -> None:
-        owned, self._owned = self._owned, None
-        if owned is None:
-            return
-        try:
-            if self._ended:
-                await owned.forget([Delete(status_key(self._record.id))])
-            await owned.release()
-        except OwnershipLost:
-            pass
-        except StoreError as error:
-            log.warning(
-                "a subscription was not released; others take it over when this process has ended", error=str(error)
-            )

@@ -162,7 +162,7 @@ async def test_who_is_told_of_a_later_owner_runs_nothing_and_looks_again(cluster
         await run(_fence, _owned)
 
     keeper.bridge.run = fail
-    keeper.running.cancel()
+    await one.bridges.on_release_requested("bridge/up", None)
     await until(lambda: lost)
     await until(lambda: one.here)
     assert "internal" not in one.bridges.status()[0].error
@@ -192,7 +192,7 @@ async def test_a_failure_of_our_own_is_said_and_tried_again(cluster, monkeypatch
         await run()
 
     keeper.bridge.run = fail
-    keeper.running.cancel()
+    await one.bridges.on_release_requested("bridge/up", None)
     await until(lambda: failures)
     await until(lambda: one.here)
 
