@@ -11,9 +11,11 @@ import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from gateway.bridges.shared.figures import Figures
+from gateway.bridges.shared.machine_driver import MachineDriver
 from gateway.bridges.shared.reconnecting import reconnecting
 from gateway.bridges.shared.settings import BridgeConfig
 from gateway.bridges.shared.storing import BridgeStore, Store
@@ -26,7 +28,6 @@ from store.base.streams import until_one_ends
 
 WRITE_S = 30.0  # that the other end has to read what we say
 LAST_WORDS_S = 1.0  # for what is still to be said on a connection that ends
-TICK_S = 60.0
 
 log = logs.get(__name__)
 
@@ -54,10 +55,8 @@ class Bridge:
         self._now_ms = now_ms
         self._chance = chance
         self._upstream = upstream()
-        self._link: UpstreamStream | None = None
         self._work: Final = asyncio.Event()  # there may be something to take
         self._room: Final = asyncio.Event()  # more may be read
-        self._written: Final = asyncio.Lock()  # keeps the order: a packet that is taken first is written first
         self._store = BridgeStore(name, self.figures, store, crowded=crowded, chance=chance, hold=self._room.clear)
 
     @property
@@ -90,12 +89,14 @@ class Bridge:
         """One connection, from its beginning to its end, which it raises: `UpstreamError`, `ProtocolError`."""
         upstream = self._upstream
         link = await self._dial()
-        self._link = link
+        driver = MachineDriver(upstream, partial(_write, link), self._now_ms)
         self._room.set()
         try:
             upstream.connected(self._now_ms())
-            await self._flush()
-            await until_one_ends(self._reading(link), self._storing(), self._ticking())
+            await driver.flush()
+            await until_one_ends(
+                self._reading(link, driver), self._storing(driver), driver.tick(reading=self._room.is_set)
+            )
         finally:
             self.figures.connected = False
             try:
@@ -104,15 +105,14 @@ class Bridge:
                 upstream.leave()
                 with contextlib.suppress(UpstreamError, TimeoutError):
                     async with asyncio.timeout(LAST_WORDS_S):
-                        await self._flush()
+                        await driver.flush()
             finally:
-                self._link = None
                 upstream.lost()
                 await link.close()
 
     # ---- what goes on at once on a connection
 
-    async def _reading(self, link: UpstreamStream) -> None:
+    async def _reading(self, link: UpstreamStream, driver: MachineDriver) -> None:
         upstream = self._upstream
         while True:
             await self._room.wait()
@@ -124,7 +124,7 @@ class Bridge:
             if upstream.full:
                 self._room.clear()
             self._work.set()
-            await self._flush()
+            await driver.flush()
 
     def _is_ready(self) -> None:
         figures = self.figures
@@ -136,16 +136,7 @@ class Bridge:
                 "bridge: the upstream grants a lower QoS than requested", bridge=self.name, qos=self._upstream.lowered
             )
 
-    async def _ticking(self) -> None:
-        upstream = self._upstream
-        while True:
-            due_ms = upstream.deadline_ms()
-            wait_s = TICK_S if due_ms is None else max(0.01, (due_ms - self._now_ms()) / 1_000)
-            await asyncio.sleep(min(wait_s, 1.0 if not upstream.ready else TICK_S))
-            upstream.tick(self._now_ms(), reading=self._room.is_set())
-            await self._flush()
-
-    async def _storing(self) -> None:
+    async def _storing(self, driver: MachineDriver) -> None:
         upstream, figures = self._upstream, self.figures
         while True:
             await self._work.wait()
@@ -160,7 +151,7 @@ class Bridge:
                 self._count_refused()
                 if not upstream.full:
                     self._room.set()
-                await self._flush()
+                await driver.flush()
 
     def _count_refused(self) -> None:
         now = self._upstream.passed_over
@@ -170,13 +161,10 @@ class Bridge:
                 say("bridge: messages are passed over", bridge=self.name, cause=cause, so_far=count)
         self.figures.refused = dict(now)
 
-    async def _flush(self) -> None:
-        async with self._written:
-            data = self._upstream.take_output()
-            if not data or self._link is None:
-                return
-            try:
-                async with asyncio.timeout(WRITE_S):
-                    await self._link.write(data)
-            except TimeoutError as error:
-                raise UpstreamError("the upstream does not read from the connection") from error
+
+async def _write(link: UpstreamStream, data: bytes) -> None:
+    try:
+        async with asyncio.timeout(WRITE_S):
+            await link.write(data)
+    except TimeoutError as error:
+        raise UpstreamError("the upstream does not read from the connection") from error

@@ -5,9 +5,10 @@ leads elsewhere a moment later (DNS rebinding) leads nowhere.
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from gateway.domain.errors import Cause, Refusal
@@ -18,6 +19,7 @@ _STREAM: Final = 1  # SOCK_STREAM
 _SECURE: Final = frozenset({"https", "mqtts", "amqps"})  # schemes over TLS
 _NAT64: Final = IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an address of IPv4
 _Address: TypeAlias = IPv4Address | IPv6Address
+_Connection = TypeVar("_Connection")
 
 
 class SinkRefused(Refusal):
@@ -98,6 +100,26 @@ async def resolve(guard: SinkGuard, host: str, port: int) -> list[str]:
     except (OSError, UnicodeError) as error:
         raise SinkUnreachable(f"{host} is not found: {error}") from error
     return guard.allowed(host, list(dict.fromkeys(str(one[4][0]) for one in found)))
+
+
+async def connect_checked(
+    guard: SinkGuard,
+    host: str,
+    port: int,
+    connect: Callable[[str], Awaitable[_Connection]],
+    *,
+    failures: tuple[type[Exception], ...],
+) -> _Connection:
+    """Resolves a host once, and connects to the first of its addresses that may be connected to and answers.
+
+    `connect` connects to an address, and raises one of `failures` where it cannot. Raises `SinkRefused`,
+    `SinkUnreachable`, and the failure at the last address.
+    """
+    addresses = await resolve(guard, host, port)
+    for address in addresses[:-1]:
+        with contextlib.suppress(*failures):
+            return await connect(address)
+    return await connect(addresses[-1])
 
 
 def _unwrapped(address: _Address) -> _Address:

@@ -1,7 +1,6 @@
 """Push in one process: the requests about subscriptions, and the subscriptions that it runs."""
 
 import asyncio
-import ssl
 from collections.abc import Coroutine, Iterable
 from functools import cache
 from random import Random
@@ -11,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.base.client_tls import client_tls
 from gateway.delivery.fanout import Fanout
 from gateway.ownership.owners import Owners
 from gateway.port.push import SinkFactory
@@ -28,6 +28,8 @@ from store.base.clock import now_ms
 
 ORIGIN: Final = "headgate"  # of WebHook-Request-Origin, where the configuration does not say
 ID_BITS: Final = 96  # of a subscription's id: nobody guesses one
+
+_tls = cache(client_tls)  # of HTTP alone: httpcore writes its protocols into the context
 
 
 class PushHost(Protocol):
@@ -94,13 +96,6 @@ class Push:
         """Lets deliveries in flight end, and lets other processes go on."""
         if self._manager is not None:
             await self._manager.stop()
-
-
-@cache
-def _tls() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
 
 
 class _Figures(Collector):

@@ -11,6 +11,7 @@ import websockets.asyncio.client
 import websockets.exceptions
 import websockets.typing
 
+from gateway.base.client_tls import client_tls
 from gateway.bridges.shared.settings import BridgeConfig, BridgeTls
 from gateway.port.bridge import Scheme
 
@@ -52,8 +53,7 @@ async def dial(config: BridgeConfig, schemes: Mapping[str, Scheme]) -> UpstreamS
 
 def tls_context(tls: BridgeTls) -> ssl.SSLContext:
     """Returns the context of connections to an upstream. Raises OSError, ValueError for files that are none."""
-    context = ssl.create_default_context(cafile=tls.ca_file)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context = client_tls(tls.ca_file)
     if tls.cert_file is not None:
         context.load_cert_chain(tls.cert_file, tls.key_file)
     return context

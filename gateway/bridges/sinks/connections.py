@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import Final, Generic, Protocol, TypeVar
 
-from gateway.push.guard import SinkGuard, SinkUnreachable, resolve
+from gateway.base.client_tls import client_tls
+from gateway.push.guard import SinkGuard, connect_checked
 
 CONNECT_S: Final = 10.0  # to connect, and to be let in
 READ_BYTES: Final = 64 << 10
@@ -62,27 +63,19 @@ def _seen(opening: "asyncio.Task[L]") -> None:
         opening.exception()
 
 
-async def connect_checked(
+async def open_checked(
     guard: SinkGuard, host: str, port: int, tls: ssl.SSLContext | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Resolves a host once, and connects to the first of its addresses that may be connected to and answers.
-
-    Raises OSError, `SinkRefused`, `SinkUnreachable`.
-    """
-    last: OSError | None = None
-    for address in await resolve(guard, host, port):
-        try:
-            return await asyncio.open_connection(
-                address, port, ssl=tls, server_hostname=None if tls is None else host, limit=READ_BYTES
-            )
-        except OSError as error:
-            last = error
-    raise last or SinkUnreachable(f"{host} has no address")
+    """Opens a connection to a broker (`connect_checked`). Raises OSError, `SinkRefused`, `SinkUnreachable`."""
+    return await connect_checked(
+        guard,
+        host,
+        port,
+        lambda address: asyncio.open_connection(
+            address, port, ssl=tls, server_hostname=None if tls is None else host, limit=READ_BYTES
+        ),
+        failures=(OSError,),
+    )
 
 
-@cache
-def tls_of_brokers() -> ssl.SSLContext:
-    """Returns the context of connections to brokers, without the names of protocols that HTTP's has."""
-    context = ssl.create_default_context()
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    return context
+tls_of_brokers = cache(client_tls)  # not the context of HTTP, which names HTTP's protocols

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Final, Self
 
+from gateway.bridges.shared.machine_driver import MachineDriver
 from gateway.bridges.sinks.connections import READ_BYTES
 from gateway.domain.errors import ProtocolError
 from gateway.port.bridge import Answer, Publisher
@@ -14,7 +15,6 @@ from store.base import logs
 from store.base.streams import until_one_ends
 
 LAST_WORDS_S: Final = 1.0  # for DISCONNECT, and the end of the connection
-TICK_S: Final = 60.0
 
 log = logs.get(__name__)
 _Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -27,8 +27,8 @@ class MqttLink:
         self._reader, self._writer = stream
         self._publisher = publisher
         self._now_ms = now_ms
+        self._driver = MachineDriver(publisher, self._write, now_ms)
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
-        self._written = asyncio.Lock()  # keeps the order of output
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._slots = asyncio.Semaphore(0)
         self._why = ""  # it has ended
@@ -67,7 +67,7 @@ class MqttLink:
             if number:
                 self._waiting[number] = answer
             try:
-                await self._flush()
+                await self._driver.flush()
             except OSError as error:
                 self.lose(str(error) or type(error).__name__)
                 raise SinkUnreachable(self._why) from error
@@ -85,7 +85,7 @@ class MqttLink:
             self._publisher.leave()
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(LAST_WORDS_S):
-                    await self._flush()
+                    await self._driver.flush()
             self._end("the subscription stops here")
         if self._running is not None:
             self._running.cancel()
@@ -97,8 +97,8 @@ class MqttLink:
         """Runs the connection to its end."""
         publisher = self._publisher
         try:
-            await self._flush()
-            await until_one_ends(self._reading(), self._ticking())
+            await self._driver.flush()
+            await until_one_ends(self._reading(), self._driver.tick())
         except ProtocolError as error:
             if (number := publisher.guilty(error)) is not None:
                 self._answered(Answer(number, str(error), of_message=True))
@@ -138,25 +138,13 @@ class MqttLink:
             if publisher.ready and not self._ready.done():
                 self._slots = asyncio.Semaphore(publisher.in_flight_max)
                 self._ready.set_result(None)
-            await self._flush()
+            await self._driver.flush()
 
     def _answered(self, one: Answer) -> None:
         answer = self._waiting.pop(one.number, None)
         if answer is not None and not answer.done():
             answer.set_result(one)
 
-    async def _ticking(self) -> None:
-        publisher = self._publisher
-        while True:
-            due_ms = publisher.deadline_ms()
-            wait_s = TICK_S if due_ms is None else max(0.01, (due_ms - self._now_ms()) / 1_000)
-            await asyncio.sleep(min(wait_s, TICK_S if publisher.ready else 1.0))
-            publisher.tick(self._now_ms(), reading=True)
-            await self._flush()
-
-    async def _flush(self) -> None:
-        async with self._written:
-            data = self._publisher.take_output()
-            if data:
-                self._writer.write(data)
-                await self._writer.drain()
+    async def _write(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()

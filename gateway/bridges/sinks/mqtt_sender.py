@@ -6,7 +6,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from gateway.bridges.shared.addresses import filled
-from gateway.bridges.sinks.connections import CONNECT_S, OneLink, connect_checked, tls_of_brokers
+from gateway.bridges.sinks.connections import CONNECT_S, OneLink, open_checked, tls_of_brokers
 from gateway.bridges.sinks.credentials import login_of
 from gateway.bridges.sinks.mqtt_link import MqttLink
 from gateway.domain.errors import Refusal
@@ -95,7 +95,7 @@ class MqttSender:
         tls: ssl.SSLContext | None = tls_of_brokers() if self._scheme.secure else None
         try:
             async with asyncio.timeout(self._connect_s):
-                stream = await connect_checked(self._tools.guard, host, port, tls)
+                stream = await open_checked(self._tools.guard, host, port, tls)
                 return await MqttLink.open(stream, self._factory.publisher(self._terms), self._tools.now_ms)
         except TimeoutError as error:
             raise SinkUnreachable(f"{host}:{port} does not answer within {self._connect_s:g} s") from error

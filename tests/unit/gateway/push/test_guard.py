@@ -6,7 +6,7 @@ import pytest
 
 from gateway.domain.errors import Refusal
 from gateway.push import guard as subject
-from gateway.push.guard import SinkGuard, SinkRefused, resolve
+from gateway.push.guard import SinkGuard, SinkRefused, connect_checked, resolve
 from gateway.push.settings import SubscriptionsConfig, subscription_mistakes
 
 HTTP = ("https", "http")
@@ -100,6 +100,40 @@ def test_a_name_that_leads_elsewhere_the_next_time_is_checked_each_time(monkeypa
 
     asyncio.run(both())
     assert subject.resolve is resolve
+
+
+ADDRESSES = ("93.184.216.34", "10.0.0.1", "93.184.216.35")
+
+
+@pytest.mark.parametrize(
+    ("failing", "tried"),
+    [({}, "4"), ({"93.184.216.34": OSError}, "45"), (dict.fromkeys(ADDRESSES, OSError), "45 OSError"),
+     ({"93.184.216.34": ZeroDivisionError}, "4 ZeroDivisionError")],
+)  # fmt: skip
+def test_the_first_checked_address_that_answers_is_connected_to(
+    monkeypatch: pytest.MonkeyPatch, failing: dict[str, type[Exception]], tried: str
+) -> None:
+    seen = []
+
+    async def connect(address: str) -> str:
+        seen.append(address)
+        if address in failing:
+            raise failing[address]
+        return address
+
+    async def run() -> str:
+        async def getaddrinfo(_host, port, **_):
+            return [(2, 1, 6, "", (address, port)) for address in ADDRESSES]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+        try:
+            assert await connect_checked(OPEN, "sink.example.com", 443, connect, failures=(OSError,)) == seen[-1]
+        except (OSError, ZeroDivisionError) as error:
+            return f" {type(error).__name__}"
+        return ""
+
+    ended = asyncio.run(run())
+    assert "".join(address[-1] for address in seen) + ended == tried
 
 
 def test_mistakes_of_the_configuration_are_named() -> None:
