@@ -43,6 +43,7 @@ from gateway.queues.topology.topology import PREFIX
 from store.api.client import StoreClient
 from store.base import logs
 from store.base.errors import StoreError
+from store.base.streams import Backoff
 from store.format.frame import QueueNumber, QueueOffset
 
 FINISH_S, FINISH_MAX_S = 1.0, 60.0  # between two attempts to remove what could not be: at first, and at most
@@ -429,13 +430,11 @@ class NamedQueues:
             self._spawn(self._finish())
 
     async def _finish(self) -> None:
-        delay_s = FINISH_S
+        backoff = Backoff(FINISH_S, FINISH_MAX_S)
         try:
-            while True:
-                await asyncio.sleep(delay_s)
-                if await self._registry.finish():
-                    return
-                delay_s = min(delay_s * 2, FINISH_MAX_S)
+            await backoff.pause()
+            while not await self._registry.finish():
+                await backoff.pause()
         finally:
             self._finishing = False
 

@@ -3,5 +3,5 @@
 `spark.job` runs it on executors. It has an HTTP client, and nothing of Spark itself.
 
 Imported by: job.
-Imports: spark, tables, telemetry.
+Imports: publishing, spark, tables, telemetry.
 """

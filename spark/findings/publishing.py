@@ -7,7 +7,6 @@ between publishing and noting it, sends all of them again, and the gateway answe
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import httpx
 import msgspec
@@ -17,6 +16,7 @@ import pyarrow.parquet as pq
 
 from spark.errors import SparkError
 from spark.findings.events import Event, events_of_rows
+from spark.publishing.attempts import DETAIL_CHARS_MAX, Attempts, detail_of
 from spark.tables.files import Location
 from spark.tables.schemas import FINDINGS, SPECS
 from spark.telemetry.windows import INSTANT
@@ -24,7 +24,6 @@ from spark.telemetry.windows import INSTANT
 FINDINGS_MAX = 10_000  # of one bucket and batch that are published, those with the highest scores; all are in the table
 IN_FLIGHT_MAX = 32  # requests of one task
 REQUEST_S = 10.0
-BACKOFF_MIN_S, BACKOFF_MAX_S = 0.1, 3.0
 _REPEATED = 422  # the id was used for this finding with other figures: another job's, which is heard already
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 _FORBIDDEN = frozenset({401, 403, 404, 405})
@@ -102,10 +101,10 @@ async def _work(
 
 async def _send(client: httpx.AsyncClient, event: Event, publishing: Publishing) -> list[str]:
     """Sends one event until it is stored; returns why it cannot be, if so. Raises `SparkError`."""
-    loop = asyncio.get_running_loop()
-    until, pause_s = loop.time() + publishing.retry_s, BACKOFF_MIN_S
+    attempts = Attempts(publishing.retry_s)
     headers = {**_HEADERS, "idempotency-key": event.id}
     while True:
+        answer: httpx.Response | None = None
         try:
             answer = await client.post("/events", content=event.body, headers=headers)
         except (httpx.HTTPError, OSError) as error:
@@ -113,7 +112,7 @@ async def _send(client: httpx.AsyncClient, event: Event, publishing: Publishing)
         else:
             if answer.is_success or answer.status_code == _REPEATED:
                 return []
-            why = f"answers {answer.status_code}: {_detail(answer)}"
+            why = f"answers {answer.status_code}: {detail_of(answer)[:DETAIL_CHARS_MAX]}"
             if answer.status_code in _FORBIDDEN:
                 raise SparkError(
                     f"findings cannot be published: {_shown(publishing.url)} {why}. Give the user of --findings the "
@@ -122,22 +121,13 @@ async def _send(client: httpx.AsyncClient, event: Event, publishing: Publishing)
                 )
             if answer.status_code not in _LATER:
                 return [why]
-        if loop.time() + pause_s > until:
+        pause_s = attempts.pause_s(answer)
+        if pause_s is None:
             raise SparkError(
                 f"findings cannot be published: {_shown(publishing.url)} {why}, for {publishing.retry_s:g} s. Start "
                 "the job again when it answers, name another gateway with --findings, or publish none: --findings none"
             )
         await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, BACKOFF_MAX_S)
-
-
-def _detail(answer: httpx.Response) -> str:
-    try:
-        found: Any = msgspec.json.decode(answer.content)
-    except msgspec.DecodeError:
-        found = None
-    text = found.get("detail") or found.get("title") if isinstance(found, dict) else answer.reason_phrase
-    return str(text)[:200]
 
 
 def _shown(url: str) -> str:

@@ -2,6 +2,6 @@
 
 The writer of the data source and the offsets of groups use it; `writer` alone knows Spark.
 
-Imported by: source.
-Imports: spark.
+Imported by: findings, source.
+Imports: spark, store.base.
 """

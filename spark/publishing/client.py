@@ -11,11 +11,10 @@ import httpx
 import msgspec
 
 from spark.errors import BadOption, GatewayUnreachable, PublishRefused
+from spark.publishing.attempts import Attempts, detail_of, document_of
 
 TIMEOUT_S: Final = 30.0
-PAUSE_MIN_S, PAUSE_MAX_S = 0.05, 2.0
 _AGAIN: Final = frozenset({408, 409, 425, 429, 502, 503, 504})
-_SAYS_LATER: Final = "retry-after"
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -86,51 +85,25 @@ class GatewayClient:
 
         Raises `GatewayUnreachable`, and `PublishRefused` for any other status.
         """
-        since_s = self._clock_s()
-        pause_s = PAUSE_MIN_S
+        attempts = Attempts(self._retry_s, clock_s=self._clock_s)
         while True:
-            wait_s = pause_s
+            response: httpx.Response | None = None
             try:
                 response = self._client.request(method, self._urls[self._turn] + path, content=content, headers=headers)
             except httpx.TransportError as error:
                 why = str(error) or type(error).__name__
             else:
                 if response.is_success or response.status_code in accept:
-                    return Answer(response.status_code, _document(response))
-                detail = _detail(response)
+                    return Answer(response.status_code, document_of(response))
+                detail = detail_of(response)
                 if response.status_code not in again:
                     raise PublishRefused(response.status_code, detail)
                 why = f"status {response.status_code}: {detail}"
-                wait_s = _later_s(response, pause_s)
-            if self._clock_s() - since_s + wait_s > self._retry_s:
+            pause_s = attempts.pause_s(response)
+            if pause_s is None:
                 raise GatewayUnreachable(
                     f"the gateway at {', '.join(self._urls)} has not taken the request for {self._retry_s:g} s "
                     f"(options gateway, retrySeconds): {why}"
                 )
-            self._sleep(wait_s)
-            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            self._sleep(pause_s)
             self._turn = (self._turn + 1) % len(self._urls)
-
-
-def _document(response: httpx.Response) -> Any:
-    try:
-        return msgspec.json.decode(response.content) if response.content else None
-    except ValueError:
-        return None
-
-
-def _detail(response: httpx.Response) -> str:
-    """The problem document's sentence, and that of its first error (RFC 9457)."""
-    found = _document(response)
-    if not isinstance(found, dict):
-        return response.text[:200] or response.reason_phrase
-    text = str(found.get("detail") or found.get("title") or response.reason_phrase)
-    errors = found.get("errors")
-    if isinstance(errors, list) and errors and isinstance(errors[0], dict):
-        text += f" (message {errors[0].get('index')} of the request: {errors[0].get('detail')})"
-    return text
-
-
-def _later_s(response: httpx.Response, pause_s: float) -> float:
-    said = response.headers.get(_SAYS_LATER, "")
-    return min(max(pause_s, float(said)), PAUSE_MAX_S) if said.isdecimal() else pause_s

@@ -6,6 +6,6 @@ runner of servers with its signals and limits (`runner`), the clock, the admin p
 (`streams`).
 
 Imported by: store.*, adapters.coap, adapters.http, adapters.mqtt, controller.node, controller.remote, controller.wire,
-gateway.*, spark.job, spark.source.
+gateway.*, spark.job, spark.publishing, spark.source.
 Imports: none.
 """

@@ -28,7 +28,7 @@ def exclusive_consumer(queue: str) -> Refusal:
     return Refusal(Cause.FORBIDDEN, f"queue {said(queue)} has an exclusive consumer, or cannot have one now")
 
 
-class CountRecord(msgspec.Struct, frozen=True):
+class ConsumerCount(msgspec.Struct, frozen=True):
     """The consumers of one queue at one proxy."""
 
     queue: str
@@ -37,7 +37,7 @@ class CountRecord(msgspec.Struct, frozen=True):
     exclusive: bool
 
 
-_count = msgspec.msgpack.Decoder(CountRecord).decode
+_count = msgspec.msgpack.Decoder(ConsumerCount).decode
 
 
 class ConsumerCounts(Protocol):
@@ -125,11 +125,11 @@ class SharedConsumerCounts:
         return sum([one.count for one in await self._others(queue)])
 
     async def _write(self, queue: str, here: _LocalCount, *, exclusive: bool) -> None:
-        record = CountRecord(queue, self._owners.id, here.count, exclusive)
+        record = ConsumerCount(queue, self._owners.id, here.count, exclusive)
         operations: Operations = [Put(here.key, msgspec.msgpack.encode(record))]
         await here.owned.write(operations)
 
-    async def _others(self, queue: str) -> list[CountRecord]:
+    async def _others(self, queue: str) -> list[ConsumerCount]:
         found = [_count(entry.value) async for entry in stored_entries(self._store, kv_key(COUNTS, queue))]
         return [one for one in found if one.queue == queue and one.proxy != self._owners.id]
 

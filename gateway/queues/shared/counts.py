@@ -27,7 +27,7 @@ RETRY_S = 1.0
 log = logs.get(__name__)
 
 
-class CountRecord(msgspec.Struct, frozen=True):
+class MemberCount(msgspec.Struct, frozen=True):
     """The connected members of one shared subscription at one proxy."""
 
     queue: str
@@ -36,7 +36,7 @@ class CountRecord(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.msgpack.encode
-_decode = msgspec.msgpack.Decoder(CountRecord).decode
+_decode = msgspec.msgpack.Decoder(MemberCount).decode
 
 
 class SharedCounts:
@@ -47,7 +47,7 @@ class SharedCounts:
         self._owners = owners
         self._here: dict[str, int] = {}
         self._unpublished: dict[str, None] = {}
-        self._records: dict[str, CountRecord] = {}  # of all proxies, by key
+        self._records: dict[str, MemberCount] = {}  # of all proxies, by key
         self._elsewhere: dict[str, int] = {}
 
     def here(self, queue: str, count: int) -> None:
@@ -91,7 +91,7 @@ class SharedCounts:
             count = self._here.get(queue, 0)
             key = f"{COUNTS}/{hash64(queue):016x}/{self._owners.id}"
             if count:
-                record = CountRecord(queue, self._owners.id, count)
+                record = MemberCount(queue, self._owners.id, count)
                 await self._store.keys.put(key, _encode(record), ttl_ms=TTL_MS)
             else:
                 await self._store.keys.delete(key)

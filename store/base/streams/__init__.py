@@ -6,7 +6,7 @@ an `ErrorTable` says how a protocol's errors travel. What is said on a stream, a
 each protocol to say (docs/decisions/0042).
 
 Imported by: base.listening, node, remoting, rpc, serving, controller.remote, controller.wire, gateway.bridges,
-gateway.delivery, gateway.ownership, gateway.process, gateway.push.
+gateway.delivery, gateway.ownership, gateway.process, gateway.push, gateway.queues, spark.publishing.
 Imports: none.
 """
 
