@@ -12,8 +12,9 @@ export PYTHONDONTWRITEBYTECODE :=
 # The first of these that runs and is new enough; `make PYTHON=/usr/bin/python3.12 ...` names another.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 python; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+INSTALLED_FROM := requirements.lock pyproject.toml hatch_build.py gateway/sockets/_batches.c
 # One stamp for each content of the files that decide what is installed: an unchanged set-up is not repeated.
-STAMP := $(VENV)/.installed-$(shell cat requirements.lock pyproject.toml | cksum | tr ' ' -)
+STAMP := $(VENV)/.installed-$(shell cat $(INSTALLED_FROM) | cksum | tr ' ' -)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 ARGS ?=
 # How tests are shared out: a file is one worker's, and files begin in the order in which tests/conftest.py puts them. Tests
@@ -42,7 +43,7 @@ help: ## Say what there is
 setup: $(STAMP) ## Make .venv and install the exact versions of requirements.lock
 
 # setuptools comes first because one dependency (pyspark) is built from source: nothing unpinned ever runs.
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): $(INSTALLED_FROM)
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with venv is needed, for example: apt-get install python3 python3-venv" >&2; exit 1; }
 	@echo "Setting up $(VENV) with $$($(PYTHON) --version)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -51,6 +52,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PIP) install --quiet --require-hashes --no-deps -r $(VENV)/first.lock
 	@$(PIP) install --quiet --require-hashes --no-deps --no-build-isolation --use-pep517 -r requirements.lock
 	@$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@test -e gateway/sockets/_batches.abi3.so || echo "Without a C compiler and Python's headers $(VENV) has no compiled socket calls: Python does their work, more slowly"
 	@touch $@
 
 run: java $(STAMP) ## Run the main job: gateway, Spark and a fleet over all protocols (ARGS="--for 60s")
@@ -127,4 +129,4 @@ java:
 	@sh deploy/check-java.sh || true
 
 clean: ## Remove .venv and what tools left behind
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .grimp_cache
+	rm -rf $(VENV) gateway/sockets/*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .grimp_cache

@@ -35,6 +35,7 @@ from gateway.runtime.hub import ProcessHub
 from gateway.runtime.reloading import follow, reread, watch_users
 from gateway.security.tls import ServerTls
 from gateway.security.tls_listener import Handshakes, TlsListener
+from gateway.sockets.batches import COMPILED
 from gateway.sockets.listening import PlainListener
 from gateway.sockets.poller import Poller
 from store.api.client import StoreClient
@@ -338,7 +339,7 @@ async def _run(
         try:
             await gateway.start()
             run.settle()
-            log.info("ready", data=opened.where)
+            log.info("ready", data=opened.where, sockets="compiled" if COMPILED else "python")
             if on_ready is not None:
                 on_ready(gateway)
             if following is not None:

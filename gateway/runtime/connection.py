@@ -14,7 +14,7 @@ from gateway.port.operated import OperatedAdapter
 from gateway.port.single import Single, SingleAdapter
 from gateway.runtime.closing_peer import ClosingPeer
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, ListenerContext
-from gateway.runtime.turn import StreamEndpoint, StreamHub
+from gateway.runtime.turn import NOT_PLAIN, StreamEndpoint, StreamHub
 from gateway.security.limits import Pace, network_of
 from gateway.sockets.transport import SocketTransport
 from store.base import logs
@@ -44,7 +44,6 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         "_responder",
         "_secure",
         "_stall",
-        "in_turns",
         "unread_bytes",
     )
 
@@ -52,6 +51,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self._hub = hub
         self._listener = listener
         self.transport = None
+        self.plain = NOT_PLAIN
         self.reading = True
         self._secure = False
         self._stall: asyncio.TimerHandle | None = None  # set while the peer does not read
@@ -69,7 +69,8 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         """A peer has connected."""
         transport = cast(asyncio.Transport, transport)  # uvloop's do not derive from it
         self.transport = transport
-        self.in_turns = isinstance(transport, SocketTransport)
+        if isinstance(transport, SocketTransport):
+            self.plain = transport
         listener = self._listener
         info = _info(transport, listener.name, self._hub)
         self._secure = info.secure
@@ -140,7 +141,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
 
     def _receive(self, data: bytes) -> None:
         self.flow.bytes_in += len(data)
-        began_s = 0.0 if self.in_turns else thread_time()  # which is a system call, and not a quick one
+        began_s = 0.0 if self.plain is not NOT_PLAIN else thread_time()  # which is a system call, and not a quick one
         if self.pace is not None:
             self.pace.read(len(data), now_ms=now_ms())
         try:

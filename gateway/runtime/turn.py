@@ -7,7 +7,7 @@ ingest once, and writes the acknowledgements of a frame in one loop (docs/decisi
 import asyncio
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TypeAlias, cast
+from typing import Final, Protocol, TypeAlias, cast
 
 from gateway.base.pause_guard import PauseGuard
 from gateway.domain.errors import Refusal
@@ -18,6 +18,7 @@ from gateway.port.single import Single, Singles
 from gateway.publishing.publishing import WaitingSingle
 from gateway.runtime.endpoint import Endpoint, Hub, ListenerContext
 from gateway.security.limits import ConnectionAdmission, ConnectionLimiter
+from gateway.sockets.batches import CALLS, BatchCalls
 from store.base import logs
 from store.base.clock import now_ms
 from store.base.listening import StrangersBudget
@@ -26,14 +27,37 @@ from store.format.frame import Position
 log = logs.get(__name__)
 
 
+class PlainSocket(Protocol):
+    """A socket that may be written to together with others (`gateway.sockets.transport`)."""
+
+    writable_number: int  # of the socket; below 0 where the transport has to be asked
+
+    def wrote(self, data: bytes, taken: int) -> None:
+        """Notes that not all was written there: so many bytes, or below 0 the error's number."""
+
+
+class NotPlain:
+    """The place of a socket that only its transport writes to."""
+
+    writable_number = -1
+
+    def wrote(self, data: bytes, taken: int) -> None:
+        """Never asked."""
+        raise NotImplementedError
+
+
+NOT_PLAIN: Final = NotPlain()
+
+
 class StreamEndpoint(Endpoint):
     """The endpoint of one peer and a stream of bytes, as turns and the hub know it."""
 
-    __slots__ = ("admission", "alone", "early_bytes", "ended", "reading", "singles", "transport")
+    __slots__ = ("admission", "alone", "early_bytes", "ended", "plain", "reading", "singles", "transport")
 
     adapter: Adapter
     admission: ConnectionAdmission
     transport: asyncio.Transport | None
+    plain: "PlainSocket"  # of the transport, where it is one of the poller's
     reading: bool
     ended: bool  # the peer has closed its half
     early_bytes: int  # of a stranger, that nothing has come of; they count in the process's budget
@@ -103,8 +127,9 @@ class StreamHub(Hub):
 class ReadBatch:
     """Takes the short way with the reads of a turn, and leaves the others to their connections."""
 
-    def __init__(self, hub: StreamHub) -> None:
+    def __init__(self, hub: StreamHub, *, batches: BatchCalls = CALLS) -> None:
         self._hub = hub
+        self._batches = batches
 
     def received(self, reads: Sequence[Read]) -> None:
         """Takes what was read in this turn, at most one read of each connection."""
@@ -187,28 +212,79 @@ class ReadBatch:
         """Writes the acknowledgements of single messages that are stored, row by row from a place on."""
         at_ms, frame = now_ms(), first.frame
         singles = cast("Sequence[tuple[StreamEndpoint, Single, int]]", waiting)
+        numbers: list[int] = []
+        acknowledgements: list[bytes] = []
+        written: list[StreamEndpoint] = []
+        unsettled: list[StreamEndpoint] = []
+        broken: list[StreamEndpoint] = []
+        others: list[tuple[int, StreamEndpoint, Single, int]] = []
+        # Nothing else may be written meanwhile: it could be kept in part, and what is written here come in between.
         for row, (connection, single, size_bytes) in enumerate(singles, first.row):
-            transport = connection.transport
-            if (
-                connection.alone is not single  # the adapter knows of it, and says what is to be said
-                or transport is None
-                or connection.gone
-                or not connection.writable
-                or transport.is_closing()
-            ):
-                outcome = DONE if single.answer is None else Outcome(first=Position(frame, row))
-                connection.ended_by_adapter(single, outcome, size_bytes)
+            number = connection.plain.writable_number
+            if number < 0 or connection.alone is not single:
+                others.append((row, connection, single, size_bytes))
                 continue
             acknowledgement = single.acknowledgement
             if single.answer is not None:
-                acknowledgement = single.answer(single, Position(frame, row), at_ms)
+                try:
+                    acknowledgement = single.answer(single, Position(frame, row), at_ms)
+                except Exception:  # noqa: BLE001 - our own bug, whatever it is, must not reach other connections
+                    broken.append(connection)
+                    continue
+            numbers.append(number)
+            acknowledgements.append(acknowledgement)
+            written.append(connection)
             connection.alone = None
             connection.outstanding_count -= 1
             connection.outstanding_bytes -= size_bytes
             connection.flow.bytes_out += len(acknowledgement)
-            transport.write(acknowledgement)
             if not connection.reading or connection.ended or connection.unanswered is not None:
-                connection.guard(connection.settled)
+                unsettled.append(connection)
+        self._write(numbers, acknowledgements, written)
+        for connection in broken:
+            _give_up(connection)
+        for connection in unsettled:
+            connection.guard(connection.settled)
+        for row, connection, single, size_bytes in others:
+            self._acknowledge(connection, single, size_bytes, Position(frame, row), at_ms)
+
+    def _write(self, numbers: list[int], acknowledgements: list[bytes], written: list[StreamEndpoint]) -> None:
+        """Writes to the sockets of connections, all in one call."""
+        try:
+            short = self._batches.send(numbers, acknowledgements)
+        except Exception:  # our own bug; nobody knows who was written to, and a stream may have no hole
+            log.exception("acknowledgements cannot be written")
+            for connection in written:
+                connection.abort()
+            return
+        for index, taken in short:
+            written[index].plain.wrote(acknowledgements[index], taken)
+
+    def _acknowledge(
+        self, connection: StreamEndpoint, single: Single, size_bytes: int, position: Position, at_ms: int
+    ) -> None:
+        """Writes the acknowledgement of one message by its connection's transport, or has the adapter say it."""
+        transport = connection.transport
+        if (
+            connection.alone is not single  # the adapter knows of it, and says what is to be said
+            or transport is None
+            or connection.gone
+            or not connection.writable
+            or transport.is_closing()
+        ):
+            outcome = DONE if single.answer is None else Outcome(first=position)
+            connection.ended_by_adapter(single, outcome, size_bytes)
+            return
+        acknowledgement = single.acknowledgement
+        if single.answer is not None:
+            acknowledgement = single.answer(single, position, at_ms)
+        connection.alone = None
+        connection.outstanding_count -= 1
+        connection.outstanding_bytes -= size_bytes
+        connection.flow.bytes_out += len(acknowledgement)
+        transport.write(acknowledgement)
+        if not connection.reading or connection.ended or connection.unanswered is not None:
+            connection.guard(connection.settled)
 
 
 def _give_up(connection: StreamEndpoint) -> None:

@@ -11,7 +11,7 @@ from ctypes import c_ssize_t
 from typing import Any, Final
 
 READ_BYTES: Final = 256 << 10  # of one socket in one turn
-_NOTHING_YET = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR}
+NOTHING_YET: Final = frozenset([errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR])
 NO_SIGNAL = 0x4000  # a peer that has gone is an error, not a signal
 
 # `receive` and `send` themselves are for those who count calls: `read` and `write` say what they mean. Without declared
@@ -45,5 +45,5 @@ def write(number: int, data: bytes) -> int:
 def check() -> None:
     """Raises OSError when the last call did not end for want of something to do."""
     number = ctypes.get_errno()
-    if number not in _NOTHING_YET:
+    if number not in NOTHING_YET:
         raise OSError(number, os.strerror(number))

@@ -1,7 +1,7 @@
 """One epoll object for all plain sockets of a process, inside the event loop's own.
 
 The event loop sees a single file descriptor. When it is readable, one turn reads every socket that has something, once.
-The reads of sockets that have a `together` are handed over in one call for all of them, those of others each to its
+The reads of sockets that have a reader are handed over in one call for all of them, those of others each to its
 protocol. What all of them have to be stored for then goes to the log in the same batch.
 """
 
@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from gateway.sockets import calls
+from gateway.sockets.batches import CALLS, BatchCalls
 from store.base import logs
 
 SOCKETS_A_TURN: Final = 1_024  # then others of the event loop have their turn
 LOOKS_A_TURN: Final = 4  # for what has come while the reads of the look before were handed over: it joins their frame
 LOOK_AGAIN_BYTES: Final = 1 << 10  # of a read of the turn on average; beyond, a frame is large enough as it is
-TOGETHER_BYTES: Final = 1 << 20  # of reads that wait for the others of their turn; beyond, they are handed over
+TOGETHER_BYTES: Final = 1 << 20  # of reads that are handed over together; the other sockets of a look are read alone
 
-_READABLE: Final = select.EPOLLIN
 # Edge-triggered: else the kernel looks at each socket once more after it was read, some 5 % of a turn of 2,000 sockets.
 # So whoever leaves something unread, or sees that a socket is broken, looks again (epoll(7)).
 _ON_CHANGE: Final = select.EPOLLET
@@ -28,8 +28,6 @@ log = logs.get(__name__)
 
 class PolledSocket(Protocol):
     """A user of a socket."""
-
-    together: Any  # the receiver of this socket's reads in a common call; None: `ready` reads
 
     def ready(self, events: int) -> None:
         """The socket can be read or written, or has failed."""
@@ -44,14 +42,21 @@ class PolledSocket(Protocol):
 class Poller:
     """The sockets of one event loop. Lives as long as that.
 
-    `received` takes the reads of a turn: of each the `together` of its socket, which can `abort`, and the bytes.
+    `received` takes the reads of a turn: of each the reader of its socket, which can `abort`, and the bytes. `batches`
+    are the calls that read.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, received: Callable[[Sequence[tuple[Any, bytes]]], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        received: Callable[[Sequence[tuple[Any, bytes]]], None],
+        *,
+        batches: BatchCalls = CALLS,
     ) -> None:
         self._epoll = select.epoll()
+        self._receive = batches.receive
         self.sockets: dict[int, PolledSocket] = {}
+        self.readers: dict[int, Any] = {}  # who takes a socket's reads in a common call; of others `ready` reads
         self._loop = loop
         self._received = received
         loop.add_reader(self._epoll.fileno(), self._turn)
@@ -67,6 +72,7 @@ class Poller:
 
     def remove(self, number: int) -> None:
         """Looks at it no more. It may be closed in the next turn of the event loop, not in this."""
+        self.readers.pop(number, None)
         if self.sockets.pop(number, None) is not None:
             self._epoll.unregister(number)
 
@@ -88,34 +94,28 @@ class Poller:
 
     def _look(self, count_max: int) -> tuple[int, int]:
         """Reads each socket that has something, once; returns how many had, and the bytes that were handed over."""
-        sockets, receive, buffer, size_max = self.sockets, calls.receive, calls.BUFFER, calls.READ_BYTES
-        together: list[tuple[Any, bytes]] = []
-        size_bytes = handed_over = 0
-        found = self._epoll.poll(0, count_max)
-        for number, events in found:
-            socket = sockets.get(number)
-            if socket is None:  # removed in this very turn
-                continue
-            if (
-                events == _READABLE
-                and (protocol := socket.together) is not None
-                and (size := receive(number, buffer, size_max, 0)) > 0
-            ):
-                together.append((protocol, buffer[:size]))
-                size_bytes += size
-                if size == size_max:  # perhaps there is more
-                    socket.look_again()
-                if size_bytes >= TOGETHER_BYTES:
-                    self._hand_over(together)
-                    together, size_bytes, handed_over = [], 0, handed_over + size_bytes
-                continue
-            try:
-                socket.ready(events)
-            except Exception:  # our own bug, whatever it is, must not reach other connections
-                log.exception("a socket cannot be served")
-        if together:
-            self._hand_over(together)
-        return len(found), handed_over + size_bytes
+        sockets = self.sockets
+        try:
+            reads, full, others, size_bytes = self._receive(
+                self._epoll, count_max, self.readers, calls.READ_BYTES, TOGETHER_BYTES
+            )
+        except Exception:
+            log.exception("sockets cannot be read: all their connections end, as what they sent may be lost")
+            for socket in list(sockets.values()):
+                socket.abort()
+            return 0, 0
+        if reads:
+            self._hand_over(reads)
+        for number in full:  # perhaps there is more
+            if number in sockets:  # else removed in this very turn
+                sockets[number].look_again()
+        for number, events in others:
+            if number in sockets:
+                try:
+                    sockets[number].ready(events)
+                except Exception:  # our own bug, whatever it is, must not reach other connections
+                    log.exception("a socket cannot be served")
+        return len(reads) + len(others), size_bytes
 
     def _hand_over(self, reads: Sequence[tuple[Any, bytes]]) -> None:
         try:

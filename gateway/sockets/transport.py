@@ -1,12 +1,14 @@
 """The transport of one plain TCP connection, as `asyncio.Transport` says it, read and written in the poller's turns."""
 
 import asyncio
+import os
 import socket
+from ctypes import get_errno
 from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP
 from typing import Any, Final, cast
 
 from gateway.sockets import calls
-from gateway.sockets.calls import NO_SIGNAL, send
+from gateway.sockets.calls import NO_SIGNAL, NOTHING_YET, send
 from gateway.sockets.poller import Poller
 
 WRITE_BUFFER_BYTES: Final = 64 << 10  # until `set_write_buffer_limits` says otherwise
@@ -41,7 +43,9 @@ class SocketTransport(asyncio.Transport):
         self._number = sock.fileno()
         self._protocol = protocol
         self._together = protocol if together else None
-        self.together = self._together  # None while it is not read
+        self.writable_number = (
+            self._number
+        )  # of the socket, while it is written to at once; -1: `write` keeps what it gets
         self._kept: list[bytes] = []  # written, and not taken by the kernel yet
         self._kept_bytes = 0
         self._high_bytes = WRITE_BUFFER_BYTES
@@ -53,6 +57,7 @@ class SocketTransport(asyncio.Transport):
         self._ended = False  # the peer's half is closed
         self._ends = False  # its half is closed when nothing is kept any more
         poller.add(self._number, self, _READ)
+        self._read_together()
         try:
             protocol.connection_made(self)
         except BaseException:
@@ -107,15 +112,20 @@ class SocketTransport(asyncio.Transport):
     def pause_reading(self) -> None:
         """Reads no more for now."""
         self._reading = False
-        self.together = None
+        self._poller.readers.pop(self._number, None)
         self._look()
 
     def resume_reading(self) -> None:
         """Reads on, where it is not closed."""
         if not self._closing:
             self._reading = True
-            self.together = self._together
+            self._read_together()
             self._look()
+
+    def _read_together(self) -> None:
+        """Lets the poller hand the reads over with those of others, where that is wanted."""
+        if self._together is not None:
+            self._poller.readers[self._number] = self._together
 
     def _look(self) -> None:
         """Sets the events that the poller looks for."""
@@ -132,22 +142,34 @@ class SocketTransport(asyncio.Transport):
         """Writes, or keeps what the kernel does not take."""
         if self._number < 0 or self._ends:
             return
-        if not self._kept:
-            if type(data) is not bytes:
-                data = bytes(data)
-            taken = send(self._number, data, len(data), NO_SIGNAL)
-            if taken == len(data):
+        if self._kept:
+            self._keep(bytes(data))
+            return
+        if type(data) is not bytes:
+            data = bytes(data)
+        taken = send(self._number, data, len(data), NO_SIGNAL)
+        if taken != len(data):
+            self.wrote(data, taken if taken >= 0 else -get_errno())
+
+    def wrote(self, data: bytes, taken: int) -> None:
+        """Notes that the kernel has taken so many bytes of some and no more; below 0 it is an error's number.
+
+        Nothing was kept then, and `writable_number` is where they were written.
+        """
+        if self._number < 0:
+            return
+        if taken < 0:
+            if -taken not in NOTHING_YET:
+                self._lose(OSError(-taken, os.strerror(-taken)))
                 return
-            if taken < 0:
-                try:
-                    calls.check()
-                except OSError as error:
-                    self._lose(error)
-                    return
-                taken = 0
-            data = data[taken:]
-        self._kept.append(bytes(data))
+            taken = 0
+        self._keep(data[taken:])
+
+    def _keep(self, data: bytes) -> None:
+        """Keeps what the kernel has not taken."""
+        self._kept.append(data)
         self._kept_bytes += len(data)
+        self.writable_number = -1
         self._look()
         if self._kept_bytes > self._high_bytes and not self._paused:
             self._paused = True
@@ -169,6 +191,8 @@ class SocketTransport(asyncio.Transport):
             if self._closing:
                 self._lose(None)
                 return
+            if not self._ends:
+                self.writable_number = self._number
         if self._paused and self._kept_bytes <= self._low_bytes:
             self._paused = False
             self._protocol.resume_writing()
@@ -195,6 +219,7 @@ class SocketTransport(asyncio.Transport):
         if self._ends or self._number < 0:
             return
         self._ends = True
+        self.writable_number = -1
         if not self._kept:
             self._end()
 
@@ -216,7 +241,8 @@ class SocketTransport(asyncio.Transport):
             return
         self._closing = True
         self._reading = False
-        self.together = None
+        self.writable_number = -1
+        self._poller.readers.pop(self._number, None)
         if self._kept:
             self._look()
         else:
@@ -232,7 +258,7 @@ class SocketTransport(asyncio.Transport):
         self._closing = True
         self._kept, self._kept_bytes = [], 0
         self._poller.remove(self._number)
-        self._number = -1
+        self._number = self.writable_number = -1
         self._loop.call_soon(self._lost, error)
 
     def _lost(self, error: OSError | None) -> None:
@@ -250,7 +276,8 @@ class SocketTransport(asyncio.Transport):
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Gives what comes to another protocol."""
         self._protocol = cast(asyncio.Protocol, protocol)
-        self._together = self.together = None
+        self._together = None
+        self._poller.readers.pop(self._number, None)
 
 
 def _name(ask: Any) -> Any:

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.sockets import calls, listening, poller
+from gateway.sockets import batches, calls, listening, plain_batches, poller
 from gateway.sockets.listening import PlainListener
 from gateway.sockets.poller import Poller
+from gateway.sockets.transport import SocketTransport
 from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -94,7 +95,7 @@ def handed_over(reads):
 
 
 @asynccontextmanager
-async def ours(rig, monkeypatch, *, together=False):
+async def ours(rig, monkeypatch, *, together=False, made=batches.CALLS):
     turn = Poller._turn
 
     def counted(self):
@@ -102,7 +103,7 @@ async def ours(rig, monkeypatch, *, together=False):
         turn(self)
 
     monkeypatch.setattr(Poller, "_turn", counted)
-    sockets = Poller(asyncio.get_running_loop(), handed_over)
+    sockets = Poller(asyncio.get_running_loop(), handed_over, batches=made)
     server = PlainListener(rig.made, sockets, together=together)
     await server.listen("127.0.0.1", 0, backlog=10, shared=False)
     rig.address = server.sockets[0].getsockname()
@@ -123,7 +124,11 @@ def ours_together(rig, monkeypatch):
     return ours(rig, monkeypatch, together=True)
 
 
-@pytest.fixture(params=[asyncios, ours, ours_together])
+def ours_together_in_python(rig, monkeypatch):
+    return ours(rig, monkeypatch, together=True, made=plain_batches)
+
+
+@pytest.fixture(params=[asyncios, ours, ours_together, ours_together_in_python])
 async def rig(request, monkeypatch):
     rig = SocketRig()
     async with request.param(rig, monkeypatch):
@@ -513,6 +518,20 @@ async def test_what_comes_while_reads_are_handed_over_is_read_in_the_same_turn()
         asyncio.get_running_loop().add_reader(sockets._epoll.fileno(), sockets._turn)
 
 
+async def test_reads_of_unknown_outcome_end_all_connections(monkeypatch):
+    """Nobody knows which of them has lost what was read."""
+    monkeypatch.setattr(poller, "log", SimpleNamespace(exception=lambda *_: None))
+
+    def failing(*_):
+        raise MemoryError
+
+    async with two_peers(None) as (sockets, _, __):
+        sockets._receive = failing
+        sockets._turn()
+        assert not sockets.sockets
+        assert not sockets.readers
+
+
 async def test_a_turn_ends_though_there_is_always_more_to_read():
     handed = []
 
@@ -581,6 +600,30 @@ async def test_a_last_word_and_its_end_that_come_in_one_look_are_both_heard(rig)
     peer.transport.write(b"answer")
     sock.setblocking(False)
     assert await asyncio.get_running_loop().sock_recv(sock, 100) == b"answer"
+
+
+async def test_a_transport_says_while_it_may_be_written_to_directly(rig):
+    sock, peer = await rig.connect()
+    if not isinstance(peer.transport, SocketTransport):
+        return
+    number = peer.transport.get_extra_info("socket").fileno()
+    assert peer.transport.writable_number == number
+    peer.transport.wrote(b"all of it", 0)
+    assert peer.transport.writable_number == -1
+    sock.setblocking(False)
+    assert await read(sock, 9) == b"all of it"
+    await until(lambda: peer.transport.writable_number == number)
+    peer.transport.write(b"more, ")
+    peer.transport.wrote(b"__and more", 2)
+    assert await read(sock, 14) == b"more, and more"
+    await until(lambda: peer.transport.writable_number == number)
+    peer.transport.write_eof()
+    assert peer.transport.writable_number == -1
+    peer.transport.wrote(b"x", -errno.EPIPE)
+    await until(lambda: peer.heard[-1] == "BrokenPipeError")
+    peer.transport.wrote(b"x", 0)
+    assert peer.transport.get_write_buffer_size() == 0
+    assert peer.transport.writable_number == -1
 
 
 async def test_a_reset_is_heard_while_nothing_is_read(rig):
