@@ -55,7 +55,7 @@ def compile_calls(root: Path) -> str:
         *shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"),
         *("-O2", "-fPIC", "-shared", "-Wall", "-Wextra"),
         *shlex.split(os.environ.get("CFLAGS", "")),
-        f"-I{sysconfig.get_path('include')}",
+        *(f"-I{sysconfig.get_path(name)}" for name in ("include", "platinclude")),
         *(str(root / SOURCE), "-o", str(new)),
     ]
     try:
