@@ -112,9 +112,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
     def publish_of(self, single: Single) -> Publish:
         """See `gateway.publishing.publishing.SinglePublisher`."""
         alone, self.alone = self.alone, None
-        if isinstance(alone, Publish):
-            return alone
-        return cast(SingleAdapter, self.adapter).publish_of(single)
+        return alone if isinstance(alone, Publish) else cast(SingleAdapter, self.adapter).publish_of(single)
 
     def settled(self) -> None:
         """Sees what follows from its last message being acknowledged, besides the acknowledgement."""

@@ -6,7 +6,7 @@ ingest once, and writes the acknowledgements of a frame in one loop (docs/decisi
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, TypeAlias, cast
 
 from gateway.base.pause_guard import PauseGuard
@@ -15,7 +15,7 @@ from gateway.domain.forwarding import Forwarding
 from gateway.ops.pressure import Pressure
 from gateway.port.adapter import DONE, Adapter, Outcome, Publish
 from gateway.port.single import Single, Singles
-from gateway.publishing.publishing import WaitingSingle
+from gateway.publishing.publishing import NONE_DENIED, WaitingSingle
 from gateway.runtime.endpoint import Endpoint, Hub, ListenerContext
 from gateway.security.limits import ConnectionAdmission, ConnectionLimiter
 from gateway.sockets.batches import CALLS, BatchCalls
@@ -57,7 +57,7 @@ class StreamEndpoint(Endpoint):
     adapter: Adapter
     admission: ConnectionAdmission
     transport: asyncio.Transport | None
-    plain: "PlainSocket"  # of the transport, where it is one of the poller's
+    plain: PlainSocket  # of the transport, where it is one of the poller's
     reading: bool
     ended: bool  # the peer has closed its half
     early_bytes: int  # of a stranger, that nothing has come of; they count in the process's budget
@@ -173,7 +173,7 @@ class ReadBatch:
             return list(reads)
         others: list[Read] = []
         waiting: list[tuple[StreamEndpoint, Single, int]] = []
-        denied: list[tuple[StreamEndpoint, Single, int, dict[int, Refusal]]] = []
+        denied: list[tuple[StreamEndpoint, Single, int, Mapping[int, Refusal]]] = []
         flow, bytes_in = reads[0][0].flow, 0
         for read, single in zip(reads, found, strict=True):
             if single is None:
@@ -181,7 +181,7 @@ class ReadBatch:
                 continue
             connection, size_bytes = read[0], len(read[1])
             permissions = (single.who or connection.principal).permissions
-            denials: dict[int, Refusal] = {}
+            denials = NONE_DENIED
             if permissions.access is not None:
                 try:
                     denials = permissions.refused((single.message,))
@@ -216,9 +216,9 @@ class ReadBatch:
         acknowledgements: list[bytes] = []
         written: list[StreamEndpoint] = []
         unsettled: list[StreamEndpoint] = []
-        broken: list[StreamEndpoint] = []
         others: list[tuple[int, StreamEndpoint, Single, int]] = []
-        # Nothing else may be written meanwhile: it could be kept in part, and what is written here come in between.
+        # Nothing else may be written to these sockets meanwhile: a part of it might be kept by the transport, and then
+        # the acknowledgement would come in its middle.
         for row, (connection, single, size_bytes) in enumerate(singles, first.row):
             number = connection.plain.writable_number
             if number < 0 or connection.alone is not single:
@@ -229,7 +229,7 @@ class ReadBatch:
                 try:
                     acknowledgement = single.answer(single, Position(frame, row), at_ms)
                 except Exception:  # noqa: BLE001 - our own bug, whatever it is, must not reach other connections
-                    broken.append(connection)
+                    _give_up(connection)
                     continue
             numbers.append(number)
             acknowledgements.append(acknowledgement)
@@ -241,8 +241,6 @@ class ReadBatch:
             if not connection.reading or connection.ended or connection.unanswered is not None:
                 unsettled.append(connection)
         self._write(numbers, acknowledgements, written)
-        for connection in broken:
-            _give_up(connection)
         for connection in unsettled:
             connection.guard(connection.settled)
         for row, connection, single, size_bytes in others:
@@ -258,7 +256,12 @@ class ReadBatch:
                 connection.abort()
             return
         for index, taken in short:
-            written[index].plain.wrote(acknowledgements[index], taken)
+            connection = written[index]
+            try:
+                connection.plain.wrote(acknowledgements[index], taken)
+            except Exception:  # likewise, of this connection
+                log.exception("an acknowledgement cannot be kept", endpoint=connection.id)
+                connection.abort()
 
     def _acknowledge(
         self, connection: StreamEndpoint, single: Single, size_bytes: int, position: Position, at_ms: int
