@@ -1,4 +1,4 @@
-"""Compiles `gateway/sockets/_batches.c` when the project is installed, where that is possible (docs/decisions/0056).
+"""Compiles `gateway/sockets/_batches.c` when the project is installed, where that is possible (docs/decisions/0057).
 
 Hatchling runs this for every wheel. An editable install tries it, and goes on without where there is no C compiler or
 no Python header: `gateway.sockets.batches` then uses Python. Other wheels stay free of compiled code, and so one for

@@ -1,7 +1,7 @@
 /* recv(2) and send(2) of many sockets in one call: `gateway.sockets.batches` says what each function does.
  *
  * The interpreter's lock is kept throughout. No call here waits: epoll_wait(2) has no time to, and recv(2) and send(2)
- * are told not to. Giving the lock away would cost more than the calls (docs/decisions/0056), and whoever lets others
+ * are told not to. Giving the lock away would cost more than the calls (docs/decisions/0057), and whoever lets others
  * run meanwhile has to guard the lists that it reads.
  *
  * An allocation may start a garbage collection, which may run any Python code, which may change the dict and the lists

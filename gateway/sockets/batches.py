@@ -1,7 +1,7 @@
 """One read of each of many sockets, and one write to each of many, in one call: compiled where that is possible.
 
 The compiled calls (`_batches.c`) are built when the project is installed, if there is a C compiler; without them, or
-with `HEADGATE_PURE` in the environment, `plain_batches` does the same in Python (docs/decisions/0056).
+with `HEADGATE_PURE` in the environment, `plain_batches` does the same in Python (docs/decisions/0057).
 """
 
 import os
