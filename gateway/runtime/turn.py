@@ -217,8 +217,8 @@ class ReadBatch:
         written: list[StreamEndpoint] = []
         unsettled: list[StreamEndpoint] = []
         others: list[tuple[int, StreamEndpoint, Single, int]] = []
-        # Nothing else may be written to these sockets meanwhile: a part of it might be kept by the transport, and then
-        # the acknowledgement would come in its middle.
+        # Other writes to these sockets come after this loop's: a transport might keep a part of one, and then the
+        # acknowledgement would come in its middle.
         for row, (connection, single, size_bytes) in enumerate(singles, first.row):
             number = connection.plain.writable_number
             if number < 0 or connection.alone is not single:

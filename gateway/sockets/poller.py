@@ -56,7 +56,7 @@ class Poller:
         self._epoll = select.epoll()
         self._receive = batches.receive
         self.sockets: dict[int, PolledSocket] = {}
-        self.readers: dict[int, Any] = {}  # who takes a socket's reads in a common call; of others `ready` reads
+        self.readers: dict[int, Any] = {}  # receivers of reads in a common call; other sockets are read by `ready`
         self._loop = loop
         self._received = received
         loop.add_reader(self._epoll.fileno(), self._turn)
