@@ -29,7 +29,6 @@ from gateway.ops.amqp_report import (
 )
 from gateway.queues.importing.definitions_file import read_definitions
 from gateway.queues.importing.importer import MADE, Importer
-from gateway.queues.leaving.policies import AppliedPolicies
 from gateway.queues.model.bindings import Exchange, QueueDefinition
 from gateway.queues.model.queue import Queue
 from gateway.runtime.admin_rows import rows_of, wanted_rows
@@ -83,7 +82,7 @@ class AmqpOperations:
         definition = queue.definition
         vhost, name = split_name(definition.name)
         policies = self._hub.queues.registry.policies
-        applied = AppliedPolicies() if queue.stream else policies.applied(definition.name, "queues")
+        applied = policies.applied(definition.name, definition.arguments)
         return QueueReport(
             vhost=vhost,
             name=name,

@@ -45,7 +45,7 @@ def set_policy(
     definition: Annotated[str, typer.Argument(help='JSON, such as {"max-length": 1000, "overflow": "drop-head"}.')],
     *,
     vhost: InVhostOption = DEFAULT_VHOST,
-    apply_to: Annotated[str, typer.Option("--apply-to", help="queues, exchanges or all.")] = "all",
+    apply_to: Annotated[str, typer.Option("--apply-to", help="queues, streams, exchanges, all ...")] = "all",
     priority: Annotated[int, typer.Option("--priority", help="Of several that match, the highest applies alone.")] = 0,
     operator: OperatorOption = False,
     host: HostOption = "127.0.0.1",

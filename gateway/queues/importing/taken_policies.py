@@ -7,9 +7,7 @@ import msgspec
 
 from gateway.domain.vhosts import check_vhost
 from gateway.queues.importing.definitions_file import PolicyEntry
-from gateway.queues.leaving.policies import PolicyConfig, StoredPolicy, check_stored, known_keys
-
-_KINDS = {"queues": "queues", "classic_queues": "queues", "quorum_queues": "queues", "exchanges": "exchanges"}
+from gateway.queues.leaving.policies import APPLY_TO, PolicyConfig, StoredPolicy, check_stored, known_keys
 
 
 def taken_policy(entry: PolicyEntry, *, operator: bool) -> tuple[StoredPolicy, Sequence[str]]:
@@ -19,15 +17,14 @@ def taken_policy(entry: PolicyEntry, *, operator: bool) -> tuple[StoredPolicy, S
     left = sorted(set(entry.definition) - set(known))
     if not definition:
         raise ValueError(f"nothing of its definition means anything here: {', '.join(left) or 'it is empty'}")
-    kind = "all" if entry.apply_to == "all" else _KINDS.get(entry.apply_to)
-    if kind is None:
+    if entry.apply_to not in APPLY_TO:
         raise ValueError(f"it is for {entry.apply_to}, which there are none of here")
     check_vhost(entry.vhost)
     found: Any = {
         "name": entry.name,
         "vhost": entry.vhost,
         "pattern": entry.pattern,
-        "apply_to": kind,
+        "apply_to": entry.apply_to,
         "priority": entry.priority,
         "definition": definition,
     }

@@ -1,26 +1,35 @@
 """Policies: rules for queues and exchanges by their names, for what their declarations do not say.
 
 As in RabbitMQ, the policy of the highest priority that matches applies, and no other; an operator's policy applies
-beside it. Of limits the smallest counts, whoever says it; for the rest the declaration comes first.
+beside it. Of limits the smallest counts, whoever says it; for the rest the declaration comes first. Of streams a
+policy comes before the declaration, and one that says what streams do not have does not match them.
 """
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta
 
 from gateway.domain.errors import Refusal
 from gateway.domain.vhosts import DEFAULT_VHOST, check_vhost, split_name
+from gateway.port.streams import age_ms
 from gateway.queues.leaving.rules import QueueRules, check_queue_arguments, rules_of
 
 ALTERNATE: Final = "alternate-exchange"
 _LIMITS: Final = ("message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit")
 _OTHERS: Final = ("overflow", "dead-letter-exchange", "dead-letter-routing-key")
+MAX_AGE, MAX_BYTES = "max-age", "max-length-bytes"  # the keys that are for streams; the first is for nothing else
+_NOT_OF_STREAMS: Final = frozenset((*_LIMITS, *_OTHERS)) - {MAX_BYTES}
+_NOT_OF_QUEUES: Final = frozenset({MAX_AGE})
 NAME_CHARS_MAX: Final = 255  # of a policy's name, its pattern and a text of its definition, where it is set at run time
 PRIORITY_MAX: Final = (1 << 31) - 1  # of a policy, likewise
 POLICIES_COUNT_MAX: Final = 1_000  # that were set at run time, operators' included
+
+_Kind: TypeAlias = Literal["classic_queues", "quorum_queues", "streams", "exchanges"]
+_ApplyTo: TypeAlias = Literal["queues", "classic_queues", "quorum_queues", "streams", "exchanges", "all"]
+APPLY_TO: Final[Sequence[str]] = get_args(_ApplyTo)
 
 _Name = Annotated[str, Meta(min_length=1)]
 
@@ -32,7 +41,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
     vhost: Annotated[str, Meta(description="the virtual host whose queues and exchanges it is for")] = DEFAULT_VHOST
     pattern: Annotated[str, Meta(description="a regular expression that is found in the names that it is for")]
     apply_to: Annotated[
-        Literal["queues", "exchanges", "all"], Meta(description="what it is for: queues, exchanges, or all")
+        _ApplyTo,
+        Meta(description="what it is for: queues, classic_queues, quorum_queues, streams, exchanges, or all"),
     ] = "all"
     priority: Annotated[int, Meta(description="of several that match, the highest applies alone")] = 0
     definition: Annotated[
@@ -79,7 +89,7 @@ class AppliedPolicies(NamedTuple):
 
     @property
     def effective(self) -> Mapping[str, Any]:
-        """Returns what both say together of a queue, before its arguments: of two limits the smaller one."""
+        """Returns what both say together of a queue, without its arguments: of two limits the smaller one."""
         user, operator = _definition(self.user), _definition(self.operator)
         limits = {key: min(user[key], operator[key]) for key in user.keys() & operator.keys()}
         found = {**user, **operator, **limits}
@@ -122,13 +132,14 @@ class Policies:
         self._operators = _by_vhost([*self._config.operator_policies, *(one.policy for one in added if one.operator)])
         return True
 
-    def applied(self, name: str, kind: Literal["queues", "exchanges"]) -> AppliedPolicies:
-        """Returns the policies that apply to a name."""
+    def applied(self, name: str, arguments: Mapping[str, Any]) -> AppliedPolicies:
+        """Returns the policies that apply to a queue that was declared with these arguments."""
+        kind = _KINDS.get(arguments.get("x-queue-type"), "classic_queues")
         return AppliedPolicies(_of(self._users, name, kind), _of(self._operators, name, kind))
 
     def rules(self, name: str, arguments: Mapping[str, Any]) -> QueueRules:
         """Returns the rules of a queue that was declared with these arguments."""
-        applied = self.applied(name, "queues")
+        applied = self.applied(name, arguments)
         if applied.user is None and applied.operator is None:
             return rules_of(arguments)
         user, operator = _definition(applied.user), _definition(applied.operator)
@@ -155,13 +166,24 @@ def _by_vhost(policies: Sequence[PolicyConfig]) -> _Compiled:
     return found
 
 
-def _of(policies: _Compiled, name: str, kind: str) -> PolicyConfig | None:
+_KINDS: Final[Mapping[object, _Kind]] = {"quorum": "quorum_queues", "stream": "streams"}  # by x-queue-type
+
+
+def _of(policies: _Compiled, name: str, kind: _Kind) -> PolicyConfig | None:
     """Returns the first policy for a name; None where there is none."""
     vhost, local = split_name(name)
     for pattern, policy in policies.get(vhost, ()):
-        if policy.apply_to in {kind, "all"} and pattern.search(local):
+        if _is_for(policy, kind) and pattern.search(local):
             return policy
     return None
+
+
+def _is_for(policy: PolicyConfig, kind: _Kind) -> bool:
+    """Returns whether a policy is for queues of a type, or for exchanges, and says nothing that these do not have."""
+    if kind == "exchanges":
+        return policy.apply_to in {kind, "all"}
+    others = _NOT_OF_STREAMS if kind == "streams" else _NOT_OF_QUEUES
+    return policy.apply_to in {kind, "queues", "all"} and others.isdisjoint(policy.definition)
 
 
 def _definition(policy: PolicyConfig | None) -> Mapping[str, Any]:
@@ -183,7 +205,7 @@ def policy_mistakes(config: QueuesConfig) -> Iterator[tuple[str, str]]:
 
 def known_keys(*, operator: bool) -> tuple[str, ...]:
     """Returns the keys that a definition may have."""
-    return _LIMITS if operator else (*_LIMITS, *_OTHERS, ALTERNATE)
+    return _LIMITS if operator else (*_LIMITS, *_OTHERS, MAX_AGE, ALTERNATE)
 
 
 def policy_mistakes_of(policy: PolicyConfig, *, operator: bool) -> Iterator[tuple[str, str]]:
@@ -219,8 +241,11 @@ def _why_not(definition: Mapping[str, Any]) -> str | None:
     alternate = definition.get(ALTERNATE, "")
     if not isinstance(alternate, str):
         return f"{ALTERNATE} is the name of an exchange, not {alternate!r}"
+    if MAX_AGE in definition and age_ms(definition[MAX_AGE]) is None:
+        return f"{MAX_AGE} is a number and a unit, one of Y, M, D, h, m and s, not {definition[MAX_AGE]!r}"
+    of_queues = {f"x-{key}": value for key, value in definition.items() if key not in {ALTERNATE, MAX_AGE}}
     try:
-        check_queue_arguments({f"x-{key}": value for key, value in definition.items() if key != ALTERNATE})
+        check_queue_arguments(of_queues)
     except Refusal as refusal:
         return refusal.detail
     return None

@@ -6,6 +6,7 @@ from typing import Any, Final
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.queues import Arguments, DeclareQueue
 from gateway.port.streams import age_ms
+from gateway.queues.leaving import policies
 from store.format.queue_config import QueueConfig
 
 QUEUE_TYPE: Final = "x-queue-type"
@@ -54,6 +55,11 @@ def _check_arguments(arguments: Arguments) -> None:
             raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': a queue of the type stream has no such thing")
 
 
-def stream_config(number: int, arguments: Mapping[str, Any]) -> QueueConfig:
-    """Returns the store's settings of a stream: its messages are kept as its arguments say, else as any topic's."""
-    return QueueConfig(number, retention_ms=age_ms(arguments.get(MAX_AGE)), retention_bytes=arguments.get(MAX_BYTES))
+def stream_config(number: int, arguments: Mapping[str, Any], policy: Mapping[str, Any]) -> QueueConfig:
+    """Returns the store's settings of a stream: how long its messages are kept.
+
+    That is for its policies to say, then for its arguments, as in RabbitMQ; else they are kept as any topic's.
+    """
+    age = policy.get(policies.MAX_AGE, arguments.get(MAX_AGE))
+    size_bytes = policy.get(policies.MAX_BYTES, arguments.get(MAX_BYTES))
+    return QueueConfig(number, retention_ms=age_ms(age), retention_bytes=size_bytes)

@@ -43,7 +43,7 @@ from gateway.queues.topology.exchange_registry import (
     check_equal,
     check_same,
 )
-from gateway.queues.topology.topology import ELSEWHERE, PREFIX, queue_config
+from gateway.queues.topology.topology import ELSEWHERE, PREFIX
 from store.base import logs
 from store.base.errors import StoreError
 
@@ -137,7 +137,7 @@ class QueueRegistry(ExchangeRegistry):
         named = await self._garbage.fresh(name)
         above = await asyncio.gather(*(self._garbage.fresh(lane, named.group) for lane in lanes))
         numbers = (named.number, *(one.number for one in above))
-        await self._store.queues.configure([queue_config(number, request.arguments) for number in numbers])
+        await self._store.queues.configure([self._queue_config(one, name, request.arguments) for one in numbers])
         definition = QueueDefinition(
             name=name,
             number=named.number,
@@ -237,7 +237,9 @@ class QueueRegistry(ExchangeRegistry):
             await self._drop_soon(())
             await self._drop_unbound(list(self._idle))
             await self._garbage.retry()
-            return not (self._doomed or self._idle or self._garbage.pending)
+            if self._streams_behind:
+                await self._configure_streams()
+            return not (self._doomed or self._idle or self._garbage.pending or self._streams_behind)
 
     # ---- bindings
 

@@ -8,13 +8,20 @@ from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost, vhost_of
 from gateway.queues.leaving.policies import POLICIES_COUNT_MAX, Policies, PolicyPlace, StoredPolicy
 from gateway.queues.operated.vhosts import VhostLimits
 from gateway.queues.topology.topology import Topology
+from store.base import logs
+from store.base.errors import StoreError
+from store.format.frame import QueueNumber
 
 RULED_COUNT_MAX = 256  # queues that are given their rules at a time; 3 ms with ten policies
 VHOSTS_COUNT_MAX = 1_000  # 0.5 KB each, and 30 us when one is made
 
+log = logs.get(__name__)
+
 
 class SettingsRegistry(Topology):
     """Changes settings, and applies them to what there is."""
+
+    _streams_behind = False  # the store could not be told what policies say of streams
 
     async def _read_settings(self) -> None:
         """See `Topology`."""
@@ -124,6 +131,20 @@ class SettingsRegistry(Topology):
             if rules != queue.rules:
                 queue.rules = rules
                 self._ruled(queue)
+        await self._configure_streams()
+
+    async def _configure_streams(self) -> None:
+        """Tells the store how long streams are kept, by what policies say now, with the topology locked."""
+        said = self._store.queues.config
+        streams = [queue for queue in self.queues.values() if queue.stream]
+        wanted = [self._queue_config(one.number, one.definition.name, one.definition.arguments) for one in streams]
+        try:
+            await self._store.queues.configure([one for one in wanted if one != said(QueueNumber(one.queue))])
+            self._streams_behind = False
+        except StoreError as error:
+            log.warning("streams are kept as long as before, until the store takes their policies", error=str(error))
+            self._streams_behind = True
+            self._unfinished()
 
 
 def check_limits(vhost: str, limits: VhostLimits) -> None:

@@ -127,7 +127,11 @@ class Topology(ABC):
         # An older version, or a crash, may have left settings of queues out of the store.
         said = self._store.queues.config
         every = self.by_number.items()
-        wanted = [queue_config(number, queue.definition.arguments) for number, queue in every if not queue.shared]
+        wanted = [
+            self._queue_config(number, queue.definition.name, queue.definition.arguments)
+            for number, queue in every
+            if not queue.shared
+        ]
         await self._store.queues.configure([one for one in wanted if one != said(QueueNumber(one.queue))])
         if first:
             await self._garbage.load()
@@ -374,6 +378,15 @@ class Topology(ABC):
         exchange = in_vhost(vhost_of(definition.name), rules.dead_letter_exchange)
         return msgspec.structs.replace(rules, dead_letter_exchange=exchange)
 
+    def _queue_config(self, number: int, name: str, arguments: Mapping[str, Any]) -> QueueConfig:
+        """Returns the store's settings of a queue: messages are kept until consumed, whatever the limits for topics.
+
+        Those of a stream are kept as its policies and its arguments say.
+        """
+        if not is_stream(arguments):
+            return QueueConfig(number, until_settled=True)
+        return stream_config(number, arguments, self._policies.applied(name, arguments).effective)
+
     async def _remove(self, queue: Queue) -> None:
         """A queue is gone: nothing goes there, and nobody is delivered anything of it."""
         name = queue.definition.name
@@ -426,14 +439,6 @@ class Topology(ABC):
             self._router.unbind((name, identity, nth))
         self._bound.get(binding.exchange, {}).pop((name, identity), None)
         self._hashed.remove(binding, (_QUEUE, name))
-
-
-def queue_config(number: int, arguments: Mapping[str, Any]) -> QueueConfig:
-    """Returns the store's settings of a queue: messages are kept until consumed, whatever the limits for topics.
-
-    Those of a stream are kept as its arguments say.
-    """
-    return stream_config(number, arguments) if is_stream(arguments) else QueueConfig(number, until_settled=True)
 
 
 def _share_key(definition: QueueDefinition) -> Hashable:

@@ -40,6 +40,32 @@ def test_of_limits_the_smallest_counts(arguments, user, operator, ttl_ms):
     assert rules("q", arguments, *users, operators=operators).message_ttl_ms == ttl_ms
 
 
+@pytest.mark.parametrize(
+    ("apply_to", "definition", "of"),
+    [
+        ("all", {"max_length_bytes": 1}, "classic quorum stream"),
+        ("queues", {"max_length_bytes": 1}, "classic quorum stream"),
+        ("classic_queues", {"max_length_bytes": 1}, "classic"),
+        ("quorum_queues", {"max_length_bytes": 1}, "quorum"),
+        ("streams", {"max_length_bytes": 1}, "stream"),
+        ("exchanges", {"max_length_bytes": 1}, ""),
+        ("all", {"max_age": "1h"}, "stream"),
+        ("queues", {"max_age": "1h", "max_length_bytes": 1}, "stream"),
+        ("queues", {"max_length_bytes": 1, "overflow": "drop-head"}, "classic quorum"),
+        ("streams", {"max_length": 1}, ""),
+        ("all", {"max_age": "1h", "max_length": 1}, ""),
+    ],
+)
+def test_a_policy_is_for_the_types_of_queues_that_have_all_it_says(apply_to, definition, of):
+    lower = policy(name="lower", max_length_bytes=9)
+    policies = Policies(QueuesConfig(policies=(lower, policy(apply_to=apply_to, priority=1, **definition))))
+    for queue_type in ("classic", "quorum", "stream"):
+        applied = policies.applied("q", {"x-queue-type": queue_type})
+        assert applied.user is not None
+        assert (applied.user is not lower) == (queue_type in of.split())
+    assert policies.applied("q", {}) == policies.applied("q", {"x-queue-type": "classic"})
+
+
 def test_the_declaration_comes_before_the_policy():
     one = policy(dead_letter_exchange="theirs", dead_letter_routing_key="k", overflow="reject-publish")
     found = rules("q", {"x-dead-letter-exchange": "ours"}, one)

@@ -22,6 +22,7 @@ from gateway.queues.leaving.policies import (
     check_stored,
 )
 from gateway.queues.queues import NamedQueues
+from store.base.errors import StoreFull
 from store.local.local import LocalStore
 from tests.support.gateway.queues_rig import QueuesRig
 
@@ -132,6 +133,42 @@ async def test_a_full_queue_refuses_as_long_as_the_policy_is_there(rig):
     assert [gate.admit(message) for _ in range(5)] == [True] * 4 + [False]
 
 
+def kept(rig, name):
+    config = rig.store.queues.config(rig.queues.registry.queues[name].number)
+    return config.retention_ms, config.retention_bytes
+
+
+async def test_a_stream_is_kept_as_long_as_the_policy_says_whatever_its_arguments_are(rig):
+    arguments = {"x-queue-type": "stream", "x-max-age": "1h"}
+    await rig.declare(rig.conn(), "s", durable=True, arguments=arguments)
+    await rig.declare(rig.conn(), "q", durable=True)
+    place = await put(rig, "^.$", max_age="2h", max_length_bytes=5_000)
+    await put(rig, "^s", name="cap", operator=True, max_length_bytes=4_000)
+    assert kept(rig, "s") == (7_200_000, 4_000)  # in RabbitMQ, too, a stream's policy comes before its arguments
+    assert not rules(rig, "q").watched
+    await rig.declare(rig.conn(), "t", durable=True, arguments={"x-queue-type": "stream"})
+    assert kept(rig, "t") == (7_200_000, 5_000)
+    await rig.restart()
+    assert kept(rig, "s") == (7_200_000, 4_000)
+    await rig.queues.registry.clear_policy(place)
+    assert (kept(rig, "s"), kept(rig, "t")) == ((3_600_000, 4_000), (None, None))
+
+
+async def test_streams_follow_their_policy_when_the_store_takes_it(rig, monkeypatch):
+    await rig.declare(rig.conn(), "s", durable=True, arguments={"x-queue-type": "stream"})
+    with monkeypatch.context() as refusing:
+
+        async def refuse(configs):
+            raise StoreFull("no room")
+
+        refusing.setattr(rig.store.queues, "configure", refuse)
+        await put(rig, "^s$", max_age="1h")
+        assert not await rig.queues.registry.finish()
+    assert kept(rig, "s") == (None, None)
+    assert await rig.queues.registry.finish()
+    assert kept(rig, "s") == (3_600_000, None)
+
+
 async def test_an_exchange_that_is_there_gets_an_alternate(rig):
     await rig.request(rig.conn(), DeclareExchange(name="e", kind="direct"))
     await rig.declare(rig.conn(), "q")
@@ -156,7 +193,7 @@ async def test_an_operators_policy_and_a_users_of_one_name_are_two(rig):
     await put(rig, max_length=5)
     place = await put(rig, max_length=3, operator=True)
     assert rules(rig, "q").max_length == 3
-    applied = rig.queues.registry.policies.applied("q", "queues")
+    applied = rig.queues.registry.policies.applied("q", {})
     assert [one.definition["max-length"] for one in applied] == [5, 3]
     assert applied.effective == {"max-length": 3}
     await rig.queues.registry.clear_policy(place)
@@ -206,6 +243,8 @@ async def test_a_stored_policy_that_is_not_understood_has_no_effect(rig, caplog)
         ({"priority": 1 << 70}, "priority is a number"),
         ({"name": ""}, "has a name"),
         ({"name": "n" * (limits.NAME_CHARS_MAX + 1)}, "at most 255 letters"),
+        ({"max_age": "1w"}, "max-age is a number and a unit"),
+        ({"max_age": "1h", "operator": True}, "'max-age' is not among"),
         ({"max_priority": 5}, "'max-priority' is not among"),
         ({"operator": True, "overflow": "drop-head"}, "'overflow' is not among"),
         ({"message_ttl": -1}, "x-message-ttl"),
