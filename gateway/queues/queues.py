@@ -35,6 +35,7 @@ from gateway.queues.lending.laned import LanedStore
 from gateway.queues.lending.pump import NOWHERE, Consumer, ConsumerConnection, Pump
 from gateway.queues.model.bindings import Exchange, QueueDefinition
 from gateway.queues.model.queue import Queue
+from gateway.queues.settlements import Settlements
 from gateway.queues.shared.counts import SharedCounts
 from gateway.queues.shared.registry import SharedRegistry
 from gateway.queues.streams.arguments import is_stream
@@ -124,6 +125,9 @@ class NamedQueues:
             single=SingleActive(owners),
             now_ms=now_ms,
             drop=self._registry.drop_if,
+        )
+        self._settlements = Settlements(
+            self._store, find=self._registry.queues.get, reject=self.keeper.reject, changed=self._changed
         )
         owners.serve(PREFIX, self)
         owners.serve(consumer_counts.PREFIX, self)
@@ -269,24 +273,11 @@ class NamedQueues:
 
     async def settle(self, conn: ConsumerConnection, effect: SettleLeased) -> None:
         """Settles or gives back what a connection holds of a queue. Raises `StoreError`."""
-        queue = self._registry.queues.get(effect.queue)
-        if queue is None or effect.number not in (0, queue.number) or queue.stream:
-            return  # of a stream nothing is settled
-        done, rejected = list[QueueOffset](), list[QueueOffset]()
-        for disposition in effect.dispositions:
-            if disposition.outcome == "requeue":
-                self._store.leases.requeue(queue.number, conn.id, disposition.offsets)
-                self._changed(queue)
-            elif disposition.outcome == "reject" and queue.rules.dead_letter_exchange is not None:
-                rejected += disposition.offsets
-            else:
-                done += disposition.offsets
-        try:
-            if rejected:
-                await self.keeper.reject(queue, conn.id, rejected)
-        finally:
-            if done:
-                await self._settle(queue, conn, done)
+        await self._settlements.settle(conn.id, effect)
+
+    def settle_soon(self, conn: ConsumerConnection, effect: SettleLeased) -> "asyncio.Future[None] | None":
+        """See `Settlements.settle_soon`: for a settlement that nobody waits for."""
+        return self._settlements.settle_soon(conn.id, effect)
 
     async def connection_lost(self, conn: ConsumerConnection) -> None:
         """A connection has ended: what it held is there for others again, what was its own is gone."""
@@ -361,17 +352,9 @@ class NamedQueues:
             self._store.leases.requeue(queue.number, conn.id, [lease.offset], delivered=False)
             return None
         if request.settle:
-            await self._settle(queue, conn, [lease.offset])
+            await self._settlements.consumed(queue, conn.id, [lease.offset])
         leased = Leased(ConsumerId(0), [message], [lease.offset], [lease.deliveries], queue.number)
         return Got(leased=leased, remaining=await queue.pump.head.waiting(conn.id))
-
-    async def _settle(self, queue: Queue, conn: ConsumerConnection, offsets: list[QueueOffset]) -> None:
-        """Settles messages; what cannot be is there for others again. Raises `StoreError`."""
-        try:
-            await self._store.leases.settle(queue.number, conn.id, offsets)
-        except StoreError:
-            queue.pump.wake()
-            raise
 
     # ---- consumers
 

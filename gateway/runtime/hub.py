@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from controller.api.client import ControllerClient
@@ -342,8 +343,19 @@ class ProcessHub(StreamHub):
         await self.queues.consume(endpoint, effect, permissions)
 
     def settle(self, endpoint: Endpoint, effect: SettleLeased) -> None:
-        """Settles leased messages."""
-        self._ask(endpoint, effect.token, self.queues.settle(endpoint, effect))
+        """Settles leased messages: with the next commit where nobody waits for it."""
+        settling = self.queues.settle_soon(endpoint, effect) if effect.token is None else None
+        if settling is not None:
+            settling.add_done_callback(partial(self._settled, endpoint))
+        else:
+            self._ask(endpoint, effect.token, self.queues.settle(endpoint, effect))
+
+    def _settled(self, endpoint: Endpoint, settling: "asyncio.Future[None]") -> None:
+        if not settling.cancelled() and settling.exception() is not None:
+            self.spawn(self._count_failure(endpoint, settling))
+
+    async def _count_failure(self, endpoint: Endpoint, settling: "asyncio.Future[None]") -> None:
+        self._count(endpoint, await outcome(settling))
 
     def _ask(self, endpoint: Endpoint, token: Any, work: Coroutine[Any, Any, Any]) -> None:
         under_way = self._calls.get(endpoint.id, 0)

@@ -1,5 +1,6 @@
 """Leases: message-level consumption of one queue."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -60,6 +61,14 @@ class LeaseCalls(Protocol):
         """Settles these for good, durably; offsets that `owner` does not hold are passed over.
 
         `range(first, end)` is a sequence of offsets too.
+        """
+
+    def settle_soon(
+        self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = ""
+    ) -> "asyncio.Future[None]":
+        """Settles these as `settle` does, a few ms later maybe: with what comes next, so that it takes no sync alone.
+
+        From now on nobody is lent them, unless the future fails, with `StoreError`.
         """
 
     async def forward(

@@ -8,6 +8,7 @@ from store.api.client import StoreClient
 from store.api.handle import queue_of
 from store.api.leases import LeaseCalls
 from store.base.errors import BadHandle, StoreError
+from store.base.futures import failed
 from store.cluster.store_groups import StoreGroups, routed
 from store.format.frame import FIRST_QUEUE, ROW, QueueNumber, QueueOffset
 from store.format.policy import LeasePolicy
@@ -21,6 +22,15 @@ class ClusterLeases(LeaseCalls):
 
     def __init__(self, stores: StoreGroups) -> None:
         self._stores = stores
+
+    def settle_soon(
+        self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = ""
+    ) -> "asyncio.Future[None]":
+        """See `LeaseCalls.settle_soon`."""
+        try:
+            return self._stores.of(queue).leases.settle_soon(queue, owner, offsets, group=group)
+        except StoreError as error:
+            return failed(error)
 
     async def forward(
         self,

@@ -1,5 +1,6 @@
 """The leases of a `LocalStore`: lending the messages of queues, by owner or by handle."""
 
+import asyncio
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,6 +10,7 @@ from store.api.keys import KeyCalls
 from store.api.kv_rules import check_key
 from store.api.leases import Lease
 from store.base.errors import NotMaster, NotWritable, RevisionConflict, StoreError
+from store.base.futures import failed
 from store.disk.clock import SteadyClock
 from store.format.frame import QueueNumber, QueueOffset
 from store.format.policy import LeasePolicy
@@ -124,6 +126,16 @@ class LocalLeases:
         """See `LeaseCalls.settle`. When it raises, the messages will be lent again."""
         self._core.check_open()
         await self._lending.settle(queue, owner, offsets, group)
+
+    def settle_soon(
+        self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = ""
+    ) -> "asyncio.Future[None]":
+        """See `LeaseCalls.settle_soon`. When it fails, the messages will be lent again."""
+        try:
+            self._core.check_open()
+            return self._lending.settle_soon(queue, owner, offsets, group)
+        except StoreError as error:
+            return failed(error)
 
     async def forward(
         self,

@@ -11,6 +11,7 @@ from store.api.handle import Grant
 from store.api.leases import Lease
 from store.api.log import Appended, OnAppended
 from store.base.errors import LeaseLost, StoreError
+from store.base.futures import succeeded
 from store.format.dead_letters import dead_letters_frame
 from store.format.frame import FIRST_QUEUE, ROW, QueueNumber, QueueOffset, UnplacedFrame
 from store.format.policy import INVISIBLE_MS_MAX, PASSED_OVER_MAX, LeasePolicy
@@ -41,6 +42,10 @@ class _Locate(Protocol):
     def __call__(self, queue: QueueNumber, ranges: Sequence[Range], *, max_bytes: int) -> Awaitable[Located]: ...
 
 
+class _Recording(Protocol):
+    def __call__(self, record: Record, *, urgent: bool = True) -> "asyncio.Future[Any]": ...
+
+
 class Lending:
     """The leases of all groups and queues. Belongs to the thread of the event loop.
 
@@ -54,7 +59,7 @@ class Lending:
         *,
         locate: _Locate,
         stored: Callable[[QueueNumber, str], Awaitable[StoredLeases]],
-        record: Callable[[Record], "asyncio.Future[Any]"],
+        record: _Recording,
         append: Callable[[UnplacedFrame, OnAppended], None],
         key: Callable[[], Awaitable[bytes]],
         steady_ms: Callable[[], int],
@@ -236,11 +241,22 @@ class Lending:
             if ranges:
                 await self.settle_ranges(leases, ranges, delivered=True)
 
+    def settle_soon(self, queue: QueueNumber, owner: int, offsets: Iterable[int], group: str) -> "asyncio.Future[None]":
+        """See `LeaseCalls.settle_soon`. When it fails, the messages will be lent again."""
+        leases = self._recent.leases.get(queue, group)
+        ranges = leases.begin_settling(owner, offsets) if leases is not None else ()
+        if leases is None or not ranges:
+            return succeeded()
+        # Of an ordered group the next messages of the same keys wait for it.
+        return self.settling(leases, ranges, delivered=True, urgent=leases.order is not None)
+
     async def settle_ranges(self, leases: LeaseQueue, ranges: Sequence[Range], *, delivered: bool) -> None:
         """The same, and wait for it."""
         await asyncio.shield(self.settling(leases, ranges, delivered=delivered))  # goes on when the caller goes away
 
-    def settling(self, leases: LeaseQueue, ranges: Sequence[Range], *, delivered: bool) -> "asyncio.Future[Any]":
+    def settling(
+        self, leases: LeaseQueue, ranges: Sequence[Range], *, delivered: bool, urgent: bool = True
+    ) -> "asyncio.Future[Any]":
         """Settles what is on its way there; the future ends when it is durable, and is not to be cancelled.
 
         It is lendable again when that fails; `delivered` as in `restore`.
@@ -253,7 +269,8 @@ class Lending:
                 self._advanced(leases)
 
         try:
-            settling = self._record(Settled(leases.queue, tuple(ranges), leases.group, leases.known))
+            record = Settled(leases.queue, tuple(ranges), leases.group, leases.known)
+            settling = self._record(record, urgent=urgent)
         except BaseException:
             leases.restore(ranges, delivered=delivered)
             raise

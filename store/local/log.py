@@ -79,6 +79,10 @@ class LocalLog:
             self._core.loop.call_soon(done, refused)
             return
         self.pending_bytes += size
+        self._append(frame, done, size)
+        self._core.recorder.appended()
+
+    def _append(self, frame: UnplacedFrame, done: OnAppended, size: int) -> None:
         engine = self._core.engine
         if not self._commits_here:
             engine.append(frame, done)

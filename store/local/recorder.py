@@ -1,4 +1,8 @@
-"""Appending the store's own records: those of one turn of the event loop share a frame."""
+"""Appending the store's own records: those of one turn of the event loop share a frame.
+
+A record that nobody waits for is stored with whatever is appended next, so that it takes no write and no sync of its
+own while there is something else to store.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -11,6 +15,7 @@ from store.format.records import Record, encode_checked, queue_of
 from store.recent.recent import Outcome
 
 FRAME_BYTES = 1 << 20  # of records gathered in one frame; a larger record has its own
+LINGER_S = 0.005  # that a record which is not urgent waits for others, at most
 
 
 class _UnwrittenRecord(NamedTuple):
@@ -31,11 +36,15 @@ class Recorder:
         self._append = append
         self._loop = loop
         self._now_ms = now_ms
-        self._gathered: list[_UnwrittenRecord] = []  # in this turn of the loop
+        self._gathered: list[_UnwrittenRecord] = []  # in this turn of the loop, and those that linger
+        self._scheduled = False  # the next turn of the loop appends them
+        self._lingering: asyncio.TimerHandle | None = None  # appends them if nothing else does: none is urgent
         self._outcomes: Mapping[Position, Outcome] = {}
 
-    def record(self, record: Record) -> asyncio.Future[Outcome]:
+    def record(self, record: Record, *, urgent: bool = True) -> asyncio.Future[Outcome]:
         """Stores a record; the future ends when it is durable and applied, with what became of it.
+
+        One that is not urgent lingers until something else is appended, and for `LINGER_S` at most.
 
         It fails with `StoreError`: the append's, or the record's own (`RevisionConflict`), or `BadArgument` for one
         that could not be read again: it would be acknowledged and have no effect.
@@ -46,8 +55,11 @@ class Recorder:
         except ValueError as error:
             outcome.set_exception(BadArgument(f"{type(record).__name__}: {error}"))
             return outcome
-        if not self._gathered:
+        if urgent and not self._scheduled:
+            self._scheduled = True
             self._loop.call_soon(self.flush)
+        elif not (urgent or self._scheduled or self._lingering is not None):
+            self._lingering = self._loop.call_later(LINGER_S, self.flush)
         self._gathered.append(_UnwrittenRecord(queue_of(record), data, outcome))
         return outcome
 
@@ -55,8 +67,17 @@ class Recorder:
         """Takes the outcomes of the records of the group whose appends are about to be answered."""
         self._outcomes = outcomes
 
+    def appended(self) -> None:
+        """Something else was appended: records that linger go with it."""
+        if self._lingering is not None:
+            self.flush()
+
     def flush(self) -> None:
         """Appends what was gathered."""
+        self._scheduled = False
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
         gathered, self._gathered = self._gathered, []
         frame: list[_UnwrittenRecord] = []
         size = 0

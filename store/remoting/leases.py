@@ -1,5 +1,6 @@
 """Lending messages over the network."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -62,9 +63,20 @@ class RemoteLeases(LeaseCalls):
     async def settle(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = "") -> None:
         """See `LeaseCalls.settle`. Raises `LeaseLost` when some were lost with a connection; others are settled."""
         ranges, lost = self._remote.held.drop(owner, queue, group, offsets)
-        if ranges:
-            await self._remote.call("settle", arguments.Settle(queue, owner, tuple(ranges), group), nothing)
-        _check_lost(queue, lost)
+        await self._settle(arguments.Settle(queue, owner, tuple(ranges), group), lost)
+
+    def settle_soon(
+        self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = ""
+    ) -> "asyncio.Future[None]":
+        """See `LeaseCalls.settle_soon`. Fails as `settle` does."""
+        ranges, lost = self._remote.held.drop(owner, queue, group, offsets)
+        asked = arguments.Settle(queue, owner, tuple(ranges), group, urgent=False)
+        return self._remote.loop.create_task(self._settle(asked, lost), name="settlement")
+
+    async def _settle(self, asked: arguments.Settle, lost: Sequence[int]) -> None:
+        if asked.offsets:
+            await self._remote.call("settle", asked, nothing)
+        _check_lost(QueueNumber(asked.queue), lost)
 
     async def forward(
         self,

@@ -258,12 +258,13 @@ class Take(Arguments):
 
 
 class Settle(Arguments):
-    """See `LeaseCalls.settle`."""
+    """See `LeaseCalls.settle`, and `settle_soon` for what is not urgent."""
 
     queue: Queue
     owner: Integer
     offsets: Ranges
     group: str
+    urgent: bool = True
 
 
 class Forward(Arguments):

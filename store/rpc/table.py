@@ -165,7 +165,7 @@ _ROWS: Final = (
     Row("cancel_timer", _a.CancelTimer, TimerCalls.cancel, ONCE),
     Row("timers", _a.Timers, TimerCalls.entries, AGAIN, reads=True),
     Row("take", _a.Take, LeaseCalls.take, AGAIN),
-    Row("settle", _a.Settle, LeaseCalls.settle, HELD, Kind.OWNED),
+    Row("settle", _a.Settle, None, HELD),
     Row("forward", _a.Forward, LeaseCalls.forward, HELD, Kind.OWNED),
     Row("commit", _a.Commit, LeaseCalls.commit, HELD),
     Row("reject", _a.Reject, LeaseCalls.reject, HELD, Kind.OWNED),

@@ -3,6 +3,7 @@
 Most of them are made from their rows of the table of calls (`store.rpc.table`); `_SPELLED` has those that do more.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -105,6 +106,15 @@ async def _requeue(session: ServingSession, asked: arguments.Requeue, _number: i
     return encode(None)
 
 
+async def _settle(session: ServingSession, asked: arguments.Settle, _number: int, _share: Share) -> bytes:
+    leases, queue, owner = session.store.leases, QueueNumber(asked.queue), session.owner(asked.owner)
+    if asked.urgent:
+        await leases.settle(queue, owner, _offsets(asked.offsets), group=asked.group)
+    else:  # shielded, as what is being stored goes on when nobody waits any more
+        await asyncio.shield(leases.settle_soon(queue, owner, _offsets(asked.offsets), group=asked.group))
+    return encode(None)
+
+
 async def _commit(session: ServingSession, asked: arguments.Commit, _number: int, _share: Share) -> bytes:
     settled = [(QueueNumber(queue), _offsets(ranges)) for queue, ranges in asked.settled]
     await session.store.leases.commit(session.owner(asked.owner), settled, asked.rows, asked.payload)
@@ -126,6 +136,7 @@ _SPELLED: Mapping[str, Run] = {
     "kv_watched": lambda session, asked, _n, share: session.kv_watched(asked, share),
     "kv_unwatch": lambda session, asked, _n, _s: session.kv_unwatch(asked),
     "take": lambda session, asked, _n, share: session.take(asked, share),
+    "settle": _settle,
     "commit": _commit,
     "requeue": _requeue,
     "release": lambda session, asked, _n, _s: session.release(asked),

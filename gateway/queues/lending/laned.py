@@ -98,6 +98,12 @@ class LanedLeases:
         else:
             await asyncio.gather(*(self._leases.settle(lane, owner, some) for lane, some in parts))
 
+    def settle_soon(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset]) -> "asyncio.Future[Any]":
+        """See `LeaseCalls.settle_soon`."""
+        parts = self._lanes.split(queue, offsets)
+        settling = [self._leases.settle_soon(lane, owner, some) for lane, some in parts]
+        return settling[0] if len(settling) == 1 else asyncio.gather(*settling)
+
     async def forward(
         self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], rows: bytes, payload: bytes
     ) -> None:

@@ -7,7 +7,7 @@ limit gets whole batches.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gateway.domain.access import OPEN, Access, Permissions
@@ -30,6 +30,7 @@ RETRY_S = 1.0  # after the store has failed
 NOWHERE = QueueOffset(0)
 SHARE_COUNT_MIN = 16  # messages offered at once where there are very many consumers, if so many wait
 YIELD_S = 0.003  # the head start of consumers at other proxies, where ours have just been first
+SETTLING_COUNT_MAX = 64  # settlements in flight of messages that were delivered without acknowledgement
 _UNKNOWN_WINDOW = 1 << 30  # of a consumer that has never been blocked
 
 log = logs.get(__name__)
@@ -190,6 +191,8 @@ class Pump:
         self._failed = failed
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._settling: set[asyncio.Future[None]] = set()  # of what was delivered without acknowledgement
+        self._unsettled: BaseException | None = None  # why one of them failed, until the pump has seen it
         self._rules = rules
         self.consumers: list[Consumer] = []  # the consumer that was served last is last
         self._oldest: list[Consumer] = []  # the same consumers, whoever came first is first
@@ -278,6 +281,9 @@ class Pump:
 
     async def _round(self) -> bool:
         """Offers every consumer its share once; returns whether anything was there."""
+        unsettled, self._unsettled = self._unsettled, None
+        if unsettled is not None:
+            raise unsettled
         ready = self._ready()
         share = BATCH_COUNT_MAX
         among = len(ready) + (self._elsewhere() if ready else 0)
@@ -323,6 +329,21 @@ class Pump:
             self.consumers.remove(consumer)
             self.consumers.append(consumer)
         if consumer.settle_on_delivery and taken:
-            await store.leases.settle(self._number, conn.id, offsets[:taken])
+            self._settle_soon(conn.id, offsets[:taken])
+            await asyncio.sleep(0)  # others have their turn: nothing else is waited for while there is a backlog
         await self.head.discard(conn.id, found)
+        if len(self._settling) >= SETTLING_COUNT_MAX:
+            await asyncio.wait(self._settling)
         return True
+
+    def _settle_soon(self, owner: int, offsets: Sequence[QueueOffset]) -> None:
+        """Settles messages that were delivered to a consumer that acknowledges none: the next ones need not wait."""
+        settling = self._store.leases.settle_soon(self._number, owner, offsets)
+        self._settling.add(settling)
+        settling.add_done_callback(self._settled)
+
+    def _settled(self, settling: asyncio.Future[None]) -> None:
+        self._settling.discard(settling)
+        if not settling.cancelled() and (error := settling.exception()) is not None:
+            self._unsettled = error
+            self._wake.set()

@@ -27,13 +27,21 @@ from store.format.frame import ROW, ROW_EXTRA, UnplacedFrame
 from store.local.local import LocalStore
 from tests.support.amqp.amqp_peer import Peer
 from tests.support.gateway.asking import ask
-from tests.support.gateway.queues_rig import QueuesRig
+from tests.support.gateway.queues_rig import QueuesRig, settle
 
 CLIENTS, QUEUES, KEYS = range(3), ("a", "b", "own"), ("k", "l")
 PRIORITIZED = "b"
 PRIORITIES, PRIORITY_MAX = 4, 2  # messages have one of so many; one queue knows them up to that
 PATIENCE_S = 60
-REFUSED = ("leases.settle", "leases.take", "keys.put", "keys.delete", "queues.delete", "leases.waiting")
+REFUSED = (
+    "leases.settle",
+    "leases.settle_soon",
+    "leases.take",
+    "keys.put",
+    "keys.delete",
+    "queues.delete",
+    "leases.waiting",
+)
 
 
 class DeliveriesModel:
@@ -95,7 +103,7 @@ class AmqpClient:
                 queues.cancel(self, effect)
             case SettleLeased():
                 try:
-                    await queues.settle(self, effect)
+                    await settle(queues, self, effect)
                 except StoreError:
                     pass  # they will come again
                 else:
@@ -183,12 +191,15 @@ class AmqpWorld:
         async def call(*args: Any, **kwargs: Any) -> Any:
             if self.refusals:
                 self.refusals -= 1
-                if name == "leases.settle":  # messages that it refuses to settle are lent again
+                if name in {"leases.settle", "leases.settle_soon"}:  # messages that it refuses to settle are lent again
                     self.rig.store.leases.requeue(*args)
                 raise StoreOverloaded("no room")
             return await method(*args, **kwargs)
 
-        return call
+        def call_at_once(*args: Any) -> Any:
+            return asyncio.ensure_future(call(*args)) if self.refusals else method(*args)
+
+        return call_at_once if name == "leases.settle_soon" else call
 
     async def publish(self, messages: Any) -> Outcome:
         if self.refusals:

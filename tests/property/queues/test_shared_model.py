@@ -35,7 +35,7 @@ from gateway.port.sessions import OpenedSession, SaveSession
 from gateway.port.shared import JoinShared, LeaveShared
 from gateway.queues.shared.subscriptions import SharedSubscriptions
 from store.local.local import LocalStore
-from tests.support.gateway.queues_rig import QueuesRig
+from tests.support.gateway.queues_rig import QueuesRig, settle
 from tests.support.mqtt.mqtt_driver import Driver
 
 SHARE = "$share/g/a"
@@ -205,7 +205,7 @@ class ClientLink:
             case SettleLeased():
                 if self.world.stalled:
                     return
-                await queues.settle(self, effect)
+                await settle(queues, self, effect)
                 if effect.token is None:
                     return
             case Ready():

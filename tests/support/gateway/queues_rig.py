@@ -77,6 +77,12 @@ class Conn:
         return self.bodies
 
 
+async def settle(queues: NamedQueues, conn: Any, effect: SettleLeased) -> None:
+    """Settles as the hub does, and waits for it."""
+    settling = queues.settle_soon(conn, effect) if effect.token is None else None
+    await (queues.settle(conn, effect) if settling is None else settling)
+
+
 class QueuesRig:
     """One process: its store and controller outlive `restart`."""
 
@@ -135,9 +141,12 @@ class QueuesRig:
         effect = Consume(consumer=ConsumerId(consumer), queue=queue, token=Token(0), **options)
         await self.queues.consume(conn, effect)
 
-    async def settle(self, conn: Conn, queue: str, how: str, *offsets: int, number: int = 0) -> None:
-        effect = SettleLeased(queue=queue, dispositions=[Disposition(offsets=offsets, outcome=how)], number=number)
-        await self.queues.settle(conn, effect)
+    async def settle(
+        self, conn: Conn, queue: str, how: str, *offsets: int, number: int = 0, token: Token | None = None
+    ) -> None:
+        dispositions = [Disposition(offsets=offsets, outcome=how)]
+        effect = SettleLeased(queue=queue, dispositions=dispositions, number=number, token=token)
+        await settle(self.queues, conn, effect)
 
     def ready(self, conn: Conn, credit: int, consumer: int = 1, *, named: bool = False) -> None:
         """Let a connection take more; with `named` the pump is told how much."""

@@ -6,12 +6,15 @@ import pytest
 from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import ConsumerId
+from gateway.port.adapter import ConsumerId, Token
 from gateway.port.queues import DeleteQueue, GetMessage, PurgeQueue
+from gateway.queues.lending import pump
 from gateway.queues.lending.pump import BATCH_COUNT_MAX, Consumer
 from store.api.message import Message
 from store.base.errors import StoreOverloaded
+from store.base.futures import failed
 from store.format.frame import ROW, UnplacedFrame
+from store.local import recorder
 from store.local.local import LocalStore
 from tests.support.gateway.queues_rig import QueuesRig
 
@@ -194,6 +197,45 @@ async def test_settling_on_delivery_needs_no_acknowledgement(rig):
     assert await waiting(rig) == 0
 
 
+async def test_a_consumer_without_acknowledgement_waits_for_no_settlement(rig, monkeypatch):
+    monkeypatch.setattr(recorder, "LINGER_S", 3_600)
+    conn = rig.conn()
+    await rig.declare(conn, "q")
+    await rig.publish("", "q", b"1", b"2")
+    await rig.consume(conn, "q", 1, settle_on_delivery=True)
+    await conn.has(2)
+    other = rig.conn(credit=1)
+    await rig.consume(other, "q", settle_on_delivery=True)
+    await rig.lose(conn)
+    assert await waiting(rig) == 0  # what is not settled yet is nobody else's
+    await rig.publish("", "q", b"3")
+    assert await other.has(1) == [b"3"]
+    await rig.publish("", "q", b"4")
+    await rig.lose(other)
+    assert await waiting(rig) == 1
+
+
+async def test_a_settlement_that_failed_has_the_message_delivered_again(rig, monkeypatch):
+    monkeypatch.setattr(pump, "RETRY_S", 0.001)
+    refusals = [StoreOverloaded("full")]
+    settle_soon = rig.store.leases.settle_soon
+
+    def refuse_once(queue, owner, offsets):
+        if not refusals:
+            return settle_soon(queue, owner, offsets)
+        rig.store.leases.requeue(queue, owner, offsets)
+        return failed(refusals.pop())
+
+    monkeypatch.setattr(rig.store.leases, "settle_soon", refuse_once)
+    conn = rig.conn()
+    await rig.declare(conn, "q")
+    await rig.consume(conn, "q", settle_on_delivery=True)
+    await rig.publish("", "q", b"1")
+    assert await conn.has(2) == [b"1", b"1"]
+    await rig.lose(conn)
+    assert await waiting(rig) == 0
+
+
 async def test_an_exclusive_consumer_is_alone(rig):
     conn, other = rig.conn(), rig.conn()
     await rig.declare(conn, "q")
@@ -330,15 +372,17 @@ async def test_what_the_store_refuses_to_settle_is_delivered_again(rig, monkeypa
     await rig.consume(conn, "q")
     await conn.has(1)
 
-    async def refusing(*args):
+    def refusing(*args):
         rig.store.leases.requeue(*args)
-        raise StoreOverloaded
+        return failed(StoreOverloaded())
 
     with monkeypatch.context() as patched:
         patched.setattr(rig.store.leases, "settle", refusing)
-        with pytest.raises(StoreOverloaded):
-            await rig.settle(conn, "q", "ack", conn.taken[0][1])
-    assert await conn.has(2) == [b"x", b"x"]
+        patched.setattr(rig.store.leases, "settle_soon", refusing)
+        for times, token in enumerate((None, Token(1)), 2):  # nobody waits for it, or a transaction does
+            with pytest.raises(StoreOverloaded):
+                await rig.settle(conn, "q", "ack", conn.taken[-1][1], token=token)
+            assert await conn.has(times) == [b"x"] * times
 
 
 async def test_an_acknowledgement_does_not_reach_a_later_queue_of_that_name(rig):

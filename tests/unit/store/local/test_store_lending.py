@@ -11,6 +11,7 @@ from store.format.frame import ROW, ROW_DEAD, ROW_EXTRA, Position, UnplacedFrame
 from store.format.policy import INVISIBLE_MS_MAX, LeasePolicy
 from store.format.ranges import ranges_of
 from store.local import lending as lending_module
+from store.local import recorder as recorder_module
 from store.local.local import LocalStore
 from store.local.reader import Located
 from tests.support.process.clock import Clock
@@ -398,6 +399,32 @@ async def test_a_group_deleted_before_it_was_lent_anything_again(tmp_path, clock
     async with await LocalStore.open(tmp_path, now_ms=clock, linger_s=3600) as store:
         await store.groups.delete("g")
         assert await take(store, group="g") == [b"a"]
+
+
+# ---- settlements that nobody waits for
+
+
+async def test_what_could_not_be_settled_soon_is_lent_again(store, monkeypatch):
+    await put(store, b"a")
+    await take(store)
+    with monkeypatch.context() as full:
+        full.setattr(behind(store).log, "_refusal", lambda size: StoreOverloaded("full"))
+        with pytest.raises(StoreOverloaded):
+            await store.leases.settle_soon(16, ME, [0])
+    assert await take(store, OTHER) == [b"a"]
+    await store.leases.settle_soon(16, ME, [0])  # another one holds it
+    await store.leases.settle_soon(16, OTHER, [0])
+    store.leases.release(OTHER)
+    assert await take(store) == []
+
+
+async def test_in_an_ordered_group_nothing_waits_for_a_settlement_to_linger(store, monkeypatch):
+    monkeypatch.setattr(recorder_module, "LINGER_S", 3_600)
+    await store.leases.set_policy(16, LeasePolicy(ordered=True))
+    await put(store, b"a1", b"a2", keys=(1, 1))
+    assert await take(store) == [b"a1"]
+    await store.leases.settle_soon(16, ME, [0])
+    assert await take(store) == [b"a2"]
 
 
 # ---- order of keys

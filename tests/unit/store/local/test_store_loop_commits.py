@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from store.api.log import Appended
-from store.base.errors import AppendOutcomeUnknown
+from store.base.errors import AppendOutcomeUnknown, StoreClosed
 from store.engine.loop_commits import FAST_COUNT, LOOP_BYTES_MAX, LOOP_SYNC_S_MAX
+from store.local import recorder
 from store.local.local import LocalStore
 from tests.support.store.replica_kit import Hooks
 from tests.support.store.store_kit import FaultyFiles, append, begin, bodies, frame
@@ -62,6 +63,35 @@ async def test_appends_of_one_turn_share_a_sync_of_the_loop(store, files):
     trust(store)
     await asyncio.gather(*begin(store, *(frame((16, b"%d" % n)) for n in range(20))))
     assert files.synced_by == [get_ident()]
+
+
+async def test_a_settlement_that_nobody_waits_for_takes_no_sync_of_its_own(store, files, monkeypatch):
+    monkeypatch.setattr(recorder, "LINGER_S", 3_600)
+    trust(store)
+    await append(store, frame((16, b"a")))
+    await store.leases.take(16, 1, max_count=1)
+    files.synced_by.clear()
+    settling = store.leases.settle_soon(16, 1, [0])
+    assert await store.leases.waiting(16) == 0
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert (files.synced_by, settling.done()) == ([], False)
+    await asyncio.gather(*begin(store, frame((16, b"b"))), settling)
+    assert files.synced_by == [get_ident()]
+    assert [lease.offset for lease in await store.leases.take(16, 1, max_count=9)] == [1]
+
+
+async def test_a_settlement_that_nobody_waits_for_is_stored_before_the_store_closes(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder, "LINGER_S", 3_600)
+    async with await LocalStore.open(tmp_path / "data") as store:
+        await append(store, frame((16, b"a"), (16, b"b")))
+        await store.leases.take(16, 1, max_count=2)
+        settling = store.leases.settle_soon(16, 1, [0])
+    await settling
+    with pytest.raises(StoreClosed):
+        await store.leases.settle_soon(16, 1, [1])
+    async with await LocalStore.open(tmp_path / "data") as store:
+        assert [lease.offset for lease in await store.leases.take(16, 1, max_count=9)] == [1]
 
 
 async def test_a_disk_that_has_been_fast_is_synced_by_the_loop(store, files, monkeypatch):

@@ -53,6 +53,37 @@ async def test_large_records_have_frames_of_their_own(monkeypatch):
     assert [found.header.row_count for found in log.frames()] == [2, 1, 1, 1]
 
 
+async def test_records_that_are_not_urgent_go_with_what_is_appended_next(monkeypatch):
+    monkeypatch.setattr(recorder_module, "LINGER_S", 3_600)
+    log = RecordedAppends()
+    for n in range(2):
+        log.recorder.record(KvPut(f"{n}", b""), urgent=False)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert log.appended == []
+    log.recorder.appended()
+    log.recorder.appended()
+    assert [found.header.row_count for found in log.frames()] == [2]
+    log.recorder.record(KvPut("2", b""), urgent=False)
+    log.recorder.record(KvPut("3", b""))  # which does not wait
+    log.recorder.record(KvPut("4", b""), urgent=False)
+    await asyncio.sleep(0)
+    assert [found.header.row_count for found in log.frames()] == [2, 3]
+    log.recorder.appended()
+    log.recorder.flush()
+    assert len(log.appended) == 2
+
+
+async def test_records_that_are_not_urgent_wait_only_so_long(monkeypatch):
+    monkeypatch.setattr(recorder_module, "LINGER_S", 0.001)
+    log = RecordedAppends()
+    log.recorder.record(KvPut("a", b""), urgent=False)
+    async with asyncio.timeout(60):
+        while not log.appended:
+            await asyncio.sleep(0.001)
+    assert [found.header.row_count for found in log.frames()] == [1]
+
+
 async def test_every_caller_is_told_what_became_of_its_record():
     log = RecordedAppends()
     futures = [log.recorder.record(KvPut("k", b"", n)) for n in range(3)]

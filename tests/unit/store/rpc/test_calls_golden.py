@@ -21,6 +21,7 @@ from store.api.log import IndexKind, LogCalls
 from store.api.queues import Bounds, Fetched, QueueCalls
 from store.api.timers import TimerCalls, TimerEntry, TimersHeld
 from store.base.errors import BadHandle, LeaseLost
+from store.base.futures import succeeded
 from store.format.frame import Frame, LogOffset, Position
 from store.format.policy import LeasePolicy
 from store.format.queue_config import QueueConfig
@@ -84,6 +85,7 @@ ANSWERS: dict[str, Any] = {
     "keys.namespaces": lambda: [Namespace("n", 1, 2, 3, 4)],
     "groups.offsets": lambda: {16: 5, 17: 1},
     "leases.take": lambda: [Lease(3, 1, stored(), 0)],
+    "leases.settle_soon": succeeded,
     "leases.extend": lambda: [3, 4],
     "leases.release": lambda: [16],
     "leases.settle_handles": lambda: [None, BadHandle("bad"), LeaseLost("lost")],
@@ -145,6 +147,7 @@ SAMPLES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("leases.take", (16, 5), {"max_count": 3, "max_bytes": 9, "group": "g", "invisible_ms": 8}),
     ("leases.settle", (16, 5, [3, 4, 7]), {}),
     ("leases.settle", (16, 5, range(3, 9)), {"group": "g"}),
+    ("leases.settle_soon", (16, 5, [3, 4, 7]), {"group": "g"}),
     ("leases.forward", (16, 5, [3, 4], b"rows", b"payload"), {}),
     ("leases.forward", (16, 5, [3, 4], b"rows", b"payload"), {"group": "g"}),
     ("leases.commit", (5, [(16, [3, 4]), (17, [0])], b"rows", b"payload"), {}),

@@ -1,0 +1,96 @@
+"""Settling what connections hold of queues: consumed, rejected, or given back."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from gateway.port.adapter import SettleLeased
+from gateway.queues.model.queue import Queue
+from store.api.client import StoreClient
+from store.base.errors import StoreError
+from store.base.futures import succeeded
+from store.format.frame import QueueOffset
+
+
+class Settlements:
+    """Settles what connections say of messages that they hold.
+
+    `find` returns a queue by its name, `reject` moves dead letters, and `changed` is told of what was given back.
+    """
+
+    def __init__(
+        self,
+        store: StoreClient,
+        *,
+        find: Callable[[str], Queue | None],
+        reject: Callable[[Queue, int, Sequence[QueueOffset]], Awaitable[None]],
+        changed: Callable[[Queue], None],
+    ) -> None:
+        self._store = store
+        self._find = find
+        self._reject = reject
+        self._changed = changed
+
+    async def settle(self, owner: int, effect: SettleLeased) -> None:
+        """Settles or gives back what an owner holds of a queue. Raises `StoreError`."""
+        queue = self._queue_of(effect)
+        if queue is None:
+            return
+        done, rejected = self._give_back(queue, owner, effect)
+        try:
+            if rejected:
+                await self._reject(queue, owner, rejected)
+        finally:
+            if done:
+                await self.consumed(queue, owner, done)
+
+    def settle_soon(self, owner: int, effect: SettleLeased) -> "asyncio.Future[None] | None":
+        """Does the same with the next commit; returns a future that ends with it, and may fail with `StoreError`.
+
+        None where dead letters are to be moved: then nothing is done.
+        """
+        queue = self._queue_of(effect)
+        if queue is None:
+            return succeeded()
+        if queue.rules.dead_letter_exchange is not None and any(one.outcome == "reject" for one in effect.dispositions):
+            return None
+        done, _ = self._give_back(queue, owner, effect)
+        if not done:
+            return succeeded()
+        settling = self._store.leases.settle_soon(queue.number, owner, done)
+        settling.add_done_callback(partial(_wake_unless_settled, queue))
+        return settling
+
+    async def consumed(self, queue: Queue, owner: int, offsets: Sequence[QueueOffset]) -> None:
+        """Settles messages; what cannot be is there for others again. Raises `StoreError`."""
+        try:
+            await self._store.leases.settle(queue.number, owner, offsets)
+        except StoreError:
+            queue.pump.wake()
+            raise
+
+    def _queue_of(self, effect: SettleLeased) -> Queue | None:
+        """Returns the queue that a settlement is of, None where there is nothing to settle: in a stream nothing is."""
+        queue = self._find(effect.queue)
+        if queue is None or effect.number not in (0, queue.number) or queue.stream:
+            return None
+        return queue
+
+    def _give_back(self, queue: Queue, owner: int, effect: SettleLeased) -> tuple[list[QueueOffset], list[QueueOffset]]:
+        """Gives back what is to be requeued; returns what is consumed, and what becomes dead letters."""
+        done, rejected = list[QueueOffset](), list[QueueOffset]()
+        for disposition in effect.dispositions:
+            if disposition.outcome == "requeue":
+                self._store.leases.requeue(queue.number, owner, disposition.offsets)
+                self._changed(queue)
+            elif disposition.outcome == "reject" and queue.rules.dead_letter_exchange is not None:
+                rejected += disposition.offsets
+            else:
+                done += disposition.offsets
+        return done, rejected
+
+
+def _wake_unless_settled(queue: Queue, settling: "asyncio.Future[None]") -> None:
+    """Wakes a queue's consumers for messages that could not be settled, and are there for others again."""
+    if settling.cancelled() or settling.exception() is not None:
+        queue.pump.wake()
