@@ -14,6 +14,7 @@ from tests.support.amqp.exclusive_queues import LOCKED, codes, connect, take
 from tests.support.cluster.local_clusters import on_free_ports, one_group, started, until_ready
 from tests.support.mqtt.paho_client import connected
 from tests.support.process.ports import PORTS
+from tests.support.process.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -23,7 +24,9 @@ TIMEOUT_S = 60
 class TwoProxies:
     def __init__(self, cluster):
         self.cluster = cluster
-        self.one, self.other = (node.port for node in cluster.nodes if node.role == "proxy")
+        proxies = [node for node in cluster.nodes if node.role == "proxy"]
+        self.one, self.other = (node.port for node in proxies)
+        self.admin_port = proxies[0].admin_port
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +117,68 @@ def test_an_exclusive_queue_of_a_killed_proxy_is_free_for_connections_of_others(
     elsewhere.close()
     with pytest.raises(pika.exceptions.StreamLostError):
         owner.process_data_events()
+
+
+def in_shop(port, user="guest", password="guest"):
+    credentials = pika.PlainCredentials(user, password)
+    port += PORTS["amqp"] - PORTS["mqtt"]
+    return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port, "shop", credentials))
+
+
+def is_let_in(port, *user):
+    try:
+        in_shop(port, *user).close()
+    except pika.exceptions.ProbableAccessDeniedError as error:
+        assert "(530)" in str(error)
+        return False
+    return True
+
+
+def headgate(*arguments):
+    done = CliRunner().invoke(app, list(arguments))
+    assert done.exit_code == 0, done.output
+
+
+def test_a_virtual_host_keeps_names_and_rights_apart_at_all_proxies(running, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("a long secret")
+    at_one = ("--admin-port", str(running.admin_port))
+    headgate("amqp", "add-vhost", "shop", *at_one)
+    controllers = ("--controllers", ",".join(running.cluster.plan.addresses.values()))
+    for user, rule in (("clerk", "all:$vhost/shop/#"), ("stranger", "all:#")):
+        headgate("cluster", "users", "set", user, "--password-file", str(secret), "--allow", rule, *controllers)
+    clerk, stranger = ("clerk", "a long secret"), ("stranger", "a long secret")
+    for port in (running.one, running.other):  # which hears of the virtual host and its users a moment later
+        wait_until(lambda port=port: is_let_in(port, *clerk))
+        assert not is_let_in(port, *stranger)
+    with in_shop(running.one, *clerk) as one, in_shop(running.other, *clerk) as other, amqp(running.other) as default:
+        here, there, outside = one.channel(), other.channel(), default.channel()
+        here.queue_declare("kept", durable=True)
+        here.queue_bind("kept", "amq.fanout")
+        assert there.queue_declare("kept", passive=True).method.message_count == 0
+        outside.queue_declare("kept", exclusive=True)  # another one, of its own virtual host
+        for channel in (there, outside):
+            channel.confirm_delivery()
+        there.basic_publish("", "kept", b"of the shop", mandatory=True)
+        outside.basic_publish("amq.fanout", "", b"bound in the shop alone")
+        assert here.basic_get("kept", auto_ack=True)[2] == b"of the shop"
+        there.basic_publish("", "kept", b"goes with it")
+        assert outside.queue_declare("kept", passive=True).method.message_count == 0
+        headgate("amqp", "delete-vhost", "shop", *at_one)
+        for connection in (one, other):
+            with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
+                connection.process_data_events(TIMEOUT_S)
+            assert (closed.value.reply_code, closed.value.reply_text) == (320, "vhost 'shop' is deleted")
+        assert outside.queue_declare("kept", passive=True).method.message_count == 0
+    for port in (running.one, running.other):
+        assert not is_let_in(port, *clerk)
+    headgate("amqp", "add-vhost", "shop", *at_one)
+    wait_until(lambda: is_let_in(running.other))
+    assert not is_let_in(running.other, *clerk)  # a right goes with what it was for
+    with in_shop(running.other) as again, pytest.raises(pika.exceptions.ChannelClosedByBroker) as missing:
+        again.channel().queue_declare("kept", passive=True)
+    assert missing.value.reply_code == 404
+    headgate("amqp", "delete-vhost", "shop", *at_one)
 
 
 def round_of(publisher, reader, number):
