@@ -36,6 +36,7 @@ from controller.wire.wire import COMMAND_BYTES_MAX
 logger = logging.getLogger(__name__)
 
 NODE_ID = 1
+CACHE_BYTES_MAX = 1 << 20  # of applied commands in memory: there are no followers to send them to
 COMPACT_BYTES = 512 << 10  # of commands between snapshots, at least: what a start has to read again
 
 
@@ -60,7 +61,7 @@ class LocalController(StateClient):
             storage,
             metadata,
             send=lambda _messages: None,
-            settings=Settings(proposal_bytes_max=COMMAND_BYTES_MAX),
+            settings=Settings(proposal_bytes_max=COMMAND_BYTES_MAX, cache_bytes_max=CACHE_BYTES_MAX),
             tick_s=None,  # a single voter leads for ever
             compact_bytes=COMPACT_BYTES,
             keep_entries=0,

@@ -9,6 +9,12 @@ from controller.raft.ready import Ready
 from controller.raft.settings import Settings
 from controller.raft.storage import Storage, bounded
 
+_OBJECTS_BYTES = 144  # of the objects of an entry in memory, besides its data
+
+
+def _memory_bytes(entry: Entry) -> int:
+    return entry_bytes(entry) + _OBJECTS_BYTES
+
 
 class Log:
     """Entries by index. applied <= committed <= last, and stable <= last."""
@@ -73,13 +79,13 @@ class Log:
         if first < self.offset:
             self.tail, self._tail_bytes, self.offset = [], 0, first
         elif first <= self.last_index:
-            self._tail_bytes -= sum(map(entry_bytes, self.tail[first - self.offset :]))
+            self._tail_bytes -= sum(map(_memory_bytes, self.tail[first - self.offset :]))
             del self.tail[first - self.offset :]
         self.stable = min(self.stable, first - 1)
         self.history.cut(first)
         self.tail.extend(entries)
         for entry in entries:
-            self._tail_bytes += entry_bytes(entry)
+            self._tail_bytes += _memory_bytes(entry)
             if entry.kind is EntryKind.CHANGE:
                 self.history.append(entry.index, decode_change(entry.data))
 
@@ -188,7 +194,7 @@ class Log:
         for entry in self.tail[: max(0, min(self.applied, self.stable) + 1 - self.offset)]:
             if self._tail_bytes <= self._settings.cache_bytes_max:
                 break
-            self._tail_bytes -= entry_bytes(entry)
+            self._tail_bytes -= _memory_bytes(entry)
             count += 1
         del self.tail[:count]
         self.offset += count

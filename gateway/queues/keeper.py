@@ -86,6 +86,7 @@ class Keeper:
         self._router.lanes.set(queue.number, ())
         self._router.lanes.streams.discard(queue.number)
         self._uses.forget(queue.number)
+        self._upkeep.forget(queue.number)
 
     def used(self, queue: Queue) -> None:
         """A queue was declared again, asked for a message or left by a consumer: it does not expire for a while."""

@@ -7,7 +7,7 @@ gone knew is made good by a look at every such queue once in a while.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from gateway.base.event_wait import wait_at_most
@@ -20,6 +20,7 @@ AGAIN_MS: Final = 20  # between two looks at a queue that changes all the time
 RETRY_MS: Final = 1_000  # after the store has failed
 SWEEP_MS: Final = 60_000  # between two looks at a queue of which nothing is heard
 IDLE_MS: Final = 3_600_000
+COMPACT_COUNT_MIN: Final = 64  # entries of queues that are gone, or were looked at before: so many do no harm
 
 log = logs.get(__name__)
 
@@ -45,6 +46,13 @@ class Upkeep:
             self._due[number] = due_ms
             heappush(self._heap, (due_ms, number))
             self._wake.set()
+
+    def forget(self, number: int) -> None:
+        """Looks at a queue no more: it is gone."""
+        self._looked.pop(number, None)
+        if self._due.pop(number, None) is not None and len(self._heap) > 2 * len(self._due) + COMPACT_COUNT_MIN:
+            self._heap = [(due_ms, one) for one, due_ms in self._due.items()]
+            heapify(self._heap)
 
     async def run(self, look: Callable[[int], Awaitable[int | None]], every: Callable[[], Iterable[int]]) -> None:
         """Looks, for ever.
