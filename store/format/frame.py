@@ -351,6 +351,12 @@ class Frame(msgspec.Struct, frozen=True, gc=False, eq=False):
         """The rows, as a structured array of `ROWS_DTYPE`."""
         return np.frombuffer(self.data, ROWS_DTYPE, self.header.row_count, HEADER.size)
 
+    def few_rows(self) -> list[tuple[int, ...]] | None:
+        """Returns the rows as tuples, with the fields of `ROW`; None where an array is quicker, as there are many."""
+        if self.header.row_count > FEW_ROWS:
+            return None
+        return list(ROW.iter_unpack(memoryview(self.data)[HEADER.size : self.payload_start]))
+
     @property
     def payload_start(self) -> int:
         """Returns where in `data` the payload begins: a row's `pos` counts from there."""

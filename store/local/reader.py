@@ -2,8 +2,9 @@
 
 import heapq
 import logging
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from operator import attrgetter
 from threading import Lock
 from time import perf_counter, sleep
@@ -26,8 +27,9 @@ logger = logging.getLogger(__name__)
 NONE_GONE: Mapping[QueueNumber, ReadableRange] = {}
 WORK_S, PAUSE_S = 100e-6, 100e-6  # of reading from disk while writes wait
 IDLE_S = 10e-3  # a thread that has not read for so long has rested
+_LEN = 2  # of the fields of a row
 READ_BYTES_MIN = 64 << 10  # of the log at once, however little is asked for
-_frame = attrgetter("frame")
+_frame, _next = attrgetter("frame"), attrgetter("next")
 
 
 class NotInMemory(Exception):
@@ -45,8 +47,21 @@ def _rows(frame: Frame, queue: QueueNumber) -> list[int]:
     """The rows of a frame that belong to a queue."""
     if frame.header.row_count == 1:
         return [0]
+    few = frame.few_rows()
+    if few is not None:
+        return [n for n, row in enumerate(few) if row[0] == queue]
     found: list[int] = np.flatnonzero(frame.rows["queue"] == queue).tolist()
     return found
+
+
+def _fitting(frame: Frame, rows: Sequence[int], size_max: int) -> tuple[int, int]:
+    """Returns how many of some rows' records, the first ones, have at most `size_max` bytes, and the bytes of all."""
+    few = frame.few_rows()
+    if few is not None:
+        ends = list(accumulate([few[row][_LEN] for row in rows]))
+        return bisect_right(ends, size_max), ends[-1]
+    sums = np.cumsum(frame.rows["len"][rows], dtype=np.int64)
+    return int(np.searchsorted(sums, size_max, side="right")), int(sums[-1])
 
 
 class Reader:
@@ -128,9 +143,7 @@ class Reader:
                     if limit is not None and chunk.first >= limit:
                         break
                     yield chunk
-        for chunk in recent:
-            if chunk.next > offset:
-                yield chunk
+        yield from recent[bisect_right(recent, offset, key=_next) :]
 
     def _readable(
         self, txn: Any, queue: QueueNumber, recent: Sequence[Chunk], kept: ReadableRange
@@ -288,12 +301,12 @@ class Reader:
                     unreadable.append((low, high))
                     continue
                 picked = rows[low - chunk.first : high - chunk.first]
-                ends = np.cumsum(frame.rows["len"][picked], dtype=np.int64)
-                fit = max(int(np.searchsorted(ends, left, side="right")), 0 if records else 1)
+                fit, size = _fitting(frame, picked, left)
+                fit = max(fit, 0 if records else 1)
                 records += [(low + i, frame, row) for i, row in enumerate(picked[:fit])]
                 if fit < len(picked):
                     return Located(records, unreadable)
-                left -= int(ends[-1])
+                left -= size
             else:
                 if at < end:
                     unreadable.append((at, end))

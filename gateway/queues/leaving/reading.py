@@ -88,6 +88,16 @@ def _is_amqp(message: Message) -> bool:
 
 def _places(frame: Frame, rows: Sequence[int]) -> list[tuple[int, int, int]]:
     """Returns where records are in `frame.plain`, and their row in their topic's queue, which a position names."""
+    few = frame.few_rows()
+    if few is not None:
+        numbered = reversed(list(enumerate(few)))  # the first row of a record counts
+        originals = {pos: row for row, (_, pos, _, flags, *_) in numbered if not flags & ROW_EXTRA}
+        start = frame.payload_start
+        return [
+            (start + pos, start + pos + size, originals.get(pos, row))
+            for row in rows
+            for _, pos, size, *_ in (few[row],)
+        ]
     table = frame.rows
     positions = table["pos"]
     picked = positions[np.asarray(rows)].astype(np.int64)
