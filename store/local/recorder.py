@@ -68,7 +68,7 @@ class Recorder:
         self._outcomes = outcomes
 
     def appended(self) -> None:
-        """Something else was appended: records that linger go with it."""
+        """Appends the records that linger: something else was appended, with which they go."""
         if self._lingering is not None:
             self.flush()
 

@@ -207,7 +207,7 @@ async def test_a_consumer_without_acknowledgement_waits_for_no_settlement(rig, m
     other = rig.conn(credit=1)
     await rig.consume(other, "q", settle_on_delivery=True)
     await rig.lose(conn)
-    assert await waiting(rig) == 0  # what is not settled yet is nobody else's
+    assert await waiting(rig) == 0  # messages that are being settled are given to no other consumer
     await rig.publish("", "q", b"3")
     assert await other.has(1) == [b"3"]
     await rig.publish("", "q", b"4")
@@ -379,7 +379,7 @@ async def test_what_the_store_refuses_to_settle_is_delivered_again(rig, monkeypa
     with monkeypatch.context() as patched:
         patched.setattr(rig.store.leases, "settle", refusing)
         patched.setattr(rig.store.leases, "settle_soon", refusing)
-        for times, token in enumerate((None, Token(1)), 2):  # nobody waits for it, or a transaction does
+        for times, token in enumerate((None, Token(1)), 2):  # a plain acknowledgement, and one of a transaction
             with pytest.raises(StoreOverloaded):
                 await rig.settle(conn, "q", "ack", conn.taken[-1][1], token=token)
             assert await conn.has(times) == [b"x"] * times

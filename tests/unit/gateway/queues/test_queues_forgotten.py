@@ -22,7 +22,7 @@ ROUNDS_MAX = 6
 
 @pytest.fixture
 async def rig(tmp_path, monkeypatch):
-    monkeypatch.setattr(controller_local, "CACHE_BYTES_MAX", 0)  # what is kept of the newest for a time
+    monkeypatch.setattr(controller_local, "CACHE_BYTES_MAX", 0)  # the newest commands, which are kept for a time
     monkeypatch.setattr(feed, "FEED_BYTES_MAX", 0)
     store = await LocalStore.open(tmp_path / "store", cache_bytes_max=0, linger_s=0.001)
     controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
