@@ -81,7 +81,8 @@ class SparkJob:
             name: sum(self._tables.table(name)[column].to_pylist())
             for name, column in (("windows_1m", "count"), ("windows_15m", "count"), ("traffic", "records"))
         }
-        held["devices"] = sum(self._tables.table("devices")["records"].to_pylist())
+        for name in ("devices", "sessions"):
+            held[name] = sum(self._tables.table(name)["records"].to_pylist())
         faults = [f"the table {name} holds {n} of {logged} messages" for name, n in held.items() if n != logged]
         if rejected := self._tables.table("quarantine").num_rows:
             faults.append(f"the table quarantine holds {rejected} messages, and all can be decoded")

@@ -43,6 +43,10 @@ def telemetry(
     host: Annotated[str, typer.Option("--host", help="Where the gateway is.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", help="Its gRPC port.", min=1, max=65_535)] = RPC_PORT,
     port_offset: Annotated[int, typer.Option("--port-offset", help="The gateway's own port offset.", min=0)] = 0,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", help="Instead: HOST:PORT of the gRPC; of a cluster several, with commas."),
+    ] = None,
     topic: Annotated[list[str] | None, typer.Option("--topic", help="Only this; may be repeated.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Read what there is now, then end.")] = False,
     trigger_s: Annotated[float, typer.Option("--trigger", help="Seconds from one batch to the next.", min=0)] = 2.0,
@@ -57,9 +61,10 @@ def telemetry(
         str | None,
         typer.Option(
             "--findings",
-            help="URL of the HTTP port to publish findings at, as http://user:password@host:8080; none: not.",
+            help="URL of the HTTP port to publish findings at, as http://user:password@host:8080, of a cluster several "
+            "with commas; none: not.",
             envvar="HEADGATE_FINDINGS_URL",
-            show_default="the gateway's, at --host",
+            show_default="the gateway's, at --host or the first of --target",
         ),
     ] = None,
     rules: Annotated[
@@ -67,8 +72,18 @@ def telemetry(
         typer.Option("--config", "--rules", help="A TOML file, such as headgate.toml: [[devices]], [[decode]]."),
     ] = None,
     starting_offsets: Annotated[
-        str, typer.Option("--starting-offsets", help="earliest, latest, or JSON by queue; at the very first start.")
+        str,
+        typer.Option(
+            "--starting-offsets",
+            help="earliest, latest, a time as 2026-11-23T10:00:00Z, or JSON by queue; at the start.",
+        ),
     ] = "earliest",
+    session_s: Annotated[
+        float, typer.Option("--session-gap", help="Seconds of silence that end a session of activity.", min=1)
+    ] = 1_800.0,
+    progress_s: Annotated[
+        float, typer.Option("--progress", help="Seconds between two lines of progress; 0: none.", min=0)
+    ] = 10.0,
     buckets: Annotated[int, typer.Option("--buckets", help="Parts of the state, fixed at the first start.", min=1)] = 4,
     devices_max: Annotated[int, typer.Option("--devices-max", help="Devices whose state is kept.", min=1)] = 1_000_000,
     forget_days: Annotated[
@@ -80,7 +95,8 @@ def telemetry(
 ) -> None:
     """Turn telemetry into windows, latest values and findings, as Delta tables, until SIGTERM or SIGINT."""
     if findings is None:
-        findings = f"http://{host}:{HTTP_PORT + port_offset}"
+        near = host if target is None else target.partition(",")[0].rpartition(":")[0]
+        findings = f"http://{near}:{HTTP_PORT + port_offset}"
     try:
         from spark import errors, job  # noqa: PLC0415 - an extra, and slow to load
     except ImportError as error:
@@ -91,7 +107,7 @@ def telemetry(
                 output=output,
                 storage_options=dict(pair(text) for text in storage_option or ()),
                 checkpoint=checkpoint,
-                target=f"{host}:{port + port_offset}",
+                target=f"{host}:{port + port_offset}" if target is None else target,
                 topics=tuple(topic or ()),
                 once=once,
                 trigger_s=trigger_s,
@@ -107,7 +123,10 @@ def telemetry(
                 driver_memory=memory,
                 master=master,
                 cores=cores,
-            )
+                session_s=session_s,
+                progress_s=progress_s,
+            ),
+            say=typer.echo,
         )
     except ImportError as error:
         raise SparkFailed(f"Spark is not installed ({error.name}); pip install 'headgate[spark]'") from error

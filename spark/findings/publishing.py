@@ -6,6 +6,7 @@ between publishing and noting it, sends all of them again, and the gateway answe
 """
 
 import asyncio
+import collections
 from collections.abc import Iterable, Iterator, Sequence
 
 import httpx
@@ -33,7 +34,7 @@ _HEADERS = {"content-type": "application/cloudevents+json"}
 class Publishing(msgspec.Struct, frozen=True, kw_only=True):
     """The gateway that findings are sent to."""
 
-    url: str  # of its HTTP port; may have a user and password in it
+    url: str  # of its HTTP port, or of several proxies' with commas; may have a user and password in it
     retry_s: float  # how long an absent gateway is waited for
     since_ms: int  # older findings are in the table alone
 
@@ -75,13 +76,14 @@ async def _publish(events: Iterable[Event], publishing: Publishing) -> list[str]
         by_device.setdefault(event.device, []).append(event)
     if not by_device:
         return []
-    plain = publishing.url.startswith("http://")
+    plain = all(url.startswith("http://") for url in urls_of(publishing.url))
     refusals: list[str] = []
+    urls = collections.deque(urls_of(publishing.url))
     waiting = iter(by_device.values())
-    async with httpx.AsyncClient(
-        base_url=publishing.url, http1=not plain, http2=True, timeout=REQUEST_S, trust_env=False
-    ) as client:
-        workers = [_work(client, waiting, publishing, refusals) for _ in range(min(IN_FLIGHT_MAX, len(by_device)))]
+    async with httpx.AsyncClient(http1=not plain, http2=True, timeout=REQUEST_S, trust_env=False) as client:
+        workers = [
+            _work(client, waiting, publishing, urls, refusals) for _ in range(min(IN_FLIGHT_MAX, len(by_device)))
+        ]
         try:
             async with asyncio.TaskGroup() as group:
                 for worker in workers:
@@ -92,21 +94,31 @@ async def _publish(events: Iterable[Event], publishing: Publishing) -> list[str]
 
 
 async def _work(
-    client: httpx.AsyncClient, waiting: Iterator[Sequence[Event]], publishing: Publishing, refusals: list[str]
+    client: httpx.AsyncClient,
+    waiting: Iterator[Sequence[Event]],
+    publishing: Publishing,
+    urls: collections.deque[str],
+    refusals: list[str],
 ) -> None:
     for events in waiting:
         for event in events:  # one after another: the events of a device keep their order
-            refusals += await _send(client, event, publishing)
+            refusals += await _send(client, event, publishing, urls)
 
 
-async def _send(client: httpx.AsyncClient, event: Event, publishing: Publishing) -> list[str]:
-    """Sends one event until it is stored; returns why it cannot be, if so. Raises `SparkError`."""
+async def _send(
+    client: httpx.AsyncClient, event: Event, publishing: Publishing, urls: collections.deque[str]
+) -> list[str]:
+    """Sends one event until it is stored; returns why it cannot be, if so. Raises `SparkError`.
+
+    The first of the URLs is asked, and gives way to the next one when it does not answer.
+    """
     attempts = Attempts(publishing.retry_s)
     headers = {**_HEADERS, "idempotency-key": event.id}
     while True:
         answer: httpx.Response | None = None
+        url = urls[0]
         try:
-            answer = await client.post("/events", content=event.body, headers=headers)
+            answer = await client.post(f"{url}/events", content=event.body, headers=headers)
         except (httpx.HTTPError, OSError) as error:
             why = f"does not answer: {error or type(error).__name__}"
         else:
@@ -115,7 +127,7 @@ async def _send(client: httpx.AsyncClient, event: Event, publishing: Publishing)
             why = f"answers {answer.status_code}: {detail_of(answer)[:DETAIL_CHARS_MAX]}"
             if answer.status_code in _FORBIDDEN:
                 raise SparkError(
-                    f"findings cannot be published: {_shown(publishing.url)} {why}. Give the user of --findings the "
+                    f"findings cannot be published: {_shown(url)} {why}. Give the user of --findings the "
                     "right to publish to analytics/#, or publish none: --findings none. The tables have every finding, "
                     "and the next start publishes those of the last batch"
                 )
@@ -124,10 +136,17 @@ async def _send(client: httpx.AsyncClient, event: Event, publishing: Publishing)
         pause_s = attempts.pause_s(answer)
         if pause_s is None:
             raise SparkError(
-                f"findings cannot be published: {_shown(publishing.url)} {why}, for {publishing.retry_s:g} s. Start "
+                f"findings cannot be published: {_shown(url)} {why}, for {publishing.retry_s:g} s. Start "
                 "the job again when it answers, name another gateway with --findings, or publish none: --findings none"
             )
+        if urls[0] == url:
+            urls.rotate(-1)
         await asyncio.sleep(pause_s)
+
+
+def urls_of(text: str) -> list[str]:
+    """Returns the URLs of a text with commas between them, none with a slash at its end."""
+    return [url.rstrip("/") for url in text.split(",")]
 
 
 def _shown(url: str) -> str:

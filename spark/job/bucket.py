@@ -16,9 +16,9 @@ from spark.job.limits import Kept, drop_stale, make_room
 from spark.tables.data_files import OPEN, SETTLED, merge_files, take_settled, write_rows
 from spark.tables.manifest import TrafficRow
 from spark.tables.reports import BucketReport, NewFile, Plan, QueueCount
-from spark.tables.schemas import SPECS, WINDOW_TABLES, partials_from, presented, rated
+from spark.tables.schemas import SPECS, WINDOW_TABLES, partials_from, presented, rated, timed
 from spark.tables.state import BucketState, load_state, save_state
-from spark.telemetry import aliases, anomalies, lateness, liveness, marks
+from spark.telemetry import aliases, anomalies, lateness, liveness, marks, sessions
 from spark.telemetry.events import EVENTS, finding_at
 from spark.telemetry.forgetting import refused_devices, refused_samples
 from spark.telemetry.groups import codes, column, group
@@ -67,7 +67,7 @@ def work(plan: Plan, bucket: int, records: pa.Table | None) -> BucketReport:
     queues: list[QueueCount] = []
     traffic: list[TrafficRow] = []
     samples = SAMPLES.empty_table()
-    after, events, room = state, EVENTS.empty_table(), Kept(state)
+    after, events, room, mine = state, EVENTS.empty_table(), Kept(state), None
     if records is not None and records.num_rows:
         records = records.sort_by([("queue", "ascending"), ("offset", "ascending")]).combine_chunks()
         quality = _judged(plan, records)
@@ -87,8 +87,10 @@ def work(plan: Plan, bucket: int, records: pa.Table | None) -> BucketReport:
     devices, silent = liveness.silence(after.devices, plan.settled_ms + plan.watermark_ms)
     found.files.extend(write_rows(plan, "anomalies", SETTLED, bucket, pa.concat_tables([events, silent])))
     windows, all_marks, corrected = _windows(plan, bucket, state, samples, found)
+    still_open = _sessions(plan, bucket, state.sessions, mine, found)
     merge(plan, bucket, found.files, found.removed)
-    kept = drop_stale(plan, after._replace(windows=windows, marks=all_marks, devices=devices))
+    after = after._replace(windows=windows, marks=all_marks, devices=devices, sessions=still_open)
+    kept = drop_stale(plan, after)
     after = kept.state
     _replace(plan, bucket, state, after, found)
     changed = any(new is not old for new, old in zip(after[2:], state[2:], strict=True)) or any(
@@ -163,6 +165,18 @@ def _replace(plan: Plan, bucket: int, before: BucketState, after: BucketState, f
         shown = after.devices.select(SPECS["devices"].columns.names)
         found.files.extend(write_rows(plan, "devices", OPEN, bucket, shown))
         found.files.extend(write_rows(plan, "quality", OPEN, bucket, rated(after.devices)))
+
+
+def _sessions(plan: Plan, bucket: int, before: pa.Table, records: pa.Table | None, found: _Tables) -> pa.Table:
+    """The sessions still open after some records, and after the time up to which every queue has been read."""
+    held = before if records is None else sessions.absorb(before, records, plan.session_ms)
+    closed, still_open = sessions.closed_before(held, plan.settled_ms + plan.watermark_ms, plan.session_ms)
+    if held is before and not closed.num_rows:
+        return before
+    found.replaced.append("sessions")
+    found.files.extend(write_rows(plan, "sessions", SETTLED, bucket, timed(closed, settled=True)))
+    found.files.extend(write_rows(plan, "sessions", OPEN, bucket, timed(still_open, settled=False)))
+    return still_open
 
 
 def merge(plan: Plan, bucket: int, files: list[NewFile], removed: dict[str, list[str]]) -> None:

@@ -6,12 +6,13 @@ Time in which the store did not answer is left out: nobody could have been heard
 """
 
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from spark.errors import SparkError
 from spark.source import offsets
-from store.base.errors import StoreError
+from store.base.errors import StoreError, StoreUnreachable
 from store.remoting.reader import RemoteReader
 
 
@@ -39,6 +40,13 @@ class IdleTime:
         return self._known_ms + round(self._idle_s * 1000)
 
 
+class Unread(NamedTuple):
+    """The records that a batch has left in the log."""
+
+    count: int | None  # None: not known
+    why: str = ""  # nothing can be read, in words
+
+
 class LogEnd:
     """Looks whether a batch has left anything to read."""
 
@@ -48,15 +56,25 @@ class LogEnd:
 
     def reached(self, batch: int) -> bool:
         """Returns whether a batch has read every queue to its end; False when the store does not say."""
+        return self.unread(batch).count == 0
+
+    def unread(self, batch: int) -> Unread:
+        """Returns how many records are behind a batch. Raises `SparkError` for a checkpoint that is none."""
         position = position_of(self._checkpoint, batch)
-        if position is None:
-            return False
         try:
             queues = offsets.chosen_queues(self._reader.topics(), self._topics, must_exist=False)
             bounds = self._reader.bounds(list(queues))
-        except StoreError:
-            return False
-        return all(int(bound.next) <= position.get(queue, 0) for queue, bound in bounds.items())
+        except StoreUnreachable:
+            return Unread(None, f"the store at {self._reader.target} does not answer")
+        except StoreError as error:
+            return Unread(None, f"the store at {self._reader.target} refuses: {error}")
+        if position is not None:
+            left = (max(0, int(bound.next) - position.get(queue, 0)) for queue, bound in bounds.items())
+            return Unread(sum(left))
+        if not queues:
+            named = f" {', '.join(self._topics)}" if self._topics else ""
+            return Unread(None, f"there is no topic{named} yet")
+        return Unread(None, "" if any(b.next > b.first for b in bounds.values()) else "no record is in the log yet")
 
     def close(self) -> None:
         """Ends the connection."""

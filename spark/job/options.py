@@ -6,6 +6,7 @@ import msgspec
 
 from spark.errors import BadOption
 from spark.tables.files import Location
+from spark.telemetry.sessions import NEVER_MS
 
 MIN_TICK_S = 0.1
 BUCKETS_MAX = 1_000  # each is a task, and some files, of every batch
@@ -17,7 +18,7 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
     output: str | Path  # where the tables are written: a directory, or s3://bucket/path
     storage_options: dict[str, str] = {}  # of an object store, as deltalake has them: AWS_ENDPOINT_URL and the like
     checkpoint: Path | None = None  # Spark's; None: `checkpoint` below the output, where that is a directory
-    target: str = "127.0.0.1:8081"  # host and port of the store's gRPC service
+    target: str = "127.0.0.1:8081"  # host and port of the store's gRPC service; of several proxies, with commas
     topics: tuple[str, ...] = ()  # none: all
     rules: Path | None = None  # TOML with [[devices]] and [[decode]] (`spark.decode.rules`)
     starting_offsets: str = "earliest"  # as the data source's option; counts only at the very first start
@@ -33,22 +34,27 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
     retry_s: float = 60.0  # how long an absent store is waited for
     cores: int = 2
     buckets: int = 4  # parts of the state, worked on side by side: fixed when the output is begun
+    session_s: float = 1_800.0  # a longer pause of a device ends its session of activity
+    progress_s: float = 10.0  # seconds between two lines of progress; 0: none
     samples: bool = False  # each number and state is a row of the table `samples`
     tick_s: float = 5.0  # while no record comes: seconds between two looks at what time alone changes
-    findings: str | None = None  # URL of the gateway's HTTP port, where findings are published; None: in the table only
+    findings: str | None = None  # URLs, with commas, of HTTP ports where findings are published; None: table only
     findings_age_s: float = 3_600.0  # findings of longer ago are no news: they are in the table only
     history_h: int = 6  # hours in which replaced rows stay readable
     master: str | None = None  # of a Spark cluster; None: this machine
     driver_memory: str = "1g"
 
     def __post_init__(self) -> None:
-        for name in ("trigger_s", "watermark_s", "late_s", "retry_s", "findings_age_s", "forget_s"):
+        for name in ("trigger_s", "watermark_s", "late_s", "retry_s", "findings_age_s", "forget_s", "progress_s"):
             if not 0 <= getattr(self, name) < 1e9:
                 raise BadOption(name, "must be a number of seconds")
+        if not 1 <= self.session_s < NEVER_MS / 1_000:
+            raise BadOption("session_s", "must be a number of seconds, 1 at least")
         if not MIN_TICK_S <= self.tick_s < 1e9:
             raise BadOption("tick_s", f"must be a number of seconds, {MIN_TICK_S:g} at least")
-        if self.findings is not None and not self.findings.startswith(("http://", "https://")):
-            raise BadOption("findings", f"cannot be {self.findings}: the URL of a gateway, as http://127.0.0.1:8080")
+        for url in () if self.findings is None else self.findings.split(","):
+            if not url.startswith(("http://", "https://")):
+                raise BadOption("findings", f"cannot be {url}: the URL of a gateway, as http://127.0.0.1:8080")
         for name in ("records_max", "cores", "buckets", "history_h", "devices_max", "series_max", "metrics_max"):
             if getattr(self, name) < 1:
                 raise BadOption(name, "must be at least 1")

@@ -18,7 +18,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -29,6 +29,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everywhere in Spark
+from pyspark.sql.streaming import StreamingQuery
 
 from spark.decode.rules import load_rules
 from spark.errors import SparkError
@@ -37,6 +38,7 @@ from spark.job.bucket import RECORD_COLUMNS, work
 from spark.job.failures import gist
 from spark.job.idle import IdleTime, LogEnd
 from spark.job.options import TelemetryOptions
+from spark.job.progress import ProgressLines, progress_line
 from spark.job.session import build_session, find_java_home
 from spark.tables.commits import Commits, Settings
 from spark.tables.files import Location, now_ms
@@ -46,17 +48,21 @@ _LOG = logging.getLogger(__name__)
 _POLL_S = 0.2
 CLOCKS_MS = 5_000  # by which the clocks of the store and of `--once` may differ
 RESTING_TICK_S = 60.0  # while no window is open and no device is heard
+_BUSY_S = 10.0  # that a batch takes before it is told of
 _ATTEMPTS = 30
 _PAUSE_S_MAX = 10.0  # before the next attempt
 _OVERLOADED = "Python worker failed to connect back"  # within Spark's 10 s, on a machine that is too busy for that
 
 
-def run_telemetry(options: TelemetryOptions) -> None:
+def run_telemetry(options: TelemetryOptions, say: Callable[[str], None] | None) -> None:
     """Runs the telemetry job, as `spark.job.run` says."""
     if options.master is None:
         find_java_home()  # a missing JDK is said before anything is written
     commits = Commits.open(options.place, options.checkpoint_dir, settings_of(options))
     try:
+        if say is not None:
+            counted = commits.manifest.progress.records
+            say(f"tables in {options.place.url}, {counted:,} records counted so far; reads {options.target}")
         local = options.place.local
         scratch = (local if local is not None else options.checkpoint_dir) / "tmp"
         shutil.rmtree(scratch, ignore_errors=True)  # left by a killed job
@@ -71,7 +77,7 @@ def run_telemetry(options: TelemetryOptions) -> None:
         )
         try:
             with Signals() as asked:
-                follow(session, options, commits, asked)
+                follow(session, options, commits, asked, say)
         finally:
             session.stop()
     finally:
@@ -83,6 +89,7 @@ def settings_of(options: TelemetryOptions) -> Settings:
     return Settings(
         watermark_ms=round(options.watermark_s * 1000),
         late_ms=round(options.late_s * 1000),
+        session_ms=round(options.session_s * 1000),
         buckets=options.buckets,
         history_h=options.history_h,
         devices_max=options.devices_max,
@@ -94,11 +101,44 @@ def settings_of(options: TelemetryOptions) -> Settings:
     )
 
 
-def follow(session: SparkSession, options: TelemetryOptions, commits: Commits, asked: "Signals") -> None:
+def follow(
+    session: SparkSession,
+    options: TelemetryOptions,
+    commits: Commits,
+    asked: "Signals",
+    say: Callable[[str], None] | None = None,
+) -> None:
     """Counts the log into the tables until there is no more (`once`) or `asked` to stop. Raises `SparkError`."""
     job = _Job(session, commits, options)
     job.finish()
-    started_ms = now_ms()
+    with _Ticker(job, commits, options) as ticker:
+        reporter = _Reporter(job, commits, ticker.log_end, options, say)
+        started_ms = now_ms()
+        for attempt in range(1, _ATTEMPTS + 1):
+            query = _started(session, options, job)
+            ticker.begin()
+            while query.isActive and not asked.stop.wait(_POLL_S):
+                reporter.look()
+                if not options.once:
+                    ticker.look()
+            if query.isActive:
+                with job.ended(asked):
+                    query.stop()
+                reporter.end()
+                return
+            failure = query.exception()
+            if failure is None:
+                break
+            if asked.stop.is_set() or attempt == _ATTEMPTS or _OVERLOADED not in str(failure):
+                raise SparkError(f"the telemetry query failed: {gist(str(failure))}") from failure
+            asked.stop.wait(min(attempt, _PAUSE_S_MAX))
+        if options.once:
+            job.tick(started_ms - CLOCKS_MS)  # all that was stored before is read
+        reporter.end()
+
+
+def _started(session: SparkSession, options: TelemetryOptions, job: "_Job") -> StreamingQuery:
+    """Starts the query; it goes on where its checkpoint says."""
     log = session.readStream.format("headgate").options(**_source_options(options)).load()
     writer = log.writeStream.queryName("telemetry").foreachBatch(job.batch)
     writer = writer.option("checkpointLocation", str(options.checkpoint_dir))
@@ -107,24 +147,7 @@ def follow(session: SparkSession, options: TelemetryOptions, commits: Commits, a
         if options.once
         else {"processingTime": f"{round(options.trigger_s * 1000)} milliseconds"}
     )
-    for attempt in range(1, _ATTEMPTS + 1):
-        query = writer.trigger(**trigger).start()
-        with _Ticker(job, commits, options) as ticker:
-            while query.isActive and not asked.stop.wait(_POLL_S):
-                if not options.once:
-                    ticker.look()
-        if query.isActive:
-            with job.ended(asked):
-                query.stop()
-            return
-        failure = query.exception()
-        if failure is None:
-            break
-        if asked.stop.is_set() or attempt == _ATTEMPTS or _OVERLOADED not in str(failure):
-            raise SparkError(f"the telemetry query failed: {gist(str(failure))}") from failure
-        asked.stop.wait(min(attempt, _PAUSE_S_MAX))
-    if options.once:
-        job.tick(started_ms - CLOCKS_MS)  # all that was stored before is read
+    return writer.trigger(**trigger).start()
 
 
 def _source_options(options: TelemetryOptions) -> dict[str, str]:
@@ -144,26 +167,64 @@ class _Ticker:
 
     def __init__(self, job: "_Job", commits: Commits, options: TelemetryOptions) -> None:
         self._job, self._commits, self._tick_s = job, commits, options.tick_s
-        self._log_end = LogEnd(options.target, options.topics, options.checkpoint_dir)
+        self.log_end = LogEnd(options.target, options.topics, options.checkpoint_dir)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begins anew, with a query that has just been started."""
         self._time = IdleTime()
-        self._next_s = time.monotonic() + options.tick_s
+        self._next_s = time.monotonic() + self._tick_s
 
     def __enter__(self) -> "_Ticker":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._log_end.close()
+        self.log_end.close()
 
     def look(self) -> None:
         """Ticks, if that is due and every queue has been read to its end. Raises `SparkError`."""
         if (now_s := time.monotonic()) < self._next_s:
             return
-        idle = self._log_end.reached(self._commits.manifest.progress.batch)
+        idle = self.log_end.reached(self._commits.manifest.progress.batch)
         clock_ms = self._time.look(time.monotonic(), idle=idle, known_ms=self._commits.clock_ms)
         if clock_ms is not None and self._job.tick(clock_ms) and not self._commits.restless:
             self._next_s = now_s + max(self._tick_s, RESTING_TICK_S)
         else:
             self._next_s = now_s + self._tick_s
+
+
+class _Reporter:
+    """Tells how the job goes on; each look costs two calls of the store. Silent without `say`."""
+
+    def __init__(
+        self,
+        job: "_Job",
+        commits: Commits,
+        log_end: LogEnd,
+        options: TelemetryOptions,
+        say: Callable[[str], None] | None,
+    ) -> None:
+        self._job, self._commits, self._log_end = job, commits, log_end
+        self._say = say if options.progress_s > 0 else None
+        self._lines = ProgressLines(options.progress_s, time.monotonic(), commits.manifest)
+        self._began_s, self._began_with = time.monotonic(), commits.manifest.progress.records
+
+    def look(self) -> None:
+        """Says a line when that is due and there is something to tell. Raises `SparkError`."""
+        now_s = time.monotonic()
+        if self._say is None or not self._lines.due(now_s):
+            return
+        manifest = self._commits.manifest
+        line = self._lines.look(now_s, manifest, self._log_end.unread(manifest.progress.batch), self._job.stage(now_s))
+        if line is not None:
+            self._say(line)
+
+    def end(self) -> None:
+        """Says what there is in the end, and the rate of the whole run."""
+        if self._say is not None:
+            manifest = self._commits.manifest
+            rate = (manifest.progress.records - self._began_with) / max(time.monotonic() - self._began_s, 1e-3)
+            self._say(f"ended: {progress_line(manifest, self._log_end.unread(manifest.progress.batch), rate)}")
 
 
 class Signals:
@@ -196,6 +257,7 @@ class _Job:
         self._commits = commits
         self._options = options
         self._idle = threading.Lock()  # held while a batch is under way
+        self._stage: tuple[str, float] | None = None  # of a batch: in words, and since when
         self._ending = False
 
     @contextmanager
@@ -219,8 +281,22 @@ class _Job:
             began_ms = now_ms()
             if (plan := self._commits.begin(batch)) is None:
                 return
-            self._commits.commit(plan, self._spread(plan, records), batch=batch, began_ms=began_ms)
-            self._publish()
+            try:
+                self._stage = (f"the records of batch {batch} are read and counted", time.monotonic())
+                reports = self._spread(plan, records)
+                self._stage = (f"batch {batch} is committed to the tables", time.monotonic())
+                self._commits.commit(plan, reports, batch=batch, began_ms=began_ms)
+                self._stage = (f"the findings of batch {batch} are published", time.monotonic())
+                self._publish()
+            finally:
+                self._stage = None
+
+    def stage(self, now_s: float) -> str:
+        """Returns what a batch has been at for long; empty where none has."""
+        held = self._stage
+        if held is None or now_s - held[1] < _BUSY_S:
+            return ""
+        return f"{held[0]}, for {now_s - held[1]:.0f} s until now"
 
     def tick(self, clock_ms: int) -> bool:
         """Settles what is settled at a time by the store's clock, and finds who is silent; returns whether it could.

@@ -37,6 +37,7 @@ from spark.tables.reports import BucketReport, NewFile, Plan
 from spark.tables.schemas import DAY, FINDINGS, SPECS
 from spark.tables.state import STATE
 from spark.telemetry.forgetting import Capacity
+from spark.telemetry.sessions import NEVER_MS
 
 JOB_FILE = "headgate-job"
 _LOCK_FILE = ".lock"
@@ -49,6 +50,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     watermark_ms: int
     late_ms: int
     buckets: int
+    session_ms: int = 1_800_000
     devices_max: int = 1_000_000  # in all buckets
     series_max: int = 5_000_000
     metrics_max: int = 1_000  # of one device
@@ -79,7 +81,9 @@ class Commits:
         try:
             manifest = Manifest.load(place)
             assert manifest is not None
-            settings = Settings(watermark_ms=0, late_ms=0, buckets=manifest.buckets, history_h=history_h)
+            settings = Settings(
+                watermark_ms=0, late_ms=0, buckets=manifest.buckets, session_ms=NEVER_MS, history_h=history_h
+            )
             return cls(place, settings, manifest, lock)
         except BaseException:
             if lock is not None:
@@ -137,6 +141,7 @@ class Commits:
             newest_ms=self.manifest.progress.stored_at_ms,
             watermark_ms=self._settings.watermark_ms,
             late_ms=self._settings.late_ms,
+            session_ms=self._settings.session_ms,
             capacity=self._capacity(),
             states=self.manifest.states,
             versions={name: self._version_before(name, wanted) for name in SPECS},

@@ -19,6 +19,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     newest_ms: int  # when the newest record before this pass was stored
     watermark_ms: int
     late_ms: int
+    session_ms: int  # a longer pause ends a session
     capacity: Capacity
     samples: bool  # kept, each as a row
     states: dict[int, str]

@@ -10,6 +10,7 @@ from spark.telemetry import digest
 from spark.telemetry.events import EVENTS
 from spark.telemetry.groups import column, flatten, lists
 from spark.telemetry.liveness import COUNTS, DEVICES
+from spark.telemetry.sessions import SESSIONS
 from spark.telemetry.windows import CENTROIDS, INSTANT, LATEST, PARTIALS, STATES, WINDOW_MS
 
 DAY = pa.field("day", pa.date32())
@@ -44,6 +45,7 @@ _QUALITY = pa.schema(
     [DEVICES.field(name) for name in ("device", "last_seen", "skew_s", "records", *_RATED)]
     + [(f"{name}_rate", pa.float64()) for name in _RATED]
 )
+_SESSIONS = pa.schema([*SESSIONS, ("duration_s", pa.float64()), ("settled", pa.bool_())])
 
 
 class Spec(NamedTuple):
@@ -74,6 +76,7 @@ SPECS: Mapping[str, Spec] = {
     "quality": Spec(_QUALITY, False, "last_seen"),
     "quarantine": Spec(_QUARANTINE, True, "stored_at"),
     "samples": Spec(_SAMPLES, True, "stored_at"),  # by the store's clock: devices' clocks name any day
+    "sessions": Spec(_SESSIONS, True, "first_seen"),
     "traffic": Spec(_TRAFFIC, True, "start"),
 }
 
@@ -109,6 +112,13 @@ def rated(devices: pa.Table) -> pa.Table:
     records = np.maximum(column(devices, "records"), 1)
     rates = {f"{name}_rate": pa.array(column(devices, name) / records) for name in _RATED}
     return pa.table([rates[name] if name in rates else devices[name] for name in _QUALITY.names], schema=_QUALITY)
+
+
+def timed(sessions: pa.Table, *, settled: bool) -> pa.Table:
+    """Rows of `SESSIONS` as rows of the table `sessions`."""
+    seconds = (column(sessions, "last_seen") - column(sessions, "first_seen")) / 1e6
+    columns = [*sessions.columns, pa.array(seconds), pa.array(np.full(sessions.num_rows, settled))]
+    return pa.table(columns, schema=_SESSIONS)
 
 
 def partials_from(rows: pa.Table) -> pa.Table:

@@ -16,10 +16,11 @@ from spark.telemetry.aliases import ALIASES
 from spark.telemetry.anomalies import SERIES
 from spark.telemetry.liveness import DEVICES
 from spark.telemetry.marks import MARKS
+from spark.telemetry.sessions import SESSIONS
 from spark.telemetry.windows import LATEST, PARTIALS
 
 STATE = "state"
-_OTHERS = 4  # tables that are no windows' and no marks'
+_OTHERS = 5  # tables that are no windows' and no marks'
 
 
 class BucketState(NamedTuple):
@@ -31,6 +32,7 @@ class BucketState(NamedTuple):
     aliases: pa.Table
     devices: pa.Table
     series: pa.Table
+    sessions: pa.Table  # still open
 
     @classmethod
     def empty(cls) -> "BucketState":
@@ -42,6 +44,7 @@ class BucketState(NamedTuple):
             ALIASES.empty_table(),
             DEVICES.empty_table(),
             SERIES.empty_table(),
+            SESSIONS.empty_table(),
         )
 
 
@@ -60,8 +63,12 @@ def load_state(plan: Plan, bucket: int) -> BucketState:
             "checkpoint, and the tables are computed from the log again"
         )
     file = pa.BufferReader(data)
-    tables = [pa.ipc.open_stream(file).read_all() for _ in range(2 * len(WINDOW_TABLES) + _OTHERS)]
+    tables = []
+    while file.tell() < file.size():
+        tables.append(pa.ipc.open_stream(file).read_all())
     names = list(WINDOW_TABLES)
+    if len(tables) < 2 * len(names) + _OTHERS:  # written by a version without sessions
+        tables.append(SESSIONS.empty_table())
     windows, marks = tables[: len(names)], tables[len(names) : 2 * len(names)]
     return BucketState(dict(zip(names, windows, strict=True)), dict(zip(names, marks, strict=True)), *tables[-_OTHERS:])
 

@@ -8,7 +8,7 @@ python -m tests.bench list                               what there is
 python -m tests.bench store append queues                the store's own figures, or some of them
 python -m tests.bench cluster failover                   a cluster's figures, or some of them
 python -m tests.bench profile                            what a message costs at each step inside
-python -m tests.bench codecs --help                      a program of its own: codecs, filters, sinks, telemetry
+python -m tests.bench codecs --help                      a program of its own: codecs, filters, sinks, telemetry ...
 python -m tests.bench report                             the kept figures into docs/performance.md
 """
 
@@ -37,7 +37,9 @@ from tests.bench.store import front
 ADDRESS = {"host", "port", "pid", "count"}  # fields of a load that are no options of its own
 # Programs with options of their own, which print JSON and keep nothing.
 PROGRAMS = {
+    "backlog": "tests.bench.spark.spark_backlog",
     "codecs": "tests.bench.codecs.__main__",
+    "end-to-end": "tests.bench.spark.spark_end_to_end",
     "filters": "tests.bench.gateway.filters",
     "sinks": "tests.bench.gateway.push_sinks",
     "subscribers": "tests.bench.gateway.subscribers",

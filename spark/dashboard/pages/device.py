@@ -120,6 +120,7 @@ def _body(reading: Reading, where: Where, now_ms: int) -> Any:
             ),
             _raw(reading, where, metric, now_ms),
             _found(reading, where, now_ms),
+            _sessions(reading, where, now_ms),
         ]
     )
 
@@ -206,6 +207,23 @@ def _found(reading: Reading, where: Where, now_ms: int) -> Any:
     ]
     link = dcc.Link("All", href=href("/anomalies", device=where.device, range=where.range))
     return parts.section("Anomalies", parts.table(["Time", "Kind", "Metric", "Found"], rows, empty=""), right=link)
+
+
+def _sessions(reading: Reading, where: Where, now_ms: int) -> Any:
+    rows = [
+        [
+            words.instant(row["first_ms"]),
+            words.instant(row["last_ms"]) if row["settled"] else parts.badge("going on", "green"),
+            words.duration(row["lasted_ms"]),
+            words.count(row["records"]),
+        ]
+        for row in device.sessions(reading, where.device, range_named(where.range), now_ms)
+    ]
+    if not rows:
+        return None
+    return parts.section(
+        "Sessions of activity", parts.table(["From", "To", "Lasted", "Records"], rows, empty="", numbers=(2, 3))
+    )
 
 
 def _row(row: dict[str, Any], where: Where, chosen: str, now_ms: int) -> list[Any]:

@@ -14,6 +14,7 @@ GAP_POINTS = 3  # so many points without a value break the line
 METRICS_MAX = 500  # of a device, that are listed
 
 RAW_ROWS = 20  # newest samples of a range that are listed
+SESSION_ROWS = 20  # the same of sessions of activity
 
 _SHOWN = "epoch_ms(start) AS start_ms, count, min, max, mean, p50, p95"
 
@@ -51,6 +52,18 @@ def raw(reading: Reading, device: str, metric: str, chosen: TimeRange, now_ms: i
         '"offset", position FROM samples WHERE day >= ? AND device = ? AND metric = ? AND time >= ? '
         f'ORDER BY time DESC, "offset" DESC LIMIT {RAW_ROWS}',
         [day(since_ms), device, metric, instant(since_ms)],
+    )
+
+
+def sessions(reading: Reading, device: str, chosen: TimeRange, now_ms: int) -> list[dict[str, Any]]:
+    """Returns the newest sessions of activity of a device that reach into a time range, at most `SESSION_ROWS`."""
+    if "sessions" not in reading.names:
+        return []
+    return reading.rows(
+        "SELECT epoch_ms(first_seen) AS first_ms, epoch_ms(last_seen) AS last_ms, 1000 * duration_s AS lasted_ms, "  # noqa: S608
+        "records, settled FROM sessions WHERE device = ? AND last_seen >= ? "
+        f"ORDER BY first_seen DESC LIMIT {SESSION_ROWS}",
+        [device, instant(chosen.since_ms(now_ms))],
     )
 
 

@@ -24,6 +24,10 @@ EXAMPLES = {
     "Records by protocol and quality": (
         "SELECT protocol, quality, sum(records)::BIGINT AS records\nFROM traffic\nGROUP BY ALL\nORDER BY records DESC"
     ),
+    "Hours of activity by device": (
+        "SELECT device, count(*) AS sessions, sum(duration_s) / 3600 AS hours\nFROM sessions\nGROUP BY device\n"
+        "ORDER BY hours DESC\nLIMIT 20"
+    ),
 }
 
 

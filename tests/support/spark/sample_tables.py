@@ -65,6 +65,7 @@ def make_tables(where: Path, now_ms: int, *, devices: int = 12, minutes: int = 2
     tables["anomalies"] = _anomalies(now_ms)
     tables["devices"] = _devices(some, now_ms)
     tables["samples"] = _samples(some, now_ms)
+    tables["sessions"] = _sessions(now_ms)
     versions = {}
     for name, rows in tables.items():
         spec = SPECS[name]
@@ -111,6 +112,23 @@ def _devices(some: pa.Table, now_ms: int) -> pa.Table:
         for name in names
     ]
     return pa.Table.from_pylist(rows, schema=SPECS["devices"].columns)
+
+
+def _sessions(now_ms: int) -> pa.Table:
+    """One of the first device that has ended, and one that goes on."""
+    spans = ((90, 60, True), (20, 0, False))  # minutes ago
+    rows = [
+        {
+            "device": "sensor-000",
+            "records": 2 * (first - last),
+            "duration_s": 60.0 * (first - last),
+            "settled": settled,
+            **dict.fromkeys(("first_seen", "first_time"), instant(now_ms - first * MINUTE_MS)),
+            **dict.fromkeys(("last_seen", "last_time"), instant(now_ms - last * MINUTE_MS)),
+        }
+        for first, last, settled in spans
+    ]
+    return pa.Table.from_pylist(rows, schema=SPECS["sessions"].columns)
 
 
 def _samples(some: pa.Table, now_ms: int) -> pa.Table:

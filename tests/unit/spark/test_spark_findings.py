@@ -15,10 +15,11 @@ pytest.importorskip("deltalake")
 import paho.mqtt.client as mqtt  # noqa: E402
 from cloudevents.core.formats.json import JSONFormat  # noqa: E402
 
-from spark.errors import SparkError  # noqa: E402
+from spark.errors import BadOption, SparkError  # noqa: E402
 from spark.findings import publishing as publishing_module  # noqa: E402
 from spark.findings.events import events_of_rows, level  # noqa: E402
 from spark.findings.publishing import Outcome, Publishing, publish_file  # noqa: E402
+from spark.job.options import TelemetryOptions  # noqa: E402
 from spark.tables.commits import Commits, Settings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
 from spark.tables.manifest import Manifest  # noqa: E402
@@ -185,6 +186,22 @@ def test_refusals_are_tried_again_counted_or_fatal(refusing, tmp_path):
         publish_file(place, path, refusing(503, retry_s=0.5))
     with pytest.raises(SparkError, match="does not answer"):
         publish_file(place, path, Publishing(url="http://127.0.0.1:9", retry_s=0, since_ms=0))
+
+
+@pytest.mark.slow
+def test_of_several_gateways_the_next_is_asked_when_one_is_away(refusing, tmp_path):
+    place = Location.of(tmp_path)
+    path = write_findings(place, rows({"device": "a"}, {"device": "b"}, {"device": "c"}))
+    away = "http://127.0.0.1:9/"
+    there = refusing(200).url
+    publishing = Publishing(url=f"{away},{there}", retry_s=5, since_ms=0)
+    assert publish_file(place, path, publishing) == Outcome(published=3)
+    with pytest.raises(SparkError, match="does not answer"):
+        publish_file(place, path, Publishing(url=f"{away},{away}", retry_s=0.3, since_ms=0))
+    options = TelemetryOptions(output="x", findings=f"{there},{away}")
+    assert options.findings == f"{there},{away}"
+    with pytest.raises(BadOption, match="cannot be b:1"):
+        TelemetryOptions(output="x", findings=f"{there},b:1")
 
 
 @pytest.mark.slow

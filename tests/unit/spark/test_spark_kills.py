@@ -105,6 +105,7 @@ def survived(tmp_path, monkeypatch, seed: int, batches: int, crashes: int) -> in
     assert tables.table("samples").num_rows == len(everything)
     assert total(tables.table("traffic"), "records") == len(everything) == sum(tables.counts().values())
     assert total(tables.table("devices"), "records") == len(everything)
+    assert total(tables.table("sessions"), "records") == len(everything)
     ids = [event.id for event in events_of_rows(tables.table("anomalies").select(SPECS["anomalies"].columns.names))]
     assert len(ids) == len(set(ids)) > 0, f"seed {seed}: a finding is in the table twice, or none is"
     assert set(gateway.heard) == set(ids), f"seed {seed}: what was heard is not what is in the table"

@@ -64,7 +64,7 @@ def test_days_expire_and_readers_of_the_manifest_see_it(places, monkeypatch):
     do_tick(commits, T0 + 2 * DAY_MS + 20 * MINUTE_MS)
     commits.close()
     monkeypatch.setattr(maintenance, "now_ms", lambda: T0 + 2 * DAY_MS + 5)
-    assert maintenance.expire(places[0], days=1) == 4  # windows of both widths, samples and traffic: of the first day
+    assert maintenance.expire(places[0], days=1) == 5  # windows of both widths, samples, sessions, traffic: of one day
     kept = naive([Record("d", T0 + day * DAY_MS, day, {"a": float(day)}) for day in (1, 2)])
     assert shown(Tables(places[0].url).windows()) == shown(plain(places[0], "windows_1m")) == kept
     assert plain(places[0], "samples").num_rows == 2
@@ -158,4 +158,4 @@ def test_expire_on_the_command_line(places):
     commits.close()
     ran = CliRunner().invoke(app, ["tables", "expire", "--days", "30", "--output", places[0].url])
     assert ran.exit_code == 0, ran.output
-    assert "4 files gave way" in ran.output
+    assert "5 files gave way" in ran.output

@@ -45,7 +45,7 @@ def test_before_the_first_commit_every_answer_is_empty(tmp_path):
         assert overview.traffic(found, "protocol", hour, NOW_MS) == []
         assert fleet.devices(found) == ([], 0)
         assert fleet.sparklines(found, [("a", "b")], NOW_MS) == {}
-        assert device.latest(found, "a") == []
+        assert device.latest(found, "a") == device.sessions(found, "a", hour, NOW_MS) == []
         assert device.series(found, "a", "b", hour, NOW_MS).num_rows == 0
         assert quality.totals(found) == {}
         assert quality.topics(found, hour, NOW_MS) == []
@@ -129,6 +129,14 @@ def test_latest_values_are_those_of_one_device(reading):
     assert device.latest(reading, "nobody") == []
 
 
+def test_sessions_are_those_that_reach_into_the_range(reading):
+    going_on, ended = device.sessions(reading, "sensor-000", RANGES["6h"], NOW_MS)
+    assert (going_on["records"], going_on["lasted_ms"], going_on["settled"]) == (40, 20 * 60_000, False)
+    assert (ended["records"], ended["lasted_ms"], ended["settled"]) == (60, 30 * 60_000, True)
+    assert device.sessions(reading, "sensor-000", RANGES["15m"], NOW_MS) == [going_on]
+    assert device.sessions(reading, "sensor-001", RANGES["6h"], NOW_MS) == []
+
+
 @given(st.lists(st.integers(1, 20), max_size=40), st.sampled_from([60_000, 900_000]))
 def test_gaps_break_lines_and_no_value_is_lost(steps, width_ms):
     starts = [width_ms * sum(steps[: n + 1]) for n in range(len(steps))]
@@ -204,8 +212,8 @@ def test_a_result_that_is_too_large_is_refused(reading):
 
 def test_columns_are_listed_by_table(reading):
     found = explorer.columns_of(reading)
-    names = ["anomalies", "devices", "latest", "quarantine", "samples", "traffic", "windows_15m", "windows_1m"]
-    assert sorted(found) == names
+    names = ["anomalies", "devices", "latest", "quarantine", "samples", "sessions", "traffic", "windows_15m"]
+    assert sorted(found) == [*names, "windows_1m"]
     assert "device VARCHAR" in found["latest"]
 
 

@@ -1,0 +1,267 @@
+"""Measures the time from a PUBLISH to the telemetry table, and to the dashboard. Prints JSON.
+
+python -m tests.bench end-to-end [--rate 10000] [--seconds 60] [--devices 1000] [--trigger 2] [--refresh 5] [--cores 2]
+
+A gateway, the telemetry job and the dashboard run as processes of their own, as users start them. One MQTT connection
+publishes at QoS 1, `rate` messages a second in bursts of 10 ms, each with the time at which it is sent as its body's
+only number. `table_ms` is from there until the manifest of the tables names a pass with the message in it, for every
+message: which one stands at which place is read from the log afterwards. `dashboard_ms` is until a response of the
+dashboard's page of the message's device shows its value or a newer one, for one device; the page is asked for every
+`refresh` seconds, as a browser does. The first third of the time is left out, in which Spark warms up.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spark.tables.reader import Tables
+from store.api.message import decode
+from store.remoting.reader import RemoteReader
+from tests.bench.load.mqtt.mqtt_wire import connect, packet, text
+from tests.bench.spark.spark_telemetry import peak_mib
+from tests.support.process.gateways import GatewayProcess
+
+BURST_S = 0.01
+TOPIC, PROBE = "telemetry", 7  # the number of the device whose page is looked at
+SETTLE_S = 120.0
+_ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/")
+
+
+class Publisher(threading.Thread):
+    """Publishes at a rate; the PUBACKs are counted and not waited for."""
+
+    def __init__(self, port: int, options: argparse.Namespace) -> None:
+        super().__init__(daemon=True)
+        self._socket: socket.socket = connect("127.0.0.1", port, "")  # so that the address says the device
+        self._options, self.sent, self.acked, self.late = options, 0, 0, 0
+        self._acks = threading.Thread(target=self._count, daemon=True)
+
+    def run(self) -> None:
+        self._acks.start()
+        options, began_s = self._options, time.monotonic()
+        while (now_s := time.monotonic()) < began_s + options.seconds:
+            due = int((now_s - began_s) * options.rate) - self.sent
+            self.late += due > 2 * options.rate * BURST_S
+            stamp = time.time()
+            self._socket.sendall(b"".join(self._packet(n, stamp) for n in range(self.sent, self.sent + due)))
+            self.sent += due
+            time.sleep(BURST_S)
+
+    def _packet(self, n: int, stamp: float) -> bytes:
+        name = b"%s/d%d/a" % (TOPIC.encode(), n % self._options.devices)
+        body = b'{"sent":%.6f}' % stamp
+        return packet(0x32, text(name) + struct.pack("!H", n % 65_535 + 1) + body)
+
+    def _count(self) -> None:
+        left = b""
+        while data := self._socket.recv(1 << 16):
+            whole = len(left := left + data) // 4
+            self.acked += whole
+            left = left[4 * whole :]
+
+
+class TableWatch(threading.Thread):
+    """Notes from when on the tables have each queue's offsets."""
+
+    def __init__(self, tables: Tables) -> None:
+        super().__init__(daemon=True)
+        self._tables, self.stop = tables, threading.Event()
+        self.seen: dict[int, list[tuple[int, float]]] = {}
+        self.batch_ms: list[int] = []
+
+    def run(self) -> None:
+        batch = -1
+        while not self.stop.wait(0.02):
+            progress, now_s = self._tables.progress(), time.time()
+            if progress.batch == batch:
+                continue
+            batch = progress.batch
+            self.batch_ms.append(progress.batch_ms)
+            for queue, offset in progress.offsets.items():
+                self.seen.setdefault(queue, []).append((offset, now_s))
+
+
+class DashboardWatch(threading.Thread):
+    """Asks for a device's page as a browser does, and notes the newest value that it shows."""
+
+    def __init__(self, url: str, refresh_s: float) -> None:
+        super().__init__(daemon=True)
+        self._url, self._refresh_s, self.stop = url, refresh_s, threading.Event()
+        self.seen: list[tuple[int, float]] = []  # the offset behind the newest message that is shown, and since when
+        self.page_ms: list[float] = []
+
+    def run(self) -> None:
+        inputs = [{"id": "tick", "property": "n_intervals", "value": 1}]
+        state = [
+            {"id": "url", "property": "pathname", "value": f"/device/d{PROBE}"},
+            {"id": "url", "property": "search", "value": ""},
+        ]
+        outputs = {"id": "device-body", "property": "children"}
+        body = {"output": "device-body.children", "outputs": outputs, "inputs": inputs, "state": state}
+        body["changedPropIds"] = ["tick.n_intervals"]
+        asked = urllib.request.Request(
+            f"{self._url}_dash-update-component", json.dumps(body).encode(), {"content-type": "application/json"}
+        )
+        while not self.stop.wait(self._refresh_s):
+            began_s = time.time()
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                page = answer.read().decode()
+            self.page_ms.append((time.time() - began_s) * 1_000)
+            if (found := newest_on(page)) is not None:
+                self.seen.append((found + 1, time.time()))
+
+
+def newest_on(page: str) -> int | None:
+    """Returns the greatest offset that a page of a device names, in its column of places; None: the page is empty."""
+    found = [int(offset) for offset in re.findall(r'"\d+, (\d+)"', page)]
+    return max(found, default=None)
+
+
+def spread(values: Any) -> dict[str, float]:
+    """Returns median, 99th percentile and maximum, in ms."""
+    if not len(values):
+        return {}
+    cuts = np.percentile(np.asarray(values), (50, 99, 100)) * 1_000
+    return dict(zip(("p50", "p99", "max"), (round(float(one)) for one in cuts), strict=True))
+
+
+def seen_at(places: Any, seen: list[tuple[int, float]]) -> Any:
+    """Returns from when on each of some places was seen; `seen` has the next place and the time, in order."""
+    upto, when = np.array([one for one, _ in seen]), np.array([at for _, at in seen])
+    return when[np.searchsorted(upto, places, side="right")]
+
+
+class Sent(NamedTuple):
+    """When the messages of a queue were sent, in their order, and which of them are the probe's."""
+
+    times: Any
+    probe: Any
+
+
+def sent_times(target: str) -> dict[int, Sent]:
+    """Reads all messages back; returns those of each queue."""
+    found = {}
+    with RemoteReader(target) as reader:
+        for queue in reader.topics()[TOPIC]:
+            messages = [decode(frame.record(row)) for frame, rows, _ in reader.fetch(queue, 0) for row in list(rows)]
+            times = np.array([json.loads(message.body)["sent"] for message in messages])
+            found[queue] = Sent(
+                times, np.array([message.address == f"{TOPIC}/d{PROBE}/a" for message in messages], bool)
+            )
+    return found
+
+
+def start(log: Path, *words: str) -> subprocess.Popen:
+    with log.open("wb") as out:
+        command = [sys.executable, "-m", "gateway.cli", *words]
+        return subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+
+
+def dashboard_url(process: subprocess.Popen, log: Path) -> str:
+    until = time.monotonic() + SETTLE_S
+    while (found := _ADDRESS.search(log.read_text())) is None:
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < until, log.read_text()
+        time.sleep(0.1)
+    return found[0]
+
+
+def measure(where: Path, options: argparse.Namespace) -> dict[str, Any]:
+    gateway, children = GatewayProcess(where / "data").start(), []
+    target, output = f"127.0.0.1:{gateway.port('rpc')}", str(where / "tables")
+    try:
+        place = ("--target", target, "--output", output, "--topic", TOPIC, "--trigger", str(options.trigger))
+        job = start(
+            where / "job.log", "spark", "telemetry", *place, "--cores", str(options.cores), "--findings", "none"
+        )
+        children.append(job)
+        shown = ("--tables", output, "--port", "0", "--admin", f"http://127.0.0.1:{gateway.port('admin')}")
+        children.append(start(where / "dashboard.log", "dashboard", *shown, "--gateway", gateway.url))
+        url = dashboard_url(children[-1], where / "dashboard.log")
+        tables, publisher = Tables(output), Publisher(gateway.port("mqtt"), options)
+        watch, page = TableWatch(tables), DashboardWatch(url, options.refresh)
+        for thread in (watch, page, publisher):
+            thread.start()
+        publisher.join()
+        until = time.monotonic() + SETTLE_S
+        while tables.progress().records < publisher.sent:
+            assert job.poll() is None, (where / "job.log").read_text()[-4_000:]
+            assert time.monotonic() < until, (where / "job.log").read_text()[-4_000:]
+            time.sleep(0.1)
+        time.sleep(2 * options.refresh)
+        watch.stop.set()
+        page.stop.set()
+        watch.join()
+        page.join()
+        return figures(sent_times(target), watch, page, publisher, options) | {"driver_mib": round(peak_mib(job.pid))}
+    finally:
+        for child in reversed(children):
+            child.send_signal(signal.SIGTERM)
+            try:
+                child.wait(60)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+        gateway.close()
+
+
+def figures(
+    sent: dict[int, Sent], watch: TableWatch, page: DashboardWatch, publisher: Publisher, options: argparse.Namespace
+) -> dict[str, Any]:
+    queues = {queue: one for queue, one in sent.items() if len(one.times)}
+    from_s = min(float(one.times[0]) for one in queues.values()) + options.seconds / 3
+    table, shown = [], []
+    for queue, (times, probe) in queues.items():
+        table.append((seen_at(np.arange(len(times)), watch.seen[queue]) - times)[times >= from_s])
+        places = np.flatnonzero(probe & (times >= from_s))
+        if len(places):  # those of a device are all in one queue
+            shown.append(seen_at(places, page.seen) - times[places])
+    return {
+        "messages": sum(len(one.times) for one in queues.values()),
+        "acknowledged": publisher.acked,
+        "bursts_late": publisher.late,
+        "table_ms": spread(np.concatenate(table)),
+        "dashboard_ms": spread(np.concatenate(shown)),
+        "page_ms": round(statistics.median(page.page_ms)) if page.page_ms else None,
+        "batch_ms": round(statistics.median(watch.batch_ms)),
+        "batches": len(watch.batch_ms),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rate", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--devices", type=int, default=1_000)
+    parser.add_argument("--trigger", type=float, default=2.0)
+    parser.add_argument("--refresh", type=float, default=5.0)
+    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--dir", type=Path, default=None)
+    options = parser.parse_args()
+    where, load = Path(tempfile.mkdtemp(dir=options.dir)), os.getloadavg()[0]
+    try:
+        found = measure(where, options)
+    finally:
+        shutil.rmtree(where)
+    shape = {name: getattr(options, name) for name in ("rate", "seconds", "devices", "trigger", "refresh", "cores")}
+    print(json.dumps({"shape": shape, "load": [load, os.getloadavg()[0]], **found}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The lines of a running job: what they tell, and when they are silent."""
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("deltalake")
+
+from spark.job.idle import LogEnd, Unread
+from spark.job.progress import ProgressLines, duration
+from spark.tables.manifest import Manifest, Progress, sequence
+from store.api.message import Message
+from tests.support.store.fake_store import serving
+
+T0 = 1_767_225_600_000
+READ = Unread(0)
+
+
+def manifest(batch: int, records: int, tick: int = 0, **more) -> Manifest:
+    progress = Progress(
+        batch=batch, records=records, stored_at_ms=T0, committed_at_ms=T0 + 1_300, watermark_ms=T0 - 120_000, **more
+    )
+    counts = {"mqtt": {"ok": records, "late": 3}, "http": {"too_old": 2}}
+    return Manifest(job="j", buckets=4, pass_=sequence(batch, tick), progress=progress, counts=counts)
+
+
+def test_a_line_tells_records_rate_lag_and_what_is_late():
+    lines = ProgressLines(10.0, 100.0, manifest(3, 1_000))
+    assert not lines.due(109.0)
+    assert lines.due(110.0)
+    assert lines.look(110.0, manifest(5, 53_310), Unread(120), "") == (
+        "batch 5: 53,310 records, 5,231/s, lag 1.3 s, 120 unread, 5 late, windows settled until 2025-12-31 23:58:00Z"
+    )
+    assert not lines.due(119.0)
+
+
+def test_a_reason_for_waiting_is_told_once_and_again_after_something_came():
+    lines = ProgressLines(10.0, 0.0, Manifest(job="j", buckets=4))
+    nothing = Manifest(job="j", buckets=4)
+    gone = Unread(None, "the store at host:1 does not answer")
+    assert lines.look(10, nothing, gone, "") == "waiting: the store at host:1 does not answer"
+    assert lines.look(20, nothing, gone, "") is None
+    assert "0 late" not in (lines.look(30, manifest(0, 10), READ, "") or "")
+    assert lines.look(40, manifest(0, 10), READ, "").startswith("waiting: every queue is read to its end")
+    assert lines.look(50, manifest(0, 10), READ, "") is None
+    assert lines.look(60, manifest(0, 10, tick=1), READ, "") is None  # time has gone on; that is no news
+    assert lines.look(70, manifest(1, 20), READ, "").startswith("batch 1: 20 records, 1/s")
+    assert lines.look(80, manifest(1, 20), READ, "").startswith("waiting: every queue")
+
+
+def test_a_batch_that_takes_long_is_told_of_each_time():
+    lines = ProgressLines(10.0, 0.0, manifest(0, 10))
+    assert lines.look(10, manifest(0, 10), Unread(5), "") is None  # it is about to be read
+    assert lines.look(20, manifest(0, 10), Unread(5), "batch 1 is counted, for 12 s") == (
+        "waiting: batch 1 is counted, for 12 s"
+    )
+    assert lines.look(30, manifest(0, 10), Unread(5), "batch 1 is counted, for 22 s") is not None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-1, "0.0 s"), (1.25, "1.2 s"), (119.9, "119.9 s"), (121, "2 min"), (9_000, "2.5 h")]
+)
+def test_lengths_of_time(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_what_is_unread_is_counted_or_explained(tmp_path):
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "3").write_text('v1\n{"batchWatermarkMs":0}\n{"16": 1}')
+    message = Message(address="t/d", body=b"1", device="d", time_ms=T0)
+    with serving({"t": (16, 17)}) as served:
+        end, other = LogEnd(served.target, ("t",), tmp_path), LogEnd(served.target, ("u", "v"), tmp_path / "none")
+        assert end.unread(7) == Unread(None, "no record is in the log yet")
+        assert other.unread(-1) == Unread(None, "there is no topic u, v yet")
+        served.store.append([(16, message), (16, message), (17, message)])
+        assert end.unread(3) == Unread(2)
+        assert end.unread(7) == Unread(None)  # the first batch is still to come
+        served.stop()
+        assert end.unread(3) == Unread(None, f"the store at {served.target} does not answer")
+        end.close()
+        other.close()
