@@ -1,6 +1,6 @@
 """Rows of findings as CloudEvents 1.0, in JSON.
 
-    analytics/anomaly/{device}    spike, level_shift, stuck
+    analytics/anomaly/{device}    spike, level_shift, stuck, rate_spike
     analytics/liveness/{device}   silent, back, flapping
 
 The id follows from device, metric, kind and time, so whoever finds the same again sends the same id. What cannot stand

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark.telemetry import bursts
 from spark.telemetry.events import EVENTS, events_of
 from spark.telemetry.groups import Indices, codes, column, group
 from spark.telemetry.windows import INSTANT
@@ -28,9 +29,9 @@ FLAPS_COUNT_MIN, FLAP_WINDOW_S = 3, 3_600.0
 
 COUNTS = ("late", "ahead", "rejected", "duplicates", "out_of_order")  # of records, by what is to be said of them
 _NONE = -1
-_TIMES = ("first_seen", "last_seen", "silent_since", "flaps_since", "last_time")
-_FLOATS = ("interval_s", "jitter_s", "skew_s")
-_INTEGERS = ("records", *COUNTS, "intervals", "flaps")
+_TIMES = ("first_seen", "last_seen", "silent_since", "flaps_since", "last_time", "minute")
+_FLOATS = ("interval_s", "jitter_s", "skew_s", "rate", "rate_spread")
+_INTEGERS = ("records", *COUNTS, "intervals", "flaps", "minute_count", "minutes", "burst", "burst_before")
 _TEXTS = ("device", "address", "protocol", "state")
 DEVICES = pa.schema(
     [(name, pa.string()) for name in _TEXTS]
@@ -51,7 +52,10 @@ class Flags(NamedTuple):
 
 
 def observe(devices: pa.Table, records: pa.Table, flags: Flags) -> tuple[pa.Table, pa.Table]:
-    """The devices after some records, sorted by queue and offset; and the events of those that were silent before."""
+    """The devices after some records, sorted by queue and offset.
+
+    With them the events of those that were silent before, and of those that send more than usual.
+    """
     groups = group([codes(records["device"])])
     heads = records["device"].take(pa.array(groups.heads))
     at, arrays = _joined(devices, heads)
@@ -80,8 +84,12 @@ def observe(devices: pa.Table, records: pa.Table, flags: Flags) -> tuple[pa.Tabl
     for name, mask in said.items():
         arrays[name][at] += np.add.reduceat(mask.astype(np.int64), groups.starts)
     arrays["last_time"][at] = np.maximum(arrays["last_time"][at], np.maximum.reduceat(time, groups.starts))
-    events = _back(arrays, at, np.minimum.reduceat(stored, groups.starts))
-    return _table(arrays), events
+    in_time = ~said["late"]
+    events = [
+        _back(arrays, at, np.minimum.reduceat(stored, groups.starts)),
+        bursts.find(arrays, at, owner[in_time], stored[in_time]),
+    ]
+    return _table(arrays), pa.concat_tables(events)
 
 
 def any_may_fall_silent(devices: pa.Table) -> bool:
@@ -233,6 +241,9 @@ def _joined(devices: pa.Table, names: pa.ChunkedArray) -> tuple[Indices, Arrays]
 def _arrays(devices: pa.Table) -> Arrays:
     found: Arrays = {}
     for name in DEVICES.names:
+        if name not in devices.column_names:  # of a state written before there was such a column
+            found[name] = np.full(devices.num_rows, _NONE if name in _TIMES else 0, _dtype(name))
+            continue
         values = devices[name]
         if name in _TIMES:
             found[name] = np.asarray(values.cast(pa.int64()).fill_null(_NONE)).copy()
@@ -241,6 +252,10 @@ def _arrays(devices: pa.Table) -> Arrays:
         else:
             found[name] = values.to_numpy().copy()
     return found
+
+
+def _dtype(name: str) -> Any:
+    return np.float64 if name in _FLOATS else np.int64
 
 
 def _table(arrays: Arrays) -> pa.Table:

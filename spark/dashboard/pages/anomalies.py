@@ -16,6 +16,7 @@ KINDS = {  # and the color of each
     "spike": "red",
     "level_shift": "orange",
     "stuck": "yellow",
+    "rate_spike": "pink",
     "silent": "gray",
     "back": "green",
     "flapping": "grape",

@@ -1,0 +1,107 @@
+"""Bursts: minutes in which a device sends many more messages than it usually does; the finding `rate_spike`.
+
+A device keeps the mean number of its messages in a minute, by the store's clock, and the mean distance from it, both
+exponential; minutes without a message teach nothing. A minute is a burst when its messages exceed the mean by
+`SIGMAS`, and `FACTOR` times the mean, and `COUNT_MIN`. Of bursts in successive minutes the first is told. A burst
+teaches as much as `CUT` sigmas would, so a device that sends more from now on is followed after a while.
+
+The minute that goes on is counted and not yet learned from, so how the log was cut into batches does not show. Late
+messages do not count: a device that was offline may send all that it gathered at once. Of a device with more than
+`RANKS_MAX` minutes in one batch the last ones are looked at.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark.telemetry.events import EVENTS, events_of
+from spark.telemetry.groups import Indices
+
+RATE_SPIKE = "rate_spike"
+RANKS_MAX = 512  # minutes of one device in one batch that are looked at
+WARM_COUNT = 10  # minutes from which on a device is judged
+WEIGHT = 0.05  # of the newest minute in the means, once warm
+SIGMAS, CUT, FACTOR, COUNT_MIN = 8.0, 4.0, 3.0, 30.0
+_SIGMA = 1.2533  # mean distances, of a normal distribution
+_MINUTE_US = 60_000_000
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def find(arrays: Arrays, at: Indices, owner: Indices, stored: npt.NDArray[np.int64]) -> pa.Table:
+    """Counts messages into the minutes of their devices, and returns the bursts among these as rows of `EVENTS`.
+
+    `at` has the row in `arrays` of each owner, `owner` that of each message; `stored` is in microseconds.
+    """
+    if not len(stored):
+        return EVENTS.empty_table()
+    minutes = stored // _MINUTE_US
+    base = int(minutes.min())
+    span = int(minutes.max()) - base + 1
+    keys, counts = np.unique(owner * span + (minutes - base), return_counts=True)
+    who, minute = keys // span, keys % span + base
+    first = np.searchsorted(who, who, side="left")
+    size = np.searchsorted(who, who, side="right") - first
+    rank = np.arange(len(who)) - first - np.maximum(size - RANKS_MAX, 0)
+    by_rank = np.argsort(rank, kind="stable")
+    bounds = np.searchsorted(rank[by_rank], np.arange(int(rank.max()) + 2))
+    found = []
+    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        some = by_rank[low:high]
+        found.append(_count(arrays, at[who[some]], minute[some] * _MINUTE_US, counts[some]))
+    return pa.concat_tables(found)
+
+
+def _count(arrays: Arrays, at: Indices, minute: npt.NDArray[np.int64], count: npt.NDArray[np.int64]) -> pa.Table:
+    """Counts one minute each of some devices."""
+    known = arrays["minute"][at]
+    ahead = minute >= known  # not one that is over, of a queue that is read behind another one
+    at, minute, count, known = at[ahead], minute[ahead], count[ahead], known[ahead]
+    ends = (known >= 0) & (minute > known)
+    _learn(arrays, at[ends])
+    held = np.where(minute > known, 0, arrays["minute_count"][at])
+    arrays["minute"][at], arrays["minute_count"][at] = minute, held + count
+    usual, sigma = arrays["rate"][at], _sigma(arrays, at)
+    most = np.floor(np.maximum(np.maximum(usual + SIGMAS * sigma, FACTOR * usual), COUNT_MIN))
+    burst = (arrays["minutes"][at] >= WARM_COUNT) & (held <= most) & (held + count > most)
+    new = burst & (arrays["burst_before"][at] == 0)
+    arrays["burst"][at] |= burst
+    return _events(arrays, at[new], minute[new], most[new], (most - usual)[new] / sigma[new])
+
+
+def _learn(arrays: Arrays, at: Indices) -> None:
+    """Learns from the minutes of some devices that are over."""
+    count, seen = arrays["minute_count"][at].astype(np.float64), arrays["minutes"][at]
+    mean = np.where(seen == 0, count, arrays["rate"][at])
+    error = np.minimum(count - mean, CUT * _sigma(arrays, at))
+    share = np.maximum(WEIGHT, 1.0 / (seen + 1.0))
+    arrays["rate"][at] = mean + share * error
+    arrays["rate_spread"][at] += share * (np.abs(error) - arrays["rate_spread"][at])
+    arrays["minutes"][at] = seen + 1
+    arrays["burst_before"][at], arrays["burst"][at] = arrays["burst"][at], 0
+
+
+def _sigma(arrays: Arrays, at: Indices) -> npt.NDArray[np.float64]:
+    """The spread of a device's minutes; that of messages by chance at least."""
+    least = np.sqrt(np.maximum(arrays["rate"][at], 1.0))
+    sigma: npt.NDArray[np.float64] = np.maximum(_SIGMA * arrays["rate_spread"][at], least)
+    return sigma
+
+
+def _events(
+    arrays: Arrays, at: Indices, minute: npt.NDArray[np.int64], most: npt.NDArray[Any], score: npt.NDArray[Any]
+) -> pa.Table:
+    usual = arrays["rate"][at]
+    pairs = zip(most.tolist(), usual.tolist(), strict=True)
+    return events_of(
+        time=minute,
+        device=arrays["device"][at],
+        address=arrays["address"][at],
+        kind=np.full(len(at), RATE_SPIKE, object),
+        value=most + 1,
+        expected=usual,
+        score=score,
+        sentence=[f"more than {m:.0f} messages came within a minute; usually {u:.3g} do" for m, u in pairs],
+    )

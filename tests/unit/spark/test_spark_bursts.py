@@ -1,0 +1,95 @@
+"""Bursts: a device that sends many more messages a minute than usual is found once, however batches were cut."""
+
+import random
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+import numpy as np  # noqa: E402
+
+from spark.telemetry.bursts import COUNT_MIN, RANKS_MAX, RATE_SPIKE, WARM_COUNT  # noqa: E402
+from spark.telemetry.liveness import DEVICES, Flags, observe  # noqa: E402
+from tests.support.spark.job_kit import MINUTE_MS, Record, table  # noqa: E402
+
+T0 = 1_767_225_600_000
+
+
+def minutes(device: str, counts: list[int], first_minute: int = 0) -> list[Record]:
+    """So many messages in each minute, at equal distances."""
+    return [
+        Record(device, T0 + (first_minute + minute) * MINUTE_MS + n * MINUTE_MS // count, 0)
+        for minute, count in enumerate(counts)
+        for n in range(count)
+    ]
+
+
+def run(records: list[Record], pieces: int = 1, late: bool = False):
+    """Returns the devices, and the bursts as (device, minute)."""
+    records = sorted(records, key=lambda record: (record.time_ms, record.device))
+    devices, found = DEVICES.empty_table(), []
+    size = -(-len(records) // pieces)
+    for at in range(0, len(records), size):
+        some = records[at : at + size]
+        for n, record in enumerate(some):
+            record.offset = at + n
+        none = np.zeros(len(some), bool)
+        devices, events = observe(devices, table(some), Flags(~none if late else none, none, none))
+        found += [event for event in events.to_pylist() if event["kind"] == RATE_SPIKE]
+    return devices, found
+
+
+def minute_of(event: dict) -> int:
+    return (round(event["time"].timestamp() * 1_000) - T0) // MINUTE_MS
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 60])
+def test_a_burst_is_found_in_its_minute_and_told_once(pieces):
+    counts = [12, 11, 13, 12, 12, 14, 11, 12, 13, 12, 12, 12, 200, 220, 12, 12, 12, 150, 12]
+    records = minutes("d", counts) + minutes("calm", [12] * len(counts))
+    _, found = run(records, pieces)
+    assert [(event["device"], minute_of(event)) for event in found] == [("d", 12), ("d", 17)]
+    assert found[0]["sentence"] == "more than 40 messages came within a minute; usually 12.2 do"
+    assert found[0]["value"] == 41
+    assert found[0]["score"] > 7
+
+
+def test_small_numbers_and_new_devices_are_no_bursts():
+    assert run(minutes("slow", [1] * 30 + [int(COUNT_MIN)]))[1] == []
+    assert run(minutes("new", [2] * (WARM_COUNT - 1) + [500]))[1] == []
+    assert len(run(minutes("slow", [1] * 30 + [int(COUNT_MIN) + 1]))[1]) == 1
+
+
+def test_chance_alone_is_no_burst():
+    chance, records = random.Random(5), []
+    for n, mean in enumerate((3, 20, 120)):
+        counts = [max(1, sum(chance.random() < mean / 1_000 for _ in range(1_000))) for _ in range(200)]
+        records += minutes(f"d{n}", counts)
+    assert run(records, 11)[1] == []
+
+
+def test_a_device_that_sends_more_from_now_on_is_told_once_and_followed():
+    devices, found = run(minutes("d", [20] * 20 + [100] * 200), 5)
+    assert [minute_of(event) for event in found] == [20]
+    (row,) = devices.to_pylist()
+    assert row["rate"] > 80
+
+
+def test_what_was_gathered_offline_is_no_burst():
+    devices, found = run(minutes("d", [10] * 20 + [500]), late=True)
+    assert found == []
+    assert devices["minutes"].to_pylist() == [0]
+
+
+def test_a_state_of_before_bursts_is_taken_over():
+    before, _ = run(minutes("d", [10] * 3))
+    older = before.drop_columns(["minute", "minute_count", "minutes", "burst", "burst_before", "rate", "rate_spread"])
+    some = minutes("d", [10], 3)
+    none = np.zeros(len(some), bool)
+    (row,) = observe(older, table(some), Flags(none, none, none))[0].to_pylist()
+    assert (row["records"], row["minute_count"], row["minutes"]) == (40, 10, 0)
+
+
+def test_no_device_takes_more_turns_than_the_limit():
+    devices, found = run([Record("d", T0 + n * MINUTE_MS, n) for n in range(3 * RANKS_MAX)])
+    assert found == []
+    assert devices["minutes"].to_pylist() == [RANKS_MAX - 1]
