@@ -3,7 +3,7 @@
 import code
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Final
@@ -126,12 +126,18 @@ def telemetry(
                 session_s=session_s,
                 progress_s=progress_s,
             ),
-            say=typer.echo,
+            say=_say,
         )
     except ImportError as error:
         raise SparkFailed(f"Spark is not installed ({error.name}); pip install 'headgate[spark]'") from error
     except errors.SparkError as error:
         raise SparkFailed(str(error)) from error
+
+
+def _say(line: str) -> None:
+    """Prints a line of progress. A terminal that is gone, or a full disk under a log file, ends no job."""
+    with suppress(OSError):
+        typer.echo(line)
 
 
 Target = Annotated[

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from spark import parsing
 from spark.errors import BadOption
 from spark.tables.files import Location
 from spark.telemetry.sessions import NEVER_MS
@@ -52,6 +53,10 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise BadOption("session_s", "must be a number of seconds, 1 at least")
         if not MIN_TICK_S <= self.tick_s < 1e9:
             raise BadOption("tick_s", f"must be a number of seconds, {MIN_TICK_S:g} at least")
+        try:
+            parsing.targets(self.target)
+        except ValueError as error:
+            raise BadOption("target", f"cannot be {self.target}: {error}") from error
         for url in () if self.findings is None else self.findings.split(","):
             if not url.startswith(("http://", "https://")):
                 raise BadOption("findings", f"cannot be {url}: the URL of a gateway, as http://127.0.0.1:8080")

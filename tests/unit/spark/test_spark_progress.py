@@ -1,11 +1,16 @@
 """The lines of a running job: what they tell, and when they are silent."""
 
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("deltalake")
 
+from gateway.cli.spark import app
+from spark import job
+from spark.errors import BadOption
 from spark.job.idle import LogEnd, Unread
+from spark.job.options import TelemetryOptions
 from spark.job.progress import ProgressLines, duration
 from spark.tables.manifest import Manifest, Progress, sequence
 from store.api.message import Message
@@ -78,3 +83,30 @@ def test_what_is_unread_is_counted_or_explained(tmp_path):
         assert end.unread(3) == Unread(None, f"the store at {served.target} does not answer")
         end.close()
         other.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "target", "findings"),
+    [
+        ([], "127.0.0.1:8081", "http://127.0.0.1:8080"),
+        (["--host", "h", "--port-offset", "100"], "h:8181", "http://h:8180"),
+        (["--target", "one:8081,two:9081"], "one:8081,two:9081", "http://one:8080"),
+        (["--target", "[::1]:8081", "--findings", "http://a:1,http://b:2"], "[::1]:8081", "http://a:1,http://b:2"),
+        (["--target", "one:8081", "--findings", "none"], "one:8081", None),
+    ],
+)
+def test_the_command_line_takes_one_gateway_or_several(monkeypatch, words, target, findings):
+    asked = []
+    monkeypatch.setattr(job, "run", lambda options, say: asked.append((options, say("a line"))))
+    ran = CliRunner().invoke(app, ["telemetry", "--session-gap", "60", "--progress", "0", *words])
+    assert ran.exit_code == 0, ran.output
+    assert ran.output == "a line\n"
+    ((options, _),) = asked
+    assert (options.target, options.findings) == (target, findings)
+    assert (options.session_s, options.progress_s) == (60.0, 0.0)
+
+
+@pytest.mark.parametrize("target", ["", "host", "host:", ":8081", "one:8081,two"])
+def test_a_target_that_is_none_is_refused(target):
+    with pytest.raises(BadOption, match="option target cannot be"):
+        TelemetryOptions(output="x", target=target)
