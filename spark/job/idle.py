@@ -43,7 +43,7 @@ class IdleTime:
 class Unread(NamedTuple):
     """The records that a batch has left in the log."""
 
-    count: int | None  # None: not known
+    records: int | None  # None: not known
     why: str = ""  # nothing can be read, in words
 
 
@@ -56,7 +56,7 @@ class LogEnd:
 
     def reached(self, batch: int) -> bool:
         """Returns whether a batch has read every queue to its end; False when the store does not say."""
-        return self.unread(batch).count == 0
+        return self.unread(batch).records == 0
 
     def unread(self, batch: int) -> Unread:
         """Returns how many records are behind a batch. Raises `SparkError` for a checkpoint that is none."""

@@ -34,10 +34,10 @@ class ProgressLines:
             return progress_line(manifest, unread, came / took_s)
         if manifest.pass_ != self._pass:
             self._pass = manifest.pass_
-            if unread.count != 0:
+            if unread.records != 0:
                 return progress_line(manifest, unread, 0.0)
         why = unread.why or stage
-        if not why and unread.count == 0:
+        if not why and unread.records == 0:
             why = "every queue is read to its end; windows and silence go on by the store's clock"
         if not why or why == self._why:
             return None
@@ -53,7 +53,7 @@ def progress_line(manifest: Manifest, unread: Unread, rate: float) -> str:
         f"batch {progress.batch}: {progress.records:,} records",
         f"{rate:,.0f}/s",
         f"lag {duration((progress.committed_at_ms - progress.stored_at_ms) / 1_000)}",
-        *([f"{unread.count:,} unread"] if unread.count is not None else []),
+        *([f"{unread.records:,} unread"] if unread.records is not None else []),
         f"{late:,} late",
         *([f"windows settled until {instant(progress.watermark_ms)}"] if progress.watermark_ms > 0 else []),
     ]
