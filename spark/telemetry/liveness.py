@@ -166,12 +166,17 @@ def _back(arrays: Arrays, at: Indices, came: npt.NDArray[np.int64]) -> pa.Table:
 def _learn(
     arrays: Arrays, at: Indices, owner: Indices, stored: npt.NDArray[np.int64], before: npt.NDArray[np.int64]
 ) -> None:
-    """Interval and jitter, by the distances between messages. Those while a device was silent do not count."""
+    """Interval and jitter, by the distances between messages.
+
+    Those while a device was silent do not count, unless it comes back again and again: then that is its interval.
+    """
     order = np.lexsort((stored, owner))
     ordered, owners = stored[order], owner[order]
     first = np.concatenate([[True], owners[1:] != owners[:-1]])
     previous = np.where(first, before[owners], np.concatenate([[0], ordered[:-1]]))
-    away = arrays["state"][at][owners] == SILENT
+    since = arrays["flaps_since"][at][owners]
+    returns = (arrays["flaps"][at][owners] >= FLAPS_COUNT_MIN - 1) & (ordered - since < FLAP_WINDOW_S * 1e6)
+    away = (arrays["state"][at][owners] == SILENT) & ~returns
     counts = ~(first & ((before[owners] == _NONE) | away))
     distance = np.where(counts, (ordered - previous) / 1e6, 0.0)
     size = len(at)

@@ -72,6 +72,24 @@ def test_a_device_that_comes_and_goes_is_flapping():
     assert kinds == [SILENT, "back", SILENT, "back", SILENT, FLAPPING, SILENT]
 
 
+def test_a_device_that_is_heard_less_often_from_now_on_is_followed():
+    """It comes back FLAPS_COUNT_MIN times, and that is its interval then: it was told as silent for ever."""
+    devices, _ = seen(DEVICES.empty_table(), beats("d", T0, 100, 1_000))
+    now, kinds = T0 + 100_000, []
+    for n in range(60):
+        for ms in range(0, 60_000, 5_000):
+            devices, events = silence(devices, now + ms)
+            kinds += events["kind"].to_pylist()
+        now += 60_000
+        devices, events = seen(devices, beats("d", now, 1, 1, 100 + n))
+        kinds += events["kind"].to_pylist()
+    assert kinds[:4] == [SILENT, "back", SILENT, "back"]
+    assert len(kinds) <= 10
+    assert one(devices)["interval_s"] == pytest.approx(60, rel=0.05)
+    _, events = silence(devices, now + 400_000)
+    assert events["kind"].to_pylist() == [SILENT]
+
+
 def test_oddities_are_counted():
     records = [
         Record("d", T0 + 1_000, 0, {"a": 1.0}, T0 + 1_500),
