@@ -44,7 +44,7 @@ class Unread(NamedTuple):
     """The records that a batch has left in the log."""
 
     records: int | None  # None: not known
-    why: str = ""  # nothing can be read, in words
+    why: str = ""  # the reason for which no record can be read
 
 
 class LogEnd:

@@ -148,7 +148,7 @@ def seen_at(places: Any, seen: list[tuple[int, float]]) -> Any:
 
 
 class Sent(NamedTuple):
-    """When the messages of a queue were sent, in their order, and which of them are the probe's."""
+    """The times at which the messages of a queue were sent, in their order, and which of them are the probe's."""
 
     times: Any
     probe: Any
