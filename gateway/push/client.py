@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import httpcore
 
 from gateway.push.guard import SinkGuard, SinkRefused, SinkUnreachable, connect_checked
+from gateway.push.trust import refused_certificate
 
 # With every request httpcore looks for sniffio, which it does without. Where that is not installed the search through
 # all directories takes a third of a request's processor time: 0.9 ms with it, 0.6 without. None ends it at once.
@@ -108,7 +109,7 @@ class SinkClient:
         except (SinkRefused, SinkUnreachable):
             raise
         except (OSError, ValueError, httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
-            raise SinkUnreachable(str(error) or type(error).__name__) from error
+            raise SinkUnreachable(refused_certificate(error) or str(error) or type(error).__name__) from error
 
     @staticmethod
     async def _read(answer: httpcore.Response) -> None:

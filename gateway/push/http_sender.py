@@ -29,7 +29,7 @@ class HttpSender:
         secret, mode = settings.signingsecret, settings.mode
         self._signing_key = None if secret is None else read_secret(secret)
         self._structured = mode == "structured" or (mode is None and secret is not None)
-        self._client = SinkClient(tools.guard, connections_max=settings.concurrency, tls=tools.tls())
+        self._client = SinkClient(tools.guard, connections_max=settings.concurrency, tls=tools.trust.http)
 
     async def consent(self) -> Consent:
         """Asks the sink as Web Hooks, 4, says, unless the configuration asks nobody."""

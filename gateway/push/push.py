@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Coroutine, Iterable
-from functools import cache
 from random import Random
 from typing import Any, Final, Protocol
 
@@ -10,7 +9,6 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.base.client_tls import client_tls
 from gateway.delivery.fanout import Fanout
 from gateway.ownership.owners import Owners
 from gateway.port.push import SinkFactory
@@ -22,14 +20,13 @@ from gateway.push.registry import PushRegistry
 from gateway.push.sender import SinkKind, SinkKinds
 from gateway.push.settings import SubscriptionsConfig
 from gateway.push.tools import HeldBudget, Tools, Totals
+from gateway.push.trust import SinkTrust
 from gateway.security.access_control import AccessControl
 from store.api.client import StoreClient
 from store.base.clock import now_ms
 
 ORIGIN: Final = "headgate"  # of WebHook-Request-Origin, where the configuration does not say
 ID_BITS: Final = 96  # of a subscription's id: nobody guesses one
-
-_tls = cache(client_tls)  # of HTTP alone: httpcore writes its protocols into the context
 
 
 class PushHost(Protocol):
@@ -79,7 +76,7 @@ class Push:
             budget=HeldBudget(config.held_bytes_max),
             totals=Totals(),
             attempts=asyncio.Semaphore(config.attempts_max),
-            tls=_tls,
+            trust=SinkTrust(config.ca_file),
             origin=config.origin or ORIGIN,
             publish=host.ingest.publish,
             check_publisher=host.access.check_publisher,

@@ -3,10 +3,13 @@
 import re
 from collections.abc import Iterator
 from ipaddress import ip_network
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
+
+from gateway.push.trust import ca_file_mistake
 
 MiB: Final = 1024 * 1024
 _HOST: Final = re.compile(r"(?:\*\.)?[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?")
@@ -30,6 +33,10 @@ class SubscriptionsConfig(msgspec.Struct, frozen=True, kw_only=True):
             description="whether sinks on the Internet may have http:, mqtt: and amqp: URLs; private sinks always may"
         ),
     ] = False
+    ca_file: Annotated[
+        Path | None,
+        Meta(description="PEM: authorities that may vouch for sinks besides the system's; read at the start"),
+    ] = None
     validation: Annotated[
         Literal["required", "off"],
         Meta(description="whether a sink has to consent by WebHook-Allowed-Origin before it is sent anything"),
@@ -54,5 +61,7 @@ def subscription_mistakes(config: SubscriptionsConfig) -> Iterator[tuple[str, st
             if _HOST.fullmatch(one) is None or one.replace(".", "").isdigit():
                 key = f"subscriptions.private_sinks[{index}]"
                 yield key, f"{one!r} is neither a network nor a host name; write 10.1.0.0/16 or *.internal"
+    if config.ca_file is not None and (mistake := ca_file_mistake(config.ca_file)):
+        yield "subscriptions.ca_file", mistake
     if config.origin and _ORIGIN.fullmatch(config.origin) is None:
         yield "subscriptions.origin", f"{config.origin!r} is no DNS name; write one such as gateway.example.com"

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import ssl
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -13,6 +12,7 @@ from gateway.domain.access import Identity
 from gateway.port.push import SinkFactory
 from gateway.push.guard import SinkGuard
 from gateway.push.settings import SubscriptionsConfig
+from gateway.push.trust import SinkTrust
 from store.api.client import StoreClient
 from store.api.message import Message
 
@@ -84,7 +84,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     budget: HeldBudget
     totals: Totals
     attempts: asyncio.Semaphore  # over all subscriptions
-    tls: Callable[[], ssl.SSLContext]
+    trust: SinkTrust
     origin: str  # of WebHook-Request-Origin
     publish: Callable[..., Any]  # `Ingest.publish`
     check_publisher: Callable[[Identity, Message], None]

@@ -14,7 +14,7 @@ from gateway.bridges.shared.addresses import filled
 from gateway.bridges.shared.amqp_settings import SHORT_BYTES_MAX
 from gateway.bridges.shared.settings import BridgeConfig
 from gateway.bridges.shared.upstream_stream import UpstreamError
-from gateway.bridges.sinks.connections import CONNECT_S, OneLink, open_checked, tls_of_brokers
+from gateway.bridges.sinks.connections import CONNECT_S, OneLink, open_checked
 from gateway.bridges.sinks.credentials import login_of
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.bridge import EventCodec, Forwarded, Scheme
@@ -85,10 +85,10 @@ class AmqpSender:
         await self._link.close()
 
     async def _open(self) -> Link:
-        guard = self._tools.guard
+        guard, trust = self._tools.guard, self._tools.trust
 
         async def connect(host: str, port: int, secure: bool) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-            return await open_checked(guard, host, port, tls_of_brokers() if secure else None)
+            return await open_checked(guard, host, port, trust.brokers if secure else None)
 
         try:
             return await Link.open(self._id, self._config, self._scheme, connect=connect)

@@ -3,11 +3,10 @@
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
-from functools import cache
 from typing import Final, Generic, Protocol, TypeVar
 
-from gateway.base.client_tls import client_tls
-from gateway.push.guard import SinkGuard, connect_checked
+from gateway.push.guard import SinkGuard, SinkUnreachable, connect_checked
+from gateway.push.trust import refused_certificate
 
 CONNECT_S: Final = 10.0  # to connect, and to be let in
 READ_BYTES: Final = 64 << 10
@@ -67,15 +66,15 @@ async def open_checked(
     guard: SinkGuard, host: str, port: int, tls: ssl.SSLContext | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Opens a connection to a broker (`connect_checked`). Raises OSError, `SinkRefused`, `SinkUnreachable`."""
-    return await connect_checked(
-        guard,
-        host,
-        port,
-        lambda address: asyncio.open_connection(
-            address, port, ssl=tls, server_hostname=None if tls is None else host, limit=READ_BYTES
-        ),
-        failures=(OSError,),
-    )
-
-
-tls_of_brokers = cache(client_tls)  # not the context of HTTP, which names HTTP's protocols
+    try:
+        return await connect_checked(
+            guard,
+            host,
+            port,
+            lambda address: asyncio.open_connection(
+                address, port, ssl=tls, server_hostname=None if tls is None else host, limit=READ_BYTES
+            ),
+            failures=(OSError,),
+        )
+    except ssl.SSLCertVerificationError as error:
+        raise SinkUnreachable(f"{host}:{port}: {refused_certificate(error)}") from error

@@ -6,7 +6,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from gateway.bridges.shared.addresses import filled
-from gateway.bridges.sinks.connections import CONNECT_S, OneLink, open_checked, tls_of_brokers
+from gateway.bridges.sinks.connections import CONNECT_S, OneLink, open_checked
 from gateway.bridges.sinks.credentials import login_of
 from gateway.bridges.sinks.mqtt_link import MqttLink
 from gateway.domain.errors import Refusal
@@ -92,7 +92,7 @@ class MqttSender:
 
     async def _open(self) -> MqttLink:
         host, port = self._url.hostname or "", self._url.port or self._scheme.port
-        tls: ssl.SSLContext | None = tls_of_brokers() if self._scheme.secure else None
+        tls: ssl.SSLContext | None = self._tools.trust.brokers if self._scheme.secure else None
         try:
             async with asyncio.timeout(self._connect_s):
                 stream = await open_checked(self._tools.guard, host, port, tls)

@@ -6,16 +6,19 @@ import json
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, ClassVar
 
 import httpx
 import pytest
 from cloudevents.core.bindings.http import HTTPMessage, from_binary_event, from_structured_event
+from cryptography.x509 import DNSName, IPAddress
 
 from tests.support.amqp.rabbitmq import MISSING, RabbitMQ
 from tests.support.http.broker_sinks import AmqpSink, MqttSink
 from tests.support.http.webhook_sink import Delivered, WebhookSink
+from tests.support.process.certificates import Authority, Issued
 from tests.support.process.gateways import GatewayProcess
 from tests.support.process.waiting import wait_until
 
@@ -34,10 +37,24 @@ def sink() -> Iterator[WebhookSink]:
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def certificate(authority: Authority) -> Issued:
+    return issued(authority)
+
+
+def issued(authority: Authority) -> Issued:
+    return authority.issue("sink", IPAddress(ip_address("127.0.0.1")), server=True)
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[GatewayProcess]:
     directory = tmp_path_factory.mktemp("push")
     file = directory / "push.toml"
-    file.write_text(ALLOWED)
+    file.write_text(f'{ALLOWED}ca_file = "{authority.file}"\n')
     one = GatewayProcess(directory / "data", "--config", str(file)).start()
     yield one
     one.close()
@@ -301,19 +318,19 @@ def test_kill_9_under_delivery_loses_nothing(
 
 
 @pytest.fixture(scope="module")
-def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
+def rabbitmq(tmp_path_factory: pytest.TempPathFactory, authority: Authority, certificate: Issued) -> Iterator[RabbitMQ]:
     if MISSING:
         pytest.skip(MISSING)
-    broker = RabbitMQ(tmp_path_factory.mktemp("rabbitmq")).start()
+    broker = RabbitMQ(tmp_path_factory.mktemp("rabbitmq"), certificate, authority.file).start()
     yield broker
     broker.close()
 
 
 @pytest.fixture
-def mqtt_sink(tmp_path: Path) -> Iterator[MqttSink]:
+def mqtt_sink(tmp_path: Path, certificate: Issued) -> Iterator[MqttSink]:
     if MqttSink.missing:
         pytest.skip(MqttSink.missing)
-    one = MqttSink(tmp_path)
+    one = MqttSink(tmp_path, certificate=certificate)
     yield one
     one.close()
 
@@ -378,6 +395,51 @@ def test_a_broker_that_refuses_says_why_and_its_secrets_stay(client: httpx.Clien
     publish(client, "unroutable/x", b"x")
     wait_until(lambda: state(client, lost["id"])["dead"] == 1, "no dead letter")
     assert client.get("/topics/dead/amqp").headers["ce-deadletterreason"].startswith("no%20queue")
+
+
+@pytest.mark.parametrize("kind", ["mqtt", "amqp"])
+def test_brokers_over_tls_take_events_and_each_certificate_is_checked(
+    client: httpx.Client, request: pytest.FixtureRequest, kind: str
+) -> None:
+    broker = request.getfixturevalue(f"{kind}_sink")
+    made = subscribe(client, broker, sink=broker.tls_url, config={"addresses": ["tls/#"]})
+    publish(client, "tls/x", b"1", ce_id="1")
+    broker.wait_until(lambda: [one.data for one in broker.came] == [b"1"])
+    assert state(client, made["id"])["state"] == "active"
+
+
+@pytest.mark.parametrize("wrong", ["authority", "name"])
+@pytest.mark.parametrize("kind", ["mqtt", "http"])
+def test_a_certificate_of_another_authority_or_name_is_refused_and_said(
+    client: httpx.Client, authority: Authority, tmp_path: Path, kind: str, wrong: str
+) -> None:
+    """Nothing is sent, not the password either, and the status says why."""
+    if wrong == "authority":
+        certificate = issued(Authority(tmp_path / "other", "other"))
+    else:
+        certificate = authority.issue("elsewhere", DNSName("elsewhere.example"), server=True)
+    if kind == "mqtt" and MqttSink.missing:
+        pytest.skip(MqttSink.missing)
+    sink = MqttSink(tmp_path, certificate=certificate) if kind == "mqtt" else WebhookSink(certificate=certificate)
+    try:
+        made = subscribe(client, sink, sink=sink.tls_url, config={"addresses": ["refused/#"]})
+        publish(client, "refused/x", b"1", ce_id="1")
+        error = wait_until(lambda: state(client, made["id"])["error"], "nothing is said")
+        assert "the sink's certificate is refused" in error
+        assert ("subscriptions.ca_file" in error, state(client, made["id"])["state"]) == (True, "pending")
+        assert not sink.came
+    finally:
+        sink.close()
+
+
+def test_a_webhook_whose_authority_is_private_is_sent_events(client: httpx.Client, certificate: Issued) -> None:
+    sink = WebhookSink(certificate=certificate)
+    try:
+        subscribe(client, sink, sink=sink.tls_url, config={"addresses": ["private/#"]})
+        publish(client, "private/x", b"1", ce_id="1")
+        sink.wait_until(lambda: [one.body for one in sink.taken] == [b"1"])
+    finally:
+        sink.close()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from tests.support.mqtt.upstreams import free_port
+from tests.support.process.certificates import Issued
 
 START_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 30
@@ -18,16 +19,26 @@ MISSING = "" if (SCRIPTS / "rabbitmq-server").exists() else "rabbitmq-server is 
 
 
 class RabbitMQ:
-    """One broker without plug-ins, its data in a directory of the test's; `guest` may connect from here."""
+    """One broker without plug-ins, its data in a directory of the test's; `guest` may connect from here.
 
-    def __init__(self, directory: Path) -> None:
+    With a certificate, whose authority's file is `ca_file`, it listens over TLS, too.
+    """
+
+    def __init__(self, directory: Path, certificate: Issued | None = None, ca_file: Path | None = None) -> None:
         self.port = free_port()
+        self.tls_port = free_port()
         self._log = directory / "rabbitmq.log"
         self._process: subprocess.Popen[bytes] | None = None
         plugins = directory / "enabled_plugins"
         plugins.write_text("[].")
         config = directory / "rabbitmq.conf"
-        config.write_text(f"listeners.tcp.local = 127.0.0.1:{self.port}\n")
+        tls = (
+            f"listeners.ssl.local = 127.0.0.1:{self.tls_port}\nssl_options.cacertfile = {ca_file}\n"
+            f"ssl_options.certfile = {certificate.cert_file}\nssl_options.keyfile = {certificate.key_file}\n"
+            if certificate
+            else ""
+        )
+        config.write_text(f"listeners.tcp.local = 127.0.0.1:{self.port}\n{tls}")
         self._environ = {
             **os.environ,
             "HOME": str(directory),  # of the Erlang cookie

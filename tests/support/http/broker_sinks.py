@@ -12,6 +12,7 @@ from paho.mqtt import client as paho
 from tests.support.amqp.rabbitmq import RabbitMQ
 from tests.support.mqtt.paho_client import PahoClient, fresh
 from tests.support.mqtt.upstreams import Mosquitto
+from tests.support.process.certificates import Issued
 from tests.support.process.waiting import wait_until
 
 STRUCTURED = "application/cloudevents+json"
@@ -41,10 +42,11 @@ class MqttSink:
     protocol = "MQTT5"
     settings: ClassVar[dict[str, Any]] = {"topicname": "sink/{address}"}
 
-    def __init__(self, directory: Path, version: int = paho.MQTTv5) -> None:
-        self.broker = Mosquitto(directory)
+    def __init__(self, directory: Path, version: int = paho.MQTTv5, certificate: Issued | None = None) -> None:
+        self.broker = Mosquitto(directory, certificate)
         self.broker.start()
         self.url = f"mqtt://127.0.0.1:{self.broker.port}"
+        self.tls_url = f"mqtts://127.0.0.1:{self.broker.tls_port}"
         self.came: list[Read] = []
         self.read(version)
 
@@ -82,6 +84,7 @@ class AmqpSink:
 
     def __init__(self, broker: RabbitMQ) -> None:
         self.url = f"amqp://127.0.0.1:{broker.port}"
+        self.tls_url = f"amqps://127.0.0.1:{broker.tls_port}"
         self.came: list[Read] = []
         self._connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port))
         channel = self._connection.channel()

@@ -1,10 +1,13 @@
 """A sink for events: an HTTP server of the standard library that consents, keeps what comes, and answers as told."""
 
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
+
+from tests.support.process.certificates import Issued
 
 PATIENCE_S = 60.0
 
@@ -20,9 +23,18 @@ class Delivered(NamedTuple):
 
 
 class WebhookSink:
-    """Answers `answer(request)`, a status or a status and headers; consents as `consent` says, None: not at all."""
+    """Answers `answer(request)`, a status or a status and headers; consents as `consent` says, None: not at all.
 
-    def __init__(self, answer: Callable[[Delivered], Any] = lambda request: 204, *, consent: str | None = "*") -> None:
+    With a certificate it listens over TLS, and over nothing else.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Delivered], Any] = lambda request: 204,
+        *,
+        consent: str | None = "*",
+        certificate: Issued | None = None,
+    ) -> None:
         self.answer = answer
         self.consent = consent
         self.rate: str | None = None
@@ -76,8 +88,13 @@ class WebhookSink:
                 pass  # the gateway was killed
 
         self._server = Server(("127.0.0.1", 0), Handler)
+        if certificate is not None:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            tls.load_cert_chain(certificate.cert_file, certificate.key_file)
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self.port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}/hook"
+        self.tls_url = f"https://127.0.0.1:{self.port}/hook"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     @property

@@ -10,25 +10,33 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
+from tests.support.process.certificates import Issued
 from tests.support.process.ports import free_port
 
 TIMEOUT_S = 60
 
 
 class Mosquitto:
-    """A broker whose messages for absent clients survive `stop`, not `kill`."""
+    """A broker whose messages for absent clients survive `stop`, not `kill`; with a certificate also over TLS."""
 
     versions: ClassVar = ("5.0", "3.1.1")
     program = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
     missing = "" if Path(program).exists() else "mosquitto is not installed"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, certificate: Issued | None = None) -> None:
         self.port = free_port()
+        self.tls_port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self._file = directory / "mosquitto.conf"
         self._file.write_text(
             f"listener {self.port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n"
             f"persistence true\npersistence_location {directory}/\n"
+            + (
+                f"listener {self.tls_port} 127.0.0.1\n"
+                f"certfile {certificate.cert_file}\nkeyfile {certificate.key_file}\n"
+                if certificate
+                else ""
+            )
         )
         self._log = directory / "mosquitto.log"
 

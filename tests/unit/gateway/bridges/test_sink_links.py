@@ -19,6 +19,7 @@ from gateway.push.outbox import Attempt, Failure
 from gateway.push.sender import Sender
 from gateway.push.settings import SubscriptionsConfig
 from gateway.push.spec import SubscriptionRecord
+from gateway.push.trust import SinkTrust
 from store.api.message import Message
 from store.base.clock import now_ms
 from store.base.streams import Backoff
@@ -78,7 +79,7 @@ class Tools:
 
     def __init__(self, *allowed: str) -> None:
         self.guard = SinkGuard(SubscriptionsConfig(private_sinks=allowed))
-        self.now_ms = now_ms
+        self.trust, self.now_ms = SinkTrust(None), now_ms
 
 
 @asynccontextmanager
