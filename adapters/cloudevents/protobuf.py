@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 from adapters.cloudevents.attributes import CORE, OURS, Route, check, malformed
 from adapters.cloudevents.event import NATIVE, message_of, placed, wrap
 from adapters.cloudevents.structured import is_json
-from adapters.cloudevents.timestamps import parse_ms
+from adapters.cloudevents.timestamps import parse_ns
 from gateway.domain.errors import Cause, Refusal
 from store.api.message import Message
 
@@ -258,10 +258,10 @@ def _value(name: str, value: str | int | bool) -> bytes:
 
 
 def _stamp(text: str) -> bytes:
-    """A time as a Timestamp, to the millisecond."""
-    seconds, ms = divmod(parse_ms(text), 1_000)
+    """A time as a Timestamp, to the nanosecond."""
+    seconds, nanos = divmod(parse_ns(text), 1_000_000_000)
     made = _key(1, _VARINT) + _number(seconds & 0xFFFF_FFFF_FFFF_FFFF) if seconds else b""
-    return made + (_key(2, _VARINT) + _number(ms * 1_000_000) if ms else b"")
+    return made + (_key(2, _VARINT) + _number(nanos) if nanos else b"")
 
 
 def _field(number: int, value: bytes) -> bytes:

@@ -7,6 +7,7 @@ _RFC3339 = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):(\d\d))",
     re.ASCII,
 )
+_FRACTION = re.compile(r"\.(\d+)", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999: later ones have no RFC 3339 form
@@ -31,6 +32,13 @@ def parse_ms(text: str) -> int:
         offset_s = int(offset_hour) * 3600 + int(offset_minute) * 60
         total_s += offset_s if sign == "-" else -offset_s
     return total_s * 1000 + (int(fraction[:3].ljust(3, "0")) if fraction else 0)
+
+
+def parse_ns(text: str) -> int:
+    """Returns nanoseconds since 1970, as `parse_ms` returns milliseconds."""
+    seconds = parse_ms(text) // 1_000
+    fraction = _FRACTION.search(text)
+    return seconds * 1_000_000_000 + (int(fraction[1][:9].ljust(9, "0")) if fraction else 0)
 
 
 def format_ms(time_ms: int) -> str:

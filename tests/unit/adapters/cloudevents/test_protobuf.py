@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.cloudevents import attributes_of, each_of_protobuf_batch, from_protobuf, to_protobuf, to_protobuf_batch
+from adapters.cloudevents import (
+    attributes_of,
+    each_of_protobuf_batch,
+    from_attributes,
+    from_protobuf,
+    to_protobuf,
+    to_protobuf_batch,
+)
 from gateway.domain.errors import Refusal
 from store.api.message import Message
 
@@ -41,6 +48,18 @@ def test_what_the_official_implementation_writes_is_read_and_written_again(one: 
     assert message.body == b64decode(one["body"])
     again = read(to_protobuf(message))
     assert again == message
+
+
+@pytest.mark.parametrize(
+    "time", ["2026-11-23T02:45:00.120004096Z", "2026-11-23T02:45:00.123456Z", "1969-12-31T23:59:59.000000001Z"]
+)
+def test_a_time_keeps_its_nanoseconds(time: str) -> None:
+    """Clocks of Go and Java say them, and an event leaves as it came."""
+    came = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "time": time}
+    message = from_attributes(came, b"", content_type=None, now_ms=5, protocol="http", device="d")
+    said = attributes_of(read(to_protobuf(message)))
+    assert said is not None
+    assert said["time"] == time
 
 
 def test_a_batch_names_the_event_that_is_none() -> None:
