@@ -86,9 +86,12 @@ nightly: $(STAMP) ## Simulate failing stores, Raft, store groups and whole clust
 campaign: $(STAMP) ## Simulate whole clusters, resumable; the count is kept in tests/sim/results (SIM_SEEDS=20000)
 	$(BIN)/python -m tests.sim.campaign --first $(SIM_FIRST) --seeds $(SIM_SEEDS) $(ARGS)
 
-fuzz: $(STAMP) ## Hurt MQTT and AMQP for their decoders and for whole connections (FUZZ_INPUTS=1000000 FUZZ_SEED=1)
+fuzz: $(STAMP) ## Hurt input of every protocol for decoders and whole connections (FUZZ_INPUTS=1000000 FUZZ_SEED=1)
 	$(BIN)/python -m tests.fuzz.mqtt_target --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED) $(ARGS)
 	$(BIN)/python -m tests.fuzz.amqp_target --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED) $(ARGS)
+	$(BIN)/python -m tests.fuzz.coap_target --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED) $(ARGS)
+	$(BIN)/python -m tests.fuzz.http_target --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED) $(ARGS)
+	$(BIN)/python -m tests.fuzz.events_target --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED) $(ARGS)
 
 faults: $(STAMP) ## A cluster of processes hurt under load: killed, cut off, disks full (FAULTS=100 FAULTS_SEED=1)
 	@echo "$(FAULTS) faults, FAULTS_SEED=$(FAULTS_SEED)"

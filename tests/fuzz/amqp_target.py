@@ -53,30 +53,9 @@ _METHODS = [one[7 : 7 + int.from_bytes(one[3:7], "big")] for one in FRAMES if on
 _METHODS += [index.to_bytes(4, "big") for index in INDEX_MAPPING]
 _PROPERTIES = [publish(1, "", "q", b"x", **HEADERS).split(b"\xce")[1][19:], b"\xff\xf8" + bytes(40), b"\x00\x00"]
 _TABLES = [field_table(TABLE), field_table({}), field_table({"a": [{"b": [None]}]})]
-_BYTES = b"\x00\x01\x02\x7f\x80\xfe\xff\xceAFSItlxbV"
+hurt = partial(lots.hurt, telling=b"\x00\x01\x02\x7f\x80\xfe\xff\xceAFSItlxbV")
 _CAUSES = list(Cause)
 _READS_MAX = 48  # of one connection
-
-
-def hurt(data: bytes, random: Random) -> bytes:
-    """The bytes, hurt: bits, bytes that mean something, more, less, something twice."""
-    found = bytearray(data)
-    for _ in range(1 + random.getrandbits(1)):
-        chance = random.getrandbits(48)
-        how, at, what = chance & 7, (chance >> 3 & 0xFFFF) % (len(found) + 1), chance >> 24
-        if how <= 1 and found:
-            found[at - 1] ^= 1 << (what & 7)
-        elif how <= 3 and found:
-            found[at - 1] = _BYTES[what % len(_BYTES)]
-        elif how == 4:
-            found[at:at] = what.to_bytes(3, "big")[: 1 + what % 3]
-        elif how == 5:
-            del found[at : at + 1 + what % 6]
-        elif how == 6:
-            found[at:at] = found[at : at + 1 + (what & 15)]
-        else:
-            found[at : at + 2] = (what & 0xFFFF).to_bytes(2, "big")
-    return bytes(found)
 
 
 def decoder(random: Random, count: int, tally: dict[str, int]) -> None:

@@ -17,6 +17,34 @@ class Found(Exception):
     """An input that does what none may, and how to make it again."""
 
 
+def hurt(data: bytes, random: Random, *, telling: bytes) -> bytes:
+    """The bytes, hurt: bits, bytes that mean something, more, less, something twice."""
+    found = bytearray(data)
+    for _ in range(1 + random.getrandbits(1)):
+        chance = random.getrandbits(48)
+        how, at, what = chance & 7, (chance >> 3 & 0xFFFF) % (len(found) + 1), chance >> 24
+        if how <= 1 and found:
+            found[at - 1] ^= 1 << (what & 7)
+        elif how <= 3 and found:
+            found[at - 1] = telling[what % len(telling)]
+        elif how == 4:
+            found[at:at] = what.to_bytes(3, "big")[: 1 + what % 3]
+        elif how == 5:
+            del found[at : at + 1 + what % 6]
+        elif how == 6:
+            found[at:at] = found[at : at + 1 + (what & 15)]
+        else:
+            found[at : at + 2] = (what & 0xFFFF).to_bytes(2, "big")
+    return bytes(found)
+
+
+def count(tally: dict[str, int], **counts: int) -> None:
+    """Adds to what became of inputs; `_` in a name is a space."""
+    for name, number in counts.items():
+        word = name.replace("_", " ")
+        tally[word] = tally.get(word, 0) + number
+
+
 def run(
     targets: Mapping[str, Target],
     target: str,

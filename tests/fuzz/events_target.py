@@ -1,0 +1,236 @@
+"""Fuzz targets of events' formats and of conditions: `python -m tests.fuzz.events_target --inputs 1000000 --seed 7`.
+
+`json`, `protobuf`, `avro` and `attributes` take one event an input: what is read is written again in its format and
+read as the same message, or it is refused. `batch` takes a JSON batch, which the one loop for plain events has to read
+as event by event; `bulk` a Protobuf batch. `expression` compiles conditions of SQL92 and CESQL and evaluates them. A
+finding is found again by its lot: `--seed 7 --lot 123 --inputs 10000`.
+"""
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+from msgspec.structs import replace
+
+from adapters.cloudevents import (
+    attributes_of,
+    each_of_batch,
+    each_of_protobuf_batch,
+    from_attributes,
+    from_avro,
+    from_batch,
+    from_protobuf,
+    from_structured,
+    to_avro,
+    to_protobuf,
+    to_protobuf_batch,
+    to_structured,
+    whole_batch,
+)
+from gateway.domain.cesql.expression import compile_expression
+from gateway.domain.errors import Refusal
+from gateway.domain.sql92 import compile_where
+from store.api.message import Message
+from tests.fuzz import lots
+from tests.fuzz.lots import Found, Target, count
+
+NOW: dict[str, Any] = {"now_ms": 5, "protocol": "http", "device": "d"}
+JSON = [
+    b'{"specversion":"1.0","id":"1","source":"/s","type":"t","data":{"value":21.5}}',
+    b'{"specversion":"1.0","id":"1","source":"/s","type":"t","subject":"a/b","time":"2026-11-23T02:45:00.12Z",'
+    b'"datacontenttype":"text/plain","data":"text \\u00e9"}',
+    b'{"specversion":"1.0","id":"1","source":"//h/s","type":"t","data_base64":"aGk=","datacontenttype":"image/png"}',
+    b'{"specversion":"1.0","id":"1","source":"/s","type":"t","dataschema":"http://s/","partitionkey":"k","n":5,"b":true,'
+    b'"expirytime":"2027-01-01T00:00:00+01:00","traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}',
+    b'{"specversion":"1.0","id":"1","source":"s","type":"t","data":null,"replyto":"a/b","correlationid":"c"}',
+]
+TELLING_JSON = b'"{}[],:\\u0019eE.-+tfn /\x00\x1f\x7f\x80\xc3\xe9\xff'
+TELLING = b"\x00\x01\x02\x07\x08\x0a\x12\x2a\x7f\x80\xfe\xff/\xc3"
+SHAPES = [from_structured(one, **NOW) for one in JSON]
+BATCHES = [b"[" + b",".join(JSON[:n]) + b"]" for n in (1, 2, 5)]
+BATCHES.append(b"[" + b",".join([JSON[0], JSON[0].replace(b'"/s"', b'"/u"')] * 2) + b"]")
+PROTOBUF = [to_protobuf(one) for one in SHAPES]
+AVRO = [to_avro(one) for one in SHAPES]
+BULKS = [to_protobuf_batch(SHAPES[:n]) for n in (1, 2, 5)]
+ATTRIBUTES = [{**found} for one in SHAPES if (found := attributes_of(one)) is not None]
+_VALUES = (
+    "",
+    " ",
+    "1.0",
+    "0.3",
+    "a/b",
+    "a//b",
+    "+",
+    "#",
+    "\x00",
+    "\ud800",
+    "\ufffe",
+    "é",
+    "2026-02-30T00:00:00Z",
+    "9999-12-31T23:59:60Z",
+    "0001-01-01T00:00:00+14:00",
+    "2026-11-23T02:45:00." + "9" * 30 + "Z",
+    "9" * 40,
+    "k" * 2_000,
+)
+_NAMES = ("id", "source", "type", "subject", "time", "specversion", "datacontenttype", "expirytime", "n" * 30, "A", "x")
+_SAMPLES = (
+    "a = 1 AND b <> 'x' OR NOT ( n IN ( 1 , 2 ) )",
+    "type LIKE 'com.%' ESCAPE '_' XOR subject = source",
+    "n BETWEEN 1 AND 5 OR properties.a IS NOT NULL",
+    "ABS ( n ) > 2.5 AND SUBSTRING ( id , 1 , 2 ) = 'it''s'",
+    'EXISTS subject AND UPPER ( LEFT ( type , 3 ) ) != "b" AND NOT FALSE',
+    "- n + 9223372036854775808 * 7 / 0 % 3 <= size_bytes",
+    "INT ( 'x' ) >= LENGTH ( CONCAT ( a , b ) ) AND BOOL ( TRUE ) AND STRING ( 1 ) = '%'",
+)
+_WORDS = [*" ".join(_SAMPLES).split(), "(", ")", "'", '"', ",", ".", "\\", "\0", "é", "NULL", "1e9", '"x y"', "--"]
+_EVENT = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "n": 5, "b": True, "subject": "x"}
+hurt_json = partial(lots.hurt, telling=TELLING_JSON)
+hurt = partial(lots.hurt, telling=TELLING)
+
+
+def _one_by_one(
+    shapes: list[bytes],
+    read: Callable[[bytes], Message],
+    write: Callable[[Message], bytes],
+    bend: Any,
+    *,
+    forms: bool = True,
+) -> Target:
+    """Returns the target of a format of single events; without `forms` it writes JSON as bytes, which are read so."""
+
+    def target(random: Random, inputs: int, tally: dict[str, int]) -> None:
+        refused = 0
+        data = b""
+        try:
+            for _ in range(inputs):
+                data = bend(shapes[random.getrandbits(16) % len(shapes)], random)
+                try:
+                    message = read(data)
+                except Refusal:
+                    refused += 1
+                    continue
+                again = read(write(message))
+                if not forms and again != message:
+                    assert attributes_of(again) == attributes_of(message), message
+                    again = replace(again, native=message.native)
+                assert again == message, message
+        except Exception as error:
+            raise Found(data.hex(" ")) from error
+        count(tally, refused=refused, parsed=inputs - refused)
+
+    return target
+
+
+def _batch_of(read: Callable[[], list[Message]]) -> Any:
+    try:
+        return read()
+    except Refusal as refusal:
+        return str(refusal), getattr(refusal, "refused", {}).keys()
+
+
+def batch(random: Random, inputs: int, tally: dict[str, int]) -> None:
+    """Fuzz the two readers of JSON batches against each other. Raises `Found`."""
+    parsed = 0
+    data = b""
+    try:
+        for _ in range(inputs):
+            data = hurt_json(BATCHES[random.getrandbits(16) % len(BATCHES)], random)
+            found = _batch_of(lambda: from_batch(data, **NOW))  # noqa: B023
+            each = _batch_of(lambda: whole_batch(each_of_batch(data, None, trusted_gateway=False, **NOW)))  # noqa: B023
+            assert each == found
+            parsed += isinstance(found, list)
+    except Exception as error:
+        raise Found(data.hex(" ")) from error
+    count(tally, refused=inputs - parsed, parsed=parsed)
+
+
+def bulk(random: Random, inputs: int, tally: dict[str, int]) -> None:
+    """Fuzz the reader of Protobuf batches. Raises `Found`."""
+    parsed = refused = 0
+    data = b""
+    try:
+        for _ in range(inputs):
+            data = hurt(BULKS[random.getrandbits(16) % len(BULKS)], random)
+            try:
+                found = list(each_of_protobuf_batch(data, None, trusted_gateway=bool(random.getrandbits(1)), **NOW))
+            except Refusal:
+                refused += 1
+                continue
+            parsed += 1
+            assert all(isinstance(one, Message | Refusal) for one in found)
+    except Exception as error:
+        raise Found(data.hex(" ")) from error
+    count(tally, refused=refused, parsed=parsed)
+
+
+def attributes(random: Random, inputs: int, tally: dict[str, int]) -> None:
+    """Fuzz what bindings hand over of binary mode. Raises `Found`."""
+    refused = 0
+    given: dict[str, str] = {}
+    try:
+        for _ in range(inputs):
+            given = dict(ATTRIBUTES[random.getrandbits(16) % len(ATTRIBUTES)])
+            for _ in range(1 + random.getrandbits(1)):
+                name = random.choice(_NAMES)
+                if random.getrandbits(2):
+                    given[name] = random.choice(_VALUES)
+                else:
+                    given.pop(name, None)
+            try:
+                message = from_attributes(given, b"x", content_type=None, **NOW)
+            except Refusal:
+                refused += 1
+                continue
+            to_structured(message)
+            again = attributes_of(message)
+            assert again is not None
+            assert from_attributes(again, b"x", content_type=message.content_type, **NOW) == message, message
+    except Exception as error:
+        raise Found(ascii(given)) from error
+    count(tally, refused=refused, parsed=inputs - refused)
+
+
+def expression(random: Random, inputs: int, tally: dict[str, int]) -> None:
+    """Fuzz the compilers of conditions. Raises `Found`."""
+    compiled = 0
+    text = ""
+    message = replace(SHAPES[3], properties=(("a", "1"), ("x y", "2"), ("b", "z")))
+    try:
+        for n in range(inputs):
+            words = random.choice(_SAMPLES).split()
+            for _ in range(random.getrandbits(2)):
+                at, end = random.randrange(len(words) + 1), random.getrandbits(1)
+                words[at : at + end] = random.choices(_WORDS, k=random.getrandbits(1))
+            text = (" " if random.getrandbits(2) else "").join(words)
+            if not random.getrandbits(8):
+                text = random.choice(("(", "NOT ", "- ", "a=", "ABS(", "'")) * (1 << random.getrandbits(4))
+            try:
+                if n % 2:
+                    compile_where(text).matches(message)
+                else:
+                    compile_expression(text).passes(_EVENT)
+                compiled += 1
+            except Refusal:
+                continue
+    except Exception as error:
+        raise Found(ascii(text)) from error
+    count(tally, refused=inputs - compiled, compiled=compiled)
+
+
+TARGETS: dict[str, Target] = {
+    "json": _one_by_one(JSON, lambda data: from_structured(data, **NOW), to_structured, hurt_json),
+    "protobuf": _one_by_one(PROTOBUF, lambda data: from_protobuf(data, **NOW), to_protobuf, hurt),
+    "avro": _one_by_one(AVRO, lambda data: from_avro(data, **NOW), to_avro, hurt, forms=False),
+    "attributes": attributes,
+    "batch": batch,
+    "bulk": bulk,
+    "expression": expression,
+}
+
+run = partial(lots.run, TARGETS)
+
+if __name__ == "__main__":
+    sys.exit(lots.main(TARGETS, __doc__, sys.argv[1:]))
