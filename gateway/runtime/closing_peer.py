@@ -3,6 +3,7 @@
 import asyncio
 
 from gateway.runtime.turn import StreamHub
+from gateway.runtime.unread import WriteStall, counted
 from store.base import logs
 
 log = logs.get(__name__)
@@ -16,21 +17,25 @@ class ClosingPeer(asyncio.Protocol):
     """
 
     def __init__(
-        self, hub: StreamHub, transport: asyncio.Transport, timer: asyncio.TimerHandle, network: bytes, protocol: str
+        self, hub: StreamHub, transport: asyncio.Transport, stall: WriteStall, network: bytes, protocol: str
     ) -> None:
         self._hub = hub
         self._transport = transport
-        self._timer = timer
+        self._stall = stall
         self._network = network
         self._name = protocol
         hub.lingering += 1
 
-    def hold(self, unread_bytes: int) -> None:
-        """Counts bytes that the peer has not read; beyond what all may, the connection with most is cut off."""
-        self._hub.unread.hold(self, self._network, unread_bytes)
+    def hold(self) -> None:
+        """Counts bytes that the peer has not read; beyond what all may, somebody is cut off."""
+        self._hub.unread.hold(self, self._network, self.unread_now())
+
+    def unread_now(self) -> int:
+        """See `gateway.runtime.unread.UnreadHolder`."""
+        return counted(self._transport.get_write_buffer_size(), self._hub.write_buffer_bytes_max)
 
     def cancel(self) -> None:
-        """See `store.base.listening.strangers.Holder`: peers make us hold too much, and this one most."""
+        """See `gateway.runtime.unread.UnreadHolder`: peers make us hold too much, and this one makes way."""
         log.info("a closing connection is cut off: its peer does not read", protocol=self._name)
         self._hub.metrics.errors(self._name, "cut_off").inc()
         self._transport.abort()
@@ -41,6 +46,6 @@ class ClosingPeer(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The peer has gone too."""
-        self._timer.cancel()
+        self._stall.cancel()
         self._hub.unread.release(self, self._network)
         self._hub.lingering -= 1

@@ -15,6 +15,7 @@ from gateway.port.single import Single, SingleAdapter
 from gateway.runtime.closing_peer import ClosingPeer
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, ListenerContext
 from gateway.runtime.turn import NOT_PLAIN, StreamEndpoint, StreamHub
+from gateway.runtime.unread import WriteStall, counted
 from gateway.security.limits import Pace, network_of
 from gateway.sockets.transport import SocketTransport
 from store.base import logs
@@ -23,12 +24,9 @@ from store.base.listening import STRANGERS
 
 LAST_READ_BYTES = 64 << 10  # of a peer that went away while it was written to
 LINGERING_MAX = 256  # connections at a time that wait for their peers to go; beyond, they are closed at once
-CLOSE_TIMEOUT_S = 5.0  # a peer that does not read what is left to be written is cut off after this
 TURNED_AWAY_S = 5.0  # how long a peer that is not let in may take to ask and be told why
 LONG_READ_S = 0.01  # a read that takes more processor time than this is followed by a turn of the others
 HELD_S = 60.0  # until input is read that nobody has asked for again: never, as the pause guard ends sooner
-STALL_TIMEOUT_S = 60.0  # a peer that reads nothing of what waits for it is cut off after this
-UNREAD_FREE = 2  # of a connection, in write buffers: event streams take as much in a burst, and do not count
 
 log = logs.get(__name__)
 
@@ -54,7 +52,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self.plain = NOT_PLAIN
         self.reading = True
         self._secure = False
-        self._stall: asyncio.TimerHandle | None = None  # set while the peer does not read
+        self._stall: WriteStall | None = None  # set while the peer does not read
         self._pause: asyncio.TimerHandle | None = None  # set while it is not read: too fast, or others' turn
         self.ended = False
         self.early_bytes = 0
@@ -170,22 +168,23 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             self.early_bytes = early
             STRANGERS.hold(self, self._network, early)
 
-    def _count_unread(self, responder: Responder, transport: asyncio.Transport) -> None:
-        """Counts what the peer makes us hold of responses; beyond what all may, the connection with most is cut off."""
-        unread = responder.unread_bytes
-        if not self.writable:
-            unread += transport.get_write_buffer_size()
-        unread = self._not_free(unread)
+    def _count_unread(self) -> None:
+        """Counts what the peer makes us hold of responses; beyond what all may, somebody is cut off."""
+        unread = self.unread_now()
         if unread != self.unread_bytes:
             self.unread_bytes = unread
             self._hub.unread.hold(self, self._network, unread)
 
-    def _not_free(self, unread_bytes: int) -> int:
-        """Returns how much of what a peer does not read counts."""
-        return unread_bytes if unread_bytes > UNREAD_FREE * self._hub.write_buffer_bytes_max else 0
+    def unread_now(self) -> int:
+        """See `gateway.runtime.unread.UnreadHolder`."""
+        unread = 0 if self._responder is None else self._responder.unread_bytes
+        transport = self.transport
+        if transport is not None and (not self.writable or transport.is_closing()):
+            unread += transport.get_write_buffer_size()
+        return counted(unread, self._hub.write_buffer_bytes_max)
 
     def cancel(self) -> None:
-        """See `store.base.listening.strangers.Holder`: peers make us hold too much, and this one most."""
+        """See `Holder` and `UnreadHolder`: peers make us hold too much, and this one makes way."""
         if not self.gone:
             log.info(
                 "a connection is cut off: all together make the process hold too much, and this one most",
@@ -209,7 +208,8 @@ class Connection(asyncio.Protocol, StreamEndpoint):
     def pause_writing(self) -> None:
         """The peer reads too slowly: it is not read from either, for what it asks has answers."""
         self.writable = False
-        self._stall = self.hub.later(STALL_TIMEOUT_S, self._stalled)
+        assert self.transport is not None
+        self._stall = WriteStall(self.hub.later, self.transport, self._stalled)
         self.flush()
 
     def _stalled(self) -> None:
@@ -278,7 +278,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             self.flow.bytes_out += len(out)
             transport.write(out)
         if self._responder is not None:
-            self._count_unread(self._responder, transport)
+            self._count_unread()
         if self.ended and not self._asked:
             self.close("")
             return
@@ -330,20 +330,19 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         out = self.adapter.take_output()
         if out:
             transport.write(out)
-        timer, unread = self.hub.later(CLOSE_TIMEOUT_S, transport.abort), transport.get_write_buffer_size()
-        # TLS says good-bye in its own way.
-        if self.ended or self._secure or self._hub.lingering >= LINGERING_MAX:
+        stall = WriteStall.of_closing(self.hub.later, transport, transport.abort)
+        if self.ended or self._secure or self._hub.lingering >= LINGERING_MAX:  # TLS has a good-bye
             transport.close()
-            self._hub.unread.hold(self, self._network, self._not_free(unread))
+            self._hub.unread.hold(self, self._network, self.unread_now())
             return
         self.transport = None
-        peer = ClosingPeer(self._hub, transport, timer, self._network, self.protocol)
+        peer = ClosingPeer(self._hub, transport, stall, self._network, self.protocol)
         transport.set_protocol(peer)
         transport.write_eof()
         if not self.reading:
             transport.resume_reading()
         self.hub.later(0, lambda: self.connection_lost(None))
-        peer.hold(self._not_free(unread))
+        peer.hold()
 
     def abort(self) -> None:
         """Closes without another word."""

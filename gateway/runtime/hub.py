@@ -43,6 +43,7 @@ from gateway.runtime.requests import answer, outcome
 from gateway.runtime.sys_topics import SAMPLE_INTERVAL_MS, SysTopics
 from gateway.runtime.topics import TOPICS_INTERVAL_MS, TopicKeeper
 from gateway.runtime.turn import ReadBatch, StreamEndpoint, StreamHub
+from gateway.runtime.unread import UnreadBudget
 from gateway.security.access_control import AccessControl
 from gateway.security.auth import Authenticator
 from gateway.security.limits import ConnectionLimiter
@@ -55,7 +56,6 @@ from store.api.client import StoreClient
 from store.base import logs
 from store.base.clock import now_ms
 from store.base.errors import StoreError
-from store.base.listening import StrangersBudget
 from store.format.frame import QueueNumber
 
 RELIEF_INTERVAL_S = 0.005  # between two looks whether it is still crowded
@@ -82,7 +82,7 @@ class ProcessHub(StreamHub):
         self.metrics = metrics
         self.random = random.SystemRandom()
         self.write_buffer_bytes_max = config.gateway.write_buffer_bytes_max
-        self.others, self.unread = dict[str, ListenerContext](), StrangersBudget(config.gateway.unread_bytes_max)
+        self.others, self.unread = dict[str, ListenerContext](), UnreadBudget(config.gateway.unread_bytes_max)
         self.finds, self.reads = (
             FindWaits(store),
             MessageReads(

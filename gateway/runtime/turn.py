@@ -17,11 +17,11 @@ from gateway.port.adapter import DONE, Adapter, Outcome, Publish
 from gateway.port.single import Single, Singles
 from gateway.publishing.publishing import NONE_DENIED, WaitingSingle
 from gateway.runtime.endpoint import Endpoint, Hub, ListenerContext
+from gateway.runtime.unread import UnreadBudget
 from gateway.security.limits import ConnectionAdmission, ConnectionLimiter
 from gateway.sockets.batches import CALLS, BatchCalls
 from store.base import logs
 from store.base.clock import now_ms
-from store.base.listening import StrangersBudget
 from store.format.frame import Position
 
 log = logs.get(__name__)
@@ -108,7 +108,7 @@ class StreamHub(Hub):
     pressure: Pressure
     body_bytes_max: int  # of a body, whole or in parts
     turn: "ReadBatch"
-    unread: StrangersBudget  # of responses that peers do not take
+    unread: UnreadBudget  # of responses that peers do not take
     write_buffer_bytes_max: int
 
     @abstractmethod

@@ -4,7 +4,7 @@ A message's announced size takes nothing; what has come of it does. Where all to
 connection that holds most, of the address that holds most, is given up.
 """
 
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 STRANGERS_BYTES_MAX: Final = 192 << 20  # of a process; one largest message of a pipe fits twice
 
@@ -16,16 +16,19 @@ class Holder(Protocol):
         """Gives it up."""
 
 
-class StrangersBudget:
+H = TypeVar("H", bound=Holder)
+
+
+class StrangersBudget(Generic[H]):
     """Bytes held, by connection and by the address that it comes from. Belongs to the thread of the event loop."""
 
     def __init__(self, bytes_max: int = STRANGERS_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self.held_bytes = 0  # <= bytes_max
-        self._held: dict[bytes, dict[Holder, int]] = {}  # by origin; none is empty
+        self._held: dict[bytes, dict[H, int]] = {}  # by origin; none is empty
         self._totals: dict[bytes, int] = {}  # of each origin
 
-    def hold(self, holder: Holder, origin: bytes, size_bytes: int) -> None:
+    def hold(self, holder: H, origin: bytes, size_bytes: int) -> None:
         """Says how much a connection holds now; whoever has to make way is cancelled, maybe this one."""
         self._set(holder, origin, size_bytes)
         while self.held_bytes > self.bytes_max:
@@ -35,11 +38,11 @@ class StrangersBudget:
             self._set(largest, most, 0)
             largest.cancel()
 
-    def release(self, holder: Holder, origin: bytes) -> None:
+    def release(self, holder: H, origin: bytes) -> None:
         """A connection holds nothing more, or is admitted."""
         self._set(holder, origin, 0)
 
-    def _set(self, holder: Holder, origin: bytes, size_bytes: int) -> None:
+    def _set(self, holder: H, origin: bytes, size_bytes: int) -> None:
         holders = self._held.get(origin)
         before = 0 if holders is None else holders.get(holder, 0)
         if size_bytes == before:
@@ -56,4 +59,4 @@ class StrangersBudget:
             del self._held[origin], self._totals[origin]
 
 
-STRANGERS: Final = StrangersBudget()
+STRANGERS: Final[StrangersBudget[Holder]] = StrangersBudget()

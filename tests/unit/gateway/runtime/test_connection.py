@@ -12,6 +12,7 @@ from gateway.publishing.timer_secrets import TimerSecrets
 from gateway.runtime.connection import LINGERING_MAX, LONG_READ_S, Connection
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, ListenerContext
 from gateway.runtime.turn import ReadBatch
+from gateway.runtime.unread import CLOSE_TIMEOUT_S, STALL_TIMEOUT_S, UnreadBudget
 from gateway.security.limits import REFUSING_COUNT_MAX, ConnectionLimiter
 from gateway.security.limits_settings import LimitsConfig
 from store.api.message import Message
@@ -20,17 +21,26 @@ from tests.support.process.clock import Clock
 
 
 class Timer:
-    def __init__(self, work):
+    def __init__(self, work, seconds=0):
         self.work = work
+        self.seconds = seconds
         self.cancelled = False
 
     def cancel(self):
         self.cancelled = True
 
 
+class OtherHolder:
+    def __init__(self, unread_bytes):
+        self.unread_now = lambda: unread_bytes
+        self.cut_off = False
+
+    def cancel(self):
+        self.cut_off = True
+
+
 class ConnectionHub:
     write_buffer_bytes_max = 1000
-    unread = StrangersBudget()
     others = {}  # noqa: RUF012
     random = None
     lingering = 0
@@ -38,6 +48,7 @@ class ConnectionHub:
     def __init__(self):
         self.metrics = Metrics(process=False)
         self.timers = []
+        self.unread = UnreadBudget(1 << 30)
         self.published = []
         self.woken = []
         self.waiting = []
@@ -63,8 +74,8 @@ class ConnectionHub:
     def left(self, connection):
         self.connection = None
 
-    def later(self, _seconds, work):
-        self.timers.append(Timer(work))
+    def later(self, seconds, work):
+        self.timers.append(Timer(work, seconds))
         return self.timers[-1]
 
     def publish(self, _endpoint, effect, size_bytes, denied=()):
@@ -291,11 +302,52 @@ def test_a_peer_that_never_reads_is_cut_off(hub, connection):
     assert connection.shown.aborted
 
 
+def test_a_peer_that_reads_slowly_is_not_cut_off(hub, connection):
+    connection.shown.unread_bytes = 900_000
+    connection.pause_writing()
+    for left_bytes in (600_000, 590_000):
+        connection.shown.unread_bytes = left_bytes
+        hub.timers[-1].work()
+        assert not connection.shown.aborted
+    connection.shown.unread_bytes -= 100  # in a minute
+    hub.timers[-1].work()
+    assert connection.shown.aborted
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_peer_that_reads_the_last_response_slowly_gets_all_of_it(hub, connection, ended):
+    connection.ended = ended
+    connection.shown.unread_bytes = 900_000
+    before = len(hub.timers)
+    connection.close("")
+    (stall,) = [timer for timer in hub.timers[before:] if timer.seconds == CLOSE_TIMEOUT_S]
+    for left_bytes in range(800_000, -1, -100_000):
+        for _ in range(3):  # reads the kernel's buffer first
+            stall.work()
+            stall = hub.timers[-1]
+        connection.shown.unread_bytes = left_bytes
+    stall.work()
+    assert not connection.shown.aborted
+    hub.timers[-1].work()  # all is read, and the peer does not go
+    assert connection.shown.aborted
+
+
+def test_a_peer_that_does_not_read_the_last_response_is_cut_off(hub, connection):
+    connection.shown.unread_bytes = 900_000
+    connection.close("")
+    (stall,) = [timer for timer in hub.timers if timer.seconds == CLOSE_TIMEOUT_S]
+    for _ in range(int(STALL_TIMEOUT_S / CLOSE_TIMEOUT_S)):
+        assert not connection.shown.aborted
+        stall.work()
+        stall = hub.timers[-1]
+    assert connection.shown.aborted
+
+
 def test_the_connection_that_holds_most_output_makes_way_for_others(hub, connection):
     """Of what the socket does not take and what the adapter holds, over all connections of a process."""
-    hub.unread = StrangersBudget(1_000_000)
+    hub.unread = UnreadBudget(1_000_000)
     assert 2 * hub.write_buffer_bytes_max < 300_000
-    hub.unread.hold(Timer(None), connection._network, 300_000)
+    hub.unread.hold(OtherHolder(300_000), connection._network, 300_000)
     connection._responder = SimpleNamespace(unread_bytes=400_000)
     connection.shown.unread_bytes = 300_000
     connection.flush()
@@ -333,8 +385,8 @@ def test_output_of_a_connection_that_closes_counts_until_it_is_read(hub, connect
 
 
 def test_of_connections_that_close_who_holds_most_is_cut_off(hub, connection):
-    hub.unread = StrangersBudget(1_000_000)
-    hub.unread.hold(Timer(None), connection._network, 900_000)
+    hub.unread = UnreadBudget(1_000_000)
+    hub.unread.hold(OtherHolder(900_000), connection._network, 900_000)
     connection.shown.unread_bytes = 950_000
     connection.close("")
     assert connection.shown.aborted

@@ -8,9 +8,9 @@ from gateway.domain.principal import Principal
 from gateway.ops.flow import Flow
 from gateway.publishing.timer_secrets import TimerSecrets
 from gateway.runtime.connection import Connection
+from gateway.runtime.unread import UnreadBudget
 from gateway.security.limits import ConnectionLimiter
 from gateway.security.limits_settings import LimitsConfig
-from store.base.listening import StrangersBudget
 
 
 class WrittenTransport:
@@ -79,7 +79,7 @@ def connected(adapter: OutputAdapter, transport: WrittenTransport) -> Connection
         fanout=SimpleNamespace(wake=lambda subscriber: None),
         body_bytes_max=1 << 20,
         write_buffer_bytes_max=1,
-        unread=StrangersBudget(),
+        unread=UnreadBudget(1 << 30),
         others={},
         random=None,
         access=SimpleNamespace(stranger=lambda protocol: Principal(name="")),
