@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from gateway.security.limits import network_of
 from gateway.sockets.listening import TcpListener
+from gateway.sockets.paced import PacedTransport
 from store.base import logs
 
 HANDSHAKES_COUNT_MAX: Final = 4_096  # under way; each takes some 50 KiB
@@ -88,7 +89,10 @@ class TlsListener(TcpListener):
         try:
             with contextlib.suppress(OSError, ssl.SSLError, TimeoutError):
                 await self._loop.connect_accepted_socket(
-                    self._connection, sock, ssl=self._context, ssl_handshake_timeout=self._handshake_s
+                    lambda: PacedTransport(self._connection()),
+                    sock,
+                    ssl=self._context,
+                    ssl_handshake_timeout=self._handshake_s,
                 )
         except Exception:  # our own bug must not keep others from being let in
             log.exception("a connection cannot begin")

@@ -43,12 +43,12 @@ class Echo(asyncio.Protocol):
 class TlsRig:
     """A listener at 127.0.0.1."""
 
-    def __init__(self, own, handshake_s):
+    def __init__(self, own, handshake_s, protocol=Echo):
         self.cut_off = 0
         self.handshakes = Handshakes()
         config = TlsConfig(cert_file=own.cert_file, key_file=own.key_file)
         self.listener = TlsListener(
-            Echo, ServerTls(config).context([]), self.handshakes, handshake_s=handshake_s, cut_off=self._cut
+            protocol, ServerTls(config).context([]), self.handshakes, handshake_s=handshake_s, cut_off=self._cut
         )
 
     def _cut(self):
@@ -73,8 +73,8 @@ class TlsRig:
 async def rig(own):
     async with contextlib.AsyncExitStack() as stack:
 
-        async def made(*, handshake_s=WAIT_S):
-            rig = await TlsRig(own, handshake_s).open()
+        async def made(*, handshake_s=WAIT_S, protocol=Echo):
+            rig = await TlsRig(own, handshake_s, protocol).open()
             stack.callback(rig.listener.close)
             return rig
 
@@ -100,6 +100,51 @@ async def test_a_connection_begins_when_its_handshake_is_over(rig, trust):
     assert await reader.readexactly(4) == b"said"
     await rig.until(0)
     await closed(writer)
+
+
+class Answering(asyncio.Protocol):
+    """Answers with a body that is larger than sockets take, and closes."""
+
+    SIZE_BYTES = 24 << 20
+    made = None
+
+    def connection_made(self, transport):
+        Answering.made = self
+        self.transport, self.paused = transport, False
+        self.ended = asyncio.get_running_loop().create_future()
+        transport.set_write_buffer_limits(high=1 << 20)
+
+    def data_received(self, _data):
+        self.transport.write(bytes(self.SIZE_BYTES))
+        self.left_bytes = self.transport.get_write_buffer_size()
+        self.transport.close()
+
+    def pause_writing(self):
+        self.paused = True
+
+    def resume_writing(self):
+        self.paused = False
+
+    def connection_lost(self, exc):
+        self.ended.set_result(exc)
+
+
+async def test_output_that_a_peer_does_not_read_is_seen_and_arrives_when_it_reads(rig, trust):
+    """Below TLS the event loop's transport takes any number of bytes, and says so to nobody."""
+    rig = await rig(protocol=Answering)
+    reader, writer = await rig.connect(trust)
+    writer.write(b"GET")
+    await writer.drain()
+    async with asyncio.timeout(WAIT_S):
+        while Answering.made is None or not hasattr(Answering.made, "left_bytes"):
+            await asyncio.sleep(0.01)
+        answering = Answering.made
+        assert answering.paused
+        assert answering.left_bytes > answering.SIZE_BYTES // 2
+        assert len(await reader.read()) == answering.SIZE_BYTES
+        assert not answering.paused
+        await closed(writer)
+        assert await answering.ended is None
 
 
 async def test_in_a_crowd_a_network_may_have_some_handshakes_and_others_go_on(rig, trust, monkeypatch):

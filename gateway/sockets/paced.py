@@ -1,0 +1,158 @@
+"""A TLS connection whose output is kept where it can be counted.
+
+The event loop's TLS takes whatever it is given, encrypts it at once and hands all of it to the socket's transport,
+whose buffer nobody above sees: a response of 16 MiB that the peer does not read counts as nothing, and the protocol is
+not asked to pause. So output is passed on in pieces, and no more of it while the socket does not take any.
+"""
+
+import asyncio
+from collections import deque
+from typing import Any, Final, cast
+
+PIECE_BYTES: Final = 64 << 10  # passed on at a time; up to three of them lie below, where they do not count
+
+
+class PacedTransport(asyncio.Transport, asyncio.Protocol):
+    """The transport of a protocol above TLS, and the protocol of the transport below."""
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        asyncio.Transport.__init__(self)
+        self._inner: asyncio.Transport
+        self._kept: deque[memoryview] = deque()  # written, and not passed on yet
+        self._kept_bytes = 0
+        self._full = False  # below, nothing more is taken for now
+        self._high_bytes, self._low_bytes = PIECE_BYTES, PIECE_BYTES // 4
+        self._paused = False  # the protocol was asked not to write
+        self._closing = False
+        self.set_protocol(protocol)
+
+    # ---- from below
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The handshake is done."""
+        self._inner = cast(asyncio.Transport, transport)  # uvloop's do not derive from it
+        self._inner.set_write_buffer_limits(high=PIECE_BYTES)
+        self._protocol.connection_made(self)
+
+    def eof_received(self) -> bool | None:
+        """The peer sends no more."""
+        return self._protocol.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._drop()
+        self._protocol.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Passes nothing more on."""
+        self._full = True
+
+    def resume_writing(self) -> None:
+        """Passes on what is kept; the protocol writes on when little is left."""
+        self._full = False
+        self._pass_on()
+        if self._paused and self._kept_bytes <= self._low_bytes:
+            self._paused = False
+            self._protocol.resume_writing()
+
+    # ---- writing
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Passes it on, or keeps what is too much for now."""
+        if self._closing:
+            return
+        if not self._kept and not self._full and len(data) <= PIECE_BYTES:
+            self._inner.write(data)
+            return
+        self._kept.append(memoryview(bytes(data)))
+        self._kept_bytes += len(data)
+        self._pass_on()
+        if self._kept_bytes > self._high_bytes and not self._paused:
+            self._paused = True
+            self._protocol.pause_writing()
+
+    def _pass_on(self) -> None:
+        kept = self._kept
+        while kept and not self._full:
+            piece = kept[0][:PIECE_BYTES]
+            if len(piece) == len(kept[0]):
+                kept.popleft()
+            else:
+                kept[0] = kept[0][PIECE_BYTES:]
+            self._kept_bytes -= len(piece)
+            self._inner.write(piece)
+        if not kept and self._closing:
+            self._inner.close()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Says when the protocol is asked to pause, and when to go on; in bytes."""
+        self._high_bytes = PIECE_BYTES if high is None else high
+        self._low_bytes = self._high_bytes // 4 if low is None else low
+
+    def get_write_buffer_size(self) -> int:
+        """Returns how many bytes wait."""
+        return self._kept_bytes + self._inner.get_write_buffer_size()
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        """Returns the low and the high water mark, in bytes."""
+        return self._low_bytes, self._high_bytes
+
+    def can_write_eof(self) -> bool:
+        """Returns False: TLS has no halves."""
+        return False
+
+    # ---- reading
+
+    def is_reading(self) -> bool:
+        """Returns whether the peer is read."""
+        return not self._closing and self._inner.is_reading()
+
+    def pause_reading(self) -> None:
+        """Reads no more for now."""
+        self._inner.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Reads on, where it is not closed."""
+        if not self._closing:
+            self._inner.resume_reading()
+
+    # ---- the end
+
+    def is_closing(self) -> bool:
+        """Returns whether it is closed, or will be when everything is written."""
+        return self._closing or self._inner.is_closing()
+
+    def close(self) -> None:
+        """Writes what is kept, then closes; nothing is read meanwhile."""
+        if self._closing:
+            return
+        self._closing = True
+        if self._kept:
+            self._inner.pause_reading()
+        else:
+            self._inner.close()
+
+    def abort(self) -> None:
+        """Closes, whatever is kept."""
+        self._closing = True
+        self._drop()
+        self._inner.abort()
+
+    def _drop(self) -> None:
+        self._kept.clear()
+        self._kept_bytes = 0
+
+    # ---- whose it is
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Returns what the transport below knows."""
+        return self._inner.get_extra_info(name, default)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """Returns the protocol above."""
+        return self._protocol
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Gives what comes to another protocol."""
+        self._protocol = cast(asyncio.Protocol, protocol)
+        self.data_received = self._protocol.data_received  # type: ignore[method-assign]  # no call more for each read
