@@ -87,11 +87,11 @@ campaign: $(STAMP) ## Simulate whole clusters, resumable; the count is kept in t
 	$(BIN)/python -m tests.sim.campaign --first $(SIM_FIRST) --seeds $(SIM_SEEDS) $(ARGS)
 
 fuzz: $(STAMP) ## Hurt input of every protocol for decoders and whole connections (FUZZ_INPUTS=1000000 FUZZ_SEED=1)
-	$(BIN)/python -m tests.fuzz.mqtt_target --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED) $(ARGS)
-	$(BIN)/python -m tests.fuzz.amqp_target --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED) $(ARGS)
-	$(BIN)/python -m tests.fuzz.coap_target --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED) $(ARGS)
-	$(BIN)/python -m tests.fuzz.http_target --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED) $(ARGS)
-	$(BIN)/python -m tests.fuzz.events_target --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED) $(ARGS)
+	$(BIN)/python -m tests.fuzz.targets.mqtt_target --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED) $(ARGS)
+	$(BIN)/python -m tests.fuzz.targets.amqp_target --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED) $(ARGS)
+	$(BIN)/python -m tests.fuzz.targets.coap_target --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED) $(ARGS)
+	$(BIN)/python -m tests.fuzz.targets.http_target --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED) $(ARGS)
+	$(BIN)/python -m tests.fuzz.targets.events_target --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED) $(ARGS)
 
 faults: $(STAMP) ## A cluster of processes hurt under load: killed, cut off, disks full (FAULTS=100 FAULTS_SEED=1)
 	@echo "$(FAULTS) faults, FAULTS_SEED=$(FAULTS_SEED)"

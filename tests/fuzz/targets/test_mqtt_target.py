@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
-from tests.fuzz import mqtt_target
-from tests.fuzz.lots import LOT
-from tests.fuzz.mqtt_inputs import SHAPES, VERSIONS, hurt
+from tests.fuzz.targets import mqtt_target
+from tests.fuzz.targets.lots import LOT
+from tests.fuzz.targets.mqtt_inputs import SHAPES, VERSIONS, hurt
 
 
 @pytest.mark.parametrize("target", mqtt_target.TARGETS)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.fuzz import coap_target, events_target, http_target
+from tests.fuzz.targets import coap_target, events_target, http_target
 
 MODULES = (coap_target, events_target, http_target)
 

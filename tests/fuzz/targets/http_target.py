@@ -1,4 +1,4 @@
-"""Fuzz targets of HTTP, and their loops: `python -m tests.fuzz.http_target --inputs 1000000 --seed 7`.
+"""Fuzz targets of HTTP, and their loops: `python -m tests.fuzz.targets.http_target --inputs 1000000 --seed 7`.
 
 `http1`, `http2` and `websocket` feed whole connections, one read an input, behind which a gateway answers and refuses
 by chance: what they say has to be responses, frames or messages, none has the status 500, and behind its end a
@@ -36,8 +36,8 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Authenticate, Call, CancelTimer, Outcome
 from gateway.port.reads import LastValue, LastValues, ListAddresses
 from store.api.message import Message
-from tests.fuzz import lots
-from tests.fuzz.lots import Found, Target, count
+from tests.fuzz.targets import lots
+from tests.fuzz.targets.lots import Found, Target, count
 from tests.support.http.http_driver import Gateway, request
 
 EVENT = b'{"specversion":"1.0","id":"1","source":"/s","type":"t","data":1}'
@@ -83,7 +83,7 @@ UPGRADE = request(
     ("sec-websocket-protocol", "cloudevents.json"),
 )
 _MASK = b"\x01\x02\x03\x04"
-_CAUSES = [cause for cause in Cause if cause is not Cause.DAMAGED]  # whose status is 500
+_CAUSES = [cause for cause in Cause if cause is not Cause.DAMAGED]  # which has the status 500
 _READS_MAX = 32  # of one connection
 
 

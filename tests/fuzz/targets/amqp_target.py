@@ -1,4 +1,4 @@
-"""Fuzz targets of AMQP 0-9-1, and their loops: `python -m tests.fuzz.amqp_target --inputs 1000000 --seed 7`.
+"""Fuzz targets of AMQP 0-9-1, and their loops: `python -m tests.fuzz.targets.amqp_target --inputs 1000000 --seed 7`.
 
 `decoder` takes the payload of a method, properties or a field table: parsed, and a table then equal to what its own
 encoding parses to, or refused with a reply code. `connection` feeds a whole connection, from its header or its opening
@@ -22,8 +22,8 @@ from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.adapter import Call, Cancel, Close, Consume, Outcome, Publish
 from gateway.port.queues import DeclareQueue, DeleteQueue, PurgeQueue, QueueInfo
 from store.api.message import Message
-from tests.fuzz import lots
-from tests.fuzz.lots import Found, Target
+from tests.fuzz.targets import lots
+from tests.fuzz.targets.lots import Found, Target
 from tests.support.amqp.amqp_peer import HEADER, NOW_MS, Peer, encoded, publish
 
 TABLE = {"text": "x", "n": 5, "big": 1 << 40, "f": 1.5, "flag": True, "none": None, "l": [1, ["x", {}]]}

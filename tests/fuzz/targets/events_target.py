@@ -1,4 +1,4 @@
-"""Fuzz targets of events' formats and of conditions: `python -m tests.fuzz.events_target --inputs 1000000 --seed 7`.
+"""Fuzz targets of events' formats and of conditions: `python -m tests.fuzz.targets.events_target --inputs 1000000 --seed 7`.
 
 `json`, `protobuf`, `avro` and `attributes` take one event an input: what is read is written again in its format and
 read as the same message, or it is refused. `batch` takes a JSON batch, which the one loop for plain events has to read
@@ -33,8 +33,8 @@ from gateway.domain.cesql.expression import compile_expression
 from gateway.domain.errors import Refusal
 from gateway.domain.sql92 import compile_where
 from store.api.message import Message
-from tests.fuzz import lots
-from tests.fuzz.lots import Found, Target, count
+from tests.fuzz.targets import lots
+from tests.fuzz.targets.lots import Found, Target, count
 
 NOW: dict[str, Any] = {"now_ms": 5, "protocol": "http", "device": "d"}
 JSON = [

@@ -1,4 +1,4 @@
-"""Fuzz targets of CoAP, and their loops: `python -m tests.fuzz.coap_target --inputs 1000000 --seed 7`.
+"""Fuzz targets of CoAP, and their loops: `python -m tests.fuzz.targets.coap_target --inputs 1000000 --seed 7`.
 
 `datagram`, `frame` and `option` give the decoders of RFC 7252, 8323 and 8613 one input each: what is read is written
 again and is the same, or it is refused. `endpoint` and `stream` feed a whole UDP endpoint and whole TCP connections,
@@ -19,8 +19,8 @@ from adapters.coap.stream.signals import ABORT, CSM, PING, PONG, RELEASE
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Outcome, Publish
 from store.api.message import Message
-from tests.fuzz import lots
-from tests.fuzz.lots import Found, Target, count
+from tests.fuzz.targets import lots
+from tests.fuzz.targets.lots import Found, Target, count
 from tests.support.coap.coap_driver import Driver, request
 from tests.support.coap.coap_streams import CoapStreamPeer
 from tests.support.coap.coap_streams import request as frame_of

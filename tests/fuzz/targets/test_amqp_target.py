@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from tests.fuzz import amqp_target
+from tests.fuzz.targets import amqp_target
 
 
 @pytest.mark.parametrize("target", amqp_target.TARGETS)

@@ -1,4 +1,4 @@
-"""Fuzz targets of MQTT, and their loops: `python -m tests.fuzz.mqtt_target --inputs 1000000 --seed 7`.
+"""Fuzz targets of MQTT, and their loops: `python -m tests.fuzz.targets.mqtt_target --inputs 1000000 --seed 7`.
 
 `decoder` takes one packet an input: parsed, and then equal to what its own encoding parses to; not all there; or
 refused with a reason code. `connection` feeds a whole connection, from its CONNECT on, with a gateway behind it that
@@ -13,10 +13,10 @@ from random import Random
 from adapters.mqtt.codec import decode, encode, peel
 from adapters.mqtt.codec.reason import ReasonCode
 from gateway.domain.errors import ProtocolError
-from tests.fuzz import lots
-from tests.fuzz.lots import Found, Target
-from tests.fuzz.mqtt_inputs import SHAPES, TRAFFIC, VERSIONS, hurt
-from tests.fuzz.mqtt_peer import FuzzedConnection
+from tests.fuzz.targets import lots
+from tests.fuzz.targets.lots import Found, Target
+from tests.fuzz.targets.mqtt_inputs import SHAPES, TRAFFIC, VERSIONS, hurt
+from tests.fuzz.targets.mqtt_peer import FuzzedConnection
 
 _CODES = frozenset(ReasonCode)
 _SAID_AGAIN = 8  # every so many packets that parse are encoded and parsed again
