@@ -1,4 +1,4 @@
-"""Statements of RFC 7641, RFC 7959 and RFC 8323 about a server, as a table: each names the test that holds it.
+"""Statements of RFC 7252, 7641, 7959 and 8323 about a server, as a table: each names the test that holds it.
 
 A statement whose test is gone fails here. Those at the end of the table have their tests in this file.
 """
@@ -26,6 +26,89 @@ LAST = Message(address="a", body=b"1", id="1", content_type="text/plain")
 LARGE = Message(address="a", body=bytes(range(100)), id="1")
 
 STATEMENTS = {
+    "7252 3: a message has a header of 4 bytes, a token, options and a payload": (
+        "wire: the_example_of_the_specification"
+    ),
+    "7252 3: a message of another version is passed over": ("endpoint: what_is_passed_over"),
+    "7252 3: a token is of 0 to 8 bytes": ("wire: what_is_no_message"),
+    "7252 3: a payload marker without a payload is a format error": ("wire: what_is_no_message"),
+    "7252 3.1: options come by their numbers, as deltas": ("wire: extended_deltas_and_lengths"),
+    "7252 3.1: repeats of an option keep their order": ("wire: options_are_put_in_order_and_repeats_keep_theirs"),
+    "7252 3.2: an integer is of as few bytes as it takes, and is read with leading zeros": ("wire: uint_values"),
+    "7252 4.1: an Empty message has nothing behind its header": ("wire: what_is_no_message"),
+    "7252 4.2: a Confirmable message that cannot be processed is reset": (
+        "endpoint: what_is_no_request_is_reset_or_passed_over"
+    ),
+    "7252 4.2: a Confirmable message is sent again, at most MAX_RETRANSMIT times, with a time-out that doubles": (
+        "endpoint: a_separate_response_is_sent_again_until_it_is_given_up"
+    ),
+    "7252 4.2: an acknowledgement or a Reset ends that": (
+        "endpoint: it_is_sent_again_no_more_once_the_peer_has_it_or_refuses_it"
+    ),
+    "7252 4.3: an Empty Confirmable message is answered with a Reset": ("endpoint: a_ping_is_answered_with_a_reset"),
+    "7252 4.3: a Non-confirmable message is not acknowledged": (
+        "endpoint: a_non_gets_no_acknowledgement_and_one_response"
+    ),
+    "7252 4.4: a Message ID is not used again within EXCHANGE_LIFETIME": (
+        "endpoint: our_message_ids_differ_from_each_other_as_the_peers_do"
+    ),
+    "7252 4.4: Message IDs are of an endpoint": ("endpoint: message_ids_belong_to_their_peer"),
+    "7252 4.5: a repeated Confirmable message is acknowledged alike and processed once": (
+        "endpoint: a_repeated_request_gets_the_same_response_and_is_stored_once"
+    ),
+    "7252 4.5: a repeated Non-confirmable message is passed over": ("endpoint: a_repeated_non_is_passed_over"),
+    "7252 4.8.2: that lasts for EXCHANGE_LIFETIME": ("endpoint: a_message_id_is_free_after_its_lifetime"),
+    "7252 5.2.1: a response may come in the acknowledgement": (
+        "endpoint: what_is_stored_is_answered_and_what_is_refused_too"
+    ),
+    "7252 5.2.2: a late response comes in a message of its own, behind an empty acknowledgement": (
+        "endpoint: a_late_answer_travels_in_a_message_of_its_own"
+    ),
+    "7252 5.2.3: a Non-confirmable request is answered by a Non-confirmable response": (
+        "reads: a_non_is_answered_by_a_non"
+    ),
+    "7252 5.3.1: the token of a response is that of its request": ("endpoint: every_length_of_token"),
+    "7252 5.4.1: a critical option that is not understood is a bad option": (
+        "endpoint: a_critical_option_not_understood"
+    ),
+    "7252 5.4.1: an elective option that is not understood is passed over": (
+        "endpoint: an_elective_option_not_understood_is_passed_over"
+    ),
+    "7252 5.4.5: an option that may not be repeated counts as not understood": (
+        "endpoint: a_critical_option_given_twice"
+    ),
+    "7252 5.5.2: a diagnostic payload is text in UTF-8": ("endpoint: a_diagnostic_is_cut_between_characters"),
+    "7252 5.6.1, 5.10.5: a response says by Max-Age how long it is fresh": ("reads: max_age_ends_with_the_message"),
+    "7252 5.6.2, 5.9.1.3: an ETag that still holds is answered 2.03 without a payload": (
+        "reads: an_etag_that_still_holds"
+    ),
+    "7252 5.7.2: a server that is no proxy answers 5.05": ("endpoint: this_is_no_proxy"),
+    "7252 5.8: a method that is not there is answered 4.05": ("endpoint: other_methods"),
+    "7252 5.8.3: a PUT that creates is answered 2.01, one that changes 2.04": (
+        "resources: a_put_that_creates_is_answered_2_01_and_one_that_changes_2_04"
+    ),
+    "7252 5.8.4: a DELETE is answered 2.02": ("resources: a_delete_takes_the_last_value_and_the_retained_message_away"),
+    "7252 5.9: each cause of a refusal has its code": ("endpoint: every_cause_has_its_code"),
+    "7252 5.9.2.9: 4.13 says by Size1 how much is taken": ("endpoint: too_large_a_body"),
+    "7252 5.10.1: a segment of a path is not . or ..": ("mapping: paths_that_are_none"),
+    "7252 5.10.1: a segment may hold any text": (
+        "resources: any_segment_can_be_published_read_deleted_and_found_in_the_list"
+    ),
+    "7252 5.10.3, 12.3: an opaque body has whatever Content-Format it came in": (
+        "reads: a_number_comes_back_as_it_went_in"
+    ),
+    "7252 5.10.4: what is not to be had in an acceptable format is answered 4.06": ("reads: accept"),
+    "7252 5.10.6.1: an ETag is of one representation": ("reads: an_etag_that_no_longer_holds"),
+    "7252 5.10.8.1: If-Match holds for one of its ETags, or where anything is": (
+        "conditions: if_match_holds_for_any_of_its_etags_in_whatever_format_they_were_given"
+    ),
+    "7252 5.10.8.1: else nothing is done, and 4.12 is answered": (
+        "conditions: a_condition_that_does_not_hold_stores_nothing"
+    ),
+    "7252 5.10.8.2: If-None-Match holds where nothing is": ("conditions: if_none_match_holds_where_nothing_is"),
+    "7252 5.10.9: Size1 in a response says the most that is taken": ("endpoint: too_large_a_body"),
+    "7252 7.2: resources are listed at /.well-known/core": ("reads: well_known_core"),
+    "7252 7.2.1, 6690 4.1: the list can be filtered": ("reads: links_are_filtered"),
     "7641 3.1: a registration is answered with the representation, the token and Observe": (
         "observe: a_registration_is_answered_with_the_last_value_and_a_number"
     ),
@@ -101,6 +184,7 @@ STATEMENTS = {
 }
 
 FILES = {
+    **{name: f"test_coap_{name}.py" for name in ("wire", "endpoint", "reads", "conditions", "mapping", "resources")},
     "observe": "test_coap_observe.py",
     "blocks": "test_coap_blocks.py",
     "stream": "test_coap_stream.py",
