@@ -9,10 +9,11 @@ _CAUSES_MAX: Final = 8  # of an error, one below the other
 
 
 class SinkTrust:
-    """The TLS contexts of connections to sinks. The file is read when the first of them is made."""
+    """The TLS contexts of connections to sinks. The file is read at once: what is done to it later does no harm."""
 
     def __init__(self, ca_file: Path | None) -> None:
-        self._ca_file = ca_file
+        """Raises OSError."""
+        self._authorities = "" if ca_file is None else ca_file.read_bytes().decode("ascii", "ignore")
 
     @cached_property
     def http(self) -> ssl.SSLContext:
@@ -27,8 +28,8 @@ class SinkTrust:
     def _context(self) -> ssl.SSLContext:
         context = ssl.create_default_context()
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if self._ca_file is not None:
-            context.load_verify_locations(self._ca_file)
+        if self._authorities:
+            context.load_verify_locations(cadata=self._authorities)
         return context
 
 

@@ -15,7 +15,9 @@ def names(context: ssl.SSLContext) -> set[object]:
 
 def test_a_files_authorities_come_besides_the_systems(tmp_path):
     authority = Authority(tmp_path)
+    authority.file.write_text(f"# Grüße\n{authority.file.read_text()}")
     alone, both = SinkTrust(None), SinkTrust(authority.file)
+    authority.file.unlink()
     for kind in ("http", "brokers"):
         ours = getattr(both, kind)
         assert ours is getattr(both, kind)
