@@ -30,7 +30,7 @@ class Mosquitto:
         self._file = directory / "mosquitto.conf"
         self._file.write_text(
             f"listener {self.port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n"
-            f"persistence true\npersistence_location {directory}/\n"
+            f"user root\npersistence true\npersistence_location {directory}/\n"  # root keeps its rights, if it is root
             + (
                 f"listener {self.tls_port} 127.0.0.1\n"
                 f"certfile {certificate.cert_file}\nkeyfile {certificate.key_file}\n"
