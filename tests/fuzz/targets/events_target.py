@@ -1,4 +1,4 @@
-"""Fuzz targets of events' formats and of conditions: `python -m tests.fuzz.targets.events_target --inputs 1000000 --seed 7`.
+"""Fuzz targets of events and conditions: `python -m tests.fuzz.targets.events_target --inputs 1000000 --seed 7`.
 
 `json`, `protobuf`, `avro` and `attributes` take one event an input: what is read is written again in its format and
 read as the same message, or it is refused. `batch` takes a JSON batch, which the one loop for plain events has to read
