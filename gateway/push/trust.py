@@ -5,6 +5,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from gateway.base.client_tls import client_tls
+
 _CAUSES_MAX: Final = 8  # of an error, one below the other
 
 
@@ -26,8 +28,7 @@ class SinkTrust:
         return self._context()
 
     def _context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context()
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context = client_tls()
         if self._authorities:
             context.load_verify_locations(cadata=self._authorities)
         return context
