@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable
 
-from pamqp.commands import Basic
-
 from adapters.amqp.body_credit import Credit
 from adapters.amqp.channel import Channel
 from adapters.amqp.codec.wire import FRAME_HEADER, PRECONDITION_FAILED, RESOURCE_ERROR
@@ -13,8 +11,6 @@ from adapters.amqp.publishing import Content
 from adapters.amqp.uploads import WINDOW_BYTES, Upload
 from gateway.domain.errors import ProtocolError
 from gateway.domain.principal import Principal
-
-PUBLISHING = Basic.Publish.index
 
 
 class Contents:

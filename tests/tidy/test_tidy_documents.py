@@ -2,9 +2,15 @@
 
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+
+from gateway.config import config
+from tests.support.repository import import_graph
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -12,6 +18,13 @@ FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\]\((?!https?:)([^)\s]*)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+SECTIONS = frozenset(field.name for field in msgspec.structs.fields(config.Config))
+KEY = re.compile(rf"((?:{'|'.join(SECTIONS)})(?:\.[\w-]+)+)(?: = .*)?")
+# Modules and calls of former versions, of which the changelog tells.
+FORMER = {"gateway.message", "gateway.errors", "gateway.app", "store.kv_get"}
+CLIENT = {"store.keys.get"}  # a call of a store's client, which is no key
 
 
 def top_folders() -> list[str]:
@@ -60,3 +73,45 @@ def test_every_link_of_a_page_leads_to_a_page_and_a_section(page):
         if not target.exists() or (section and section not in anchors_of(target)):
             dead.append(link)
     assert dead == []
+
+
+def is_key(value: Any, path: list[str]) -> bool:
+    """Returns whether a configuration has a key. Users, bridges and their like are called NAME in pages."""
+    if not path:
+        return True
+    if isinstance(value, Mapping):
+        return path[0].isupper() or is_key(value.get(path[0]), path[1:])
+    return path[0] in getattr(value, "__struct_fields__", ()) and is_key(getattr(value, path[0]), path[1:])
+
+
+def keys_in(text: str) -> set[str]:
+    """Returns the names between backticks that begin like a section of the configuration, without modules."""
+    found = {match[1] for code in CODE.findall(FENCE.sub("", text)) if (match := KEY.fullmatch(code))}
+    return {name for name in found if not is_module(name)}
+
+
+def is_module(name: str) -> bool:
+    """Returns whether a name is a module of the product, a room, or a definition in one."""
+    modules = import_graph.modules()
+    module, _, definition = name.rpartition(".")
+    return name in modules or (
+        module in modules and re.search(rf"\b{definition}\b", modules[module].read_text("utf-8")) is not None
+    )
+
+
+def test_keys_are_found_and_modules_are_none():
+    text = (
+        "`adapters.mqtt.gone = false`, `gateway.port.adapter`, `gateway.max_message_bytes`, store.gone, `x.store.gone`"
+    )
+    assert keys_in(text) == {"adapters.mqtt.gone", "gateway.max_message_bytes"}
+
+
+@pytest.fixture(scope="module")
+def settings() -> config.Config:
+    return config.load(None, {})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_key_that_a_page_names_is_in_the_configuration(page, settings):
+    keys = keys_in(page.read_text("utf-8")) - FORMER - CLIENT
+    assert sorted(key for key in keys if not is_key(settings, key.split("."))) == []
