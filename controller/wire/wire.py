@@ -3,7 +3,8 @@
     Peer       controller -> controller   a `Hello`, then lists of Raft messages; nothing comes back
     Install    controller -> controller   a `Hello`, then a Raft message too large for the others, in parts
     Follow     anybody -> controller      a `FollowRequest`; back come `Fed`: a snapshot in parts, commands in order
-    Command    anybody -> controller      a `CommandHello`, lists of `Asked`; back come `CommandGreeting` and `Answers`
+    Command    anybody -> controller      a `CommandHello`, lists of `NumberedRequest`; back come `CommandGreeting` and
+                                          `Answers`
     Heartbeat  store node -> controllers  a `HeartbeatHello`, then lists of `Heartbeat`; back come lists of `Pushed`
     Identify   controller -> controller   unary: an `Introduction`, answered by an `Identification`
     Status, Routes                        unary

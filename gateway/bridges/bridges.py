@@ -139,18 +139,18 @@ class Bridges:
     # ---- `gateway.ownership.owners.OwnershipListener`
 
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
-        """See `Listener`."""
+        """See `OwnershipListener`."""
         if (keeper := self._keeper(name)) is not None:
             await keeper.owned_task.hand_over()
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
-        """See `Listener`. It is free from now on: the first who looks runs it."""
+        """See `OwnershipListener`. It is free from now on: the first who looks runs it."""
         await (await take()).release()
         if (keeper := self._keeper(name)) is not None:
             keeper.owned_task.look_now()
 
     async def on_fenced(self) -> None:
-        """See `Listener`."""
+        """See `OwnershipListener`."""
         for keeper in self.runners.values():
             keeper.owned_task.lose()
 

@@ -24,8 +24,8 @@ class CatchUp:
     """Reads logs for lanes.
 
     `ids_of` says which of a subscriber's subscriptions an address matches; `queues_of` names the queues of a group that
-    a subscriber's filters can match (None: any). `heard` returns whether every topic that existed when it was called is
-    known by now: until then, and where that cannot be found out, a lane reads everything and not some queues alone.
+    a subscriber's filters can match (None: any). `barrier` returns whether every topic that existed when it was called
+    is known by now: until then, and where that cannot be found out, a lane reads everything and not some queues alone.
     `live` is told of a lane that has read up to its tail.
     """
 

@@ -54,8 +54,8 @@ class Fanout:
     """All subscribers of this process. It belongs to the event loop.
 
     `queues_of` names the queues that addresses of a filter can be in (None: any); `group_of` says in which group a
-    queue lies, None for one that is not known here. `heard` returns whether every topic that existed when it was called
-    is known by now. `spawn` runs a coroutine as a supervised task.
+    queue lies, None for one that is not known here. `barrier` returns whether every topic that existed when it was
+    called is known by now. `spawn` runs a coroutine as a supervised task.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ class Compacted(Refusal):
 class Match(msgspec.Struct, frozen=True, kw_only=True):
     """The condition on a key for a change of it (RFC 9110, 13.1.1 and 13.1.2); an empty tuple demands nothing.
 
-    0 stands for a key that does not exist, `store.api.client.EXISTS` for one that does.
+    0 stands for a key that does not exist, `store.api.keys.EXISTS` for one that does.
     """
 
     any_of: tuple[int, ...] = ()  # its revision is one of these

@@ -205,7 +205,7 @@ class Ingest:
         self._append_all()
         if self._parked is not None:
             publisher, effect, *_ = self._waiting[0]
-            self._create_topic(self._parked, creator_of(publisher, effect.who))
+            self._create_topic(self._parked, creator_of(effect.who or publisher.principal))
 
     def _unrouted(self, effect: Publish) -> tuple[int, ...]:
         """Returns the mandatory messages of an effect that are for no named queue."""
@@ -430,7 +430,8 @@ class Ingest:
         try:
             return self._router.resolve(address)
         except UnknownTopicError as unknown:
-            return self._refused_topics.get((unknown.topic, creator_of(receipt.publisher, receipt.who)), unknown.topic)
+            creator = creator_of(receipt.who or receipt.publisher.principal)
+            return self._refused_topics.get((unknown.topic, creator), unknown.topic)
         except Refusal as refusal:
             return refusal
 

@@ -9,6 +9,7 @@ import msgspec
 
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.idempotency import IdempotencyKey, KeyRepeated, once_record
+from gateway.domain.principal import Principal
 from gateway.ownership.owners import OwnershipLost
 from gateway.port.adapter import DONE, Outcome, Publish, Token
 from gateway.port.marks import Fence, Marks
@@ -27,7 +28,11 @@ NONE_DENIED: Final[Mapping[int, Refusal]] = {}
 
 
 class Publisher(Protocol):
-    """The source of a `Publish`, told of outcomes in order. Its `principal`, if any, owns the topics it creates."""
+    """The source of a `Publish`, told of outcomes in order."""
+
+    @property
+    def principal(self) -> Principal | None:
+        """The owner of the topics that it creates; None: they are nobody's."""
 
     def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:
         """Takes the outcome of one `Publish`; `size_bytes` of it are no longer held."""

@@ -35,12 +35,11 @@ class UsedShares:
         return refusal if self._clock() < until_s else None
 
 
-def creator_of(publisher: object, who: Principal | None) -> str:
-    """Returns what the topics are counted under that a publish makes, "" for the gateway's own, which has no share.
+def creator_of(principal: Principal | None) -> str:
+    """Returns the name under which the topics of a publish are counted, "" for the gateway's own, which has no share.
 
-    `who` publishes, as the effect says, or else the publisher's `principal`, where it has one.
+    `principal` publishes: that of the effect, or else the publisher's own.
     """
-    principal = who if who is not None else getattr(publisher, "principal", None)
     if principal is None:
         return ""
     return ANYBODY if principal.anonymous or principal.guest else f"user {principal.name}"

@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from gateway.domain.errors import Refusal
+from gateway.domain.principal import Principal
 from gateway.port.adapter import Outcome, Publish, Token
 from gateway.push.outbox import Attempt
 from gateway.push.spec import SubscriptionRecord
@@ -25,6 +26,7 @@ class DeadLetters:
     """The dead letters of one subscription (`gateway.publishing.publishing.Publisher`)."""
 
     protocol = "http"
+    principal: Principal | None = None
 
     def __init__(self, record: SubscriptionRecord, tools: Tools) -> None:
         self._record = record

@@ -136,13 +136,13 @@ class PushManager:
     # ---- `gateway.ownership.owners.OwnershipListener`
 
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
-        """See `Listener`."""
+        """See `OwnershipListener`."""
         runner = self._runners.get(name.removeprefix(PREFIX))
         if runner is not None:
             await runner.owned_task.hand_over()
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
-        """See `Listener`. It is free from now on; of one that is deleted nothing is to stay."""
+        """See `OwnershipListener`. It is free from now on; of one that is deleted nothing is to stay."""
         id_ = name.removeprefix(PREFIX)
         owned = await take()
         if await self._tools.store.keys.get(subscription_key(id_)) is None:
@@ -152,7 +152,7 @@ class PushManager:
             runner.owned_task.look_now()
 
     async def on_fenced(self) -> None:
-        """See `Listener`."""
+        """See `OwnershipListener`."""
         for runner in self._runners.values():
             runner.owned_task.lose()
 

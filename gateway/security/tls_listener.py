@@ -74,7 +74,7 @@ class TlsListener(TcpListener):
             task.cancel()
 
     def accepted(self, sock: socket.socket, address: Any) -> None:
-        """See `Listener.accepted`."""
+        """See `TcpListener.accepted`."""
         network = network_of(str(address[0]))
         if not self._handshakes.enter(network):
             sock.close()

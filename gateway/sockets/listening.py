@@ -101,7 +101,7 @@ class PlainListener(TcpListener):
         self._together = together
 
     def accepted(self, sock: socket.socket, _address: Any) -> None:
-        """See `Listener.accepted`."""
+        """See `TcpListener.accepted`."""
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             SocketTransport(self._poller, self._loop, sock, self._connection(), together=self._together)

@@ -1,6 +1,6 @@
 """Rows as messages, through the gateway's HTTP: its rights, quotas and routes hold for Spark as for any client.
 
-The writer of the data source and the offsets of groups use it; `writer` alone knows Spark.
+The writer of the data source and the offsets of groups use it. Of its files, `writers` and `events` alone import Spark.
 
 Imported by: findings, source.
 Imports: spark, store.base.

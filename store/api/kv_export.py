@@ -152,7 +152,7 @@ async def export_to(
 ) -> Exported:
     """Writes the state as it is now, of some namespaces (None: all that there are), to a file.
 
-    One page is in memory at a time. Raises what `kv_hold` and `kv_range` raise, and OSError.
+    One page is in memory at a time. Raises what `KeyCalls.hold` and `KeyCalls.range` raise, and OSError.
     """
     at = await store.keys.hold()
     try:
@@ -253,7 +253,7 @@ async def import_from(store: StoreClient, path: Path, *, now_ms: int) -> Importe
     The whole file is checked first: nothing of a damaged one is stored. Then entries are stored some hundred at a
     time, those together atomically. An import that was broken off is repeated: what the store has already, value and
     expiry, is passed over. Revisions and versions are the importing store's own. Raises `DamagedExport`, OSError, and
-    what `kv_put` raises.
+    what `KeyCalls.put` and `KeyCalls.transact` raise.
     """
     stored = unchanged = expired = 0
     with path.open("rb") as file:

@@ -49,7 +49,7 @@ CONFIRM_WAIT_S = 1.0  # a master that is closed waits so long for the other repl
 class LocalStore:
     """A `StoreClient` in process. `async with await LocalStore.open(data_dir) as store: ...`
 
-    What replication's driver needs is `replica`; `core` is what the subjects share.
+    `replication` has what replication's driver needs, `core` what the subjects share.
     """
 
     def __init__(

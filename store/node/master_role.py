@@ -309,7 +309,7 @@ class MasterRole:
     # ---- replicas
 
     async def attend(self, context: Any, hello: bytes) -> None:
-        """See `Leading`."""
+        """See `MasterServices`."""
         first = decode(hello)
         assert isinstance(first, Hello)
         replica = first.replica
@@ -370,7 +370,7 @@ class MasterRole:
         return None
 
     async def send_snapshot(self, context: Any, request: bytes) -> None:
-        """See `Leading`."""
+        """See `MasterServices`."""
         asked = decode_request(request, SnapshotRequest)
         core = self._core
         store = self._store

@@ -85,9 +85,12 @@ def is_key(value: Any, path: list[str]) -> bool:
 
 
 def keys_in(text: str) -> set[str]:
-    """Returns the names between backticks that begin like a section of the configuration, without modules."""
+    """Returns the names between backticks that begin like a section of the configuration, without modules.
+
+    An adapter's module is named by its path: with dots it could be taken for a key.
+    """
     found = {match[1] for code in CODE.findall(FENCE.sub("", text)) if (match := KEY.fullmatch(code))}
-    return {name for name in found if not is_module(name)}
+    return {name for name in found if name.startswith("adapters.") or not is_module(name)}
 
 
 def is_module(name: str) -> bool:
@@ -104,6 +107,7 @@ def test_keys_are_found_and_modules_are_none():
         "`adapters.mqtt.gone = false`, `gateway.port.adapter`, `gateway.max_message_bytes`, store.gone, `x.store.gone`"
     )
     assert keys_in(text) == {"adapters.mqtt.gone", "gateway.max_message_bytes"}
+    assert keys_in("`adapters.mqtt.messages.sparkplug`") == {"adapters.mqtt.messages.sparkplug"}
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,36 @@ import tomllib
 import pytest
 
 from tests.support.repository.import_graph import PACKAGES, ROOT, circles, file_graph, folder_graph, imported
-from tests.support.repository.rooms import ends_with, expected
+from tests.support.repository.rooms import SENTENCES, ends_with, expected
 
 
 @pytest.mark.parametrize(("path", "sentences"), expected().items(), ids=lambda one: getattr(one, "parent", ROOT).name)
 def test_a_room_says_truly_who_imports_it_and_what_it_imports(path, sentences):
     docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
     assert ends_with(docstring) == sentences, "python -m tests.support.repository.rooms writes it"
+
+
+def unknown_words(docstring, files, source):
+    """Returns the words between backticks that are no file or folder of a room, and are not defined in it."""
+    defined = set(re.findall(r"\b(?:def|class) (\w+)|^\s*(\w+)\s*(?::[^=\n]*)?=", source, re.MULTILINE))
+    names = set(files).union(*defined)
+    return [word for word in re.findall(r"`([a-z_]+)`", SENTENCES.sub("", docstring)) if word not in names]
+
+
+@pytest.mark.parametrize("path", [path for path in expected() if "_headgate" not in path.parent.name], ids=str)
+def test_a_room_names_its_own_files(path):
+    """A name of another room has its package before it: `gateway.bridges.bridges`."""
+    inside = sorted(path.parent.rglob("*.py"))
+    files = {one.stem for one in path.parent.iterdir()}
+    source = "\n".join(one.read_text("utf-8") for one in inside)
+    assert unknown_words(ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "", files, source) == []
+
+
+def test_words_of_a_room_are_found():
+    source = "def f():\n    a: int = 1\nb = 2\n"
+    assert unknown_words(
+        "`f`, `a`, `b`, `g`, `gone`, `x.y`, `Gone`\n\nImported by: none.\nImports: none.", {"g"}, source
+    ) == ["gone"]
 
 
 def test_no_files_import_each_other_in_a_circle():

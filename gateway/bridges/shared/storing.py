@@ -7,6 +7,7 @@ from typing import Final, TypeAlias
 
 from gateway.bridges.shared.figures import Figures
 from gateway.domain.errors import Refusal
+from gateway.domain.principal import Principal
 from gateway.ownership.owners import OwnershipLost
 from gateway.port.adapter import Outcome, Publish, Token
 from gateway.port.marks import Fence
@@ -25,6 +26,8 @@ log = logs.get(__name__)
 
 class BridgeStore:
     """Stores a bridge's batches (`gateway.publishing.publishing.Publisher`); `hold` stops the bridge from reading."""
+
+    principal: Principal | None = None
 
     def __init__(
         self,

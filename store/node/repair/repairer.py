@@ -38,7 +38,7 @@ class DamageStatus(NamedTuple):
 
 
 class Repairer:
-    """The repairs of one node, from its registration until it is closed; see `replica_context.Repairing`.
+    """The repairs of one node, from its registration until it is closed; see `store.node.replica.context.Repairing`.
 
     `changed` is called when `needs_repair` changes, and when other damage is found.
     """

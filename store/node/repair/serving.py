@@ -29,7 +29,7 @@ SILENCE_S = 10.0  # an asker that takes nothing for so long is given up
 
 
 class RangeServer:
-    """The server of one node's ranges; see `replica_context.Ranges`."""
+    """The server of one node's ranges; see `store.node.replica.context.RepairServices`."""
 
     def __init__(self, context: ReplicaContext) -> None:
         self._context = context

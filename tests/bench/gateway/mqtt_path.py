@@ -92,6 +92,8 @@ class Loop:
 class RepeatingPeer:
     """One connection, whose client sends the same blocks over and over."""
 
+    principal: Principal | None = None
+
     def __init__(self, number: int, load: MqttPublish, watch: Stopwatch) -> None:
         info = ConnectionInfo(peer=("127.0.0.1", 40_000 + number), local=("127.0.0.1", 1883), loopback=True)
         self.adapter: Any = FACTORY.connect(info, FACTORY.options(), random=random.Random(number))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gateway.domain.batch import Batch
+from gateway.domain.principal import Principal
 from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Outcome, Publish, Token
 from gateway.publishing.ingest import Ingest
@@ -119,6 +120,8 @@ class IngestRig:
 
 class Publisher:
     """Somebody who publishes: the outcomes it was told, by token."""
+
+    principal: Principal | None = None
 
     def __init__(self) -> None:
         self.outcomes: dict[Token, Outcome] = {}

@@ -1,5 +1,4 @@
 import gc
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -213,15 +212,12 @@ async def test_a_topic_too_many_for_one_user_is_made_for_another(rig):
 
 def test_whose_a_topic_is():
     guest, device = Principal(name="guest", guest=True), Principal(name="ada", device="d")
-    assert [creator_of(None, who) for who in (Principal(name=""), guest, device, None)] == [
+    assert [creator_of(who) for who in (Principal(name=""), guest, device, None)] == [
         ANYBODY,
         ANYBODY,
         "user ada",
         "",
     ]
-    connection = SimpleNamespace(principal=device)
-    assert creator_of(connection, None) == "user ada"
-    assert creator_of(connection, guest) == ANYBODY, "who publishes by a connection of several"
 
 
 async def test_a_topic_that_cannot_be_made_refuses_its_messages_only(rig):

@@ -22,6 +22,7 @@ class SinglesPublisher:
     """A connection: writes down in which order it was answered."""
 
     protocol = "mqtt"
+    principal = None
 
     def __init__(self):
         self.answers = []

@@ -22,6 +22,7 @@ from store.base.process_errors import ConfigError
 from store.format.frame import FRAME_ASYNC, FRAME_ZSTD, ROW, ROW_COPY, ROW_TOMBSTONE, Frame, UnplacedFrame
 from store.format.queue_config import FOREVER, QueueConfig
 from store.local.local import LocalStore
+from tests.support.gateway.ingest_rig import Publisher
 from tests.support.store.store_kit import FaultyFiles
 from tests.support.store.two_logs import Machine
 
@@ -149,7 +150,7 @@ async def publish(controller):
 
     def publish(*messages):
         for message in messages:
-            ingest.publish(None, Publish((message,), Token(1)), 0)
+            ingest.publish(Publisher(), Publish((message,), Token(1)), 0)
         while turns:
             turns.pop()()
         return store.frames[-1]

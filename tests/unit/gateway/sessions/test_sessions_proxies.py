@@ -275,7 +275,7 @@ async def test_an_heir_that_dies_in_the_middle_has_an_heir(cluster, stored):
     await dead.open("delayed", will=will(30_000, b"later"))
     successor = await cluster.proxy()
     dying = asyncio.Event()
-    deaf = SimpleNamespace(published=lambda *_: None)
+    deaf = SimpleNamespace(published=lambda *_: None, principal=None)
 
     def last_act(effect):
         if stored:
