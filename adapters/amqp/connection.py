@@ -96,7 +96,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
 
         self._input = b""  # received, not yet understood: at most one frame, or what a method that waits holds up
         self._stalled = False  # the input begins with a method that waits for something
-        self._deaf = False  # where frames begin and end is not known any more
+        self._framing_lost = False  # where frames begin and end is not known any more
         self._current = 0  # the index of the method being handled
 
         self._keepalive = Keepalive(options.handshake_timeout_s)
@@ -118,7 +118,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         self._keepalive.start(now_ms)
         self._keepalive.received(now_ms)
         self._input = self._input + data if self._input else bytes(data)
-        if self._deaf:
+        if self._framing_lost:
             self._listen_for_close_ok()
         elif not self._stalled:
             self._read(now_ms)
@@ -533,7 +533,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
             self._end(text)
             return
         if code == FRAME_ERROR:
-            self._deaf, self._input = True, b""
+            self._framing_lost, self._input = True, b""
         index = self._current
         self.drop_bodies()
         self.write(method_frame(0, Methods.Close, code, cut(text), index >> 16, index & 0xFFFF))

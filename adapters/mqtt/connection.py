@@ -229,7 +229,7 @@ class Connection:
     def _parse_last(self, now_ms: int) -> None:
         """Parses what had to wait for its turn, which does not come any more: the good-bye may be in it."""
         for _ in range(LAST_TURNS_COUNT):
-            if self.phase is Phase.CONNECTED and self.session.intake.tired:
+            if self.phase is Phase.CONNECTED and self.session.intake.has_more:
                 self._parse_held(now_ms)
 
     def _control(self, first: int, body: bytes) -> bool:
@@ -252,7 +252,7 @@ class Connection:
                 self._parse_held(now_ms)
             session.advance(now_ms)
         stored = session.intake.unstored_bytes < self._options.unstored_bytes_max
-        self.wants_data = stored and self.phase not in _GATES and not (session.exact.waits or session.intake.tired)
+        self.wants_data = stored and self.phase not in _GATES and not (session.exact.waits or session.intake.has_more)
         return self.context.take_effects()
 
     def _start(self, now_ms: int) -> None:

@@ -136,14 +136,14 @@ class Complaints:
         With a set of the master and few others nobody could be elected in its place.
         """
         others = [id_ for id_ in group.voters if id_ != group.master and id_ in voters]
-        deaf = [
+        silent = [
             id_
             for id_ in others
             if (one := voters[id_].complaint) is not None
             and one.epoch == group.master_epoch
             and one.silent_ms < KEEP_MS
         ]
-        return 2 * len(deaf) > len(others) and not set(removed).isdisjoint(deaf)
+        return 2 * len(silent) > len(others) and not set(removed).isdisjoint(silent)
 
     def moved(self, group: Group, now_ms: int) -> None:
         """An election is proposed of one whom `judge` has named."""

@@ -19,6 +19,7 @@ from controller.raft import (
     Change,
     Entry,
     EntryKind,
+    LastReport,
     Membership,
     Message,
     NotLeader,
@@ -33,7 +34,6 @@ from controller.raft import (
     Storage,
     StorageFailed,
     StorageFull,
-    Witness,
 )
 
 logger = logging.getLogger(__name__)
@@ -182,9 +182,9 @@ class Driver:
         """Returns whether the storage is older than its incarnation."""
         return self._storage.legacy()
 
-    def witness(self, node_id: int) -> Witness | None:
+    def last_report(self, node_id: int) -> LastReport | None:
         """Returns a node's progress as last heard; None when nothing was heard."""
-        return self.raft.witness(node_id)
+        return self.raft.last_report(node_id)
 
     def form(self, membership: Membership) -> None:
         """Begins a new cluster, unless this node knows of one; with a slow disk `status` says that later."""

@@ -23,14 +23,14 @@ class ReplicaAdmission:
         removed = set() if there is None else set(there.sync_set).difference(command.new_set)
         complaints = self._registry.complaints
         if there is not None and complaints.keeps(there, removed, self._registry.voters(there, now_ms)):
-            raise ReplicaInSync(f"group {command.group}: {sorted(removed)} are alive, and most hear no master")
+            raise ReplicaInSync(f"store group {command.group}: {sorted(removed)} are alive, and most hear no master")
         for id_ in command.new_set:
             if (
                 there is not None
                 and id_ not in there.sync_set
                 and self._registry.heartbeat_if_alive(command.group, id_, now_ms) is None
             ):
-                raise NotElectable(f"replica {id_} of group {command.group} is not heard of")
+                raise NotElectable(f"replica {id_} of store group {command.group} is not heard of")
 
     def check_registration(self, command: RegisterReplica, now_ms: int) -> None:
         """Refuses to have a replica at a second address while it is heard of at the first. Raises `ReplicaElsewhere`.
@@ -43,6 +43,6 @@ class ReplicaAdmission:
         if known is None or known.check != wanted.check or heartbeat is None or heartbeat.address == wanted.address:
             return
         raise ReplicaElsewhere(
-            f"replica {wanted.id} of group {command.group} is alive at {heartbeat.address}, so it cannot be at "
+            f"replica {wanted.id} of store group {command.group} is alive at {heartbeat.address}, so it cannot be at "
             f"{wanted.address} too: one of both has a copy of the other's data directory"
         )

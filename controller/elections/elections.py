@@ -31,11 +31,11 @@ from controller.metadata.groups import majority
 logger = logging.getLogger(__name__)
 
 TAKE_OVER_MS = 10_000  # for an elected replica to serve, while it is alive, before another one is
-DEPOSE_AFTER_MS = 10_000  # of a dead master without successor
+VACATE_AFTER_MS = 10_000  # of a dead master without successor
 UNCLEAN_AFTER_MS = 10_000  # of a SyncStateSet without anybody alive
 DAMAGED_AFTER_MS = 10_000  # of a SyncStateSet whose sound members are all silent, until a damaged one is elected
 FIRST_WAIT_MS = 10_000  # of a new group for the rest of its replicas, when it has a majority
-WANTED_MS = 5_000  # how long an operator's wish is remembered, where the election takes two commands
+OPERATOR_CHOICE_MS = 5_000  # how long an operator's wish is remembered, where the election takes two commands
 AGAIN_MS = 500  # between proposals of the same command, in case the first was lost
 
 
@@ -51,7 +51,7 @@ class Elections:
         self._registry = registry
         self._seen: dict[int, tuple[int, int]] = {}  # group -> its epoch, and since when it is seen here
         self._proposed: dict[int, tuple[ElectMaster, int]] = {}  # group -> what was proposed last, and when
-        self._wanted: dict[int, tuple[int, int]] = {}  # group -> whom an operator wants, and until when
+        self._operator_choice: dict[int, tuple[int, int]] = {}  # group -> whom an operator wants, and until when
         self._avoided: dict[int, tuple[Collection[int], int]] = {}  # group -> who is not to be master, and until when
         self._announced: dict[int, None] = {}  # groups with unclean election
 
@@ -59,7 +59,7 @@ class Elections:
         """Begins as leader: heartbeats received as a follower count, earlier proposals do not."""
         self._registry.tick(now_ms)
         self._registry.complaints.began(now_ms)
-        for table in (self._seen, self._proposed, self._wanted, self._avoided, self._announced):
+        for table in (self._seen, self._proposed, self._operator_choice, self._avoided, self._announced):
             table.clear()
 
     def tick(self, now_ms: int, time_ms: int) -> list[ElectMaster]:
@@ -106,28 +106,32 @@ class Elections:
         if (there.master_epoch if master_epoch is None else master_epoch) != there.master_epoch or (
             there.sync_epoch if sync_epoch is None else sync_epoch
         ) != there.sync_epoch:
-            raise StaleEpoch(f"group {group} is at epoch {there.master_epoch}, its SyncStateSet at {there.sync_epoch}")
+            raise StaleEpoch(
+                f"store group {group} is at epoch {there.master_epoch}, its SyncStateSet at {there.sync_epoch}"
+            )
         if unclean:
             return self._accepted_loss(there, candidate, now_ms, time_ms)
         if candidate is not None:
             self._check_candidate(there, candidate, now_ms)
         if there.master is not None and candidate == there.master and self._serves(there, now_ms):
             raise NotElectable(
-                f"replica {candidate} is already master of group {group} in epoch {there.master_epoch}; name another "
-                "one with --replica"
+                f"replica {candidate} is already master of store group {group} in epoch {there.master_epoch}; name "
+                "another one with --replica"
             )
         if candidate is not None:
-            self._wanted[group] = (candidate, now_ms + WANTED_MS)
+            self._operator_choice[group] = (candidate, now_ms + OPERATOR_CHOICE_MS)
         among = None
         if there.master not in {None, candidate} and self._heartbeat_of(there, there.master, now_ms) is not None:
             among = self._others_in_sync(there, now_ms) if candidate is None else None
             if sync_epoch is None:  # an operator wants to be rid of it; a master that hands over says both epochs
-                self._avoided[group] = ((there.master,), now_ms + WANTED_MS)
+                self._avoided[group] = ((there.master,), now_ms + OPERATOR_CHOICE_MS)
         command = self._successor(there, now_ms, time_ms, only=candidate, among=among)
         if command is None:
             raise NotElectable(not_electable(there, self._alive(there, there.sync_set, now_ms)))
         if command.candidate is not None and candidate not in {None, command.candidate}:
-            raise NotElectable(f"replica {command.candidate} of group {group} has the longest log, not {candidate}")
+            raise NotElectable(
+                f"replica {command.candidate} of store group {group} has the longest log, not {candidate}"
+            )
         return self._proposing(command, now_ms)
 
     # ---- judging
@@ -138,7 +142,9 @@ class Elections:
         if group.config.unclean_election != (group.number in self._announced):
             if group.config.unclean_election:
                 self._announced[group.number] = None
-                logger.warning("group %d allows unclean election: it MAY LOSE what was acknowledged", group.number)
+                logger.warning(
+                    "store group %d allows unclean election: it MAY LOSE what was acknowledged", group.number
+                )
             else:
                 del self._announced[group.number]
 
@@ -179,7 +185,7 @@ class Elections:
                 list(among),
                 complaints.trouble(group, heartbeats, now_ms),
             )
-        self._avoided[group.number] = (set(heartbeats).difference(among), now_ms + WANTED_MS)
+        self._avoided[group.number] = (set(heartbeats).difference(among), now_ms + OPERATOR_CHOICE_MS)
         complaints.moved(group, now_ms)
         return command
 
@@ -298,9 +304,9 @@ class Elections:
         return self._command(group, self._best(group, alive, now_ms), time_ms, unclean=True)
 
     def _without_master(self, group: Group, now_ms: int, time_ms: int) -> ElectMaster | None:
-        """A dead master without successor is none, unless it is this controller that hears nobody."""
+        """Vacates the office of a dead master without successor, unless it is this controller that hears nobody."""
         assert group.master is not None
-        if now_ms < self._registry.dies_ms(group.number, group.master) + DEPOSE_AFTER_MS:
+        if now_ms < self._registry.dies_ms(group.number, group.master) + VACATE_AFTER_MS:
             return None
         return self._command(group, None, time_ms) if self._alive(group, group.voters, now_ms) else None
 
@@ -312,8 +318,8 @@ class Elections:
             silent = [id_ for id_ in rest if self._heartbeat_of(group, id_, now_ms) is None]
             why = f"not heard of: {silent}" if silent else f"behind: {rest}" if rest else "the group has no other voter"
             raise NotElectable(
-                f"group {group.number}: replica {group.master} stays master in epoch {group.master_epoch}, for no "
-                f"other replica is in sync ({why})"
+                f"store group {group.number}: replica {group.master} stays master in epoch {group.master_epoch}, for "
+                f"no other replica is in sync ({why})"
             )
         return found
 
@@ -335,7 +341,7 @@ class Elections:
         return {id_: one for id_, one in heartbeats.items() if one is not None}
 
     def _wanted_in(self, group: Group, now_ms: int) -> int | None:
-        wanted, until_ms = self._wanted.get(group.number, (None, 0))
+        wanted, until_ms = self._operator_choice.get(group.number, (None, 0))
         return wanted if now_ms < until_ms else None
 
     def _best(self, group: Group, alive: Mapping[int, Heartbeat], now_ms: int) -> int:
@@ -359,25 +365,25 @@ class Elections:
 
     def _check_candidate(self, group: Group, candidate: int, now_ms: int) -> None:
         if group.replica(candidate) is None:
-            raise UnknownReplica(f"group {group.number} has no replica {candidate}")
+            raise UnknownReplica(f"store group {group.number} has no replica {candidate}")
         if candidate not in group.voters:
-            raise NotElectable(f"replica {candidate} of group {group.number} is a learner")
+            raise NotElectable(f"replica {candidate} of store group {group.number} is a learner")
         if (
             group.sync_set
             and candidate not in group.sync_set
             and (not group.config.unclean_election or self._alive(group, group.sync_set, now_ms))
         ):
-            raise NotElectable(f"replica {candidate} of group {group.number} is not in sync")
+            raise NotElectable(f"replica {candidate} of store group {group.number} is not in sync")
         heartbeat = self._heartbeat_of(group, candidate, now_ms)
         if heartbeat is None:
-            raise NotElectable(f"replica {candidate} of group {group.number} is not heard of")
+            raise NotElectable(f"replica {candidate} of store group {group.number} is not heard of")
         self._check_sound(group, heartbeat, now_ms)
 
     def _check_sound(self, group: Group, heartbeat: Heartbeat, now_ms: int) -> None:
         """Raises `NotElectable` for a damaged replica, unless nobody sound can be elected, or unclean is allowed."""
         if not group.sync_set or not heartbeat.damaged:
             return
-        who = f"the log of replica {heartbeat.replica} of group {group.number}"
+        who = f"the log of replica {heartbeat.replica} of store group {group.number}"
         if heartbeat.cut_short and not group.config.unclean_election:
             raise NotElectable(
                 f"{who} has lost its end, which was acknowledged; it is filled again from a master. If no replica in "
@@ -416,22 +422,22 @@ class Elections:
         self._proposed[command.group] = (command, now_ms)
         if command.unclean:
             logger.critical(
-                "UNCLEAN ELECTION in group %d: replica %s may lack what was acknowledged; in sync were %s",
+                "UNCLEAN ELECTION in store group %d: replica %s may lack what was acknowledged; in sync were %s",
                 command.group,
                 command.candidate,
                 list(self._groups[command.group].sync_set),
             )
         elif (heartbeat := self._damaged(command)) is not None:
             logger.critical(
-                "group %d: electing replica %s, whose log is damaged in %d ranges, %d bytes, as nobody sound is there: "
-                "readers of them get errors until a replica that has them is back",
+                "store group %d: electing replica %s, whose log is damaged in %d ranges, %d bytes, as nobody sound is "
+                "there: readers of them get errors until a replica that has them is back",
                 command.group,
                 command.candidate,
                 heartbeat.damages,
                 heartbeat.damaged_bytes,
             )
         else:
-            logger.info("group %d: electing replica %s", command.group, command.candidate)
+            logger.info("store group %d: electing replica %s", command.group, command.candidate)
         return command
 
     def _damaged(self, command: ElectMaster) -> Heartbeat | None:

@@ -23,7 +23,7 @@ def candidates(
     on, whatever it has lost. Raises `UnknownReplica`, `NotElectable`.
     """
     if not group.sync_set:
-        raise NotElectable(f"group {group.number} had no master yet: it needs no unclean election")
+        raise NotElectable(f"store group {group.number} had no master yet: it needs no unclean election")
     clean = [
         id_
         for id_ in group.sync_set
@@ -31,18 +31,18 @@ def candidates(
     ]
     if clean:
         raise NotElectable(
-            f"group {group.number}: {clean} are in sync and alive, so nothing needs to be lost; elect one of them "
-            "without --unclean"
+            f"store group {group.number}: {clean} are in sync and alive, so nothing needs to be lost; elect one of "
+            "them without --unclean"
         )
     if wanted is not None and group.replica(wanted) is None:
-        raise UnknownReplica(f"group {group.number} has no replica {wanted}")
+        raise UnknownReplica(f"store group {group.number} has no replica {wanted}")
     found = {id_: heartbeat for id_, heartbeat in alive.items() if wanted in {None, id_}}
     if not found:
         if wanted is None:
-            raise NotElectable(f"group {group.number}: no voter sends heartbeats, so no replica can be elected")
+            raise NotElectable(f"store group {group.number}: no voter sends heartbeats, so no replica can be elected")
         if wanted not in group.voters:
-            raise NotElectable(f"group {group.number}: replica {wanted} is a learner, so it cannot be elected")
-        raise NotElectable(f"group {group.number}: replica {wanted} sends no heartbeats, so it cannot be elected")
+            raise NotElectable(f"store group {group.number}: replica {wanted} is a learner, so it cannot be elected")
+        raise NotElectable(f"store group {group.number}: replica {wanted} sends no heartbeats, so it cannot be elected")
     return found
 
 
@@ -50,10 +50,10 @@ def not_electable(group: Group, alive: Mapping[int, Heartbeat]) -> str:
     """Returns the reason why no replica of a group can be elected; `alive` are those of its set that are alive."""
     short = [id_ for id_, heartbeat in sorted(alive.items()) if heartbeat.cut_short]
     if not short:
-        return f"group {group.number}: too few of {list(group.sync_set or group.voters)} are alive"
+        return f"store group {group.number}: too few of {list(group.sync_set or group.voters)} are alive"
     silent = [id_ for id_ in group.sync_set if id_ not in alive]
     gone = f", and {silent} are not heard of" if silent else ""
     return (
-        f"group {group.number}: {short} of {list(group.sync_set)}, which are in sync, have lost the end of their logs"
-        f"{gone}; if nobody comes back with it, headgate cluster elect {group.number} --unclean accepts the loss"
+        f"store group {group.number}: {short} of {list(group.sync_set)}, which are in sync, have lost the end of their "
+        f"logs{gone}; if nobody comes back with it, headgate cluster elect {group.number} --unclean accepts the loss"
     )

@@ -9,7 +9,7 @@ from controller.api.client import ControllerClosed
 from controller.api.requests import AddMember
 from controller.disk.driver import Driver
 from controller.elections.registry import TICK_MS
-from controller.incarnations.words import ANOTHER
+from controller.incarnations.operator_texts import ANOTHER
 from controller.metadata.state import MetadataState
 from controller.raft import Change, ChangeKind, ChangeRefused, Member, RaftError
 from controller.raft.progress import ProgressState

@@ -28,7 +28,7 @@ from controller.api.client import A_co, ControllerError, Member, MetadataForgott
 from controller.api.commands import SetMember
 from controller.api.requests import AddMember
 from controller.disk.driver import Driver
-from controller.incarnations import words
+from controller.incarnations import operator_texts
 from controller.incarnations.census import ask_all
 from controller.incarnations.members import Members
 from controller.metadata.feed import Feed
@@ -135,9 +135,9 @@ class MemoryCheck:
         if status.incarnation and not status.votes and not status.fresh:
             known = status.membership.get(status.id)
             if known is not None and not known.is_(status.incarnation):
-                return (words.REPLACED.format(id=status.id),)
+                return (operator_texts.REPLACED.format(id=status.id),)
         if status.leader is None:
-            return tuple(words.LOST.format(id=id_, address=at) for id_, at in sorted(self._strangers.items()))
+            return tuple(operator_texts.LOST.format(id=id_, address=at) for id_, at in sorted(self._strangers.items()))
         return ()
 
     # ---- others ask
@@ -151,15 +151,15 @@ class MemoryCheck:
         lacks = index > self._home.applied and self._home.leading is not None
         known = self._home.feed.digest_at(index)
         if lacks or (digest and known not in {b"", digest}):
-            raise MetadataForgotten(words.FORGOTTEN.format(index=index))
+            raise MetadataForgotten(operator_texts.FORGOTTEN.format(index=index))
 
     def identify(self, asker: Introduction) -> Identification:
         """Says who this is, and what is known of who asks."""
         status = self._driver.status
         self._notice(status, asker.id, asker.incarnation, asker.address)
         named = status.membership.get(asker.id)
-        witness = self._driver.witness(asker.id)
-        same = witness is not None and witness.incarnation == asker.incarnation
+        report = self._driver.last_report(asker.id)
+        same = report is not None and report.incarnation == asker.incarnation
         return Identification(
             id=status.id,
             incarnation=status.incarnation,
@@ -171,8 +171,8 @@ class MemoryCheck:
             last_term=status.last_term,
             last_index=status.last_index,
             named="" if named is None else named.incarnation,
-            witness_term=witness.term if witness is not None and same else 0,
-            witness_index=witness.index if witness is not None and same else 0,
+            witness_term=report.term if report is not None and same else 0,
+            witness_index=report.index if report is not None and same else 0,
             generation=self._home.state.generation,
         )
 
@@ -182,7 +182,7 @@ class MemoryCheck:
             self._strangers.pop(id_, None)
         elif id_ not in self._strangers and len(self._strangers) < STRANGERS_MAX:
             self._strangers[id_] = address
-            logger.error("%s", words.LOST.format(id=id_, address=address))
+            logger.error("%s", operator_texts.LOST.format(id=id_, address=address))
 
     # ---- what it does
 
@@ -228,7 +228,7 @@ class MemoryCheck:
     async def _form(self) -> None:
         """Begins a new cluster, if this controller is to, and all others are as empty as this one."""
         if not self._first:
-            self._log_reason(words.WAITING)
+            self._log_reason(operator_texts.WAITING)
             return
         others = {id_: at for id_, at in self._first.items() if id_ != self._home.id}
         found = await self._ask(others)
@@ -236,16 +236,17 @@ class MemoryCheck:
         known = next((one for one in there if not one.fresh), None)
         missing = [id_ for id_, one in found.items() if not isinstance(one, Identification)]
         if known is not None and known.named == self._driver.status.incarnation:
-            self._log_reason(words.FORMING.format(id=known.id))  # it has, with us
+            self._log_reason(operator_texts.FORMING.format(id=known.id))  # it has, with us
         elif known is not None:
             self._exists = True
-            self._log_reason(words.EMPTY.format(cluster=known.cluster or "(it has no id yet)"))
+            self._log_reason(operator_texts.EMPTY.format(cluster=known.cluster or "(it has no id yet)"))
         elif self._exists:
             return  # one that knew of a cluster is down now
         elif missing:
-            self._log_reason(words.MISSING.format(missing=", ".join(f"{id_} at {others[id_]}" for id_ in missing)))
+            places = ", ".join(f"{id_} at {others[id_]}" for id_ in missing)
+            self._log_reason(operator_texts.MISSING.format(missing=places))
         elif self._home.id != min(self._first):
-            self._log_reason(words.FORMING.format(id=min(self._first)))
+            self._log_reason(operator_texts.FORMING.format(id=min(self._first)))
         elif self._driver.status.fresh:  # no other controller has spoken meanwhile
             self._driver.form(self._founders(there))
             self._log_reason("")
@@ -265,7 +266,7 @@ class MemoryCheck:
         there = [one for one in found.values() if isinstance(one, Identification)]
         lacks = next((text for one in there if (text := self._lacks(one))), None)
         if self._is_outdated(there):
-            self._log_reason(words.RECOVERED)
+            self._log_reason(operator_texts.RECOVERED)
         elif lacks is not None:
             await self.went_back(lacks)
         elif self._doubt is MemoryDoubt.STARTED:
@@ -281,7 +282,7 @@ class MemoryCheck:
             logger.warning("the directory is a copy; no other controller has a newer state: it is trusted again")
             self._log_reason("")
         else:
-            self._log_reason(words.COPIED)
+            self._log_reason(operator_texts.COPIED)
 
     async def _look_for_recovery(self) -> None:
         """Asks the others whether the cluster goes on without this controller; then it does not vote any more.
@@ -292,7 +293,7 @@ class MemoryCheck:
         if self._is_outdated([one for one in found.values() if isinstance(one, Identification)]):
             self._doubt = MemoryDoubt.STARTED
             self._driver.prove(proven=False)
-            self._log_reason(words.RECOVERED)
+            self._log_reason(operator_texts.RECOVERED)
         else:
             self._log_reason("")
 

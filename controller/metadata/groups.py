@@ -116,7 +116,7 @@ class GroupTable:
                 raise GroupExists(f"{command.number}, with another configuration")
             return lambda: there
         if command.number in self.removed:
-            raise GroupExists(f"there was a group {command.number}: its number is not given again")
+            raise GroupExists(f"there was a store group {command.number}: its number is not given again")
         if not 0 <= command.number < GROUPS_MAX:
             raise ControllerError(f"a group's number is from 0 to {GROUPS_MAX - 1}, not {command.number}")
         _check_config(command.config)
@@ -132,7 +132,7 @@ class GroupTable:
         if command.number == HOME_GROUP:
             raise GroupNotEmpty(f"{HOME_GROUP} holds the keys and values")
         if self._has_queues(command.number):
-            raise GroupNotEmpty(f"there are queues in group {command.number}")
+            raise GroupNotEmpty(f"there are queues in store group {command.number}")
         return partial(self._forget, command.number)
 
     def _forget(self, number: int) -> None:
@@ -151,7 +151,7 @@ def _configured(group: Group, command: ConfigureGroup) -> Group:
         return after
     # A replica that is in sync by the old rule may not be by the new one; the master is by both.
     if group.master is None:
-        raise NoMaster(f"group {group.number} cannot acknowledge differently before it has a master")
+        raise NoMaster(f"store group {group.number} cannot acknowledge differently before it has a master")
     return msgspec.structs.replace(after, sync_set=(group.master,), sync_epoch=group.sync_epoch + 1)
 
 
@@ -159,15 +159,17 @@ def _registered(group: Group, command: RegisterReplica) -> Group:
     replica = command.replica
     there = group.replica(replica.id)
     if there is None and replica.id != group.next_replica:
-        raise ReplicaIdTaken(f"the next id of group {group.number} is {group.next_replica}, not {replica.id}")
+        raise ReplicaIdTaken(f"the next id of store group {group.number} is {group.next_replica}, not {replica.id}")
     if there is not None and there.check != replica.check:
-        raise ReplicaIdTaken(f"replica {replica.id} of group {group.number} is {there.node}, by another check code")
+        raise ReplicaIdTaken(
+            f"replica {replica.id} of store group {group.number} is {there.node}, by another check code"
+        )
     _check_replica(replica)
     if replica.learner and replica.id in group.sync_set:
-        raise ReplicaInSync(f"replica {replica.id} of group {group.number} cannot become a learner yet")
+        raise ReplicaInSync(f"replica {replica.id} of store group {group.number} cannot become a learner yet")
     others = _others(group, replica.id)
     if sum(one.learner == replica.learner for one in others) >= (LEARNERS_MAX if replica.learner else VOTERS_MAX):
-        raise ControllerError(f"group {group.number} has as many replicas as it may")
+        raise ControllerError(f"store group {group.number} has as many replicas as it may")
     _check_log(group, replica, others)
     return msgspec.structs.replace(
         group,
@@ -180,16 +182,18 @@ def _check_log(group: Group, replica: Replica, others: tuple[Replica, ...]) -> N
     """A group has one log, also before it is known which of its replicas brings it. Raises `WrongLog`."""
     mine = f"and that of node {replica.node} is {replica.log}"
     if replica.log and group.log not in {"", replica.log}:
-        raise WrongLog(f"the log of group {group.number} is {group.log}, {mine}")
+        raise WrongLog(f"the log of store group {group.number} is {group.log}, {mine}")
     if replica.log and not group.log:
         for one in others:
             if one.log not in {"", replica.log}:
-                raise WrongLog(f"the log that node {one.node} brings to group {group.number} is {one.log}, {mine}")
+                raise WrongLog(
+                    f"the log that node {one.node} brings to store group {group.number} is {one.log}, {mine}"
+                )
 
 
 def _forgotten(group: Group, command: ForgetReplica) -> Group:
     if command.replica in group.sync_set:
-        raise ReplicaInSync(f"replica {command.replica} of group {group.number}")
+        raise ReplicaInSync(f"replica {command.replica} of store group {group.number}")
     return msgspec.structs.replace(group, replicas=_others(group, command.replica))
 
 
@@ -198,16 +202,16 @@ def _retired(group: Group, command: RetireReplica) -> Group:
     if group.replica(id_) is None and id_ < group.next_replica:
         return group  # it is retired already
     if group.replica(id_) is None:
-        raise UnknownReplica(f"group {number} has no replica {id_}")
+        raise UnknownReplica(f"store group {number} has no replica {id_}")
     if id_ == group.master:
-        raise ReplicaInSync(f"replica {id_} is master of group {number}: elect another one first")
+        raise ReplicaInSync(f"replica {id_} is master of store group {number}: elect another one first")
     in_sync = tuple(one for one in group.sync_set if one != id_)
     if in_sync != group.sync_set:
         _check_left(group, id_, in_sync, forced=command.forced)
     voters = len(group.voters) - (id_ in group.voters)
     if id_ in group.voters and voters < group.config.min_in_sync and not command.forced:
         raise ReplicaInSync(
-            f"group {number} would have {voters} replicas, and nothing is written with fewer than "
+            f"store group {number} would have {voters} replicas, and nothing is written with fewer than "
             f"{group.config.min_in_sync} in sync (min_in_sync): start another one first, or lower that"
         )
     return msgspec.structs.replace(
@@ -222,12 +226,12 @@ def _check_left(group: Group, id_: int, in_sync: tuple[int, ...], *, forced: boo
     """Checks that the rest of a set has everything and can go on. Raises `ReplicaInSync`."""
     if not in_sync or (group.master is None and group.config.acknowledge != "all_in_sync"):
         raise ReplicaInSync(
-            f"replica {id_} of group {group.number} may have what no other one has: the group needs a master before it "
-            "can be retired"
+            f"replica {id_} of store group {group.number} may have what no other one has: the group needs a master "
+            "before it can be retired"
         )
     if len(in_sync) < group.config.min_in_sync and not forced:
         raise ReplicaInSync(
-            f"without replica {id_} group {group.number} has {list(in_sync)} in sync, and with fewer than "
+            f"without replica {id_} store group {group.number} has {list(in_sync)} in sync, and with fewer than "
             f"{group.config.min_in_sync} (min_in_sync) nothing is written until another one is"
         )
 
@@ -239,18 +243,18 @@ def _others(group: Group, id_: int) -> tuple[Replica, ...]:
 def _altered(group: Group, command: AlterSyncSet) -> Group:
     wanted = tuple(sorted(set(command.new_set)))
     if (group.master, group.master_epoch) != (command.master, command.master_epoch):
-        raise StaleEpoch(f"the master of group {group.number} is {group.master} in epoch {group.master_epoch}")
+        raise StaleEpoch(f"the master of store group {group.number} is {group.master} in epoch {group.master_epoch}")
     if group.sync_epoch == command.sync_epoch + 1 and group.sync_set == wanted:
         return group  # this very change
     if group.sync_epoch != command.sync_epoch:
-        raise StaleEpoch(f"the SyncStateSet of group {group.number} is at epoch {group.sync_epoch}")
+        raise StaleEpoch(f"the SyncStateSet of store group {group.number} is at epoch {group.sync_epoch}")
     if wanted == group.sync_set:
         return group
     if command.master not in wanted:
         raise ControllerError("a SyncStateSet includes the master")
     for id_ in wanted:
         if id_ not in group.voters:
-            raise UnknownReplica(f"replica {id_} of group {group.number} is not one that may be in sync")
+            raise UnknownReplica(f"replica {id_} of store group {group.number} is not one that may be in sync")
     if group.config.acknowledge == "quorum" and len(set(wanted) ^ set(group.sync_set)) > 1:
         raise ControllerError("where a majority acknowledges, the SyncStateSet changes by one member at a time")
     return msgspec.structs.replace(group, sync_set=wanted, sync_epoch=group.sync_epoch + 1)
@@ -263,7 +267,7 @@ def _elected(group: Group, command: ElectMaster) -> Group:
         return group  # this very election
     if (group.master_epoch, group.sync_epoch) != (command.master_epoch, command.sync_epoch):
         raise StaleEpoch(
-            f"group {group.number} is at epoch {group.master_epoch}, its SyncStateSet at {group.sync_epoch}"
+            f"store group {group.number} is at epoch {group.master_epoch}, its SyncStateSet at {group.sync_epoch}"
         )
     if candidate is None:
         if group.master is None:
@@ -286,21 +290,21 @@ def _elected(group: Group, command: ElectMaster) -> Group:
 def _check_candidate(group: Group, candidate: int, command: ElectMaster) -> bool:
     """Returns whether the set stays as it is with this new master. Raises `UnknownReplica`, `NotElectable`."""
     if group.replica(candidate) is None:
-        raise UnknownReplica(f"{candidate} of group {group.number}")
+        raise UnknownReplica(f"{candidate} of store group {group.number}")
     if candidate not in group.voters:
-        raise NotElectable(f"replica {candidate} of group {group.number} is a learner")
+        raise NotElectable(f"replica {candidate} of store group {group.number} is a learner")
     if not group.sync_set:
         return False
     if command.unclean:
         if not (group.config.unclean_election or command.accepted):
-            raise NotElectable(f"group {group.number} allows no unclean election")
+            raise NotElectable(f"store group {group.number} allows no unclean election")
         return False
     if candidate not in group.sync_set:
-        raise NotElectable(f"replica {candidate} of group {group.number} is not in sync")
+        raise NotElectable(f"replica {candidate} of store group {group.number} is not in sync")
     if group.config.acknowledge != "quorum":
         return False
     if group.master is not None:
-        raise NotElectable(f"group {group.number} has a master, to whom its replicas still listen")
+        raise NotElectable(f"store group {group.number} has a master, to whom its replicas still listen")
     _check_longest(group, candidate, command)
     return True
 
@@ -313,9 +317,11 @@ def _check_longest(group: Group, candidate: int, command: ElectMaster) -> None:
         if end.replica in group.sync_set and end.master_epoch == group.master_epoch
     }
     if len(ends) < majority(len(group.sync_set)):
-        raise NotElectable(f"{len(ends)} of {len(group.sync_set)} logs of group {group.number} are known: too few")
+        raise NotElectable(
+            f"{len(ends)} of {len(group.sync_set)} logs of store group {group.number} are known: too few"
+        )
     if candidate not in ends or ends[candidate] < max(ends.values()):
-        raise NotElectable(f"replica {candidate} of group {group.number} does not have the longest log")
+        raise NotElectable(f"replica {candidate} of store group {group.number} does not have the longest log")
 
 
 def _check_replica(replica: Replica) -> None:

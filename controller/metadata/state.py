@@ -197,7 +197,7 @@ class MetadataState:
         if there is None and (group != HOME_GROUP or self.groups):
             raise UnknownGroup(f"there is no store group {group}")
         if there is not None and there.closed:
-            raise TopicLimit(f"group {group} takes no new queues: it is closed")
+            raise TopicLimit(f"store group {group} takes no new queues: it is closed")
         return (group,)
 
     # ---- plans of users, controllers and the cluster

@@ -22,7 +22,7 @@ from controller.api.requests import AddMember, AskService, Barrier, Elect, Remov
 from controller.complaints.messages import Report
 from controller.disk.driver import Driver
 from controller.elections.admission import ReplicaAdmission
-from controller.elections.elections import WANTED_MS, Elections
+from controller.elections.elections import OPERATOR_CHOICE_MS, Elections
 from controller.elections.registry import Registry
 from controller.elections.serving import Serving
 from controller.incarnations.members import Members
@@ -216,27 +216,28 @@ class Leadership:
         )
         if command is not None:
             await self._propose(command)
-            deadline_ms = self._clock_ms() + WANTED_MS
+            deadline_ms = self._clock_ms() + OPERATOR_CHOICE_MS
             while not self._elected(request):
                 if self._clock_ms() >= deadline_ms:
                     raise NotElectable(self._why_not(request))
-                await self._changes.next(WANTED_MS / 1000)
+                await self._changes.next(OPERATOR_CHOICE_MS / 1000)
         after = self._state.groups.get(request.group)
         in_vain = after is not None and before is not None and after.master == before.master is not None
         if command is not None and command.candidate is None is request.candidate and in_vain:
             assert after is not None
             raise NotElectable(
-                f"group {request.group}: replica {after.master} is master again, in epoch {after.master_epoch}: of a "
-                "majority it has the longest log"
+                f"store group {request.group}: replica {after.master} is master again, in epoch {after.master_epoch}: "
+                "of a majority it has the longest log"
             )
         return after
 
     def _why_not(self, request: Elect) -> str:
         there = self._state.groups.get(request.group)
         if there is None or there.master is None:
-            return f"group {request.group}: too few replicas have promised to follow"
+            return f"store group {request.group}: too few replicas have promised to follow"
         return (
-            f"group {request.group}: replica {there.master} is master of epoch {there.master_epoch}: its log is longer"
+            f"store group {request.group}: replica {there.master} is master of epoch {there.master_epoch}: its log is "
+            "longer"
         )
 
     def _elected(self, request: Elect) -> bool:
@@ -256,7 +257,7 @@ class Leadership:
             try:
                 self._propose(command).add_done_callback(_log_election)
             except ControllerError as error:
-                logger.info("the election in group %d is not proposed: %s", command.group, error)
+                logger.info("the election in store group %d is not proposed: %s", command.group, error)
 
 
 def _log_election(future: "asyncio.Future[Any]") -> None:

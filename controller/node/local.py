@@ -30,7 +30,7 @@ from controller.metadata.machine import Metadata
 from controller.node.leadership import name_cluster
 from controller.raft import Role, Settings
 from controller.raft.lmdb_storage import LmdbStorage
-from controller.wire.front import StateClient
+from controller.wire.state_client import StateClient
 from controller.wire.wire import COMMAND_BYTES_MAX
 
 logger = logging.getLogger(__name__)
@@ -174,7 +174,7 @@ class LocalController(StateClient):
         if candidate is None:
             candidate = there.master or min(there.sync_set or there.voters, default=None)
         if candidate is None:
-            raise NotElectable(f"group {request.group} has no replica")
+            raise NotElectable(f"store group {request.group} has no replica")
         if candidate == there.master:
             return there
         command = ElectMaster(

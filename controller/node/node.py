@@ -38,8 +38,8 @@ from controller.raft import (
 )
 from controller.raft.lmdb_storage import LmdbStorage
 from controller.wire.commander import BUDGET_S, Commander, settled
-from controller.wire.front import StateClient
 from controller.wire.peers import Peers
+from controller.wire.state_client import StateClient
 from controller.wire.status import ControllerStatus, status_of
 from controller.wire.wire import COMMAND_BYTES_MAX, Hello, NotLeading
 

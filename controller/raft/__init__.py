@@ -36,7 +36,7 @@ from controller.raft.errors import (
 )
 from controller.raft.membership import Change, ChangeKind, Member, Membership, decode_change
 from controller.raft.messages import Entry, EntryId, EntryKind, HardState, Message, Snapshot, decode, encode
-from controller.raft.ready import Compaction, ReadState, Ready, Role, Status, Witness
+from controller.raft.ready import Compaction, LastReport, ReadState, Ready, Role, Status
 from controller.raft.settings import Settings
 from controller.raft.storage import MemoryStorage, Storage, first_snapshot
 
@@ -51,6 +51,7 @@ __all__ = [
     "EntryId",
     "EntryKind",
     "HardState",
+    "LastReport",
     "Member",
     "Membership",
     "MemoryStorage",
@@ -72,7 +73,6 @@ __all__ = [
     "StorageFull",
     "TransferRefused",
     "WentBack",
-    "Witness",
     "decode",
     "decode_change",
     "encode",

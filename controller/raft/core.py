@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from controller.raft import follower
 from controller.raft.errors import BadMessage, NotLeader
-from controller.raft.identity import WitnessTable, is_accepted, signed
+from controller.raft.identity import LastReports, is_accepted, signed
 from controller.raft.leader import Leader
 from controller.raft.membership import Change, Membership
 from controller.raft.messages import (
@@ -40,7 +40,7 @@ from controller.raft.messages import (
 )
 from controller.raft.node import Node
 from controller.raft.quorum import Tally, tally
-from controller.raft.ready import Compaction, ReadState, Ready, Role, Status, Witness
+from controller.raft.ready import Compaction, LastReport, ReadState, Ready, Role, Status
 from controller.raft.settings import Settings
 from controller.raft.storage import Storage, first_snapshot
 
@@ -67,7 +67,7 @@ class Raft:
         self._votes: dict[int, bool] = {}  # for us as a candidate, real or pre
         self.elapsed = 0  # ticks since the leader was heard of, a vote was given, or a candidacy began
         self.election_timeout = 0  # ticks; after so many, an election
-        self._witnesses = WitnessTable()
+        self._last_reports = LastReports()
         self._out: Ready | None = None  # handed out
         self._compaction: tuple[Snapshot, int] | None = None  # with how many entries to keep
         self.become_follower(self.node.term, NOBODY)
@@ -94,7 +94,7 @@ class Raft:
         check(message)
         if not is_accepted(node, message):
             return
-        self._witnesses.note(message)
+        self._last_reports.note(message)
         if message.term > node.term:
             if not self._enter_term(message):
                 return
@@ -105,9 +105,9 @@ class Raft:
         if handler is not None:
             handler(self, message)
 
-    def witness(self, node_id: int) -> Witness | None:
+    def last_report(self, node_id: int) -> LastReport | None:
         """Returns a node's progress as last heard since this node started; None when nothing was heard."""
-        return self._witnesses.get(node_id)
+        return self._last_reports.get(node_id)
 
     def form(self, membership: Membership, data: bytes = b"") -> None:
         """Begins a new cluster of these members, as the one of them that has asked all the others (decision 33).

@@ -6,9 +6,9 @@ import msgspec
 
 from controller.raft.messages import AppendReply, HeartbeatReply, Message, ReadRequest, Vote, VoteReply
 from controller.raft.node import Node
-from controller.raft.ready import Witness
+from controller.raft.ready import LastReport
 
-WITNESSES_MAX = 1_024  # nodes of which it is remembered how far they were
+LAST_REPORTS_COUNT_MAX = 1_024  # nodes whose progress is remembered
 _COUNTED = (VoteReply, AppendReply, HeartbeatReply, ReadRequest)  # only by members
 
 
@@ -41,13 +41,13 @@ def signed(node: Node, messages: Sequence[Message]) -> tuple[Message, ...]:
     )
 
 
-class WitnessTable:
+class LastReports:
     """The progress of other nodes when they last spoke: an older copy of a node's directory knows less."""
 
     def __init__(self) -> None:
-        self._held: dict[int, Witness] = {}  # by id; no more than WITNESSES_MAX
+        self._held: dict[int, LastReport] = {}  # by id; no more than LAST_REPORTS_COUNT_MAX
 
-    def get(self, node_id: int) -> Witness | None:
+    def get(self, node_id: int) -> LastReport | None:
         """Returns a node's progress as last heard since this node started; None when nothing was heard."""
         return self._held.get(node_id)
 
@@ -56,10 +56,10 @@ class WitnessTable:
         if not message.incarnation or (isinstance(message, Vote | VoteReply) and message.pre):
             return  # of a pre-vote, the term may never come
         index = message.index if isinstance(message, AppendReply) and not message.refused else 0
-        found = Witness(incarnation=message.incarnation, term=message.term, index=index)
+        found = LastReport(incarnation=message.incarnation, term=message.term, index=index)
         held = self._held.get(message.sender)
         same = held is not None and held.incarnation == found.incarnation
         if same and held is not None and (held.term, held.index) >= (found.term, found.index):
             return
-        if held is not None or len(self._held) < WITNESSES_MAX:
+        if held is not None or len(self._held) < LAST_REPORTS_COUNT_MAX:
             self._held[message.sender] = found

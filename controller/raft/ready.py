@@ -59,7 +59,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     reads: tuple[ReadState, ...] = ()
 
 
-class Witness(msgspec.Struct, frozen=True, kw_only=True):
+class LastReport(msgspec.Struct, frozen=True, kw_only=True):
     """A node's progress when it spoke last: its term, and what it had acknowledged to the leader of that term."""
 
     incarnation: str

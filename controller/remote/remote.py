@@ -25,7 +25,7 @@ from controller.metadata.growth import check_growth
 from controller.metadata.state import MetadataState
 from controller.wire.asking import ask
 from controller.wire.commander import BUDGET_S, CONNECT_S, Commander
-from controller.wire.front import StateClient
+from controller.wire.state_client import StateClient
 from controller.wire.status import ControllerStatus
 from controller.wire.wire import (
     ERRORS,

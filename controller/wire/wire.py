@@ -102,8 +102,8 @@ class Introduction(_Wire, frozen=True, array_like=True):
 class Identification(_Wire, frozen=True, array_like=True):
     """The controller that answers, how far its log is, and what it knows of the asker.
 
-    `fresh`: it has never had to do with a cluster. `named` is the incarnation by which it knows the asker. The witness
-    is how far it has heard this very incarnation to be: in which term, and what it had acknowledged to its leader.
+    `fresh`: it has never had to do with a cluster. `named` is the incarnation by which it knows the asker. The
+    witness is the last report of this very incarnation: its term, and what it had acknowledged to its leader.
     `generation` is how often the metadata was recovered from one controller.
     """
 

@@ -43,7 +43,7 @@ def effects(before: Group, after: Group) -> Sequence[str]:
     """Sentences that say what is different now, and from when on."""
     was, now = before.config, after.config
     if was == now:
-        return [f"group {after.number} is configured so already"]
+        return ["it is configured so already"]
     said = []
     if was.replicas != now.replicas:
         said.append(_of_replicas(after))

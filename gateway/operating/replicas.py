@@ -36,7 +36,7 @@ async def forget(controller: RemoteController, number: int, replica: int) -> Gro
         alive = next((one for one in route.replicas if one.id == replica and one.alive), None)
         if alive is not None and route.group == number:
             raise ReplicaInSync(
-                f"replica {replica} of group {number} is alive at {alive.address}: stop it first, or retire it"
+                f"replica {replica} of store group {number} is alive at {alive.address}: stop it first, or retire it"
             )
     return await controller.do(ForgetReplica(group=number, replica=replica))
 
@@ -52,7 +52,7 @@ async def verify(controller: RemoteController, number: int, replica: int, creden
         raise UnknownGroup(f"there is no store group {number}")
     one = there.replica(replica)
     if one is None:
-        raise UnknownReplica(f"group {number} has no replica {replica}")
+        raise UnknownReplica(f"store group {number} has no replica {replica}")
     channel = wire.open_channel(one.address, credentials)
     begin = True
     try:
@@ -65,6 +65,6 @@ async def verify(controller: RemoteController, number: int, replica: int, creden
             begin = False
             await asyncio.sleep(LOOK_S)
     except grpc.aio.AioRpcError as error:
-        raise CannotVerify(f"replica {replica} of group {number} at {one.address}: {error.details()}") from error
+        raise CannotVerify(f"replica {replica} of store group {number} at {one.address}: {error.details()}") from error
     finally:
         await channel.close()

@@ -23,13 +23,13 @@ async def switch_over(controller: ControllerClient, group: int, replica: int, cr
         raise UnknownGroup(f"there is no store group {group}")
     master = there.replica(there.master) if there.master is not None else None
     if master is None:
-        raise NoMaster(f"group {group} has no master that could hand over")
+        raise NoMaster(f"store group {group} has no master that could hand over")
     channel = wire.open_channel(master.address, credentials)
     try:
         ask = channel.unary_unary(wire.path(wire.SWITCH_OVER))
         await ask(wire.encode(wire.SwitchRequest(group, replica)), timeout=PATIENCE_S)
     except grpc.aio.AioRpcError as error:
-        raise CannotHandOver(f"group {group}: {error.details()}") from error
+        raise CannotHandOver(f"store group {group}: {error.details()}") from error
     finally:
         await channel.close()
     await controller.barrier()

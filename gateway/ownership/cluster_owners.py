@@ -26,7 +26,7 @@ from gateway.ownership.following import below, follow_keys
 from gateway.ownership.outage_lease import OutageLease
 from gateway.ownership.owner_keys import (
     OWNERS,
-    WANTED,
+    RELEASE_REQUESTS,
     OwnedName,
     OwnerRecord,
     PendingTakeover,
@@ -224,7 +224,7 @@ class ClusterOwners:
         self._deaths.set()  # a proxy may have ended while this one did not watch
 
     async def _look_for_release_requests(self) -> None:
-        async for entry in stored_entries(self.store, WANTED):
+        async for entry in stored_entries(self.store, RELEASE_REQUESTS):
             self._release_requested(decode_release_request(entry.value), entry.revision)
 
     def _changed(self, change: Change) -> None:
@@ -235,9 +235,9 @@ class ClusterOwners:
                 waiting.changed.set()
         elif change.key.startswith(ALIVE):
             self.outage_lease.forget(change.key.removeprefix(f"{ALIVE}/"))
-        elif change.key.startswith(WANTED) and change.kind == "put":
+        elif change.key.startswith(RELEASE_REQUESTS) and change.kind == "put":
             self._release_requested(decode_release_request(change.value), change.revision)
-        elif change.key.startswith(WANTED):
+        elif change.key.startswith(RELEASE_REQUESTS):
             name = self._name_of(change.key)
             self.asked.pop(name, None)
             if (there := self._waiting.get(name)) is not None:
@@ -245,7 +245,7 @@ class ClusterOwners:
                 there.changed.set()
 
     def _name_of(self, key: str) -> str:
-        name = key.removeprefix(f"{WANTED}/")
+        name = key.removeprefix(f"{RELEASE_REQUESTS}/")
         if name in self._waiting or name in self.asked:
             return name
         shortened = (one for one in (*self._waiting, *self.asked) if len(one) >= SHORTENED)

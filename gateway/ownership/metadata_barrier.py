@@ -8,7 +8,7 @@ from controller.api.client import ControllerError
 from store.base import logs
 
 ANSWER_S = 1.0  # that controllers have: whoever asks has another way, which costs more
-DEAF_S = 5.0  # not asked again for so long after they have not answered
+UNANSWERED_PAUSE_S = 5.0  # not asked again for so long after they have not answered
 
 log = logs.get(__name__)
 
@@ -23,12 +23,12 @@ class MetadataBarrier:
         self._spawn = spawn
         self._next: asyncio.Future[bool] | None = None  # of those who have come since the last question was asked
         self._asking = False
-        self._deaf_until_s = 0.0
+        self._paused_until_s = 0.0
 
     async def passed(self) -> bool:
         """Returns whether the cache has all that was done before this call; False when no controller can say."""
         loop = asyncio.get_running_loop()
-        if loop.time() < self._deaf_until_s:
+        if loop.time() < self._paused_until_s:
             return False
         if self._next is None:
             self._next = loop.create_future()
@@ -52,6 +52,6 @@ class MetadataBarrier:
                 await self._barrier()
         except (ControllerError, TimeoutError) as error:
             log.warning("the controllers did not answer a metadata barrier", error=repr(error))
-            self._deaf_until_s = asyncio.get_running_loop().time() + DEAF_S
+            self._paused_until_s = asyncio.get_running_loop().time() + UNANSWERED_PAUSE_S
             return False
         return True

@@ -16,7 +16,7 @@ from store.base.errors import AppendOutcomeUnknown, NotWritable, RevisionConflic
 from store.base.streams.backoff import Backoff
 
 AGAIN_MIN_S, AGAIN_MAX_S = 0.1, 2.0  # until what the store did not take is tried again: of many sessions, maybe
-OWNERS, WANTED = "owners", "proxies/wanted"
+OWNERS, RELEASE_REQUESTS = "owners", "proxies/wanted"
 
 
 log = logs.get(__name__)
@@ -169,4 +169,4 @@ def owner_key(name: str) -> str:
 
 def release_request_key(name: str) -> str:
     """Returns the key of the request for a name."""
-    return kv_key(WANTED, name)
+    return kv_key(RELEASE_REQUESTS, name)

@@ -190,8 +190,8 @@ class Publisher(Protocol):
     def answers(self) -> Sequence[Answer]:
         """Returns the answers that have come since the last call."""
 
-    def guilty(self, error: ProtocolError) -> int | None:
-        """Returns the number of the message for which the broker has ended the connection; None: nobody knows it."""
+    def message_at_fault(self, error: ProtocolError) -> int | None:
+        """Returns the number of the message for which the broker has ended the connection; None where it is unknown."""
 
     def leave(self) -> None:
         """Disconnects in the protocol's own way."""

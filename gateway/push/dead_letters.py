@@ -8,9 +8,9 @@ import msgspec
 from gateway.domain.errors import Refusal
 from gateway.domain.principal import Principal
 from gateway.port.adapter import Outcome, Publish, Token
+from gateway.push.context import Tools
 from gateway.push.outbox import Attempt
 from gateway.push.spec import SubscriptionRecord
-from gateway.push.tools import Tools
 from store.api.message import Message
 from store.base import logs
 

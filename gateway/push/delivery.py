@@ -20,11 +20,11 @@ from gateway.domain.cursor import Cursor, by_log, cursor_of_offsets, distance, e
 from gateway.ownership.owners import Owned
 from gateway.port.adapter import Deliverable, Deliveries, SubscriptionId
 from gateway.port.push import DeliveryStatus
+from gateway.push.context import Tools
 from gateway.push.dead_letters import DeadLetters
 from gateway.push.outbox import Attempt, Failure, Outbox
 from gateway.push.sender import Sender, SinkKind
 from gateway.push.spec import STATUS, SubscriptionRecord, filter_of, policy_of
-from gateway.push.tools import Tools
 from store.api.keys import Put
 from store.base import logs
 from store.base.errors import StoreError

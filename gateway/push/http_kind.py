@@ -5,10 +5,10 @@ from typing import Final
 
 from gateway.domain.cesql import FilterError
 from gateway.port.push import SubscriptionSpec
+from gateway.push.context import Tools
 from gateway.push.sender import Sender
 from gateway.push.signing import read_secret
 from gateway.push.spec import SubscriptionRecord
-from gateway.push.tools import Tools
 
 HEADERS_MAX: Final = 32  # headers of its own in each request
 HEADER_BYTES_MAX: Final = 8_192  # their names and values

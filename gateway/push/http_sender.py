@@ -4,12 +4,12 @@ from base64 import b64encode
 from typing import Final
 
 from gateway.push.client import SinkAnswer, SinkClient
+from gateway.push.context import Tools
 from gateway.push.guard import SinkRefused, SinkUnreachable
 from gateway.push.outbox import Attempt, Failure
 from gateway.push.sender import Consent
 from gateway.push.signing import read_secret, signed
 from gateway.push.spec import SubscriptionRecord
-from gateway.push.tools import Tools
 
 CONSENT_TIMEOUT_S: Final = 15.0
 # The sink has looked at this event and does not want it; another one may well be taken.

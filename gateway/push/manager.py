@@ -21,7 +21,7 @@ from gateway.ownership.stored_entries import stored_entries
 from gateway.push.delivery import PushDelivery, SinkGone, status_key
 from gateway.push.sender import SinkKinds
 from gateway.push.spec import SUBSCRIPTIONS, SubscriptionRecord
-from gateway.push.tools import Tools
+from gateway.push.context import Tools
 from store.api.keys import Change, Delete, Put
 from store.base import logs
 from store.base.errors import RevisionConflict, StoreError

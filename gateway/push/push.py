@@ -13,6 +13,7 @@ from gateway.delivery.fanout import Fanout
 from gateway.ownership.owners import Owners
 from gateway.port.push import SinkFactory
 from gateway.publishing.ingest import Ingest
+from gateway.push.context import HeldBudget, Tools, Totals
 from gateway.push.guard import SinkGuard
 from gateway.push.http_kind import HttpKind
 from gateway.push.manager import PushManager

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol, TypeAlias
 
 from gateway.port.push import SubscriptionSpec
+from gateway.push.context import Tools
 from gateway.push.outbox import Attempt, Failure
 from gateway.push.spec import SubscriptionRecord
-from gateway.push.tools import Tools
 
 
 class Consent(NamedTuple):

@@ -20,7 +20,7 @@ from gateway.security.limits import Pace, network_of
 from gateway.sockets.transport import SocketTransport
 from store.base import logs
 from store.base.clock import now_ms
-from store.base.listening import STRANGERS
+from store.base.listening import UNAUTHENTICATED
 
 LAST_READ_BYTES = 64 << 10  # of a peer that went away while it was written to
 LINGERING_MAX = 256  # connections at a time that wait for their peers to go; beyond, they are closed at once
@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         early = self.early_bytes + size_bytes if strange and size_bytes else 0
         if early != self.early_bytes:
             self.early_bytes = early
-            STRANGERS.hold(self, self._network, early)
+            UNAUTHENTICATED.hold(self, self._network, early)
 
     def _count_unread(self) -> None:
         """Counts what the peer makes us hold of responses; beyond what all may, somebody is cut off."""
@@ -236,7 +236,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         if exc is not None and not self._secure and not self.gone:
             self._read_the_rest()
         self.gone = True
-        STRANGERS.release(self, self._network)
+        UNAUTHENTICATED.release(self, self._network)
         self._hub.unread.release(self, self._network)
         for timer in (self._timer, self._stall, self._pause):
             if timer is not None:

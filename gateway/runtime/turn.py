@@ -60,7 +60,7 @@ class StreamEndpoint(Endpoint):
     plain: PlainSocket  # of the transport, where it is one of the poller's
     reading: bool
     ended: bool  # the peer has closed its half
-    early_bytes: int  # of a stranger, that nothing has come of; they count in the process's budget
+    early_bytes: int  # unauthenticated input that nothing has come of; it counts in the process's budget
     singles: Singles | None  # None: its adapter knows no single messages
     alone: Single | Publish | None  # the single message under way; an effect once the adapter knows it
 

@@ -336,17 +336,18 @@ class _Job:
 
     def _publish(self) -> None:
         """Publishes the findings of the last pass, by the executors, and notes it."""
-        owed, url = self._commits.manifest.owed, self._options.findings
-        if not owed:
+        unpublished, url = self._commits.manifest.unpublished, self._options.findings
+        if not unpublished:
             return
         if url is not None:
             since_ms = now_ms() - round(self._options.findings_age_s * 1000)
             publishing = Publishing(url=url, retry_s=self._options.retry_s, since_ms=since_ms)
-            task = _PublishTask(self._commits.place, owed, publishing)
-            rows = self._session.range(0, len(owed), 1, len(owed)).mapInArrow(task, "report binary").toArrow()
+            task = _PublishTask(self._commits.place, unpublished, publishing)
+            tasks = self._session.range(0, len(unpublished), 1, len(unpublished))
+            rows = tasks.mapInArrow(task, "report binary").toArrow()
             for data in rows["report"].to_pylist():
                 _warn_of(msgspec.msgpack.decode(data, type=Outcome))
-        self._commits.paid()
+        self._commits.findings_published()
 
     def _spread(self, plan: Plan, records: DataFrame | None) -> list[BucketReport]:
         """Runs the work on every bucket in the executors."""

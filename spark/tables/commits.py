@@ -8,7 +8,7 @@
 2. replaces the manifest, which names the new states;
 3. removes what is superseded.
 
-The manifest names the files of new findings too, until they are published (`paid`).
+The manifest names the files of new findings too, until they are published (`findings_published`).
 
 A kill anywhere leaves the manifest of the pass before. The repeated pass reads that manifest's states, reads tables as
 of the versions before it (`Plan.versions`), and so gives the same rows; the tables that are committed keep the files
@@ -173,10 +173,10 @@ class Commits:
         progress = self.manifest.progress
         return max(progress.stored_at_ms, progress.watermark_ms + self._settings.watermark_ms)
 
-    def paid(self) -> None:
+    def findings_published(self) -> None:
         """Notes that the findings of the last pass are published."""
-        if self.manifest.owed:
-            self._save(msgspec.structs.replace(self.manifest, owed=[]))
+        if self.manifest.unpublished:
+            self._save(msgspec.structs.replace(self.manifest, unpublished=[]))
 
     def commit(self, plan: Plan, reports: Iterable[BucketReport], *, batch: int | None, began_ms: int) -> None:
         """Commits a pass; `batch` is None for a tick."""
@@ -197,7 +197,7 @@ class Commits:
             states={**before.states, **{r.bucket: r.state for r in reports if r.state is not None}},
             versions={name: table.version() for name, table in self._tables.items()},
             traffic=traffic[0],
-            owed=self._live[FINDINGS].of_pass(plan.pass_) if self._settings.findings else [],
+            unpublished=self._live[FINDINGS].of_pass(plan.pass_) if self._settings.findings else [],
         )
         self._save(manifest)
         self.restless = any(report.restless for report in reports)
@@ -252,7 +252,7 @@ class Commits:
         """The small files that each bucket is to merge in a pass."""
         found: dict[int, dict[str, list[list[str]]]] = {}
         for name in SPECS:
-            if name == FINDINGS and self.manifest.owed:
+            if name == FINDINGS and self.manifest.unpublished:
                 continue  # their files are still to be read one by one
             for bucket, runs in self._live[name].small(self._merge_files).items():
                 found.setdefault(bucket, {})[name] = runs

@@ -2,7 +2,7 @@
 
 Here live the errors of a store (`errors`) and the root of all others (`process_errors`), structured logs (`logs`), the
 runner of servers with its signals and limits (`runner`), the clock, the admin port with the rules for browsers
-(`admin`, `browsers`), the ports that strangers can reach (`listening`), and the parts of long-lived streams
+(`admin`, `browsers`), the ports that anybody can reach (`listening`), and the parts of long-lived streams
 (`streams`).
 
 Imported by: store.*, adapters.coap, adapters.http, adapters.mqtt, controller.node, controller.remote, controller.wire,

@@ -1,4 +1,4 @@
-"""The write path: two threads, so that the next group is written while the one before is being synced.
+"""The write path: two threads, so that the next commit batch is written while the one before is being synced.
 
 The commit thread takes whatever was appended since its last write, places it and writes it. The sync thread brings what
 was written to disk and only then lets readers and senders know. Frames marked `FRAME_ASYNC` are answered when they are
@@ -31,7 +31,7 @@ from store.log.run import Run, RunBuilder
 
 logger = logging.getLogger(__name__)
 
-GROUP_BYTES_MAX = 8 << 20  # in one write: what arrives later need not wait for more than that
+BATCH_BYTES_MAX = 8 << 20  # in one write: what arrives later need not wait for more than that
 UNSYNCED_BYTES_MAX = 64 << 20  # written and not on disk: beyond, nothing more is written until it is
 FLUSH_INTERVAL_MS = 20  # acknowledged frames without a sync are on disk after this and the time of a sync
 
@@ -40,7 +40,7 @@ Late: TypeAlias = Callable[[], UnplacedFrame]  # makes a frame when nothing can 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A group: what became of each append, in order, and the frames that readers may see from now on."""
+    """A commit batch: the outcome of each append, in order, and the frames that readers may see from now on."""
 
     outcomes: list[tuple[OnAppended, Appended | StoreError]]
     size_bytes: int  # of all frames answered for, as their appends counted them
@@ -74,9 +74,9 @@ class _Fail(Protocol):
 class Committer:
     """The only writer of a log.
 
-    `report` hears of each group in log order, on either thread: a group that is answered early is reported a second
-    time, with its run, when it is on disk. `before_group` may block the commit thread. `fail` is told of the first
-    error from a write or a sync, after which nothing more is stored; `error` says why not, whoever has decided so.
+    `report` hears of each commit batch in log order, on either thread: a batch that is answered early is reported a
+    second time, with its run, when it is on disk. `before_batch` may block the commit thread. `fail` is told of the
+    first error from a write or a sync, after which nothing more is stored; `error` returns the reason to store nothing.
 
     With other replicas, `written` hears of frames as soon as they are, and what is on this disk is not confirmed by
     that: whoever gets the report does it, and answers. `FRAME_ASYNC` then means nothing: an answer waits for the disks
@@ -96,7 +96,7 @@ class Committer:
         stored_at_ms: int,
         flush_interval_ms: int = FLUSH_INTERVAL_MS,
         report: Callable[[Committed], None],
-        before_group: Callable[[], None],
+        before_batch: Callable[[], None],
         fail: _Fail,
         watch: RowWatch,
         error: Callable[[], StoreError | None],
@@ -113,7 +113,7 @@ class Committer:
         self._stored_at_ms = stored_at_ms  # of the newest frame; never goes back
         self._flush_interval_s = flush_interval_ms / 1000
         self._report = report
-        self._before_group = before_group
+        self._before_batch = before_batch
         self._fail = fail
         self._watch = watch
         self._error = error
@@ -121,8 +121,8 @@ class Committer:
         self._tell_written = written
         self._broken: Exception | None = None  # from a write or a sync: what is not on disk now is never known to be
         self._appends: deque[_Append] = deque()
-        self._bell: SimpleQueue[None] = SimpleQueue()  # rings the commit thread: look at _appends, or end
-        self._rung = False  # it has rung; cleared before the commit thread looks at _appends
+        self._wake_queue: SimpleQueue[None] = SimpleQueue()  # wakes the commit thread: it looks at _appends, or ends
+        self._woken = False  # an item waits in it; cleared before the commit thread looks at _appends
         self._ended = False
         self._turn = Lock()  # held by whoever writes: the commit thread, or one that calls `commit_here`
         self._written: SimpleQueue[_Batch | None] = SimpleQueue()
@@ -151,14 +151,14 @@ class Committer:
 
     def wake(self) -> None:
         """Wakes the commit thread."""
-        if not self._rung:
-            self._rung = True
-            self._bell.put(None)
+        if not self._woken:
+            self._woken = True
+            self._wake_queue.put(None)
 
     def end(self) -> None:
         """Stores what was appended and reports it. Again does nothing."""
         self._ended = True
-        self._bell.put(None)
+        self._wake_queue.put(None)
         self._committing.join()
         self._syncing.join()
 
@@ -172,10 +172,10 @@ class Committer:
         """
         if self._turn.acquire(blocking=False):
             try:
-                if self._taken == self._given and (group := self._plain_group()):
-                    for _ in group:
+                if self._taken == self._given and (appends := self._plain_batch()):
+                    for _ in appends:
                         self._appends.popleft()
-                    self._commit(group, sum([item.size for item in group]))
+                    self._commit(appends, sum([item.size for item in appends]))
                     return True
             finally:
                 self._turn.release()
@@ -183,22 +183,22 @@ class Committer:
             self.wake()
         return False
 
-    def _plain_group(self) -> list[_Append]:
+    def _plain_batch(self) -> list[_Append]:
         """Returns all that was appended; nothing where writing it may have to wait for more than one sync."""
-        group, size = list(self._appends), 0
-        for frame, _, counted, _ in group:
+        appends, size = list(self._appends), 0
+        for frame, _, counted, _ in appends:
             if not isinstance(frame, UnplacedFrame) or frame.flags & (FRAME_ASYNC | FRAME_GUARDED):
                 return []
             size += counted
-        return group if self._log.fits(size) else []
+        return appends if self._log.fits(size) else []
 
     # ---- the commit thread
 
     def _commit_forever(self) -> None:
         ending = False
         while not ending:
-            self._bell.get()
-            self._rung = False
+            self._wake_queue.get()
+            self._woken = False
             ending = self._ended
             with self._turn:
                 while self._appends:
@@ -206,27 +206,27 @@ class Committer:
         self._written.put(None)
 
     def _commit_some(self) -> None:
-        group: list[_Append] = []
+        appends: list[_Append] = []
         size = 0
-        while self._appends and size < GROUP_BYTES_MAX:
+        while self._appends and size < BATCH_BYTES_MAX:
             item = self._appends.popleft()
-            group.append(item)
+            appends.append(item)
             size += item.size
-        self._before_group()
+        self._before_batch()
         if self._log.written - self._log.flushed > UNSYNCED_BYTES_MAX:
             self._drain()
-        self._commit(group, size)
+        self._commit(appends, size)
 
-    def _commit(self, group: list[_Append], size: int) -> None:
-        """Places and writes a group; in several pieces where a segment ends."""
+    def _commit(self, appends: list[_Append], size: int) -> None:
+        """Places and writes appends; in several commit batches where a segment ends."""
         failed = self._error()
         if failed is not None:
-            self._hand_over(_Batch([(item.done, failed) for item in group], size))
+            self._hand_over(_Batch([(item.done, failed) for item in appends], size))
             return
         self._space.before_write(size)
         self._stored_at_ms = max(self._stored_at_ms, self._now_ms())
         log, batch = self._log, _Batch()
-        for frame, done, counted, essential in group:
+        for frame, done, counted, essential in appends:
             try:
                 made = frame if isinstance(frame, UnplacedFrame) else frame()
                 if not log.fits(made.size_bytes):

@@ -60,7 +60,7 @@ class Dispatcher:
         self._applied_bytes = 0  # and for those applied; <= _given_bytes
         self._waiting: deque[Run] = deque()  # taken from there and not applied
         self._wanted = LogOffset(0)  # a caller waits until the views are here
-        self._kick = Event()  # wakes the thread when _wanted has grown
+        self._hurry = Event()  # wakes the thread when _wanted has grown
         self._ending = Event()
         self._progress = Event()  # the views have got on, or it is no use to wait for them
         self._thread = Thread(target=self._dispatch_forever, name="store-dispatch", daemon=True)
@@ -82,7 +82,7 @@ class Dispatcher:
     def apply_views(self, until: LogOffset) -> None:
         """Brings the views soon to what lies before a log offset, as somebody waits for it."""
         self._wanted = max(self._wanted, until)
-        self._kick.set()
+        self._hurry.set()
 
     def is_near(self) -> bool:
         """Returns whether the views are so near that nobody has to hurry them."""
@@ -116,8 +116,8 @@ class Dispatcher:
         while not ending:
             run = self._given.get()  # the first of those to gather
             if run is not None and self._wanted <= self._views.dispatched:
-                self._kick.wait(self._linger_s)
-            self._kick.clear()
+                self._hurry.wait(self._linger_s)
+            self._hurry.clear()
             while run is not None:
                 self._waiting.append(run)
                 try:

@@ -50,9 +50,9 @@ Role: TypeAlias = Literal["master", "replica"]
 class Engine:
     """One open data directory.
 
-    `on_committed` reports each group, and `on_dispatched` how far the views have come, in log order and on the engine's
-    threads. The views follow only as far as the runs reported were given back to `dispatch`. `on_failed` is called
-    once, when `error` has been set. None of them may block or raise.
+    `on_committed` reports each commit batch, and `on_dispatched` how far the views have come, in log order and on the
+    engine's threads. The views follow only as far as the runs reported were given back to `dispatch`. `on_failed` is
+    called once, when `error` has been set. None of them may block or raise.
 
     With `on_written` there are other replicas. A master tells how far the log is written, and what is on its disk is
     confirmed by nobody but the owner. A replica tells how far its log is on disk, by `on_flushed`.
@@ -174,7 +174,7 @@ class Engine:
                 stored_at_ms=max([self.views.stored_at_ms, *(at.stored_at_ms for at in unconfirmed[-1:])]),
                 flush_interval_ms=flush_interval_ms,
                 report=on_committed,
-                before_group=self._wait_for_views,
+                before_batch=self._wait_for_views,
                 fail=self.fail,
                 watch=watch,
                 error=lambda: self.error or self.refusal,

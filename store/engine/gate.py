@@ -1,4 +1,4 @@
-"""Between "on this disk" and "acknowledged" on a master with other replicas: groups wait until they have them too."""
+"""Holds commit batches of a master until the other replicas have them."""
 
 import asyncio
 from collections import deque
@@ -12,7 +12,7 @@ from store.log.run import Run
 
 
 class Gate:
-    """Lets groups through in order: what is acknowledged is answered, what is confirmed can be read.
+    """Lets commit batches through in order: what is acknowledged is answered, what is confirmed can be read.
 
     Belongs to the thread of the event loop.
     """
@@ -28,9 +28,9 @@ class Gate:
         self._empty = asyncio.Event()
         self._empty.set()
 
-    def add(self, group: Committed) -> None:
-        """The next group. One that has no run, but refusals or repeats, only waits for those in front of it."""
-        self._held.append(group)
+    def add(self, batch: Committed) -> None:
+        """Adds the next commit batch. One without a run, of refusals or repeats, waits for those before it alone."""
+        self._held.append(batch)
         self._empty.clear()
         self._pass()
 
@@ -58,8 +58,8 @@ class Gate:
             return
         self._passing = True
         try:
-            while (group := self._next()) is not None:
-                self._let_through(group)
+            while (batch := self._next()) is not None:
+                self._let_through(batch)
         finally:
             self._passing = False
         if not self._held:
@@ -78,15 +78,15 @@ class Gate:
             return self._held.popleft()
         # The outcome of a store's own record is known when it is applied, so a batch with one waits to be confirmed.
         if run.end <= self._acknowledged and not run.records:
-            group = self._held.popleft()
+            batch = self._held.popleft()
             self._answered.append(run)
-            return Committed(group.outcomes, group.size_bytes)
+            return Committed(batch.outcomes, batch.size_bytes)
         return None
 
 
-def _unknown(group: Committed) -> Committed:
+def _unknown(batch: Committed) -> Committed:
     why = AppendOutcomeUnknown("this master went before the other replicas had confirmed it")
     outcomes: list[tuple[OnAppended, Appended | StoreError]] = [
-        (done, why if isinstance(outcome, Appended) else outcome) for done, outcome in group.outcomes
+        (done, why if isinstance(outcome, Appended) else outcome) for done, outcome in batch.outcomes
     ]
-    return Committed(outcomes, group.size_bytes)
+    return Committed(outcomes, batch.size_bytes)

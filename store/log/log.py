@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 SEGMENT_SIZE_BYTES = 256 << 20
 START = LogOffset(0)
 END = LogOffset(1 << 63)  # behind every log
-INNOCENT_COUNT_MAX = 1_000
+KNOWN_SOUND_COUNT_MAX = 1_000
 _by_start = attrgetter("start")
 
 
@@ -77,7 +77,8 @@ class CommitLog:
         self.confirmed = self.first  # of what readers may see; confirmed <= flushed
         self.corruptions: list[BadRange] = []  # met by recovery in front of valid frames
         self.damages = damages if damages is not None else DamageLedger()
-        self._innocent: set[LogOffset] = set()  # inside sound frames, where a reader looked; <= INNOCENT_COUNT_MAX
+        # Log offsets inside sound frames, where a reader looked; len <= KNOWN_SOUND_COUNT_MAX.
+        self._known_sound: set[LogOffset] = set()
         self._floor = floor
         self._lacking: tuple[LogOffset, LogOffset] | None = None  # the end it has lost, until it is written again
 
@@ -355,7 +356,7 @@ class CommitLog:
         """
         if self.damages.overlapping(at, LogOffset(at + 1)):
             return True
-        if not suspicious or at in self._innocent:
+        if not suspicious or at in self._known_sound:
             return False
         for item in self.scan(segment.start, segment.end):
             if item.end > at:
@@ -363,9 +364,9 @@ class CommitLog:
                     self.damaged(item, "read")
                     return True
                 break
-        if len(self._innocent) >= INNOCENT_COUNT_MAX:
-            self._innocent.clear()
-        self._innocent.add(at)
+        if len(self._known_sound) >= KNOWN_SOUND_COUNT_MAX:
+            self._known_sound.clear()
+        self._known_sound.add(at)
         return False
 
     def scan(

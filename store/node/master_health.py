@@ -91,13 +91,13 @@ class MasterHealth:
             target = max(await able(replicas), key=lambda one: (positions.get(one, LogOffset(0)), -one), default=None)
             if target is None:
                 logger.warning(
-                    "the master of group %d stays, although %s: no other replica is in sync %s", group, why, what
+                    "the master of store group %d stays, although %s: no other replica is in sync %s", group, why, what
                 )
                 return
-            logger.warning("the master of group %d hands over to replica %d, as %s", group, target, why)
+            logger.warning("the master of store group %d hands over to replica %d, as %s", group, target, why)
             await self._switch_over(target)
         except (ControllerError, CannotSwitchOver) as error:
-            logger.warning("the master of group %d stays, although %s: %s", group, why, error)
+            logger.warning("the master of store group %d stays, although %s: %s", group, why, error)
         finally:
             self.relieving = None
 

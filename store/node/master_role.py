@@ -189,7 +189,7 @@ class MasterRole:
         ticking = self._loop.create_task(self._tick(), name="time of a master")
         try:
             store = await self._begin()
-            context.services.leading = self
+            context.services.master = self
             await asyncio.wait([ticking, self._over, self._known], return_when=asyncio.FIRST_COMPLETED)
             if self._known.done() and core.ended is None:
                 self._serve(store)
@@ -198,7 +198,7 @@ class MasterRole:
                 ticking.result()
             self._over.result()
         finally:
-            context.services.leading = None
+            context.services.master = None
             await self._end([ticking])
 
     async def _begin(self) -> LocalStore:

@@ -22,7 +22,7 @@ STREAMS_MAX = 64  # of replicas at the same time; a group has 16 replicas at mos
 
 
 class ReplicationService:
-    """The handlers. `services.leading` is asked while this node is master; `epoch` says the newest epoch heard of."""
+    """The handlers. `services.master` is asked while this node is master; `epoch` says the newest epoch heard of."""
 
     def __init__(self, group: int, services: RoleServices, epoch: Callable[[], int]) -> None:
         self._group = group
@@ -52,16 +52,18 @@ class ReplicationService:
             hello = decode(message)
             if not isinstance(hello, Hello):
                 raise BadMessage("a stream begins with a Hello")
-            leading = self._services.leading
+            master = self._services.master
             if hello.group != self._group:
-                why = Refused(session=hello.session, epoch=0, why=Why.WRONG_GROUP, text=f"this is group {self._group}")
+                why = Refused(
+                    session=hello.session, epoch=0, why=Why.WRONG_GROUP, text=f"this is store group {self._group}"
+                )
                 await context.write(encode(why))
-            elif leading is None:
+            elif master is None:
                 why = Refused(session=hello.session, epoch=self._epoch(), why=Why.NOT_MASTER)
                 await context.write(encode(why))
             else:
                 admit(context)
-                await leading.attend(context, message)
+                await master.attend(context, message)
         except StoreError as error:
             await wire.ERRORS.refuse(context, error)
         finally:
@@ -69,9 +71,9 @@ class ReplicationService:
 
     async def _snapshot(self, request: bytes, context: Any) -> None:
         try:
-            if self._services.leading is None:
+            if self._services.master is None:
                 raise NotMaster(f"this node is not the master of store group {self._group}")
-            await self._services.leading.send_snapshot(context, request)
+            await self._services.master.send_snapshot(context, request)
         except StoreError as error:
             await wire.ERRORS.refuse(context, error)
         except OSError as error:
@@ -103,9 +105,9 @@ class ReplicationService:
         try:
             asked = wire.decode(request, SwitchRequest)
             admit(context)
-            if asked.group != self._group or self._services.leading is None:
+            if asked.group != self._group or self._services.master is None:
                 raise NotMaster(f"this node is not the master of store group {asked.group}")
-            return wire.encode(await self._services.leading.switch_over(asked.target))
+            return wire.encode(await self._services.master.switch_over(asked.target))
         except (StoreError, ControllerError) as error:
             await wire.ERRORS.refuse(context, error)
 

@@ -102,7 +102,7 @@ def _begin(directory: Path) -> None:
 
 def _check(head: SnapshotHead, context: ReplicaContext, epoch: int) -> None:
     if head.group != context.group or head.epoch != epoch:
-        raise SnapshotUnusable(f"group {head.group}, epoch {head.epoch}: not what was asked for")
+        raise SnapshotUnusable(f"store group {head.group}, epoch {head.epoch}: not what was asked for")
     try:
         EpochList.of(head.epochs)
     except BadEpochs as error:

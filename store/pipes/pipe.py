@@ -94,7 +94,7 @@ class Pipe(asyncio.BufferedProtocol):
         self._hold = hold
 
     def admit(self) -> None:
-        """The other side is no stranger. Again does nothing."""
+        """Notes that the other side is authenticated. Again does nothing."""
         if self._hold is not None:
             hold, self._hold = self._hold, None
             hold(0)

@@ -82,7 +82,7 @@ class Server(listening.Server):
         tls = None if self._credentials is None else self._credentials.tls
         pipe = Pipe(me.cancel, first_bytes_max=METHOD_BYTES_MAX)
         if tls is None and accepted.family != socket.AF_UNIX:
-            pipe.hold_in(lambda size_bytes: self.strangers.hold(me, origin, size_bytes))
+            pipe.hold_in(lambda size_bytes: self.unauthenticated.hold(me, origin, size_bytes))
         await self._loop.connect_accepted_socket(  # with TLS, uvloop does not return the protocol that it was given
             lambda: pipe,
             handed_over(accepted),

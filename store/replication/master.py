@@ -236,7 +236,7 @@ class Master:
     def _hello(self, replica: int, peer: Peer | None, message: Hello) -> None:
         """Answers a Hello. Checks the sender before the epoch: an epoch from elsewhere would end this one."""
         if message.group != self.group:
-            self._refuse(replica, message.session, Why.WRONG_GROUP, f"this is group {self.group}")
+            self._refuse(replica, message.session, Why.WRONG_GROUP, f"this is store group {self.group}")
         elif peer is None or message.replica != replica:
             self._refuse(replica, message.session, Why.UNKNOWN_REPLICA, f"replica {message.replica}")
         else:

@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 
 from controller.api.commands import CreateTopic, Limits
-from controller.incarnations import words
+from controller.incarnations import operator_texts
 from controller.remote.remote import RemoteController
 from tests.support.controller.controllers import ControllerProcesses, now_ms
 from tests.support.process.waiting import until
@@ -52,9 +52,11 @@ async def test_a_controller_that_lost_its_memory_does_not_vote(tmp_path):
         shutil.rmtree(c.data_dir)
         b.spawn()
         c.spawn()
-        empty = words.EMPTY.format(cluster=(b.data_dir / "raft" / "cluster").read_text().strip())
+        empty = operator_texts.EMPTY.format(cluster=(b.data_dir / "raft" / "cluster").read_text().strip())
         await until(lambda: not_ready(c) == ["the controllers have no leader", empty], PATIENCE_S)
-        await until(lambda: words.LOST.format(id=3, address=controllers.addresses[3]) in not_ready(b), PATIENCE_S)
+        await until(
+            lambda: operator_texts.LOST.format(id=3, address=controllers.addresses[3]) in not_ready(b), PATIENCE_S
+        )
         assert b.status()["leader"] is c.status()["leader"] is None
         controllers.start(1)
         b.wait()
@@ -104,7 +106,7 @@ async def test_a_cluster_goes_on_from_one_controller_that_is_left(tmp_path):
         a.spawn()  # with an empty directory, and with that of before
         c.spawn()
         a.wait()
-        await until(lambda: words.RECOVERED in not_ready(c), PATIENCE_S)
+        await until(lambda: operator_texts.RECOVERED in not_ready(c), PATIENCE_S)
         c.kill()
         shutil.rmtree(c.data_dir)
         controllers.start(3)

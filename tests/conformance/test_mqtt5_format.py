@@ -12,7 +12,7 @@ from mqtt5_kit import (
     subscribed,
 )
 
-from adapters.mqtt.codec import encode, peel
+from adapters.mqtt.codec import encode, read_fixed_header
 from adapters.mqtt.codec.packet_type import FLAGS, PacketType
 from adapters.mqtt.codec.packets import (
     Connect,
@@ -138,7 +138,7 @@ def test_the_flags_of_what_is_sent():
     raw = driver.adapter.take_output()
     seen = set()
     at = 0
-    while (frame := peel(raw, at)) is not None:
+    while (frame := read_fixed_header(raw, at)) is not None:
         kind = PacketType(frame.first >> 4)
         seen.add(kind)
         if kind is not PacketType.PUBLISH:

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
-from adapters.mqtt.codec import decode, encode, peel
+from adapters.mqtt.codec import decode, encode, read_fixed_header
 from adapters.mqtt.codec.packets import Connack, Connect
 from tests.support.process.gateways import GatewayProcess
 
@@ -63,7 +63,7 @@ def web(gateway, said, *, by=PROXY, password=b"secret") -> tuple[ClientConnectio
     )
     client.send(encode(Connect(version=5, client_id="", username="ada" if password else None, password=password), 5))
     data = client.recv(TIMEOUT_S)
-    frame = peel(data)
+    frame = read_fixed_header(data)
     connack = decode(frame.first, data[frame.start : frame.end], 5)
     assert isinstance(connack, Connack)
     return client, connack

@@ -43,7 +43,7 @@ class Frame(NamedTuple):
     end: int
 
 
-def peel(data: bytes, at: int = 0, *, minimal: bool = False) -> Frame | None:
+def read_fixed_header(data: bytes, at: int = 0, *, minimal: bool = False) -> Frame | None:
     """The packet at `at`, whose `end` may lie behind the buffer's; None when the fixed header is not all there yet.
 
     Raises `ProtocolError` (0x81) for a Remaining Length that is none (2.1.4); 5.0 wants it `minimal`.

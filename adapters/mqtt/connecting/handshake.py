@@ -3,7 +3,7 @@
 import msgspec
 from msgspec.structs import replace
 
-from adapters.mqtt.codec.decoder import Frame, check_topic_name, peel
+from adapters.mqtt.codec.decoder import Frame, check_topic_name, read_fixed_header
 from adapters.mqtt.codec.packets import Connack, Connect, Will
 from adapters.mqtt.codec.primitives import VARINT_MAX, clean_text
 from adapters.mqtt.codec.properties import Properties
@@ -30,7 +30,7 @@ def whole(data: bytes, options: Options) -> tuple[Frame | None, int]:
 
     Raises `ProtocolError` (0x81, 0x95).
     """
-    frame = peel(data)
+    frame = read_fixed_header(data)
     if frame is None:
         return None, len(data) + 1
     if frame.end > options.connect_bytes_max:

@@ -68,11 +68,11 @@ class Intake:
         "body_bytes_max",
         "context",
         "exact",
+        "has_more",
         "held_up",
         "native",
         "needed",
         "refused",
-        "tired",
         "topics",
         "unstored",
         "unstored_bytes",
@@ -95,7 +95,7 @@ class Intake:
         self._unacked = 0  # QoS 1 messages without a PUBACK
         self.unstored_bytes = 0  # of messages that the log does not have yet, about
         self.needed = 2  # bytes from the start of the rest that make the next `read` worth while
-        self.tired = False  # there is more to read, after others had their turn
+        self.has_more = False  # there is more to read, after others have had their turn
         self.held_up = False  # a QoS 2 message waits until it may be stored, and all behind it
 
     def begin(self) -> None:
@@ -137,7 +137,7 @@ class Intake:
         exact: list[Indexed] = []
         acked: list[int] = []
         add, add_id = messages.append, ids.append
-        self.needed, self.held_up, self.tired, controls = 2, False, False, 0
+        self.needed, self.held_up, self.has_more, controls = 2, False, False, 0
         fault: ProtocolError | None = None
         try:
             while size - at >= 2:
@@ -224,7 +224,7 @@ class Intake:
                 if not control(first, data[start:end]):
                     break
                 if controls >= CONTROLS_COUNT_MAX:
-                    self.needed, self.tired = 0, True
+                    self.needed, self.has_more = 0, True
                     break
         except ProtocolError as error:
             fault = error

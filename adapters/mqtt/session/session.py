@@ -121,7 +121,7 @@ class MqttSession:
 
     def deadline_ms(self) -> int | None:
         """Returns when `advance` is due without further input; 0: at once."""
-        if self.keeper.owes or self.intake.tired:
+        if self.keeper.owes or self.intake.has_more:
             return 0
         due_ms = self.delivery.deadline_ms()
         for feed in (self.retained, self.shared, self.sys):

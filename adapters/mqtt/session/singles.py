@@ -40,7 +40,7 @@ def singles(reads: Sequence[tuple[Client, bytes]], now_ms: int, *, connected: ob
             or data[0] != PUBLISH_QOS_1
             or intake.unstored
             or intake.held_up
-            or intake.tired
+            or intake.has_more
             or intake.refused
         ):
             add(None)

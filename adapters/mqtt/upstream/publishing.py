@@ -7,7 +7,7 @@ not answered when the connection ends is unknown, and is published again by whoe
 from collections.abc import Sequence
 from typing import Final
 
-from adapters.mqtt.codec import decode, peel
+from adapters.mqtt.codec import decode, read_fixed_header
 from adapters.mqtt.codec.packets import Connack, Packet, Puback, Pubcomp, Pubrec, Pubrel
 from adapters.mqtt.codec.primitives import encode_text, encode_varint
 from adapters.mqtt.codec.reason import ReasonCode
@@ -79,7 +79,7 @@ class MqttPublisher:
         client.received(now_ms)
         buffer, at = self._rest + data, 0
         try:
-            while (frame := peel(buffer, at, minimal=client.version == 5)) is not None:
+            while (frame := read_fixed_header(buffer, at, minimal=client.version == 5)) is not None:
                 if frame.end - at > PACKET_BYTES_MAX:
                     raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, f"a packet of {frame.end - at} bytes")
                 if frame.end > len(buffer):
@@ -140,7 +140,7 @@ class MqttPublisher:
         answers, self._answers = self._answers, []
         return answers
 
-    def guilty(self, error: ProtocolError) -> int | None:
+    def message_at_fault(self, error: ProtocolError) -> int | None:
         """See `Publisher`."""
         if not self._ended or error.code not in _ENDS or len(self._in_flight) != 1:
             return None

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from adapters.mqtt.codec import decode, peel
+from adapters.mqtt.codec import decode, read_fixed_header
 from adapters.mqtt.codec.decoder import Frame, check_topic_name
 from adapters.mqtt.codec.packet_type import PacketType
 from adapters.mqtt.codec.packets import Connack, Packet, Pubrel, Suback, Subscribe, SubscriptionRequest
@@ -118,7 +118,7 @@ class MqttUpstream:
         at, five = 0, self._version == 5
         try:
             while not self._skip:
-                frame = peel(buffer, at, minimal=five)
+                frame = read_fixed_header(buffer, at, minimal=five)
                 if frame is None:
                     break
                 if frame.end - at > self._packet_bytes_max:

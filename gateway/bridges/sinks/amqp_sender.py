@@ -19,11 +19,11 @@ from gateway.bridges.sinks.credentials import login_of
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.bridge import EventCodec, Forwarded, Scheme
 from gateway.port.queues import routing_of
+from gateway.push.context import Tools
 from gateway.push.guard import SinkRefused, SinkUnreachable
 from gateway.push.outbox import Attempt, Failure
 from gateway.push.sender import Consent
 from gateway.push.spec import SubscriptionRecord
-from gateway.push.tools import Tools
 from store.api.message import Message
 from store.base.streams import until_one_ends
 
@@ -166,5 +166,5 @@ class AmqpSender:
 
     def _failure(self, lost: LinkLost) -> Failure:
         """Returns the failure of an event that was in flight when the connection ended."""
-        guilty = lost.code in OF_A_MESSAGE and self._in_flight == 1
-        return Failure(error=str(lost), of_event=guilty, final=guilty)
+        at_fault = lost.code in OF_A_MESSAGE and self._in_flight == 1
+        return Failure(error=str(lost), of_event=at_fault, final=at_fault)

@@ -14,9 +14,9 @@ from gateway.bridges.shared.amqp_settings import SHORT_BYTES_MAX
 from gateway.domain.cesql import FilterError
 from gateway.port.bridge import BrokerFactory, PublisherFactory
 from gateway.port.push import SubscriptionSpec
+from gateway.push.context import Tools
 from gateway.push.sender import Sender, SinkKind
 from gateway.push.spec import SubscriptionRecord
-from gateway.push.tools import Tools
 
 TOPIC_CHARS_MAX: Final = 2_048
 CLIENT_ID_CHARS_MAX: Final = 256

@@ -100,7 +100,7 @@ class MqttLink:
             await self._driver.flush()
             await until_one_ends(self._reading(), self._driver.tick())
         except ProtocolError as error:
-            if (number := publisher.guilty(error)) is not None:
+            if (number := publisher.message_at_fault(error)) is not None:
                 self._answered(Answer(number, str(error), of_message=True))
             self._end(str(error))
         except OSError as error:

@@ -11,11 +11,11 @@ from gateway.bridges.sinks.credentials import login_of
 from gateway.bridges.sinks.mqtt_link import MqttLink
 from gateway.domain.errors import Refusal
 from gateway.port.bridge import PublisherFactory, PublisherTerms
+from gateway.push.context import Tools
 from gateway.push.guard import SinkRefused, SinkUnreachable
 from gateway.push.outbox import Attempt, Failure
 from gateway.push.sender import Consent
 from gateway.push.spec import SubscriptionRecord
-from gateway.push.tools import Tools
 
 KEEP_ALIVE_S: Final = 30
 

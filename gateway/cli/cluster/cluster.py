@@ -101,7 +101,7 @@ def elect(
     if unclean:
         risk = ask(config, controllers, lambda controller: electing.at_risk(controller, group))
         typer.echo(
-            f"group {group}, epoch {risk.group.master_epoch}: an unclean election loses what the new master lacks"
+            f"store group {group}, epoch {risk.group.master_epoch}: an unclean election loses what the new master lacks"
         )
         for line in risk.lines:
             typer.echo(f"  {line}")
@@ -110,7 +110,7 @@ def elect(
         found = ask(config, controllers, lambda controller: electing.elect_unclean(controller, risk, replica))
     else:
         found = ask(config, controllers, lambda controller: electing.elect(controller, group, replica))
-    typer.echo(f"group {group}: replica {found.master} is master of epoch {found.master_epoch}")
+    typer.echo(f"store group {group}: replica {found.master} is master of epoch {found.master_epoch}")
     if unclean:
         typer.echo(
             "replicas that come back with more than it has stand still: let them begin anew on empty directories, or "
@@ -129,7 +129,7 @@ def switch_over(
     from gateway.operating.switching import switch_over as switch  # noqa: PLC0415
 
     found = ask(config, controllers, lambda controller: switch(controller, group, replica, channel(config)))
-    typer.echo(f"group {group}: replica {found.master} is master of epoch {found.master_epoch}")
+    typer.echo(f"store group {group}: replica {found.master} is master of epoch {found.master_epoch}")
 
 
 @groups.command("add")
@@ -157,7 +157,9 @@ def add_group(
         replicas=replicas, min_in_sync=min_in_sync or replicas // 2 + 1, acknowledge=cast("_Acknowledge", acknowledge)
     )
     ask(config, controllers, lambda controller: controller.do(AddGroup(number=group, config=wanted)))
-    typer.echo(f"group {group}: {wanted.replicas} replicas, {wanted.min_in_sync} in sync, answers by {acknowledge}")
+    typer.echo(
+        f"store group {group}: {wanted.replicas} replicas, {wanted.min_in_sync} in sync, answers by {acknowledge}"
+    )
 
 
 @groups.command("configure")
@@ -197,28 +199,28 @@ def configure_group(
         ),
     )
     for sentence in configuring.effects(before, after):
-        typer.echo(f"group {group}: {sentence}")
+        typer.echo(f"store group {group}: {sentence}")
 
 
 @groups.command("open")
 def open_group(group: GroupArgument, config: ConfigOption = None, controllers: ControllersOption = None) -> None:
     """Place new queues on a group again that was closed."""
     ask(config, controllers, lambda controller: controller.do(CloseGroup(number=group, closed=False)))
-    typer.echo(f"group {group} gets new queues again")
+    typer.echo(f"store group {group} gets new queues again")
 
 
 @groups.command("close")
 def close_group(group: GroupArgument, config: ConfigOption = None, controllers: ControllersOption = None) -> None:
     """Place no new queues on a group."""
     ask(config, controllers, lambda controller: controller.do(CloseGroup(number=group)))
-    typer.echo(f"group {group} gets no new queues")
+    typer.echo(f"store group {group} gets no new queues")
 
 
 @groups.command("remove")
 def remove_group(group: GroupArgument, config: ConfigOption = None, controllers: ControllersOption = None) -> None:
     """Forget a group that has no queues any more."""
     ask(config, controllers, lambda controller: controller.do(RemoveGroup(number=group)))
-    typer.echo(f"group {group} is removed")
+    typer.echo(f"store group {group} is removed")
 
 
 @groups.command("forget-replica")
@@ -230,7 +232,7 @@ def forget_replica(
 ) -> None:
     """Forget a replica that is gone for good."""
     ask(config, controllers, lambda controller: controller.do(ForgetReplica(group=group, replica=replica)))
-    typer.echo(f"group {group}: replica {replica} is forgotten")
+    typer.echo(f"store group {group}: replica {replica} is forgotten")
 
 
 @members.command("list")
@@ -286,9 +288,9 @@ def move_queue(
     found = ask(config, controllers, lambda controller: controller.do(MoveQueue(number=queue, group=group)))
     successor = found.moved.get(queue)
     if successor is None:
-        typer.echo(f"{found.name}: queue {queue} lies in group {group} already")
+        typer.echo(f"{found.name}: queue {queue} lies in store group {group} already")
     else:
-        typer.echo(f"{found.name}: queue {queue} is closed, {successor} in group {group} takes its place")
+        typer.echo(f"{found.name}: queue {queue} is closed, {successor} in store group {group} takes its place")
 
 
 @topics.command("close")

@@ -27,7 +27,7 @@ def retire(
     from gateway.operating import replicas  # noqa: PLC0415 - what only this command needs
 
     found = ask(config, controllers, lambda controller: replicas.retire(controller, group, replica, forced=force))
-    typer.echo(f"group {group}: replica {replica} is retired; in sync are {_ids(found.sync_set)}")
+    typer.echo(f"store group {group}: replica {replica} is retired; in sync are {_ids(found.sync_set)}")
     missing = found.config.replicas - len(found.voters)
     if missing > 0:
         typer.echo(f"{missing} fewer than it is meant to have: start a node of the group on an empty directory")
@@ -44,7 +44,7 @@ def forget(
     from gateway.operating import replicas  # noqa: PLC0415
 
     ask(config, controllers, lambda controller: replicas.forget(controller, group, replica))
-    typer.echo(f"group {group}: replica {replica} is forgotten")
+    typer.echo(f"store group {group}: replica {replica} is forgotten")
 
 
 @app.command("repair")
@@ -59,7 +59,7 @@ def repair(
 
     found = ask(config, controllers, lambda controller: replicas.verify(controller, group, replica, channel(config)))
     damaged = f"{found.damages} damaged ranges are being repaired" if found.damages else "nothing is damaged"
-    typer.echo(f"group {group}: replica {replica} has read {found.end - found.first} bytes of its log: {damaged}")
+    typer.echo(f"store group {group}: replica {replica} has read {found.end - found.first} bytes of its log: {damaged}")
     if found.repaired:
         typer.echo(f"repaired so far: {found.repaired}")
 

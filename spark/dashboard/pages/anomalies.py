@@ -5,7 +5,7 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import dcc, html
 
-from spark.dashboard.layout import parts, words
+from spark.dashboard.layout import formatting, parts
 from spark.dashboard.layout.links import Where, device_link, href
 from spark.dashboard.pages.sources import Sources, with_tables
 from spark.dashboard.queries import findings
@@ -71,7 +71,7 @@ def _body(reading: Reading, wanted: findings.Wanted, range_name: str, now_ms: in
     if any(wanted):
         empty = f"Nothing like that was found in the last {chosen.words}."
     shown = [
-        parts.figure(kind.replace("_", " "), words.count(count), f"in {chosen.words}")
+        parts.figure(kind.replace("_", " "), formatting.count(count), f"in {chosen.words}")
         for kind, count in counted.items()
     ]
     return html.Div(
@@ -96,10 +96,10 @@ def _body(reading: Reading, wanted: findings.Wanted, range_name: str, now_ms: in
 def _row(row: dict[str, Any], range_name: str, now_ms: int) -> list[Any]:
     device, metric = row["device"], row["metric"]
     return [
-        html.Span(words.ago(row["time_ms"], now_ms), title=words.instant(row["time_ms"])),
+        html.Span(formatting.ago(row["time_ms"], now_ms), title=formatting.instant(row["time_ms"])),
         parts.badge(row["kind"].replace("_", " "), KINDS.get(row["kind"], "blue")),
         dcc.Link(device, href=device_link(device, metric=metric, range_=range_name)) if device else "(unnamed)",
         metric or "-",
-        words.number(row["score"]),
+        formatting.number(row["score"]),
         row["sentence"],
     ]

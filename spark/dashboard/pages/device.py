@@ -9,7 +9,7 @@ import msgspec
 from dash import dcc, html
 
 from spark.dashboard.clients.gateway import Credentials, Refused
-from spark.dashboard.layout import charts, parts, words
+from spark.dashboard.layout import charts, formatting, parts
 from spark.dashboard.layout.links import Where, device_link, href
 from spark.dashboard.pages.anomalies import KINDS
 from spark.dashboard.pages.sources import Sources, with_tables
@@ -130,19 +130,23 @@ def _liveness(reading: Reading, where: Where, now_ms: int) -> Any:
     if known is None:
         return None
     silent = known["silent_ms"]
-    heard = f"every {words.duration(1000 * known['interval_s'])}" if known["interval_s"] else "interval not known yet"
+    heard = (
+        f"every {formatting.duration(1000 * known['interval_s'])}" if known["interval_s"] else "interval not known yet"
+    )
     return parts.figures(
         parts.figure(
             "State",
             known["state"],
-            f"silent since {words.instant(silent)}" if silent else f"last heard {words.ago(known['last_ms'], now_ms)}",
+            f"silent since {formatting.instant(silent)}"
+            if silent
+            else f"last heard {formatting.ago(known['last_ms'], now_ms)}",
             color=STATES.get(known["state"]),
         ),
         parts.figure(
-            "Heard", heard, f"by {known['protocol']}, give or take {words.duration(1000 * known['jitter_s'])}"
+            "Heard", heard, f"by {known['protocol']}, give or take {formatting.duration(1000 * known['jitter_s'])}"
         ),
-        parts.figure("Records", words.count(known["records"]), f"since {words.instant(known['first_ms'])}"),
-        parts.figure("Came back", words.count(known["flaps"]), "times within an hour"),
+        parts.figure("Records", formatting.count(known["records"]), f"since {formatting.instant(known['first_ms'])}"),
+        parts.figure("Came back", formatting.count(known["flaps"]), "times within an hour"),
     )
 
 
@@ -176,8 +180,8 @@ def _raw(reading: Reading, where: Where, metric: str, now_ms: int) -> Any:
         return None
     shown = [
         [
-            html.Span(words.instant(row["time_ms"]), title=words.ago(row["time_ms"], now_ms)),
-            f"{row['text'] if row['text'] is not None else words.number(row['value'])} {row['unit'] or ''}",
+            html.Span(formatting.instant(row["time_ms"]), title=formatting.ago(row["time_ms"], now_ms)),
+            f"{row['text'] if row['text'] is not None else formatting.number(row['value'])} {row['unit'] or ''}",
             row["quality"],
             row["protocol"] or "-",
             _place(row, where, metric),
@@ -198,7 +202,7 @@ def _found(reading: Reading, where: Where, now_ms: int) -> Any:
         return None
     rows = [
         [
-            words.instant(row["time_ms"]),
+            formatting.instant(row["time_ms"]),
             parts.badge(row["kind"].replace("_", " "), KINDS.get(row["kind"], "blue")),
             row["metric"] or "-",
             row["sentence"],
@@ -228,12 +232,12 @@ def _sessions(reading: Reading, where: Where, now_ms: int) -> Any:
 
 def _row(row: dict[str, Any], where: Where, chosen: str, now_ms: int) -> list[Any]:
     name = row["metric"]
-    shown = row["text"] if row["text"] is not None else words.number(row["value"])
+    shown = row["text"] if row["text"] is not None else formatting.number(row["value"])
     link = dcc.Link(name, href=device_link(where.device, metric=name, range_=where.range))
     return [
         html.Strong(link) if name == chosen else link,
         f"{shown} {row['unit'] or ''}",
-        html.Span(words.ago(row["time_ms"], now_ms), title=words.instant(row["time_ms"])),
+        html.Span(formatting.ago(row["time_ms"], now_ms), title=formatting.instant(row["time_ms"])),
         html.Span(row["address"] or "-", className="mono"),
         _place(row, where, chosen),
     ]

@@ -5,7 +5,7 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import dcc, html
 
-from spark.dashboard.layout import charts, parts, words
+from spark.dashboard.layout import charts, formatting, parts
 from spark.dashboard.layout.links import Where, device_link, href
 from spark.dashboard.pages.sources import Sources, with_tables
 from spark.dashboard.queries import fleet, overview
@@ -66,7 +66,7 @@ def body(
         empty = f"No device has “{search}” in its name or address." if search else "No device was heard yet."
         return html.Div(
             [
-                parts.note(f"{words.count(found.total)} {'device' if found.total == 1 else 'devices'}")
+                parts.note(f"{formatting.count(found.total)} {'device' if found.total == 1 else 'devices'}")
                 if found.total
                 else None,
                 parts.table(_heads(order), rows, empty=empty, numbers=(5,)),
@@ -99,7 +99,7 @@ def _row(row: dict[str, Any], lines: dict[str, list[float]], range_name: str, no
         parts.badge("alive", "green") if alive else parts.badge("silent", "gray"),
         f"{row['metric']}: {_shown(row['shown'])} {row['unit'] or ''}",
         charts.sparkline(lines.get(device, [])),
-        words.ago(row["heard_ms"], now_ms),
+        formatting.ago(row["heard_ms"], now_ms),
         str(row["metrics"]),
         html.Span(row["address"] or "-", className="mono"),
     ]
@@ -107,6 +107,6 @@ def _row(row: dict[str, Any], lines: dict[str, list[float]], range_name: str, no
 
 def _shown(text: str | None) -> str:
     try:
-        return words.number(float(text or "nan"))
+        return formatting.number(float(text or "nan"))
     except ValueError:
         return str(text)[:40]

@@ -5,7 +5,7 @@ from typing import Any
 from dash import html
 
 from spark.dashboard.clients.admin import Answer
-from spark.dashboard.layout import charts, parts, words
+from spark.dashboard.layout import charts, formatting, parts
 from spark.dashboard.layout.links import Where
 from spark.dashboard.pages.sources import Sources, with_tables
 from spark.dashboard.queries import overview
@@ -51,19 +51,19 @@ def _of_tables(reading: Reading, chosen: TimeRange, range_name: str, now_ms: int
     return html.Div(
         [
             parts.figures(
-                parts.figure("Records counted", words.count(reading.progress.records), "since the job began"),
+                parts.figure("Records counted", formatting.count(reading.progress.records), "since the job began"),
                 parts.figure(
                     "Publish to table",
-                    words.duration(lag.publish_ms),
-                    f"last commit {words.ago(reading.progress.committed_at_ms or None, now_ms)}",
+                    formatting.duration(lag.publish_ms),
+                    f"last commit {formatting.ago(reading.progress.committed_at_ms or None, now_ms)}",
                     color="orange" if idle else None,
                 ),
                 parts.figure(
                     "Devices alive",
-                    f"{words.count(fleet.alive)} of {words.count(fleet.devices)}",
-                    f"heard in the last {words.duration(overview.ALIVE_MS)}",
+                    f"{formatting.count(fleet.alive)} of {formatting.count(fleet.devices)}",
+                    f"heard in the last {formatting.duration(overview.ALIVE_MS)}",
                 ),
-                parts.figure("Series", words.count(fleet.series), "a device and a metric each"),
+                parts.figure("Series", formatting.count(fleet.series), "a device and a metric each"),
             ),
             parts.section("Records by protocol", chart),
         ]
@@ -85,9 +85,9 @@ def _gateway(answer: Answer) -> Any:
     rows = [
         [
             name,
-            words.count(connections.get(name, 0)),
-            words.count(stored.get(name, 0)),
-            words.number(answer.stored_rates[name]) if name in answer.stored_rates else "-",
+            formatting.count(connections.get(name, 0)),
+            formatting.count(stored.get(name, 0)),
+            formatting.number(answer.stored_rates[name]) if name in answer.stored_rates else "-",
         ]
         for name in sorted({*stored, *connections})
     ]
@@ -102,7 +102,7 @@ def _gateway(answer: Answer) -> Any:
     )
     if groups := status.get("groups", ()):
         content.append(parts.table(["Store group", "Master", "In sync", "State"], map(_group, groups), empty=""))
-    uptime = f"version {status.get('version', '?')}, up {words.duration(1000 * status.get('uptime_s', 0))}"
+    uptime = f"version {status.get('version', '?')}, up {formatting.duration(1000 * status.get('uptime_s', 0))}"
     return parts.section("Gateway", html.Div(uptime, className="dimmed"), *content, right=state)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from spark.dashboard.layout import charts, parts, words
+from spark.dashboard.layout import charts, formatting, parts
 from spark.dashboard.layout.links import Where, device_link
 from spark.dashboard.pages.overview import by_name
 from spark.dashboard.pages.sources import Sources, with_tables
@@ -39,10 +39,21 @@ def _body(reading: Reading, range_name: str, now_ms: int) -> Any:
     return html.Div(
         [
             parts.figures(
-                parts.figure("In order", f"{share:.2f} %", f"of {words.count(counted)} records since the job began"),
-                parts.figure("Windows corrected", words.count(reading.progress.corrected), "by records that came late"),
-                *([parts.figure("Devices forgotten", words.count(forgotten), "silent for long")] if forgotten else []),
-                *(parts.figure(name.replace("_", " "), words.count(count), "records in all") for name, count in others),
+                parts.figure(
+                    "In order", f"{share:.2f} %", f"of {formatting.count(counted)} records since the job began"
+                ),
+                parts.figure(
+                    "Windows corrected", formatting.count(reading.progress.corrected), "by records that came late"
+                ),
+                *(
+                    [parts.figure("Devices forgotten", formatting.count(forgotten), "silent for long")]
+                    if forgotten
+                    else []
+                ),
+                *(
+                    parts.figure(name.replace("_", " "), formatting.count(count), "records in all")
+                    for name, count in others
+                ),
             ),
             parts.section("Not in order, by kind", chart),
             parts.section(
@@ -52,8 +63,8 @@ def _body(reading: Reading, range_name: str, now_ms: int) -> Any:
                     [
                         [
                             row["topic"],
-                            words.count(row["records"]),
-                            words.count(row["bad"]),
+                            formatting.count(row["records"]),
+                            formatting.count(row["bad"]),
                             f"{100 * row['share']:.2f} %",
                         ]
                         for row in quality.topics(reading, chosen, now_ms)
@@ -67,7 +78,7 @@ def _body(reading: Reading, range_name: str, now_ms: int) -> Any:
                 parts.table(
                     ["Reason", "Records", "Devices"],
                     [
-                        [row["reason"], words.count(row["records"]), words.count(row["devices"])]
+                        [row["reason"], formatting.count(row["records"]), formatting.count(row["devices"])]
                         for row in quality.reasons(reading, chosen, now_ms)
                     ],
                     empty=f"Nothing went to the quarantine in the last {chosen.words}.",
@@ -89,7 +100,7 @@ def _body(reading: Reading, range_name: str, now_ms: int) -> Any:
 def _example(row: dict[str, Any], range_name: str) -> list[Any]:
     device = row["device"]
     return [
-        words.instant(row["stored_ms"]),
+        formatting.instant(row["stored_ms"]),
         dcc.Link(device, href=device_link(device, range_=range_name)) if device else "-",
         html.Span(row["address"] or "-", className="mono"),
         row["reason"],

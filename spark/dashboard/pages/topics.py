@@ -1,12 +1,12 @@
 """Topics: records, queues and retention of each, and the lag of consumer groups, from the gateway."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dash import html
 
 from spark.dashboard.clients.gateway import GROUPS_COUNT_MAX, Credentials, Refused
-from spark.dashboard.layout import parts, words
+from spark.dashboard.layout import formatting, parts
 from spark.dashboard.layout.links import Where
 from spark.dashboard.pages.sources import Sources
 
@@ -31,10 +31,12 @@ def body(sources: Sources, who: Credentials | None = None) -> Any:
     return html.Div(
         [
             parts.figures(
-                parts.figure("Topics", words.count(len(topics))),
-                parts.figure("Records that can be read", words.count(sum(one.get("records", 0) for one in topics))),
+                parts.figure("Topics", formatting.count(len(topics))),
+                parts.figure(
+                    "Records that can be read", formatting.count(sum(one.get("records", 0) for one in topics))
+                ),
                 parts.figure("Log", f"{log.get('confirmed', 0) / 2**20:,.1f} MiB", "confirmed, since its beginning"),
-                parts.figure("Subscribers", words.count(answer.metrics.get("headgate_subscribers", 0))),
+                parts.figure("Subscribers", formatting.count(answer.metrics.get("headgate_subscribers", 0))),
             ),
             parts.section(
                 "Topics",
@@ -53,11 +55,16 @@ def body(sources: Sources, who: Credentials | None = None) -> Any:
 
 def _topic(one: Mapping[str, Any]) -> list[Any]:
     settings = dict(word.partition("=")[::2] for word in (one.get("config") or "").split())
-    kept = [words.duration(int(settings["retention_ms"]))] if settings.get("retention_ms", "").isdecimal() else []
+    kept = [formatting.duration(int(settings["retention_ms"]))] if settings.get("retention_ms", "").isdecimal() else []
     if settings.get("retention_bytes", "").isdecimal():
         kept.append(f"{int(settings['retention_bytes']) / 2**20:,.0f} MiB")
-    numbers = [words.count(one.get(name, 0)) for name in ("queues", "records")]
+    numbers = [formatting.count(one.get(name, 0)) for name in ("queues", "records")]
     return [one["name"], *numbers, ", ".join(kept) or "as the gateway's file says", one.get("config") or "-"]
+
+
+def _lags(queues: Iterable[Mapping[str, Any]]) -> str:
+    """Returns the lag of each queue that has one, in at most 200 characters."""
+    return ", ".join(f"{queue['queue']}: {formatting.count(queue['lag'])}" for queue in queues if queue["lag"])[:200]
 
 
 def _groups(sources: Sources, who: Credentials | None) -> Any:
@@ -72,10 +79,9 @@ def _groups(sources: Sources, who: Credentials | None) -> Any:
         [
             one.name,
             one.topic,
-            words.count(one.members) if one.members else parts.badge("nobody", "orange"),
-            words.count(one.lag),
-            ", ".join(f"{queue['queue']}: {words.count(queue['lag'])}" for queue in one.queues if queue["lag"])[:200]
-            or "-",
+            formatting.count(one.members) if one.members else parts.badge("nobody", "orange"),
+            formatting.count(one.lag),
+            _lags(one.queues) or "-",
         ]
         for one in groups
     ]

@@ -1,16 +1,16 @@
-"""Ports of nodes that strangers can reach: connections are counted by address, and admitted when they prove themselves.
+"""Ports of nodes that anybody can reach: connections are counted by address, and admitted when they prove themselves.
 
-`Server` stands in for `grpc.aio`'s server and listens in front of it. A connection is a stranger's until `admit` is
+`Server` stands in for `grpc.aio`'s server and listens in front of it. A connection is unauthenticated until `admit` is
 called for it, by whatever served its first sound message. Until then it has one of few places for a short time, and
-what is held for it counts in the process's `StrangersBudget` (docs/decisions/0036).
+what is held for it counts in the process's `PeerBudget` (docs/decisions/0036).
 
 Imported by: base, node, pipes, serving, controller.node, gateway.runtime.
 Imports: base.streams.
 """
 
 from store.base.listening.admission import admit
+from store.base.listening.peer_budget import UNAUTHENTICATED, PeerBudget
 from store.base.listening.server import Server, server_for
 from store.base.listening.serving import serve
-from store.base.listening.strangers import STRANGERS, StrangersBudget
 
-__all__ = ["STRANGERS", "Server", "StrangersBudget", "admit", "serve", "server_for"]
+__all__ = ["UNAUTHENTICATED", "PeerBudget", "Server", "admit", "serve", "server_for"]

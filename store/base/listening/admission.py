@@ -1,4 +1,4 @@
-"""Admission: a connection belongs to a stranger until a service has understood it.
+"""Admission: a connection is unauthenticated until a service has understood it.
 
 gRPC tells its handlers nothing of the connection in front of it but the name of the socket by which it came, so each
 connection that is passed on to gRPC has a name of its own, which nobody else can know.

@@ -1,4 +1,4 @@
-"""gRPC's server behind a listener that strangers cannot fill.
+"""gRPC's server behind a listener that unauthenticated connections cannot fill.
 
 gRPC's own server listens on an abstract Unix socket (unix(7)), and connections are passed on to there byte by byte, TLS
 included. Only connections that a service has admitted are kept for longer than `OPENING_S`.
@@ -16,6 +16,7 @@ import grpc.aio
 
 from store.base.listening.admission import waiting_under
 from store.base.listening.passing import pass_on
+from store.base.listening.peer_budget import UNAUTHENTICATED, PeerBudget
 from store.base.listening.places import ConnectionSlots, of_files, origin_of
 from store.base.listening.sockets import UNIX, keep_alive, listen
 from store.base.listening.strangers import STRANGERS, Holder, StrangersBudget
@@ -59,7 +60,7 @@ class Server:
         self.passed_on = ConnectionSlots()  # <= PASSED_ON_MAX, or what was asked for
         self._passed_on_max = passed_on_max
         self._passed_count = 0  # since the start: names of connections
-        self.strangers = strangers
+        self.unauthenticated = unauthenticated
         self._stopping = False
 
     # ---- up
@@ -131,7 +132,7 @@ class Server:
         self.serving.discard(serving)
         self.unopened.leave(serving)
         self.passed_on.leave(serving)
-        self.strangers.release(serving, origin)
+        self.unauthenticated.release(serving, origin)
         accepted.close()
 
     def _listen_on(self, listener: socket.socket) -> None:
@@ -169,7 +170,7 @@ class Server:
                 return
             strange = False
             opening.reschedule(None)
-            self.strangers.release(me, origin)
+            self.unauthenticated.release(me, origin)
             self.unopened.leave(me)
             self.passed_on.take(me, origin, self._places())
 
@@ -177,7 +178,7 @@ class Server:
             nonlocal held_bytes
             if strange:
                 held_bytes += size_bytes
-                self.strangers.hold(me, origin, held_bytes)
+                self.unauthenticated.hold(me, origin, held_bytes)
 
         self._passed_count += 1
         name = f"{self._inner}-{self._passed_count}"

@@ -26,9 +26,9 @@ def stranger(hello: Hello, identity: ReplicaIdentity, log: str, group: Group) ->
     if identity.cluster and hello.cluster not in {"", identity.cluster}:
         return _refused(hello, Why.WRONG_CLUSTER, f"this is cluster {identity.cluster}, not {hello.cluster}")
     if log and hello.log not in {"", log}:
-        return _refused(hello, Why.WRONG_LOG, f"the log of group {group.number} is {log}, not {hello.log}")
+        return _refused(hello, Why.WRONG_LOG, f"the log of store group {group.number} is {log}, not {hello.log}")
     if known is not None and known.check and hello.check not in {"", known.check}:
-        who = f"replica {hello.replica} of group {group.number} is {known.node} at {known.address}"
+        who = f"replica {hello.replica} of store group {group.number} is {known.node} at {known.address}"
         return _refused(hello, Why.WRONG_CHECK, f"{who}, by another check code")
     return None
 

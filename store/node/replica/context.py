@@ -63,7 +63,7 @@ class RoleServices:
 
     def __init__(self, node: NodeService, timers: TimerLimits) -> None:
         self.rpc: StoreService | None = None  # once it listens
-        self.leading: MasterServices | None = None
+        self.master: MasterServices | None = None
         self.ranges: RepairServices | None = None  # once it is registered
         self._node = node
         self._timers = timers

@@ -94,7 +94,9 @@ async def register(
 def _check(found: ReplicaIdentity, group: int, cluster: str, data_dir: Path) -> None:
     """Raises `WrongGroup`, `ForeignCluster`."""
     if found.group != group:
-        raise WrongGroup(f"{data_dir} is of replica {found.id} of store group {found.group}, not of group {group}")
+        raise WrongGroup(
+            f"{data_dir} is of replica {found.id} of store group {found.group}, not of store group {group}"
+        )
     if found.cluster not in {"", cluster}:
         raise ForeignCluster(f"{data_dir} is of cluster {found.cluster}, and the controllers are of cluster {cluster}")
 

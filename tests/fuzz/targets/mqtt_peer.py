@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from adapters.mqtt import FACTORY
-from adapters.mqtt.codec import Properties, decode, encode, peel
+from adapters.mqtt.codec import Properties, decode, encode, read_fixed_header
 from adapters.mqtt.codec.packets import Auth, Connack, Connect, Disconnect, Will
 from adapters.mqtt.codec.packets import Publish as Delivered
 from adapters.mqtt.codec.reason import ReasonCode
@@ -136,7 +136,7 @@ class FuzzedConnection:
             return
         whole, code = False, 0
         try:
-            frame = peel(data, 0, minimal=self.version == 5)
+            frame = read_fixed_header(data, 0, minimal=self.version == 5)
             whole = frame is not None and frame.end == len(data)
             if whole and frame is not None:
                 decode(frame.first, data[frame.start : frame.end], self.version)
@@ -276,7 +276,7 @@ class FuzzedConnection:
         at = 0
         while at < len(data):
             assert not self.over, "something behind the last packet"
-            frame = peel(data, at, minimal=True)
+            frame = read_fixed_header(data, at, minimal=True)
             assert frame is not None
             assert frame.end <= len(data), "a packet in pieces"
             version = self.adapter.context.version

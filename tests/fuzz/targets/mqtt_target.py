@@ -10,7 +10,7 @@ import sys
 from functools import partial
 from random import Random
 
-from adapters.mqtt.codec import decode, encode, peel
+from adapters.mqtt.codec import decode, encode, read_fixed_header
 from adapters.mqtt.codec.reason import ReasonCode
 from gateway.domain.errors import ProtocolError
 from tests.fuzz.targets import lots
@@ -32,7 +32,7 @@ def decoder(random: Random, count: int, tally: dict[str, int]) -> None:
             version = VERSIONS[n % 3]
             data = hurt(SHAPES[version], random)
             try:
-                frame = peel(data, 0, minimal=version == 5)
+                frame = read_fixed_header(data, 0, minimal=version == 5)
                 if frame is None or frame.end > len(data):
                     short += 1
                     continue
@@ -45,7 +45,7 @@ def decoder(random: Random, count: int, tally: dict[str, int]) -> None:
             parsed += 1
             if not parsed % _SAID_AGAIN:
                 again = encode(packet, version)
-                frame = peel(again, 0, minimal=True)
+                frame = read_fixed_header(again, 0, minimal=True)
                 assert frame is not None
                 assert decode(frame.first, again[frame.start :], version) == packet, packet
     except Exception as error:

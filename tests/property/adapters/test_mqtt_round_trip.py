@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.mqtt.codec import Properties, decode, encode, peel
+from adapters.mqtt.codec import Properties, decode, encode, read_fixed_header
 from adapters.mqtt.codec.packet_type import PacketType
 from adapters.mqtt.codec.packets import (
     Auth,
@@ -162,7 +162,7 @@ packets_of_5 = st.one_of(
 @given(packets_of_5)
 def test_every_packet_of_version_5_comes_back(packet):
     encoded = encode(packet, 5)
-    frame = peel(encoded, minimal=True)
+    frame = read_fixed_header(encoded, minimal=True)
     assert frame is not None
     assert frame.end == len(encoded)
     assert decode(frame.first, encoded[frame.start :], 5) == packet

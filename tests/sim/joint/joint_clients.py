@@ -109,7 +109,9 @@ class Producer(_Client):
             del self.waiting[group, number, sequence]
             return
         if isinstance(outcome, StoreError):
-            raise AssertionError(f"{self.name} does not know what became of {sequence} in group {group}") from outcome
+            raise AssertionError(
+                f"{self.name} does not know what became of {sequence} in store group {group}"
+            ) from outcome
         assert isinstance(outcome, Appended)
         del self.waiting[group, number, sequence]
         self.done += 1

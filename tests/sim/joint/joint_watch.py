@@ -101,9 +101,9 @@ class Watch:
                 continue
             self._groups[controller.name, number] = group
             held = self.masters.setdefault((number, group.master_epoch), group.master)
-            assert held == group.master, f"group {number} has two masters in epoch {group.master_epoch}"
+            assert held == group.master, f"store group {number} has two masters in epoch {group.master_epoch}"
             held = self.sets.setdefault((number, group.sync_epoch), group.sync_set)
-            assert held == group.sync_set, f"group {number} has two sets of epoch {group.sync_epoch}"
+            assert held == group.sync_set, f"store group {number} has two sets of epoch {group.sync_epoch}"
             newest = self.newest.get(number)
             if newest is None or _newness(group) > _newness(newest):
                 self.newest[number] = group
@@ -134,7 +134,7 @@ class Watch:
             self._compare(replica, confirmed)
         if replica.serving and isinstance(core, Master):
             held = self.served.setdefault((replica.group, core.epoch), replica)
-            assert held is replica, f"two masters serve group {replica.group} in epoch {core.epoch}"
+            assert held is replica, f"two masters serve store group {replica.group} in epoch {core.epoch}"
             named = self.masters.get((replica.group, core.epoch), core.replica)
             assert named == core.replica, f"{replica.name} serves in epoch {core.epoch}, for which {named} was elected"
 
@@ -171,13 +171,13 @@ class Watch:
         short = [id_ for id_ in members if self.cluster.replica_of[number, id_].platter.surface.is_short]
         if short and not self.quorum:  # they are not electable until they have their end again
             members = [id_ for id_ in members if id_ not in short]
-            assert members, f"nobody of group {number} can be elected"
+            assert members, f"nobody of store group {number} can be elected"
         having = sum(self._has_all(self.cluster.replica_of[number, id_]) for id_ in members)
         if self.quorum:
             enough = len(members) - (len(members) // 2 + 1) + 1 - len(short) if members else 0
-            assert having >= enough, f"{having} of {members} in group {number} have what was confirmed"
+            assert having >= enough, f"{having} of {members} in store group {number} have what was confirmed"
         else:
-            assert having == len(members), f"{having} of {members} in group {number} have what was confirmed"
+            assert having == len(members), f"{having} of {members} in store group {number} have what was confirmed"
 
     # ---- what clients are told
 
@@ -212,8 +212,10 @@ class Watch:
         log = self.logs[group]
         first = max(one.platter.log.first for one in self.cluster.replicas if one.group == group)
         for frame in frames:
-            assert frame.start == at or at < frame.start <= first, f"a reader of group {group} has missed something"
-            assert log.frame(frame.start) == frame.data, f"a reader of group {group} has got what is not there"
+            assert frame.start == at or at < frame.start <= first, (
+                f"a reader of store group {group} has missed something"
+            )
+            assert log.frame(frame.start) == frame.data, f"a reader of store group {group} has got what is not there"
             at = frame.end
         assert at == following or not frames
 

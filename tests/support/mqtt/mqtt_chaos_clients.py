@@ -16,7 +16,7 @@ from paho.mqtt import client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MessageState
 from paho.mqtt.packettypes import PacketTypes
 
-from adapters.mqtt.codec import Properties, decode, encode, peel
+from adapters.mqtt.codec import Properties, decode, encode, read_fixed_header
 from adapters.mqtt.codec.packets import (
     Connack,
     Connect,
@@ -79,7 +79,7 @@ class Link:
         if not data:
             raise EOFError
         data, at, found = self._rest + data, 0, []
-        while (frame := peel(data, at)) is not None and frame.end <= len(data):
+        while (frame := read_fixed_header(data, at)) is not None and frame.end <= len(data):
             found.append(decode(frame.first, data[frame.start : frame.end], self.version))
             at = frame.end
         self._rest = data[at:]

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from adapters.mqtt import FACTORY
-from adapters.mqtt.codec import decode, encode, peel
+from adapters.mqtt.codec import decode, encode, read_fixed_header
 from adapters.mqtt.codec.packets import Connack, Connect, Packet
 from adapters.mqtt.messages.options import Options
 from gateway.domain.batch import Batch
@@ -43,7 +43,7 @@ def packets_in(data: bytes, version: int) -> Iterator[Packet]:
     """Every packet of a whole number of them."""
     at = 0
     while at < len(data):
-        frame = peel(data, at)
+        frame = read_fixed_header(data, at)
         assert frame is not None
         assert frame.end <= len(data)
         yield decode(frame.first, data[frame.start : frame.end], version)

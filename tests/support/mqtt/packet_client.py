@@ -6,7 +6,7 @@ from typing import Any
 
 from scramp import ScramClient
 
-from adapters.mqtt.codec import decode, encode, peel
+from adapters.mqtt.codec import decode, encode, read_fixed_header
 from adapters.mqtt.codec.packets import Auth, Connect, Packet, Pingreq, Pingresp
 from adapters.mqtt.codec.properties import Properties
 from gateway.security.scram import MECHANISM
@@ -29,7 +29,7 @@ class PacketClient:
 
     def hear(self) -> Any:
         """Returns the next packet, None at the end of the connection."""
-        while (frame := peel(self._held)) is None or frame.end > len(self._held):
+        while (frame := read_fixed_header(self._held)) is None or frame.end > len(self._held):
             more = self.socket.recv(65_536)
             if not more:
                 return None

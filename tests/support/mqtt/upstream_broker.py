@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adapters.mqtt.codec import decode, encode, peel
+from adapters.mqtt.codec import decode, encode, read_fixed_header
 from adapters.mqtt.codec.packets import Connack, Packet, Publish, Pubrel, Suback
 from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties
 from adapters.mqtt.upstream.reading import MqttUpstream
@@ -79,7 +79,7 @@ class Broker:
         """Returns the packets that the bridge has sent since."""
         data = self.bridge.take_output()
         packets, at = [], 0
-        while (frame := peel(data, at)) is not None:
+        while (frame := read_fixed_header(data, at)) is not None:
             packets.append(decode(frame.first, data[frame.start : frame.end], self.version))
             at = frame.end
         assert at == len(data)

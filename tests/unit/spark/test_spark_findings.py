@@ -221,17 +221,17 @@ def test_findings_are_owed_until_they_are_noted_whatever_happens(tmp_path):
     place, checkpoint = Location.of(tmp_path / "out"), tmp_path / "checkpoint"
     commits = Commits.open(place, checkpoint, SETTINGS)
     do_batch(commits, 0, strange())
-    (owed,) = commits.manifest.owed
+    (owed,) = commits.manifest.unpublished
     assert owed.startswith("day=2026-01-01/settled-0000-0-")
     commits.merge_all()
     commits.close()
     commits = Commits.open(place, checkpoint, SETTINGS)  # killed before it was published
-    assert commits.manifest.owed == [owed]
-    commits.paid()
+    assert commits.manifest.unpublished == [owed]
+    commits.findings_published()
     assert Manifest.load(place).owed == []
     do_tick(commits, T0 + 600_000)  # silence
-    assert len(commits.manifest.owed) == 1
-    assert commits.manifest.owed != [owed]
+    assert len(commits.manifest.unpublished) == 1
+    assert commits.manifest.unpublished != [owed]
     commits.close()
 
 
@@ -239,7 +239,7 @@ def test_a_job_that_publishes_nothing_owes_nothing(tmp_path):
     plain = Settings(watermark_ms=30_000, late_ms=3_600_000, buckets=1)
     commits = Commits.open(Location.of(tmp_path / "out"), tmp_path / "checkpoint", plain)
     do_batch(commits, 0, strange())
-    assert commits.manifest.owed == []
+    assert commits.manifest.unpublished == []
     commits.close()
 
 

@@ -32,12 +32,12 @@ class FindingsGateway:
         self.heard: dict[str, int] = {}
 
     def publish(self, commits: Commits) -> None:
-        for path in commits.manifest.owed:
+        for path in commits.manifest.unpublished:
             with commits.place.open(f"anomalies/{path}") as file:
                 rows = pq.read_table(file, schema=SPECS["anomalies"].columns, partitioning=None)
             for event in events_of_rows(rows):
                 self.heard[event.id] = self.heard.get(event.id, 0) + 1
-        commits.paid()
+        commits.findings_published()
 
 
 def history(seed: int, batches: int) -> list[list[Record]]:

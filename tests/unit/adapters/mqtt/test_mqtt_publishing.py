@@ -7,7 +7,7 @@ import pytest
 
 from adapters.cloudevents import to_structured
 from adapters.mqtt import FACTORY
-from adapters.mqtt.codec import decode, encode, peel
+from adapters.mqtt.codec import decode, encode, read_fixed_header
 from adapters.mqtt.codec.packets import (
     Connack,
     Connect,
@@ -75,7 +75,7 @@ class Broker:
     def heard(self) -> list[Packet]:
         data, at, found = self.publisher.take_output(), 0, []
         while at < len(data):
-            frame = peel(data, at, minimal=True)
+            frame = read_fixed_header(data, at, minimal=True)
             found.append(decode(frame.first, data[frame.start : frame.end], self.version))
             at = frame.end
         return found
@@ -176,12 +176,12 @@ def test_a_connection_that_one_event_alone_may_have_ended_names_it() -> None:
         numbers = [broker.sent(event()).packet_id for _ in range(count)]
         with pytest.raises(ProtocolError) as raised:
             broker.say(Disconnect(code=code))
-        assert broker.publisher.guilty(raised.value) == (numbers[0] if named else None)
+        assert broker.publisher.message_at_fault(raised.value) == (numbers[0] if named else None)
     broker = Broker(say=Connack())
     broker.sent(event())
     with pytest.raises(ProtocolError) as raised:
         broker.say(Puback(packet_id=9))  # its own mistake
-    assert broker.publisher.guilty(raised.value) is None
+    assert broker.publisher.message_at_fault(raised.value) is None
 
 
 def test_an_event_in_binary_mode_is_the_event_that_it_was() -> None:

@@ -300,7 +300,7 @@ def test_elect_says_why_not():
     rig = ElectionsRig(in_sync=1)
     with pytest.raises(NotElectable, match=r"replica 1 stays master in epoch 1.*behind: \[2, 3\]"):
         rig.elections.decide(0, None, rig.now, 0)
-    with pytest.raises(NotElectable, match="replica 1 is already master of group 0 in epoch 1; name another"):
+    with pytest.raises(NotElectable, match="replica 1 is already master of store group 0 in epoch 1; name another"):
         rig.elections.decide(0, 1, rig.now, 0)
 
 

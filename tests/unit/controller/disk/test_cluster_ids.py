@@ -80,7 +80,7 @@ def test_of_two_logs_that_are_brought_the_second_is_refused():
     state = fresh()
     register(state, replica(1, "one"))
     before = state.snapshot()
-    with pytest.raises(WrongLog, match=r"node n1 brings to group 0 is one, .* node n2 is two"):
+    with pytest.raises(WrongLog, match=r"node n1 brings to store group 0 is one, .* node n2 is two"):
         register(state, replica(2, "two"))
     assert state.snapshot() == before
     register(state, replica(1, "one"))  # again
@@ -92,7 +92,7 @@ def test_a_log_of_elsewhere_is_refused_by_name():
     state = fresh()
     register(state, replica(1))
     elect(state, 1)
-    with pytest.raises(WrongLog, match=r"group 0 is c1\.0, and that of node n2 is other"):
+    with pytest.raises(WrongLog, match=r"store group 0 is c1\.0, and that of node n2 is other"):
         register(state, replica(2, "other"))
     register(state, replica(2, "c1.0"))
     register(state, replica(3))

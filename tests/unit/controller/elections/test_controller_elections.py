@@ -16,10 +16,10 @@ from controller.api.client import (
 from controller.api.commands import ConfigureGroup, RegisterReplica
 from controller.elections.elections import (
     AGAIN_MS,
-    DEPOSE_AFTER_MS,
     FIRST_WAIT_MS,
     TAKE_OVER_MS,
     UNCLEAN_AFTER_MS,
+    VACATE_AFTER_MS,
     Elections,
 )
 from controller.elections.registry import DEAD_AFTER_MS, SUSPECT_MS, TICK_MS, Registry
@@ -183,7 +183,7 @@ def test_nobody_is_elected_for_what_it_said_before_the_controller_slept():
 def test_a_controller_that_hears_nobody_leaves_the_master_in_place():
     rig = ElectionsRig(in_sync=3)
     rig.down(1, 2, 3)
-    rig.run(DEAD_AFTER_MS + 2 * DEPOSE_AFTER_MS)
+    rig.run(DEAD_AFTER_MS + 2 * VACATE_AFTER_MS)
     assert rig.commands == []
     assert rig.group.master == 1
 
@@ -191,7 +191,7 @@ def test_a_controller_that_hears_nobody_leaves_the_master_in_place():
 def test_without_anybody_electable_the_master_is_none_after_a_while_and_the_set_is_kept():
     rig = ElectionsRig(in_sync=2)
     rig.down(1, 2)
-    rig.run(DEAD_AFTER_MS + DEPOSE_AFTER_MS - 2 * TICK_MS)
+    rig.run(DEAD_AFTER_MS + VACATE_AFTER_MS - 2 * TICK_MS)
     assert rig.group.master == 1
     rig.run(3 * TICK_MS)
     assert (rig.group.master, rig.group.master_epoch, rig.group.sync_set) == (None, 2, (1, 2))
@@ -328,7 +328,7 @@ def test_learners_are_never_elected():
     rig = ElectionsRig(1, learners=1, in_sync=1)
     rig.up(2, log_end=99)
     rig.down(1)
-    rig.run(DEAD_AFTER_MS + DEPOSE_AFTER_MS + TICK_MS)
+    rig.run(DEAD_AFTER_MS + VACATE_AFTER_MS + TICK_MS)
     assert rig.group.master in {1, None}
     with pytest.raises(NotElectable, match="learner"):
         rig.elections.decide(0, 2, rig.now, 0)
@@ -359,9 +359,9 @@ def test_by_quorum_the_master_is_taken_away_first_and_promised_logs_decide():
 def test_by_quorum_nothing_is_done_while_a_majority_is_not_heard():
     rig = ElectionsRig(in_sync=3, acknowledge="quorum")
     rig.down(1, 2)
-    rig.run(DEAD_AFTER_MS + DEPOSE_AFTER_MS - 2 * TICK_MS)
+    rig.run(DEAD_AFTER_MS + VACATE_AFTER_MS - 2 * TICK_MS)
     assert rig.group.master == 1
-    rig.run(DEPOSE_AFTER_MS)
+    rig.run(VACATE_AFTER_MS)
     assert rig.group.master is None
     rig.up(2)
     rig.run(TICK_MS)
@@ -404,7 +404,7 @@ def test_a_planned_switch_over_elects_the_target_at_the_epochs_its_master_knows(
     assert (rig.group.master, rig.group.sync_set) == (3, (3,))
     assert rig.elections.decide(0, 3, rig.now, 0, master_epoch=1, sync_epoch=4) is None  # the answer was lost
     rig.run(1000)
-    with pytest.raises(NotElectable, match=r"replica 3 is already master of group 0 in epoch 2; name another"):
+    with pytest.raises(NotElectable, match=r"replica 3 is already master of store group 0 in epoch 2; name another"):
         rig.elections.decide(0, 3, rig.now, 0)
 
 
@@ -451,7 +451,7 @@ def test_unclean_election_is_announced_loudly(caplog, acknowledge):
     rig.run(4 * TICK_MS)
     assert (rig.group.master, rig.group.sync_set) == (3, (3,))
     assert [one.message for one in caplog.records if one.levelno == logging.CRITICAL] == [
-        "UNCLEAN ELECTION in group 0: replica 3 may lack what was acknowledged; in sync were [1, 2]"
+        "UNCLEAN ELECTION in store group 0: replica 3 may lack what was acknowledged; in sync were [1, 2]"
     ]
 
 
@@ -489,7 +489,9 @@ def test_a_replica_is_registered_elsewhere_only_when_it_is_dead_where_it_was():
         replica = Replica(**{"id": id_, "node": "n9", "address": "n9:1", "check": "c"} | changes)
         rig.admission.check_registration(RegisterReplica(group=0, replica=replica, time_ms=0), rig.now)
 
-    with pytest.raises(ReplicaElsewhere, match=r"replica 2 of group 0 is alive at a, so it cannot be at n9:1 too"):
+    with pytest.raises(
+        ReplicaElsewhere, match=r"replica 2 of store group 0 is alive at a, so it cannot be at n9:1 too"
+    ):
         moved()
     moved(address="a")  # it was started again where it was, or only says so again
     moved(4)  # is nobody yet

@@ -162,7 +162,7 @@ def test_an_unclean_election_says_that_a_wanted_learner_cannot_be_elected():
     rig = ElectionsRig(1, learners=1, in_sync=1)
     rig.down(1)
     rig.run(DEAD_AFTER_MS + TICK_MS)
-    with pytest.raises(NotElectable, match=r"^group 0: replica 2 is a learner, so it cannot be elected$"):
+    with pytest.raises(NotElectable, match=r"^store group 0: replica 2 is a learner, so it cannot be elected$"):
         rig.elections.decide(0, 2, rig.now, 0, unclean=True)
 
 

@@ -10,7 +10,7 @@ import pytest
 from controller.api.client import ControllerError
 from controller.api.commands import CreateTopic, Limits
 from controller.api.requests import AddMember
-from controller.incarnations import words
+from controller.incarnations import operator_texts
 from controller.raft import Member, Membership, MemoryStorage, first_snapshot
 from controller.raft.lmdb_storage import LmdbStorage
 from tests.support.controller.controllers import Controllers, Network
@@ -76,8 +76,8 @@ async def test_two_of_three_of_which_one_forgot_elect_nobody_and_lose_nothing(th
     await three.stop(1, 3)
     wipe(three, 3)
     await three.start(2, 3)
-    empty = words.EMPTY.format(cluster=three.nodes[2].cluster)
-    lost = words.LOST.format(id=3, address=three.addresses[3])
+    empty = operator_texts.EMPTY.format(cluster=three.nodes[2].cluster)
+    lost = operator_texts.LOST.format(id=3, address=three.addresses[3])
     await until(lambda: [three.nodes[id_].memory.reasons for id_ in (3, 2)] == [(empty,), (lost,)])
     until_term = three.nodes[2].term
     await asyncio.sleep(0)
@@ -108,8 +108,8 @@ async def test_one_with_an_empty_directory_is_added_again_by_the_leader(three):
 def test_what_a_controller_says_is_what_the_documentation_says():
     text = (Path(__file__).parents[4] / "docs" / "cluster.md").read_text("utf-8").replace("`", "")
     shown = {"cluster": "X", "id": "N", "address": "HOST:PORT", "missing": "N at HOST:PORT", "index": "I"}
-    for name in filter(str.isupper, vars(words)):
-        assert getattr(words, name).replace("`", "").format(**shown) in text, name
+    for name in filter(str.isupper, vars(operator_texts)):
+        assert getattr(operator_texts, name).replace("`", "").format(**shown) in text, name
 
 
 async def test_a_new_cluster_begins_when_all_its_first_members_are_there(tmp_path):
@@ -117,7 +117,7 @@ async def test_a_new_cluster_begins_when_all_its_first_members_are_there(tmp_pat
     try:
         await late.start(2)
         await late.start(1)
-        missing = words.MISSING.format(missing=f"3 at {late.addresses[3]}")
+        missing = operator_texts.MISSING.format(missing=f"3 at {late.addresses[3]}")
         await until(lambda: late.nodes[1].memory.reasons == (missing,))
         assert all(node.membership.members == () for node in late.nodes.values())
         await late.start(3)
@@ -135,7 +135,7 @@ async def test_a_second_one_of_an_id_is_refused_while_the_first_is_alive(three):
     await until(lambda: leader.driver.status.progress[other].active)
     with pytest.raises(ControllerError) as refused:
         await leader.ask_membership(AddMember(id=other, address="127.0.0.1:1", incarnation="another"))
-    assert str(refused.value) == words.ANOTHER.format(id=other, address=three.addresses[other])
+    assert str(refused.value) == operator_texts.ANOTHER.format(id=other, address=three.addresses[other])
 
 
 async def test_a_backup_that_is_restored_joins_as_another_one(three, tmp_path):
@@ -171,7 +171,7 @@ async def test_an_old_copy_and_one_that_lags_elect_nobody_without_the_third(thre
     wipe(three, 3)
     shutil.copytree(tmp_path / "backup", tmp_path / "3")
     await three.start(2, 3)
-    await until(lambda: three.nodes[3].memory.reasons == (words.COPIED,))
+    await until(lambda: three.nodes[3].memory.reasons == (operator_texts.COPIED,))
     assert not any(node.has_leader for node in three.nodes.values())
     await three.start(1)
     await ready(three)

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from controller.api.client import ControllerError, GroupConfig, Member, MetadataForgotten, Replica
 from controller.api.commands import AddGroup, CreateTopic, Limits, RaiseQueues, RegisterReplica
-from controller.incarnations import words
+from controller.incarnations import operator_texts
 from controller.incarnations.recovery import RECOVERED_INDEXES, StoppedController
 from controller.metadata.growth import check_growth
 from controller.metadata.state import QUEUE_NUMBER_MAX, RECOVERED_EPOCHS, RECOVERED_QUEUES, MetadataState
@@ -76,7 +76,7 @@ async def test_one_that_heard_nobody_at_its_start_says_later_that_the_cluster_wa
         left = three.nodes[3]
         await until(lambda: left.driver.raft.node.proven)
         await three.start(2)
-        await until(lambda: left.memory.reasons == (words.RECOVERED,))
+        await until(lambda: left.memory.reasons == (operator_texts.RECOVERED,))
         assert not left.driver.raft.node.proven
         assert not left.has_leader
         assert three.nodes[2].leading is not None

@@ -143,7 +143,7 @@ def test_retiring_takes_no_master_and_not_too_many_unless_it_is_forced():
     state = group_of(in_sync=2)
     with pytest.raises(ReplicaInSync, match="replica 1 is master"):
         state.apply(RetireReplica(group=0, replica=1, forced=True, time_ms=0))
-    with pytest.raises(UnknownReplica, match="group 0 has no replica 9"):
+    with pytest.raises(UnknownReplica, match="store group 0 has no replica 9"):
         state.apply(RetireReplica(group=0, replica=9, time_ms=0))
     with pytest.raises(ReplicaInSync, match="nothing is written until another one is"):
         state.apply(RetireReplica(group=0, replica=2, time_ms=0))

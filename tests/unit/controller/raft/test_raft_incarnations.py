@@ -119,9 +119,9 @@ def test_others_remember_how_far_a_node_was(net):
     net.elect(1)
     entry = net.propose(b"x")
     net.tick(2)
-    witness = net[1].raft.witness(2)
-    assert (witness.incarnation, witness.term, witness.index) == ("2a", net[1].term, entry.index)
-    assert net[1].raft.witness(9) is None
+    report = net[1].raft.last_report(2)
+    assert (report.incarnation, report.term, report.index) == ("2a", net[1].term, entry.index)
+    assert net[1].raft.last_report(9) is None
 
 
 def test_one_in_doubt_neither_votes_nor_stands(net):

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from adapters.mqtt import FACTORY
-from adapters.mqtt.codec import decode, encode, peel
+from adapters.mqtt.codec import decode, encode, read_fixed_header
 from adapters.mqtt.codec.packets import Connack, Connect, Disconnect, Packet, Puback, Publish
 from gateway.bridges.sinks.kinds import sink_kinds
 from gateway.port.push import ProtocolSettings, SubscriptionSpec
@@ -49,7 +49,7 @@ class Broker:
         data = b""
         while more := await reader.read(65_536):
             data += more
-            while (frame := peel(data, 0, minimal=True)) is not None and frame.end <= len(data):
+            while (frame := read_fixed_header(data, 0, minimal=True)) is not None and frame.end <= len(data):
                 await self._answer(decode(frame.first, data[frame.start : frame.end], 5), say)
                 data = data[frame.end :]
         writer.close()
@@ -113,7 +113,7 @@ async def test_all_attempts_share_a_connection_and_one_comes_after_its_end() -> 
         assert broker.connections == 2
 
 
-async def test_attempts_in_flight_fail_with_the_connection_and_the_guilty_one_alone_is_blamed() -> None:
+async def test_attempts_in_flight_fail_with_the_connection_and_the_one_at_fault_alone_is_blamed() -> None:
     async def ending(packet: Packet, say: Say) -> None:
         await (say(Disconnect(code=0x95)) if isinstance(packet, Publish) else taking(packet, say))
 

@@ -21,7 +21,7 @@ def test_a_queue_that_lies_there_already_is_not_moved(monkeypatch):
     topic = Topic(name="a", queues=(25,), groups=(1,))
     monkeypatch.setattr(cli_cluster, "ask", lambda *_: topic)
     result = CliRunner().invoke(cli.app, ["cluster", "topics", "move", "25", "1"])
-    assert (result.exit_code, result.output) == (0, "a: queue 25 lies in group 1 already\n")
+    assert (result.exit_code, result.output) == (0, "a: queue 25 lies in store group 1 already\n")
 
 
 async def test_what_is_not_there_is_said_in_a_sentence(tmp_path):

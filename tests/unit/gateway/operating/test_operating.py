@@ -67,8 +67,8 @@ async def test_elect_elects_another_one_and_says_why_not(group, headgate):
     said = await headgate("elect", GROUP)
     new = await group.master(after=epoch)
     assert new != old
-    assert said.output == f"group {GROUP}: replica {group.id(new)} is master of epoch {epoch + 1}\n"
-    with pytest.raises(NotElectable, match=f"replica {group.id(new)} is already master of group {GROUP}"):
+    assert said.output == f"store group {GROUP}: replica {group.id(new)} is master of epoch {epoch + 1}\n"
+    with pytest.raises(NotElectable, match=f"replica {group.id(new)} is already master of store group {GROUP}"):
         await headgate("elect", GROUP, "--replica", group.id(new))
     await group.in_sync()
     third = next(name for name in group.names if name not in {old, new})
@@ -97,7 +97,7 @@ async def test_an_unclean_election_says_what_may_be_lost_and_asks(group, headgat
     assert f"replica {group.id(late)}: not in sync, alive, its log ended at" in refused.output
     assert "it lacks" in refused.output
     assert all(f"replica {id_}: in sync, " in refused.output for id_ in lost)
-    assert group.group.master_epoch in {epoch, epoch + 1}  # the dead master may have been deposed meanwhile
+    assert group.group.master_epoch in {epoch, epoch + 1}  # the dead master may have been removed meanwhile
 
     async def elected():
         try:
@@ -119,7 +119,7 @@ async def test_a_group_is_configured_while_it_runs(group, headgate):
     master = await group.master()
     core = group.role(master).core
     said = await headgate("groups", "configure", GROUP, "--min-in-sync", 3)
-    assert said.output.startswith(f"group {GROUP}: min_in_sync is 3, as soon as the master hears of it")
+    assert said.output.startswith(f"store group {GROUP}: min_in_sync is 3, as soon as the master hears of it")
     replica = next(name for name in group.names if name != master)
     await until(lambda: core._min_in_sync == 3)
     await group.kill(replica)
@@ -133,7 +133,7 @@ async def test_a_group_is_configured_while_it_runs(group, headgate):
     said = await headgate("groups", "configure", GROUP, "--replicas", 5)
     assert "start 2 more nodes" in said.output
     said = await headgate("groups", "configure", GROUP, "--replicas", 5)
-    assert said.output == f"group {GROUP}: group {GROUP} is configured so already\n"
+    assert said.output == f"store group {GROUP}: it is configured so already\n"
     with pytest.raises(Exception, match="of 5 replicas 1 to 5 are in sync, not 6"):
         await headgate("groups", "configure", GROUP, "--min-in-sync", 6)
     with pytest.raises(Exception, match="nothing to change"):
@@ -160,7 +160,7 @@ async def test_a_closed_group_is_opened_again(group, headgate):
     await headgate("groups", "close", GROUP)
     await until(lambda: group.group.closed)
     said = await headgate("groups", "open", GROUP)
-    assert said.output == f"group {GROUP} gets new queues again\n"
+    assert said.output == f"store group {GROUP} gets new queues again\n"
     await until(lambda: not group.group.closed)
     assert (await group.client.do(CreateTopic(name="t", queues=1))).groups == (GROUP,)
 
@@ -174,7 +174,9 @@ async def test_a_replica_that_lives_is_retired_and_writing_goes_on(group, headga
     await append(store, frame((16, b"a")))
     gone = next(name for name in group.names if name != master)
     id_ = group.id(gone)
-    with pytest.raises(ReplicaInSync, match=f"replica {group.id(master)} is master of group {GROUP}: elect another"):
+    with pytest.raises(
+        ReplicaInSync, match=f"replica {group.id(master)} is master of store group {GROUP}: elect another"
+    ):
         await headgate("replicas", "retire", GROUP, group.id(master))
     said = await headgate("replicas", "retire", GROUP, id_)
     assert f"replica {id_} is retired" in said.output
@@ -198,7 +200,7 @@ async def test_a_replica_is_forgotten_when_it_is_gone(group, headgate):
     master = await group.master()
     gone = next(name for name in group.names if name != master)
     id_ = group.id(gone)
-    with pytest.raises(ReplicaInSync, match=f"replica {id_} of group {GROUP} is alive at 127.0.0.1:"):
+    with pytest.raises(ReplicaInSync, match=f"replica {id_} of store group {GROUP} is alive at 127.0.0.1:"):
         await headgate("replicas", "forget", GROUP, id_)
     await group.kill(gone)
     await until(lambda: id_ not in group.group.sync_set)
@@ -211,7 +213,7 @@ async def test_a_replica_is_forgotten_when_it_is_gone(group, headgate):
 
     while (said := await forgotten()) is None:
         await asyncio.sleep(0.1)
-    assert said.output == f"group {GROUP}: replica {id_} is forgotten\n"
+    assert said.output == f"store group {GROUP}: replica {id_} is forgotten\n"
 
 
 async def test_a_replica_reads_its_log_now_and_repairs_what_is_damaged(group, headgate):
@@ -223,7 +225,7 @@ async def test_a_replica_reads_its_log_now_and_repairs_what_is_damaged(group, he
     hurt = next(name for name in group.names if name != master)
     id_ = group.id(hurt)
     said = await headgate("replicas", "repair", GROUP, id_)
-    assert said.output.startswith(f"group {GROUP}: replica {id_} has read ")
+    assert said.output.startswith(f"store group {GROUP}: replica {id_} has read ")
     assert said.output.endswith(" bytes of its log: nothing is damaged\n")
     (path,) = [one for one in (group.directory / hurt / "log").iterdir() if one.stat().st_size > 10_000]
     data = path.read_bytes()

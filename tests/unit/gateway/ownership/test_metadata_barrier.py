@@ -60,7 +60,7 @@ async def test_controllers_that_do_not_answer_are_left_alone_for_a_while(how, mo
     assert await asking is False
     assert await barrier.passed() is False
     assert len(controllers.asked) == 1
-    barrier._deaf_until_s = 0.0
+    barrier._paused_until_s = 0.0
     asking = asyncio.ensure_future(barrier.passed())
     await turns()
     controllers.asked[1].set_result(None)

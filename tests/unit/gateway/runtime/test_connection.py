@@ -16,7 +16,7 @@ from gateway.runtime.unread import CLOSE_TIMEOUT_S, STALL_TIMEOUT_S, UnreadBudge
 from gateway.security.limits import REFUSING_COUNT_MAX, ConnectionLimiter
 from gateway.security.limits_settings import LimitsConfig
 from store.api.message import Message
-from store.base.listening import StrangersBudget
+from store.base.listening import PeerBudget
 from tests.support.process.clock import Clock
 
 
@@ -223,8 +223,8 @@ class Silent(EchoAdapter):
 
 
 def test_what_strangers_have_sent_in_vain_counts_in_one_budget_of_the_process(hub, monkeypatch):
-    budget = StrangersBudget(100_000)
-    monkeypatch.setattr("gateway.runtime.connection.STRANGERS", budget)
+    budget = PeerBudget(100_000)
+    monkeypatch.setattr("gateway.runtime.connection.UNAUTHENTICATED", budget)
     nobody = Principal(name="")
     hub.stranger = lambda _: nobody
     hub.connection_limiter = ConnectionLimiter(LimitsConfig(), 100, now_ms=0)

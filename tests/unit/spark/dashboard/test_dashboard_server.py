@@ -15,7 +15,7 @@ pytest.importorskip("waitress")
 from spark.dashboard import server
 from spark.dashboard.clients.admin import AdminApi
 from spark.dashboard.clients.gateway import GatewayApi, Refused
-from spark.dashboard.layout import words
+from spark.dashboard.layout import formatting
 from spark.dashboard.layout.links import Where, device_link
 from spark.dashboard.pages.sources import Sources
 from spark.dashboard.queries.reading import TelemetryTables
@@ -142,10 +142,15 @@ def test_any_name_of_a_device_goes_through_its_address(name):
 
 
 def test_numbers_and_times_are_words():
-    assert [words.duration(ms) for ms in (None, 5, 1_200, 300_000, 7_200_000, 259_200_000)] == [
+    assert [formatting.duration(ms) for ms in (None, 5, 1_200, 300_000, 7_200_000, 259_200_000)] == [
         *("-", "5 ms", "1.2 s", "5 min", "2 h", "3 d")
     ]
-    assert [words.number(v) for v in (None, float("nan"), 21.456789, 1_234_567.0)] == ["-", "-", "21.457", "1,234,567"]
+    assert [formatting.number(v) for v in (None, float("nan"), 21.456789, 1_234_567.0)] == [
+        "-",
+        "-",
+        "21.457",
+        "1,234,567",
+    ]
 
 
 def test_pages_of_others_can_make_it_do_nothing(tables):

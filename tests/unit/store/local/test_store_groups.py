@@ -115,10 +115,10 @@ async def test_tools_for_a_stopped_store(tmp_path, group):
 
 async def test_a_directory_remembers_its_group(tmp_path):
     await (await LocalStore.open(tmp_path, group=5)).close()
-    with pytest.raises(WrongGroup, match="belongs to store group 5, and is opened as that of group 0"):
+    with pytest.raises(WrongGroup, match="belongs to store group 5, and is opened as that of store group 0"):
         await LocalStore.open(tmp_path)
     (tmp_path / "group").unlink()  # as older versions left it
-    with pytest.raises(WrongGroup, match="group 5"):
+    with pytest.raises(WrongGroup, match="store group 5"):
         await LocalStore.open(tmp_path, group=4)
     await (await LocalStore.open(tmp_path, group=5)).close()
     assert (tmp_path / "group").exists()

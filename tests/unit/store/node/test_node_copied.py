@@ -59,7 +59,7 @@ async def test_a_copy_waits_while_its_original_is_there(group, caplog):
     await copy_of(group, "n1")
     original, address = group.id("n1"), group.nodes["n1"].address
     async with starting(group, "copy") as copy:
-        await until(lambda: f"replica {original} of group 3 is alive at {address}" in caplog.text, PATIENCE_S)
+        await until(lambda: f"replica {original} of store group 3 is alive at {address}" in caplog.text, PATIENCE_S)
         await load.until(20)
         assert not copy.done()
         assert group.group.replica(original).address == address

@@ -38,8 +38,12 @@ def signed(identity=THEIRS, log="log"):
         (hello(), None, ""),  # of an older version
         (signed(log=""), None, ""),
         (signed(ReplicaIdentity(GROUP, 2, "code 2", "c2")), Why.WRONG_CLUSTER, "this is cluster c1, not c2"),
-        (signed(log="other"), Why.WRONG_LOG, f"the log of group {GROUP} is log, not other"),
-        (signed(ReplicaIdentity(GROUP, 2, "code 9", "c1")), Why.WRONG_CHECK, "replica 2 of group 3 is n2 at n2:1"),
+        (signed(log="other"), Why.WRONG_LOG, f"the log of store group {GROUP} is log, not other"),
+        (
+            signed(ReplicaIdentity(GROUP, 2, "code 9", "c1")),
+            Why.WRONG_CHECK,
+            "replica 2 of store group 3 is n2 at n2:1",
+        ),
     ],
 )
 def test_replica_auth(said, why, text):

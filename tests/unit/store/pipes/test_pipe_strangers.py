@@ -15,7 +15,7 @@ import grpc.aio
 import pytest
 from cryptography import x509
 
-from store.base.listening import STRANGERS, StrangersBudget, admit, passing, server
+from store.base.listening import UNAUTHENTICATED, PeerBudget, admit, passing, server
 from store.pipes import Server, open_channel, pipe
 from store.pipes import server as pipes_server
 from store.pipes.pipe import OPENING, Pipe
@@ -85,8 +85,8 @@ class PipeServerRig:
         self._credentials = credentials
         self.port = 0
 
-    async def start(self, strangers=STRANGERS):
-        made = Server(strangers=strangers)
+    async def start(self, budget=UNAUTHENTICATED):
+        made = Server(unauthenticated=budget)
         made.add_generic_rpc_handlers((Echo(),))
         if self._credentials is None:
             self.port = made.add_insecure_port("127.0.0.1:0")
@@ -228,7 +228,7 @@ async def test_half_sent_messages_of_strangers_share_one_budget_and_give_it_back
     gc.disable()  # freeing must not depend on the search for cycles
     tracemalloc.start()
     try:
-        made = await plain.start(StrangersBudget(32 << 20))
+        made = await plain.start(PeerBudget(32 << 20))
         before = await plain.stream()
         for _ in range(2):
             strangers = []
@@ -237,19 +237,19 @@ async def test_half_sent_messages_of_strangers_share_one_budget_and_give_it_back
                 writer.write(struct.pack("<I", 75 << 20) + bytes(3 << 20))
                 strangers.append((reader, writer))
                 await asyncio.sleep(0)
-                assert made.strangers.held_bytes <= 32 << 20
+                assert made.unauthenticated.held_bytes <= 32 << 20
             async with asyncio.timeout(PATIENCE_S):
-                while made.strangers.held_bytes < 20 << 20 or len(made.pipes) > 20:
+                while made.unauthenticated.held_bytes < 20 << 20 or len(made.pipes) > 20:
                     await asyncio.sleep(0.01)
-                    assert made.strangers.held_bytes <= 32 << 20
+                    assert made.unauthenticated.held_bytes <= 32 << 20
             assert tracemalloc.get_traced_memory()[0] < 120 << 20  # half of it is what the strangers themselves hold
             for _, writer in strangers:
                 writer.transport.abort()
             del strangers, reader, writer
             async with asyncio.timeout(PATIENCE_S):
-                while len(made.pipes) > 1 or made.strangers.held_bytes:
+                while len(made.pipes) > 1 or made.unauthenticated.held_bytes:
                     await asyncio.sleep(0.01)
-            assert made.strangers.held_bytes == 0
+            assert made.unauthenticated.held_bytes == 0
             assert tracemalloc.get_traced_memory()[0] < 8 << 20
         await works(before)
     finally:
@@ -258,12 +258,12 @@ async def test_half_sent_messages_of_strangers_share_one_budget_and_give_it_back
 
 
 async def test_whoever_is_admitted_is_no_stranger(plain):
-    made = await plain.start(StrangersBudget(1 << 20))
+    made = await plain.start(PeerBudget(1 << 20))
     call = await plain.stream()
     async with asyncio.timeout(PATIENCE_S):
         await call.write(bytes(3 << 20))
         assert await call.read() == bytes(3 << 20)
-    assert made.strangers.held_bytes == 0
+    assert made.unauthenticated.held_bytes == 0
 
 
 async def test_a_pipe_too_many_is_told(plain, monkeypatch):

@@ -514,7 +514,7 @@ async def test_a_replica_answers_reads_and_nothing_else(tmp_path):
 
 
 async def test_another_group_is_refused(node):
-    with pytest.raises(StoreUnreachable, match="group 3"):
+    with pytest.raises(StoreUnreachable, match="store group 3"):
         await RemoteStore.open(3, lambda: node.target, budget_s=0.2)
 
 

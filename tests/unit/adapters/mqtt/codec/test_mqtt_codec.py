@@ -2,7 +2,7 @@
 
 import pytest
 
-from adapters.mqtt.codec import Properties, ReasonCode, decode, encode, peel
+from adapters.mqtt.codec import Properties, ReasonCode, decode, encode, read_fixed_header
 from adapters.mqtt.codec.decoder import peek_version
 from adapters.mqtt.codec.packets import (
     Connack,
@@ -58,7 +58,7 @@ def code_of(first: int, body: bytes, version: int = 5) -> int:
 def test_bytes_of_packets(packet, version, expected):
     encoded = encode(packet, version)
     assert encoded.hex() == expected
-    frame = peel(encoded)
+    frame = read_fixed_header(encoded)
     assert frame is not None
     assert decode(frame.first, encoded[frame.start :], version) == packet
 

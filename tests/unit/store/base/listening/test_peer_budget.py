@@ -5,11 +5,11 @@ import random
 import pytest
 from test_listening_places import CancelledTask
 
-from store.base.listening import StrangersBudget
+from store.base.listening import PeerBudget
 
 
 def test_the_largest_of_the_address_that_holds_most_makes_way():
-    budget, mine, theirs = StrangersBudget(100), CancelledTask(), [CancelledTask() for _ in range(4)]
+    budget, mine, theirs = PeerBudget(100), CancelledTask(), [CancelledTask() for _ in range(4)]
     budget.hold(mine, b"me", 40)
     for size, task in zip((10, 30, 15, 20), theirs, strict=True):
         budget.hold(task, b"them", size)
@@ -20,7 +20,7 @@ def test_the_largest_of_the_address_that_holds_most_makes_way():
 
 
 def test_what_is_released_is_given_back_once():
-    budget, task = StrangersBudget(100), CancelledTask()
+    budget, task = PeerBudget(100), CancelledTask()
     budget.hold(task, b"", 50)
     for _ in range(2):
         budget.release(task, b"")
@@ -29,7 +29,7 @@ def test_what_is_released_is_given_back_once():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_is_kept_of_whoever_has_left(seed):
-    chance, budget, here = random.Random(seed), StrangersBudget(1_000), {}
+    chance, budget, here = random.Random(seed), PeerBudget(1_000), {}
     for _ in range(500):
         if here and chance.random() < 0.4:
             task = chance.choice(list(here))

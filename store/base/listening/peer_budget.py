@@ -6,7 +6,7 @@ connection that holds most, of the address that holds most, is given up.
 
 from typing import Final, Generic, Protocol, TypeVar
 
-STRANGERS_BYTES_MAX: Final = 192 << 20  # of a process; one largest message of a pipe fits twice
+UNAUTHENTICATED_BYTES_MAX: Final = 192 << 20  # of a process; one largest message of a pipe fits twice
 
 
 class Holder(Protocol):
@@ -22,7 +22,7 @@ H = TypeVar("H", bound=Holder)
 class StrangersBudget(Generic[H]):
     """Bytes held, by connection and by the address that it comes from. Belongs to the thread of the event loop."""
 
-    def __init__(self, bytes_max: int = STRANGERS_BYTES_MAX) -> None:
+    def __init__(self, bytes_max: int = UNAUTHENTICATED_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self.held_bytes = 0  # <= bytes_max
         self._held: dict[bytes, dict[H, int]] = {}  # by origin; none is empty
