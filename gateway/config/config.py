@@ -1,4 +1,4 @@
-"""The gateway's configuration: one frozen, typed value, checked once at the door.
+"""The gateway's configuration: one frozen, typed value, validated once at the start.
 
 Four sources, each laid over the one before: the defaults below, a TOML file, environment variables
 (`HEADGATE__STORE__DATA_DIR=/data`), and what the command line says. Unknown keys are refused with the nearest right

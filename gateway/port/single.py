@@ -21,7 +21,7 @@ class Single(msgspec.Struct, frozen=True, gc=False):
     acknowledgement: bytes
     who: Principal | None = None  # publishes; None: whom the connection has named last
     answer: Callable[["Single", Position, int], bytes] | None = None
-    read: bytes = b""  # as it came, for adapters that read it again where the message goes the way of all
+    read: bytes = b""  # as it came, for adapters that read it again where the message takes the general way
 
 
 # Of reads of different connections, each with its adapter, and the time in ms since 1970: the message of each read that
@@ -34,7 +34,7 @@ class SingleAdapter(Protocol):
     """An adapter whose peers often have one message under way: for that one it makes no effect, token and outcome.
 
     The shell asks only while nothing that the connection has published is under way. Where the message is stored it
-    writes the acknowledgement; where anything else comes of it, it goes the way of all: `publish_of`.
+    writes the acknowledgement; where anything else comes of it, it takes the general way: `publish_of`.
     """
 
     singles: Singles  # the same one for all adapters of a kind, whose reads of one turn it takes together

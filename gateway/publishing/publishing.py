@@ -44,7 +44,7 @@ class SinglePublisher(Publisher, Protocol):
     protocol: str
 
     def publish_of(self, single: Single) -> Publish:
-        """Returns the effect that the message is when it goes the way of all."""
+        """Returns the effect that the message is when it takes the general way."""
 
     def failed(self, single: Single, error: Refusal, size_bytes: int) -> None:
         """Notes that the message is not stored."""

@@ -77,7 +77,7 @@ class Singles:
         return False
 
     def enter(self) -> list[tuple[SinglePublisher, Publish, int]]:
-        """Adds the messages to the frames being built; returns what is not plain, to go the way of all.
+        """Adds the messages to the frames being built; returns those that are not plain, which take the general way.
 
         As the loop of `Ingest`, for messages that have a connection each.
         """

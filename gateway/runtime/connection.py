@@ -187,7 +187,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         """See `Holder` and `UnreadHolder`: peers make us hold too much, and this one makes way."""
         if not self.gone:
             log.info(
-                "a connection is cut off: all together make the process hold too much, and this one most",
+                _TOO_EARLY if self.early_bytes > self.unread_bytes else _TOO_UNREAD,
                 protocol=self.protocol,
                 endpoint=self.id,
                 early_bytes=self.early_bytes,

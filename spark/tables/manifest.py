@@ -59,9 +59,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)  # protocol -> quality -> records
     states: dict[int, str] = msgspec.field(default_factory=dict)  # bucket -> its state's file; none: nothing yet
     versions: dict[str, int] = msgspec.field(default_factory=dict)  # table -> its version that belongs to this
-    unpublished: list[str] = msgspec.field(
-        name="owed", default_factory=list
-    )  # files of `anomalies` whose rows are still to be published
+    # Files of `anomalies` whose rows are still to be published.
+    unpublished: list[str] = msgspec.field(name="owed", default_factory=list)
     traffic: list[TrafficRow] = msgspec.field(default_factory=list)  # of minutes that are not settled
 
     @classmethod

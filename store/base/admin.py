@@ -266,7 +266,7 @@ class AdminServer:
         except TimeoutError:
             return _problem(HTTPStatus.GATEWAY_TIMEOUT, f"it is not done after {ACTION_TIMEOUT_S:g} s; ask again")
         except Exception as error:  # our own bug: say so, and keep serving the others
-            log.error("admin_action_failed", action=path, exc_info=error)
+            log.error("an action of the admin port failed", action=path, exc_info=error)
             return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
         return _json(done)
 
@@ -291,7 +291,7 @@ class AdminServer:
         except ActionRefused as refused:
             return _problem(refused.status, str(refused))
         except Exception as error:  # the runtime's own answer failed: say so, and keep serving the others
-            log.error("admin_page_failed", page=path, exc_info=error)
+            log.error("a page of the admin port failed", page=path, exc_info=error)
             return _text(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
         return answer
 

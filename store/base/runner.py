@@ -58,7 +58,7 @@ class Run:
 
     def _stop(self, number: signal.Signals) -> None:
         if self.stopped.is_set():
-            log.warning("forced", signal=number.name)
+            log.warning("a second signal ends the process at once", signal=number.name)
             sys.stderr.flush()
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)

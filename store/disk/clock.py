@@ -82,7 +82,8 @@ class RisingClock:
         ahead = ms - self._now_ms()
         if ahead > LEAP_MS:
             logger.error(
-                "the clock is behind the times in the store, whose time stands still until the clock catches up",
+                "this machine's clock is behind times that the store has recorded: stored times stand still until it "
+                "catches up; check NTP",
                 extra={"for_ms": ahead},
             )
         with self._lock:

@@ -89,7 +89,7 @@ class RemoteKeys(KeyCalls):
     def watch(
         self, start: str = "", end: str | None = None, *, namespace: str = "", from_revision: int | None = None
     ) -> AsyncGenerator[Changes, None]:
-        """See `KeyCalls.watch`. What is to be refused is, when the first changes are asked for."""
+        """See `KeyCalls.watch`. Refusals are raised when the first changes are asked for."""
         self._remote.check_open()
         if from_revision is None and self._remote.connection.sessions:
             from_revision = self._remote.confirmed + 1

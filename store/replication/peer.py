@@ -32,7 +32,7 @@ class _Mark(NamedTuple):
 class Peer:
     """A replica or learner. What it has acknowledged stays true when its stream ends.
 
-    How far behind it is is told as a time: it last had all there was at `caught_up_ms`. A replica that always has a
+    `caught_up_ms` is the last time at which the replica had the whole log. A replica that always has a
     batch to go never has all there is now; so a mark is set, and when it is passed there was nothing more at its time.
     """
 

@@ -22,7 +22,7 @@ from spark.findings.publishing import Outcome, Publishing, publish_file  # noqa:
 from spark.job.options import TelemetryOptions  # noqa: E402
 from spark.tables.commits import Commits, Settings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
-from spark.tables.manifest import Manifest  # noqa: E402
+from spark.tables.manifest import MANIFEST, Manifest  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from spark.telemetry.events import EVENTS  # noqa: E402
 from tests.support.spark.job_kit import Record, do_batch, do_tick, naive, shown  # noqa: E402
@@ -217,21 +217,22 @@ def test_old_findings_and_too_many_stay_in_the_table(refusing, tmp_path, monkeyp
     assert outcome == Outcome(published=2, surplus=1, old=1)
 
 
-def test_findings_are_owed_until_they_are_noted_whatever_happens(tmp_path):
+def test_findings_are_unpublished_until_they_are_noted_whatever_happens(tmp_path):
     place, checkpoint = Location.of(tmp_path / "out"), tmp_path / "checkpoint"
     commits = Commits.open(place, checkpoint, SETTINGS)
     do_batch(commits, 0, strange())
-    (owed,) = commits.manifest.unpublished
-    assert owed.startswith("day=2026-01-01/settled-0000-0-")
+    (unpublished,) = commits.manifest.unpublished
+    assert unpublished.startswith("day=2026-01-01/settled-0000-0-")
+    assert json.loads(place.read(MANIFEST))["owed"] == [unpublished], "the name that is stored"
     commits.merge_all()
     commits.close()
     commits = Commits.open(place, checkpoint, SETTINGS)  # killed before it was published
-    assert commits.manifest.unpublished == [owed]
+    assert commits.manifest.unpublished == [unpublished]
     commits.findings_published()
-    assert Manifest.load(place).owed == []
+    assert Manifest.load(place).unpublished == []
     do_tick(commits, T0 + 600_000)  # silence
     assert len(commits.manifest.unpublished) == 1
-    assert commits.manifest.unpublished != [owed]
+    assert commits.manifest.unpublished != [unpublished]
     commits.close()
 
 

@@ -97,7 +97,7 @@ class SinglesClient:
         self.send(Publish(topic=topic, payload=b"x", qos=1, packet_id=packet_id, **fields))
 
     def store(self, outcome=DONE):
-        """All that went the way of all has ended."""
+        """All that took the general way has ended."""
         published, self.hub.published = self.hub.published, []
         for effect, size_bytes in published:
             self.connection.published(effect.token, outcome, size_bytes)

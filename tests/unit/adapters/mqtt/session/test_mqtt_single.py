@@ -1,4 +1,4 @@
-"""The short way of one message does what the way of all would do, for any read; or it does nothing."""
+"""The short way of one message does what the general way would do, for any read; or it does nothing."""
 
 import pytest
 from hypothesis import given
@@ -120,7 +120,7 @@ def test_a_single_message_is_what_the_way_of_all_makes_of_it(version, named, out
     assert ours.adapter.deadline_ms() == due_ms
     twin.act(twin.adapter.completed(general.token, DONE, now_ms=twin.now_ms))
     assert twin.adapter.take_output() == single.acknowledgement
-    if outcome is DENIED:  # it goes the way of all, and comes to the same there
+    if outcome is DENIED:  # it takes the general way, and comes to the same there
         twin = connected(version, named=named)
         twin.now_ms = ours.now_ms
         ((general,), *_) = fed(twin, read)
