@@ -62,7 +62,7 @@ class Link:
         self._client.loop_start()
 
     def stop(self) -> None:
-        """Disconnects; what was not acknowledged is forgotten. It waits for paho's thread."""
+        """Disconnects and forgets messages that were not acknowledged. Waits for paho's thread."""
         client = self._client
         client.disconnect()
         client.loop_stop()

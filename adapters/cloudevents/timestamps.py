@@ -42,6 +42,6 @@ def parse_ns(text: str) -> int:
 
 
 def format_ms(time_ms: int) -> str:
-    """The timestamp in UTC, with milliseconds where there are any; what RFC 3339 cannot say is moved to its limit."""
+    """Returns the timestamp in UTC, with milliseconds if there are any. Times beyond RFC 3339 become its limit."""
     at = _EPOCH + timedelta(milliseconds=min(max(time_ms, 0), _MS_MAX))
     return f"{at.isoformat(timespec='milliseconds' if time_ms % 1000 else 'seconds')[:-6]}Z"

@@ -202,7 +202,7 @@ class HttpConnection(Adapter):
         return self._end_turn()
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
-        """The connection is gone; what is still asked for it keeps the object, but none of the bodies."""
+        """Frees all bodies, as the connection is gone. Requests under way still refer to the object."""
         self._closed, self._requests = True, Requests()
         if self.transport is not None:
             self.transport.release()
@@ -270,7 +270,7 @@ class HttpConnection(Adapter):
         return transport
 
     def _upgrade(self, event: Upgrade) -> None:
-        """Goes on in the protocol that was offered; where that cannot be, as if it had not been."""
+        """Goes on in the protocol that was offered, or in HTTP/1.1 where that is not possible."""
         http1 = self.transport
         assert isinstance(http1, Http1)
         if (mqtt := handed_over(event, self._options, self._info)) is not None:
@@ -301,7 +301,7 @@ class HttpConnection(Adapter):
         self._advance()
 
     def _arrived(self, exchange: Exchange, request: Request) -> None:
-        """Finds the handler and the sender of a request; what has none is answered at once."""
+        """Finds the handler and the sender of a request, and answers at once if there is none."""
         try:
             found = resolve(request)
             if isinstance(found, Response):

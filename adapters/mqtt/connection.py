@@ -147,7 +147,7 @@ class Connection:
         return self._finish(now_ms)
 
     def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
-        """Messages for this client; what it has no room for is offered again after `Settled`."""
+        """Takes messages for this client. Those that it has no room for are offered again after `Settled`."""
         return self.session.deliver(deliveries, now_ms) if self.phase is Phase.CONNECTED else 0
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:

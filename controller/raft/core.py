@@ -146,7 +146,7 @@ class Raft:
             node.vote = node.vote or node.id
 
     def propose(self, data: bytes) -> EntryId:
-        """Appends a command to the log; which entry it is. Raises `NotLeader`, `ProposalDropped`, `ProposalTooLarge`.
+        """Appends a command, and returns its entry. Raises `NotLeader`, `ProposalDropped`, `ProposalTooLarge`.
 
         It has happened when an entry of that index and term is applied, and never will when one of another term is.
         """
@@ -283,7 +283,7 @@ class Raft:
     # ---- roles
 
     def become_follower(self, term: int, leader: int) -> None:
-        """Follows a leader, or `NOBODY` yet, in this term; what a lost leadership still had to read is given up."""
+        """Follows a leader, or `NOBODY` yet, in this term. The reads of a lost leadership are given up."""
         node = self.node
         if self.leadership is not None:
             node.reads += [ReadState(context=context, index=None) for context in self.leadership.lost_reads()]

@@ -189,7 +189,7 @@ class Leader:
         self._release_reads()
 
     def _on_read_request(self, message: ReadRequest) -> None:
-        """A follower asks for a read; where there are too many it will have to ask again."""
+        """Begins a read for a follower, which has to ask again where there are too many."""
         try:
             self.read(message.sender, message.context)
         except ProposalDropped:

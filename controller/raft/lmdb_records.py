@@ -152,7 +152,7 @@ def recover(txn: lmdb.Transaction, path: Path, node_id: int) -> StoredSummary:
 
 
 def write(txn: lmdb.Transaction, held: StoredSummary, ready: Ready, hard: HardState) -> StoredSummary:
-    """Writes what a `Ready` has to keep, in the order that `Storage.save` gives; what then is held."""
+    """Writes what a `Ready` has to keep, in the order of `Storage.save`, and returns a summary of the records."""
     base, last = (held.base_index, held.base_term), (held.last_index, held.last_term)
     if ready.snapshot is not None:
         _put_snapshot(txn, ready.snapshot)

@@ -67,7 +67,7 @@ class Bridge:
     # ---- as long as it is ours
 
     async def run(self, fence: Fence | None = None, _owned: Owned | None = None) -> None:
-        """Reads until cancelled; what is stored is stored unless a later owner has raised the fence.
+        """Reads until cancelled, and stores messages unless a later owner has raised the fence.
 
         Raises `OwnershipLost` when one has.
         """

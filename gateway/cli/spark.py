@@ -220,7 +220,7 @@ def package(
 def _session(
     target: str, tables_in: str | None, option: list[str] | None, *, memory: str, cores: int, master: str | None
 ) -> Iterator[tuple[Any, str | None]]:
-    """A session and where its tables are; what it needs on disk is removed in the end. Raises `SparkFailed`."""
+    """Opens a session, and finds its tables. Its temporary files are removed in the end. Raises `SparkFailed`."""
     place = tables_in if tables_in is not None else OUTPUT if (Path(OUTPUT) / "manifest.json").exists() else None
     given = dict(pair(text, "option") for text in option or ())
     try:

@@ -105,7 +105,7 @@ class Fanout:
         where: str | None = None,
         permissions: Permissions = OPEN,
     ) -> Cursor:
-        """Adds a subscription, or replaces the one of that id; where it begins in each log.
+        """Adds a subscription, or replaces the one of that id, and returns where it begins in each log.
 
         With a start, a log that it says nothing of is read from its beginning. A start beyond a log's end, of another
         log, is now. What `permissions` do not let be read is passed over. Raises `Refusal` for a `where` that is no

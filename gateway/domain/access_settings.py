@@ -135,7 +135,7 @@ def own_access(said: Any) -> OwnAccess:
 
 
 def without_vhost(own: OwnAccess, vhost: str) -> OwnAccess:
-    """Returns the permissions without what they allow in a virtual host other than "/"; what is denied stays denied."""
+    """Returns the permissions without those to allow in a virtual host other than "/". Denials stay."""
     below = f"{vhost_address(vhost)}/"
     rules: list[Permission] = []
     for rule in own.rules:

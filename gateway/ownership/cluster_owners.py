@@ -370,7 +370,7 @@ class ClusterOwners:
         return all([await self._take_over(proxy, names) for proxy, names in left.items()])
 
     async def _take_over(self, proxy: str, names: Sequence[tuple[str, int]]) -> bool:
-        """Takes over what a proxy has left, unless another one does; whether nothing is left of it for us to do."""
+        """Takes over the names of a dead proxy, unless another proxy does. Returns whether nothing is left to do."""
         if not await self.outage_lease.may_take_over(proxy):
             return False
         if not await self._become_successor(proxy):

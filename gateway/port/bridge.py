@@ -121,7 +121,7 @@ class Upstream(Protocol):
         """Disconnects in the protocol's own way."""
 
     def lost(self) -> None:
-        """Notes that the connection is gone; what was taken and not settled by now will come again."""
+        """Notes that the connection is gone. Messages taken and not settled by now will come again."""
 
     def take_output(self) -> bytes:
         """Bytes to be sent since the last call."""

@@ -36,7 +36,7 @@ class SecuredDatagramAdapter(DatagramAdapter, Protocol):
         """A peer has a session, as a principal; None: it has proven nothing."""
 
     def left(self, peer: Peer) -> None:
-        """A peer has no session any more; what it observed is over."""
+        """Ends the observations of a peer whose session is over."""
 
 
 @runtime_checkable

@@ -49,7 +49,7 @@ class SharedPorts:
         return msgspec.structs.replace(one, port=port, tls_port=tls_port)
 
     async def _take(self, one: ListenerConfig, port: int, key: str) -> int:
-        """Takes a port on all addresses of a host; which one it is."""
+        """Takes a port on all addresses of a host, and returns its number."""
         kind = socket.SOCK_DGRAM if one.transport == "udp" else socket.SOCK_STREAM
         with listening_on(f"listeners.{one.name}", one.host, port, key=key):
             found = await asyncio.get_running_loop().getaddrinfo(one.host, port, type=kind, flags=socket.AI_PASSIVE)

@@ -270,7 +270,7 @@ def _add_fence(receipt: Receipt, fence: Fence) -> None:
 
 
 def outcome_of(receipt: Receipt) -> Outcome:
-    """Returns the outcome of a `Publish`; where its frames are in several logs, of each message by itself."""
+    """Returns the outcome of a `Publish`, that of each message by itself if its frames are in several logs."""
     refused = receipt.refused
     if receipt.failed:
         if receipt.marks is not None:

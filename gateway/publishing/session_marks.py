@@ -47,7 +47,7 @@ def marks_change(marks: Marks, said: Sequence[_Said], pos: int, *, covers: int =
 
 
 async def open_marks(store: StoreClient, session: str, owned: Owned, *, used: bool) -> OpenedMarks:
-    """The marks of all that was handed to any log before this call; what former owners hand over later is not stored.
+    """Returns the marks of all that any log was given before this call. Later appends of former owners are refused.
 
     Raises `OwnershipLost`, `StoreError` if a log cannot be asked.
     """

@@ -156,7 +156,7 @@ class PushDelivery:
     # ---- from the logs
 
     def deliver(self, deliveries: Deliverable) -> int:
-        """Takes events while there is room for them; what is not wanted is passed over."""
+        """Takes events while there is room for them, and passes over those that the filter does not match."""
         assert isinstance(deliveries, Deliveries)
         batch, outbox, budget = deliveries.batch, self._outbox, self._tools.budget
         if isinstance(batch, LostRange):

@@ -97,7 +97,7 @@ class DatagramEndpoint(Endpoint):
         self._arm()
 
     def drain(self) -> None:
-        """Reads nothing more; what was read still gets its answers."""
+        """Reads nothing more. Datagrams that were read still get their answers."""
         self._draining = True
         self.flush()
 

@@ -345,7 +345,7 @@ class Endpoint:
             await asyncio.shield(self.unanswered)
 
     def deliver(self, deliveries: Deliverable) -> int:
-        """Offers deliveries; how many were taken."""
+        """Offers deliveries, and returns how many were taken."""
         told = isinstance(deliveries, ConsumerCancelled) or (  # offered once; of a few bytes
             isinstance(deliveries, Deliveries) and not deliveries.picks
         )

@@ -26,7 +26,7 @@ log = logs.get(__name__)
 
 
 async def reread(config: "Config", hangups: asyncio.Event, load: Callable[[], "Config"]) -> AsyncIterator["Config"]:
-    """Every configuration that `load` brings after a hangup and that can be used; what cannot is logged.
+    """Yields each configuration that `load` returns after a hangup, and logs those that cannot be used.
 
     `config` is the one of the start: what it says of all else stays in force until there is another one.
     """

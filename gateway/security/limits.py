@@ -70,7 +70,7 @@ class Pace:
             self._bytes.take(size_bytes, now_ms=now_ms)
 
     def publish(self, count: int, size_bytes: int, *, now_ms: int) -> Refusal | None:
-        """Messages have come, in so many bytes; why they are refused, if they are."""
+        """Counts messages of so many bytes in all, and returns why they are refused, if they are."""
         if self._refuses:
             wait_ms = self._debt_ms(now_ms)
             if wait_ms:

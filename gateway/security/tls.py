@@ -55,7 +55,7 @@ class ServerTls:
             self.look()
 
     def look(self) -> None:
-        """Reads again what has changed; what cannot be read leaves in force what was there before."""
+        """Reads changed files again. A file that cannot be read leaves the former one in force."""
         if not self._files.changed():
             return
         try:

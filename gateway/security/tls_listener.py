@@ -1,7 +1,7 @@
 """A TLS port: it accepts connections itself, so that handshakes are counted by where they come from.
 
-Until its handshake is over a connection is nobody's, and a peer can have it wait for `handshake_s`. When many connections
-wait, networks with too many are cut off; when too many wait in all, every new one is.
+Until its handshake is over a connection is nobody's, and a peer can have it wait for `handshake_s`. When many
+connections wait, networks with too many are cut off; when too many wait in all, every new one is.
 """
 
 import asyncio

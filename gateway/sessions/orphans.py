@@ -14,7 +14,7 @@ log = logs.get(__name__)
 
 
 async def end_all_orphans(orphans: Sequence[str], see_to: Callable[[str], Awaitable[object]]) -> None:
-    """See to all of them, some at once; what the store or the gateway refuses is tried again until it is done."""
+    """Sees to all of them, some at once. A refusal by the store or the gateway is tried again until it succeeds."""
     left = list(orphans)
     while left:
         some, left = left[:AT_ONCE_COUNT], left[AT_ONCE_COUNT:]

@@ -27,7 +27,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_rules(path: Path) -> Rules:
-    """The tables `[[devices]]` and `[[decode]]` of a TOML file; what else it holds is passed over.
+    """Returns the tables `[[devices]]` and `[[decode]]` of a TOML file, and passes over all others.
 
     Raises `BadOption`.
     """

@@ -192,7 +192,7 @@ def merge(plan: Plan, bucket: int, files: list[NewFile], removed: dict[str, list
 def _windows(
     plan: Plan, bucket: int, state: BucketState, samples: pa.Table, found: _Tables
 ) -> tuple[dict[str, pa.Table], dict[str, pa.Table], int]:
-    """The windows still open and the marks, by table; and how many windows were opened again."""
+    """Returns the windows still open and the marks, by table, and how many windows were opened again."""
     windows, all_marks, corrected = dict(state.windows), dict(state.marks), 0
     minutes = partials_of(samples) if samples.num_rows else None
     for table, width in WINDOW_TABLES.items():

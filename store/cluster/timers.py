@@ -17,7 +17,7 @@ class ClusterTimers(TimerCalls):
         self._stores = stores
 
     def admit(self, due_ms: int, size_bytes: int) -> None:
-        """See `TimerCalls.admit`: of the home group; where the timer will lie, its own log says."""
+        """See `TimerCalls.admit`: of the home group. The log that the timer goes to admits it by itself."""
         self._stores.home.timers.admit(due_ms, size_bytes)
 
     @property

@@ -161,7 +161,7 @@ class Dispatcher:
         return some
 
     def _wait_for_room(self, full: StoreFull) -> bool:
-        """Lets nothing be written until there is room; whether to try again, which is not so when all is to end."""
+        """Refuses writes until there is room. Returns whether to try again, False when the store is closing."""
         self._space.ran_out(str(full))
         self._progress.set()
         free = self._space.free_bytes

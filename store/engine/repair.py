@@ -180,7 +180,7 @@ class StoppedStore:
         return Verified(frames, records, size, self._log.damages.open(), torn, self._longer(seals))
 
     def _sealed(self) -> dict[LogOffset, Seal]:
-        """The seals, by where their segments begin; what is missing of those is damaged from here on, not gone."""
+        """Returns the seals by their segments' beginnings. Bytes missing of these are damaged, not gone."""
         marks = read_marks(self._views_path)
         first = self.first if marks is None else LogOffset(max(marks.first, self._log.origin))
         begun = filling(self._data_dir)
@@ -233,7 +233,7 @@ class StoppedStore:
     # ---- rebuild
 
     def rebuild_views(self, on_progress: OnProgress = lambda _at, _end: None, *, force: bool = False) -> LogOffset:
-        """Makes the views anew; how far they have come. Interrupted, the next start goes on.
+        """Makes the views anew, and returns how far they have come. After an interruption the next start goes on.
 
         Takes the room of the old ones again meanwhile: they are kept until it is done. Cuts a torn tail off the log, as
         every start does. Raises `NotRebuildable`, and leaves the views as they were, where the log has lost its

@@ -150,7 +150,7 @@ class Trimmer:
     # ---- doing
 
     def _compact(self, ends: list[LogOffset], compacted: dict[int, LogOffset]) -> LogOffset:
-        """Stores again what compacted queues need of the segments; where the log may begin then."""
+        """Stores again what compacted queues need of the segments, and returns where the log may begin then."""
         log = self._log
         log_end, segments_end = self._tried
         if ends[-1] == segments_end and log.end < log_end + log.segment_size_bytes:

@@ -35,6 +35,6 @@ def pack_keys(keys: Sequence[TimerKey]) -> bytes:
 
 
 def unpack_keys(data: bytes) -> list[TimerKey]:
-    """The keys of a `TimersFired`; what is no whole key at the end is left out."""
+    """Returns the keys of a `TimersFired`, without an incomplete one at the end."""
     whole = len(data) - len(data) % TIMER_KEY.size
     return [TimerKey(due, LogOffset(frame), row) for due, frame, row in TIMER_KEY.iter_unpack(data[:whole])]

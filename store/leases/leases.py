@@ -97,7 +97,7 @@ class LeaseQueue:
         self.set_policy(policy)
 
     def set_policy(self, policy: LeasePolicy) -> None:
-        """Lends by this from now on. What is lent stays lent; what waits behind its key does so only if it has to.
+        """Lends by this from now on. Lent messages stay lent; others wait behind their key only if they have to.
 
         Where keys are in order now and were not before, nothing more is lent until what is out has come to an end.
         """
@@ -224,7 +224,7 @@ class LeaseQueue:
         return bool(mine)
 
     def expire(self, start: int, end: int, *, at_ms: int, now_ms: int) -> bool:
-        """A deadline has come; whether something is lendable that was not."""
+        """Ends the leases of a deadline, and returns whether a message is lendable that was not."""
         back: list[int] = []
         free: list[int] = []
         for offset in range(start, end):

@@ -37,7 +37,7 @@ class KeyOrder:
         return len(self._key_of) - len(self._out) - len(self._ready)
 
     def meet(self, offset: int, key: int) -> bool:
-        """A message is looked at for the first time; whether it is out now. If not it is passed over."""
+        """Notes a message that is looked at for the first time. Returns whether it is out; else it is passed over."""
         if key == 0:
             return True
         self._key_of[offset] = key
@@ -61,7 +61,7 @@ class KeyOrder:
         return taken
 
     def come_back(self, offset: int) -> bool:
-        """A message is not out any more and may be lent again; whether it is kept here."""
+        """Notes that a message is not out any more and may be lent again. Returns whether it is kept here."""
         key = self._key_of.get(offset)
         if key is None:
             return False
@@ -99,7 +99,7 @@ class KeyOrder:
         return True
 
     def remove_waiting(self) -> list[int]:
-        """Forgets all that are not out; which, ascending."""
+        """Forgets all that are not out, and returns them, ascending."""
         out = set(self._out.values())
         gone = sorted(offset for offset in self._key_of if offset not in out)
         for offset in reversed(gone):

@@ -46,7 +46,7 @@ class Due:
         await self._ticker.close()
 
     async def _tick(self, now_ms: int) -> int | None:
-        """Does what is due; when to come again. Leases first, as they wait for no disk; neither stops the other.
+        """Does all work that is due, and returns when to come again. Leases are first, as they wait for no disk.
 
         On a replica nothing is: that is its master's to do.
         """

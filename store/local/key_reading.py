@@ -103,7 +103,7 @@ class Holds:
                 hold.state.snapshot.close()
 
     def tick(self, now_ms: int) -> int | None:
-        """Releases those that nobody reads; when to look again."""
+        """Releases those that nobody reads, and returns when to look again."""
         for revision, hold in list(self._holds.items()):
             if now_ms - hold.read_ms >= HOLD_MS:
                 hold.count = 0

@@ -224,7 +224,7 @@ class LocalKeys:
     # ---- expiry
 
     async def tick(self, now_ms: int) -> int | None:
-        """Removes keys whose time is over, and releases holds that nobody reads; when to come again."""
+        """Removes expired keys, releases holds that nobody reads, and returns when to come again."""
         again = self.holds.tick(now_ms)
         if not self._core.writable:
             return now_ms + RETRY_MS if again is None else min(again, now_ms + RETRY_MS)
@@ -243,7 +243,7 @@ class LocalKeys:
         await self._ticker.look()
 
     async def sweep(self, now_ms: int) -> int:
-        """Removes the keys whose time is over, by records that watchers see; how many those were."""
+        """Removes expired keys by records that watchers see, and returns how many there were."""
         removed = 0
         while batch := self._due(now_ms):
             outcome = await self._core.recorder.record(KvExpired(tuple(batch)))

@@ -207,7 +207,7 @@ class Lending:
         max_count: int,
         max_bytes: int,
     ) -> tuple[list[Lease], int]:
-        """Looks at new messages and lends up to `max_count` of them; how many were looked at."""
+        """Looks at new messages and lends up to `max_count` of them. Returns the leases, and how many it looked at."""
         try:
             located = await self._locate(leases.queue, ranges, max_bytes=max_bytes)
         except BaseException:

@@ -173,7 +173,7 @@ class LocalLog:
                 logger.exception("a listener on the log's tail has failed")
 
     def _decide(self, run: Run) -> dict[Position, Outcome] | None:
-        """Takes a run in; what its records came to. None, from then on, where the views cannot tell what was before."""
+        """Takes a run in, and returns the outcomes of its records; None from the moment that the views are damaged."""
         engine = self._core.engine
         if isinstance(engine.error, ViewsDamaged):
             return None

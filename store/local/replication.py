@@ -87,7 +87,7 @@ class LocalReplication:
 
     @property
     def mendable_end(self) -> LogOffset:
-        """The log offset behind what `mend` may be asked for; what lies behind it, `receive` brings."""
+        """Returns the end of the range that `mend` may repair. Frames behind it come by `receive`."""
         return self._core.engine.log.mendable_end
 
     @property
@@ -145,7 +145,7 @@ class LocalReplication:
     # ---- as replica
 
     def receive(self, frames: bytes | Sequence[Placed]) -> LogOffset:
-        """Takes whole frames from the master, the first of which is this log's next; how far it is taken now.
+        """Takes whole frames from the master, the first of which is this log's next. Returns the end of those taken.
 
         They are written as they are, and synced, in a thread, while the next ones are taken; then `flushed` is called
         with how far. Bytes are verified; nothing of them is taken when it raises: `CorruptFrame`, also for a frame that

@@ -167,7 +167,7 @@ class MasterRole:
         self.context.repairing.look()
 
     def repair_changed(self) -> None:
-        """The log has damage that is to be repaired, or has none any more; what waits for a repair is tried again."""
+        """Notes that the log has damage to be repaired, or none any more, and tries again what waited for a repair."""
         self._core.damaged(self.context.repairing.needs_repair)
         for stream in self._streams.values():
             stream.news.set()

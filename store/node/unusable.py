@@ -46,7 +46,7 @@ def check_not_last(disk: Disk, group: Group | None) -> None:
 
 
 async def open_or_start_over(context: ReplicaContext) -> bool:
-    """Opens the store; where damage forbids that, looks for a master to start over from. False: neither, for now.
+    """Opens the store, or if damage forbids that, starts over from a master. Returns False if neither is possible yet.
 
     Raises `StoreError`, OSError.
     """

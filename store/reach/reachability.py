@@ -35,7 +35,7 @@ class MasterReachability:
         self._silence.received()
 
     def look(self, group: Group | None, now_ms: int, *, me: int | None = None) -> bool:
-        """Takes note of the time, and of what the group is; whether there is a complaint newly, or none any more.
+        """Takes the time and the group's state, and returns whether a complaint has begun or ended.
 
         `group` None: nobody is listened for at present. `me` is the replica that listens, if it is one.
         """

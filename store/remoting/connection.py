@@ -113,7 +113,7 @@ class Connection:
         ]
 
     async def close(self, why: StoreError) -> None:
-        """Ends it; what is under way fails with `why`, or as unknown."""
+        """Ends the connection. Calls under way fail with `why`, or as unknown."""
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)

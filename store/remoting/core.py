@@ -41,7 +41,7 @@ class Remote:
         *,
         orphaned: Callable[[T], None] | None = None,
     ) -> Coroutine[Any, Any, T]:
-        """See `Caller.call`; how it is retried is in the table of calls."""
+        """See `Caller.call`. The table of calls says how it is retried."""
         return self.connection.caller.call(method, arguments, decode, CALLS[method].mode, orphaned=orphaned)
 
     def notify(self, method: str, arguments: Arguments) -> None:

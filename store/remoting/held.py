@@ -28,7 +28,7 @@ class HeldLeases:
         self._takes: dict[int, dict[object, QueueNumber]] = {}  # by owner; gone when it was released
 
     def begin_take(self, owner: int, queue: QueueNumber) -> object:
-        """A take begins; what is to be given to `end_take`."""
+        """Notes that a take begins, and returns its mark for `end_take`."""
         take = object()
         self._takes.setdefault(owner, {})[take] = queue
         self._taken.add(owner)

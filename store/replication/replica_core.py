@@ -180,7 +180,7 @@ class ReplicaCore:
         self._session = 0
 
     def promise(self, epoch: int) -> LogRank:
-        """Takes nothing any more from masters older than an epoch that is being elected; what this replica has.
+        """Refuses masters older than an epoch that is being elected, and returns the rank of this replica's log.
 
         To be answered to the controller when the effects of this call are done. An election by quorum rests on it.
         """

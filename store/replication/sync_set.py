@@ -71,7 +71,7 @@ class SyncSet:
         self._contacted_ms = max(now_ms, self._contacted_ms)
 
     def altered(self, members: Collection[int], epoch: int) -> bool:
-        """A set is in force; whether that is news. What was asked for was this, or comes too late for ever."""
+        """Notes the set in force, and returns whether it is new. A pending change was this one, or comes too late."""
         if epoch <= self.epoch:
             return False
         self.members, self.epoch, self.pending = frozenset(members), epoch, None

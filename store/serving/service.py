@@ -180,7 +180,7 @@ class NodeService:
 
     @asynccontextmanager
     async def _stream(self, kind: str, context: Any) -> AsyncIterator[_Term]:
-        """Counts a stream; what it raises is its status."""
+        """Counts a stream, and makes an error its status."""
         try:
             term = self._term
             if term is None:

@@ -190,7 +190,7 @@ class ServingSession:
         self.news.set()
 
     def take_message(self) -> tuple[bytes, Callable[[], None]] | None:
-        """The next message to send, None when nothing is new; and what to call when it is sent."""
+        """Returns the next message to send and a function to call when it is sent; None if nothing is new."""
         confirmed = self.store.log.confirmed
         held = self.store.timers.held if self._terms.master else None
         said = held == self._timers_sent and self._leave is None

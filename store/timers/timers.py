@@ -116,7 +116,7 @@ class TimerOverlay:
             heapify(self._due)
 
     def raise_floor(self, key: TimerKey) -> None:
-        """Moves the floor to a key: what the view has before it has fired; what is on its way to the view has not."""
+        """Moves the floor to a key: timers before it have fired in the view, and not those on their way to the view."""
         self.floor = min(key, self._due[0]) if self._due else key
 
     # ---- reading
@@ -232,7 +232,7 @@ class Timers:
     # ---- firing
 
     async def tick(self, now_ms: int) -> int | None:
-        """Fire what is due, a few frames of it; when to come again: at once, if that was not all."""
+        """Fires a few frames of timers that are due, and returns when to come again: at once, if there are more."""
         for _ in range(FRAMES_PER_TICK):
             batch, following = await self._gather(now_ms)
             if not batch:

@@ -51,7 +51,7 @@ class SettledView:
                     _merge(cursor, prefix, start, end)
 
     def _apply(self, txn: Any, frame: LogOffset, record: Record, added: dict[tuple[str, int], RangeSet]) -> None:
-        """Makes the change of one record; what is settled is gathered, as it is the same in any order."""
+        """Makes the change of one record, and gathers settled ranges, which are the same in any order."""
         match record:
             case Settled(queue=queue, ranges=ranges, group=group, known=known) if (
                 _fits(group) and self._deleted(txn, queue, group) < known

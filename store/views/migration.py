@@ -47,7 +47,7 @@ def seal_all(writing: Writing, tables: Mapping[str, Table], meta: Table, marks: 
 
 
 def _seal_some(txn: Any, table: Table, number: int, after: bytes) -> tuple[int, bytes]:
-    """Seals some entries of a table, behind a key; where to go on."""
+    """Seals some entries of a table, behind a key, and returns where to go on."""
     last = None
     with txn.cursor(db=table.handle) as cursor:
         for key, data in _some(cursor, after):

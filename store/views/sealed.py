@@ -324,7 +324,7 @@ class WriteTxn(ReadTxn):
         return _WriteCursor(self._txn.cursor(db=db.handle), db, self)
 
     def put(self, key: bytes, data: bytes, *, db: Table, overwrite: bool = True) -> bool:
-        """Puts an entry; whether that was done, which it is not where there is one and it may not `overwrite`."""
+        """Puts an entry. Returns False, and puts nothing, if there is one and it may not `overwrite`."""
         held = seal(db.salt, key, data)
         if overwrite:
             _replaced(db, key, held, self._txn.replace(key, held, db=db.handle))

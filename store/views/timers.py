@@ -105,7 +105,7 @@ class TimersView:
         size_bytes: int,
         skip: Callable[[TimerKey], bool],
     ) -> tuple[list[tuple[TimerKey, TimerSet]], int | None]:
-        """The timers from a key on that are due by a time, without those that `skip` names; when the next one is due.
+        """Returns the timers from a key on that are due by a time, without `skip`, and when the next one is due.
 
         They end at `count` of them, or when they hold `size_bytes`; there is at least one if there is any.
         """

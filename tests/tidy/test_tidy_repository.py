@@ -174,6 +174,25 @@ def test_a_docstring_of_the_product_begins_with_a_verb_or_a_noun():
     assert docstrings_that_begin(ast.parse(good), VAGUE_WORDS) == []
 
 
+# "Looks again; when to come back" leaves the reader to guess that this is returned, or a condition of what follows.
+QUESTION_BEHIND = re.compile(r"; (?:and )?(?:whether|how|which|when|where|why|what)\b")
+
+
+def functions_that_ask(tree: ast.Module) -> list[int]:
+    """Returns the lines of functions' docstrings whose first line has a question word behind a semicolon."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    firsts = [(node.body[0], (ast.get_docstring(node) or "").partition("\n")[0]) for node in functions]
+    return [statement.lineno for statement, first in firsts if QUESTION_BEHIND.search(first)]
+
+
+def test_a_function_says_in_a_sentence_what_it_returns():
+    found = {name(path): functions_that_ask(ast.parse(path.read_text("utf-8"))) for path in MODULES}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+    bad = "def f():\n    'Looks; when to come again.'\ndef g():\n    'Puts it; and whether it is new.'"
+    good = "def f():\n    'Looks, and returns when to come again.'"
+    assert (functions_that_ask(ast.parse(bad)), functions_that_ask(ast.parse(good))) == ([2, 4], [])
+
+
 # A comment that begins so hides who acts, or is half a question: "Bytes that a peer may send", not "What it may send".
 _HIDING = "what|who|whose|whom|whether|whoever|whatever|nobody|nothing|somebody|something|everybody|everything"
 HIDING_COMMENT = re.compile(rf"#[:!]?\s*({_HIDING})\b", re.IGNORECASE)

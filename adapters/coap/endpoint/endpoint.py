@@ -418,7 +418,7 @@ class CoapEndpoint:
     # ---- responses
 
     def _token(self, now_ms: int) -> Token:
-        """A new token; what waits for it is acknowledged if it takes too long."""
+        """Returns a new token. A request that waits too long for its outcome is acknowledged meanwhile."""
         token = self._quick_token()
         self._slow.append((now_ms + self._settings.ack_delay_ms, token))
         return token

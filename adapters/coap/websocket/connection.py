@@ -201,7 +201,7 @@ class CoapWebSocket:
         self._out += b"".join(protocol.data_to_send())
 
     def _watched(self, effects: Sequence[Effect], now_ms: int, *, code: int | None = None) -> Sequence[Effect]:
-        """Returns the connection's effects; when it has closed, closes the WebSocket first."""
+        """Returns the connection's effects, and closes the WebSocket first if the connection has closed."""
         if self._address:
             effects = [_from(self._address, effect) for effect in effects]
         if self._stage is not _Stage.OPEN:

@@ -119,7 +119,7 @@ class Http1:
         return events
 
     def _feed(self, data: bytes) -> bytes | None:
-        """Feeds the parser; what is to be fed again, if anything."""
+        """Feeds the parser, and returns the bytes to be fed again, if any."""
         self._unseen_bytes += len(data)
         try:
             self._parser.feed_data(data)

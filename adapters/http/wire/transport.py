@@ -84,7 +84,7 @@ class Transport(Protocol):
         """The end of the body."""
 
     def room(self, exchange: Exchange) -> int:
-        """Returns how many bytes of a body are welcome now; when there is no room, `Drained` follows."""
+        """Returns how many bytes of a body are welcome now. `Drained` follows where there is no room."""
 
     def refuse_arriving(self) -> None:
         """Answers requests that are not all there with 503, and holds nothing of them any more."""

@@ -26,7 +26,7 @@ _CLIENT_ID = "${client_id}"
 
 
 def whole(data: bytes, options: Options) -> tuple[Frame | None, int]:
-    """The packet of a stranger that the input begins with, None until it is all there; and how many bytes that takes.
+    """Returns the first packet of the input, None until it is whole, and how many bytes that takes.
 
     Raises `ProtocolError` (0x81, 0x95).
     """

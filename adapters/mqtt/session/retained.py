@@ -195,7 +195,7 @@ class RetainedFeed:
         return None if feed is not None and feed.messages else self._again_ms
 
     def pump(self, now_ms: int) -> None:
-        """Sends while there is room; when a page is sent and taken, asks for the next, or for the next filter's."""
+        """Sends while there is room, and asks for the next page, or the next filter's, when one is sent and taken."""
         if self._inflight.again:
             self._send_again(now_ms)
         feed = self._feed

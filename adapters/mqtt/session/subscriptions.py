@@ -89,7 +89,7 @@ class Subscriptions:
         return None
 
     def put(self, request: SubscriptionRequest, identifier: int | None) -> tuple[Subscription, bool]:
-        """Adds a subscription or replaces its options; and whether it is new."""
+        """Adds a subscription or replaces its options, and returns it with whether it is new."""
         old = self._by_pattern.get(request.pattern)
         if old is None:
             sub = SubscriptionId(self._next)

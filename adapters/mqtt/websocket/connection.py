@@ -142,7 +142,7 @@ class WebSocket:
     def _with_close(
         self, effects: Sequence[Effect], now_ms: int, *, code: CloseCode | None = None, status: int = 408
     ) -> Sequence[Effect]:
-        """Returns the connection's effects; when it has closed, ends the WebSocket (or refuses its upgrade) first."""
+        """Returns the connection's effects. If it has closed, ends the WebSocket (or refuses its upgrade) first."""
         if self._address:
             effects = [_from(self._address, effect) for effect in effects]
         if not self._connection.closed or self._stage in {Stage.CLOSING, Stage.CLOSED}:

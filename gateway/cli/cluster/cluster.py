@@ -183,7 +183,7 @@ def configure_group(
         typer.Option("--unclean-election/--no-unclean-election", help="Lose data rather than wait for one in sync."),
     ] = None,
 ) -> None:
-    """Change what a group promises, while it runs; what is not named stays."""
+    """Change the configuration of a store group while it runs. Options that are not given stay as they are."""
     from gateway.operating import configuring  # noqa: PLC0415
 
     before, after = ask(

@@ -80,7 +80,7 @@ def clear_policy(
     port: PortOption = ADMIN_PORT,
     port_offset: OffsetOption = 0,
 ) -> None:
-    """Remove a policy that was set; what it said holds no more."""
+    """Remove a policy that was set. It no longer applies."""
     with remote_amqp(host, port + port_offset) as amqp:
         amqp.clear_policy(ClearPolicy(vhost=vhost, name=name, operator=operator))
     typer.echo(f"{_kind(operator=operator)} {name} is removed")

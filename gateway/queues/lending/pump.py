@@ -208,7 +208,7 @@ class Pump:
             self._task.add_done_callback(self._ended)
 
     def remove(self, consumer: Consumer) -> None:
-        """Delivers nothing more to a consumer; what is offered to it at this moment goes back."""
+        """Delivers nothing more to a consumer. A message that is being offered to it goes back."""
         consumer.gone = True
         self.consumers.remove(consumer)
         self._oldest.remove(consumer)

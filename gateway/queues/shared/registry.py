@@ -51,7 +51,7 @@ class SharedRegistry(VhostRegistry):
             await self._release_name(owned)
 
     async def unshare(self, name: str, unless: Unless) -> bool:
-        """Removes the queue of a shared subscription that has no members; whether it is gone. Raises as `share`."""
+        """Removes the queue of a shared subscription without members. Returns whether it is gone. Raises as `share`."""
         return await self._change(lambda: self._unshare(name, unless))
 
     async def _unshare(self, name: str, unless: Unless) -> bool:

@@ -32,7 +32,7 @@ class Where(NamedTuple):
 
 
 def href(path: str, **query: str | None) -> str:
-    """Returns the address of a page; what is None, or as usual, is left out."""
+    """Returns the address of a page, without parameters that are None or have the default."""
     kept = {k: v for k, v in query.items() if v is not None and (k, v) != ("range", DEFAULT_RANGE)}
     return f"{path}?{urlencode(kept)}" if kept else path
 

@@ -104,7 +104,7 @@ class Agreement:
             )
 
     async def _is_sound(self, store: LocalStore, seal: Seal) -> bool:
-        """Reads a segment again; what is damaged is reported, and repaired as anything else."""
+        """Reads a segment again, and reports damage, which is repaired as any other."""
         at = seal.start
         try:
             while at < seal.end and (data := await store.replication.read_log(at, READ_BYTES, end=seal.end)):

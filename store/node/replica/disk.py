@@ -100,7 +100,7 @@ class Disk:
             logger.info("the file `epochs` is written anew from the log")
 
     async def open_usable(self) -> None:
-        """Opens as a replica; where damage keeps the store from being opened, `unusable` says why, and it stays closed.
+        """Opens as a replica. If damage forbids that, the store stays closed and `unusable` is the reason.
 
         Raises what else `LocalStore.open` raises.
         """
