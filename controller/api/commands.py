@@ -53,11 +53,11 @@ class Command(Request[A_co], frozen=True, kw_only=True):
 
 
 class CreateTopic(Command[Topic], frozen=True, kw_only=True, tag="create_topic"):
-    """Create a topic with so many queues, numbered from the next free number on; answer it when it is there and agrees.
+    """Creates a topic with so many queues, numbered from the next free number on, or agrees with the one that exists.
 
     The queues are dealt to the groups in turn, the least loaded first. A topic is refused to a `creator` who has made
-    `creator_topics_max` that are there; "" is the operator, who has no share, and 0 no limit. Raises `TopicExists`:
-    with other queues or another configuration, `TopicLimit`.
+    `creator_topics_max` that are there; "" is the operator, who has no share, and 0 no limit. Raises `TopicExists`
+    for one with other queues or another configuration, `TopicLimit`.
     """
 
     name: str
@@ -76,7 +76,7 @@ class CreateTopic(Command[Topic], frozen=True, kw_only=True, tag="create_topic")
 
 
 class ConfigureTopic(Command[Topic], frozen=True, kw_only=True, tag="configure_topic"):
-    """Replace a topic's configuration. Raises `UnknownTopic`."""
+    """Replaces a topic's configuration. Raises `UnknownTopic`."""
 
     name: str
     config: Mapping[str, Any]
@@ -84,14 +84,14 @@ class ConfigureTopic(Command[Topic], frozen=True, kw_only=True, tag="configure_t
 
 
 class DeleteTopic(Command[None], frozen=True, kw_only=True, tag="delete_topic"):
-    """Forget a topic and drop its queues, whose numbers are never given again. Raises `UnknownTopic`."""
+    """Forgets a topic and drops its queues, whose numbers are never given again. Raises `UnknownTopic`."""
 
     name: str
     time_ms: int = 0
 
 
 class GrowTopic(Command[Topic], frozen=True, kw_only=True, tag="grow_topic"):
-    """Open queues until a topic has so many to write to, in `group` or where there is least.
+    """Opens queues until a topic has so many to write to, in `group` or where there is least.
 
     Raises `UnknownTopic`, `UnknownGroup`, `TopicLimit`.
     """
@@ -104,14 +104,14 @@ class GrowTopic(Command[Topic], frozen=True, kw_only=True, tag="grow_topic"):
 
 
 class CloseQueue(Command[Topic], frozen=True, kw_only=True, tag="close_queue"):
-    """Write no more to a topic's queue; it can be read still. Raises `UnknownQueue`, `QueueClosed`: the last."""
+    """Closes a topic's queue to writes. Raises `UnknownQueue`, and `QueueClosed` for the topic's last open queue."""
 
     number: int
     time_ms: int = 0
 
 
 class MoveQueue(Command[Topic], frozen=True, kw_only=True, tag="move_queue"):
-    """Close a topic's queue, and open one of `group` in its place.
+    """Closes a topic's queue, and opens one of `group` in its place.
 
     Raises `UnknownQueue`, `UnknownGroup`, `QueueClosed`.
     """
@@ -123,14 +123,14 @@ class MoveQueue(Command[Topic], frozen=True, kw_only=True, tag="move_queue"):
 
 
 class DropQueue(Command[None], frozen=True, kw_only=True, tag="drop_queue"):
-    """Forget a closed queue. Its number is never given again. Raises `QueueClosed`: not yet."""
+    """Forgets a closed queue. Its number is never given again. Raises `QueueClosed` while it is open."""
 
     number: int
     time_ms: int = 0
 
 
 class NameQueue(Command[NamedQueue], frozen=True, kw_only=True, omit_defaults=True, tag="name_queue"):
-    """Give a named queue a number, unless it has one, in a store group where one is said. Raises `TopicLimit`."""
+    """Gives a named queue a number, unless it has one, in a store group where one is said. Raises `TopicLimit`."""
 
     name: str
     queues_max: int = 0
@@ -139,14 +139,14 @@ class NameQueue(Command[NamedQueue], frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class ForgetQueue(Command[None], frozen=True, kw_only=True, tag="forget_queue"):
-    """Forget a named queue. Its number is never given again."""
+    """Forgets a named queue. Its number is never given again."""
 
     name: str
     time_ms: int = 0
 
 
 class AddGroup(Command[Group], frozen=True, kw_only=True, tag="add_group"):
-    """Add a store group without replicas. Raises `GroupExists`: another configuration, or there was one before."""
+    """Adds a store group without replicas. Raises `GroupExists` unless it is there with this configuration."""
 
     number: int
     config: GroupConfig
@@ -154,7 +154,9 @@ class AddGroup(Command[Group], frozen=True, kw_only=True, tag="add_group"):
 
 
 class ConfigureGroup(Command[Group], frozen=True, kw_only=True, tag="configure_group"):
-    """Change some of a group's settings; `config` holds these. Raises `UnknownGroup`, `NoMaster`: `acknowledge`.
+    """Changes the settings of a store group that `config` holds.
+
+    Raises `UnknownGroup`, and `NoMaster` when `acknowledge` changes and the group has no master.
 
     Older versions named all of them, which says the same as long as nobody else changes one.
     """
@@ -165,7 +167,7 @@ class ConfigureGroup(Command[Group], frozen=True, kw_only=True, tag="configure_g
 
 
 class CloseGroup(Command[Group], frozen=True, kw_only=True, tag="close_group"):
-    """Place no new queues on a group, or place them again. Raises `UnknownGroup`."""
+    """Places no new queues on a group, or places them again. Raises `UnknownGroup`."""
 
     number: int
     closed: bool = True
@@ -173,19 +175,19 @@ class CloseGroup(Command[Group], frozen=True, kw_only=True, tag="close_group"):
 
 
 class RemoveGroup(Command[None], frozen=True, kw_only=True, tag="remove_group"):
-    """Forget a group without queues. Its number is never given again. Raises `GroupNotEmpty`."""
+    """Forgets a group without queues. Its number is never given again. Raises `GroupNotEmpty`."""
 
     number: int
     time_ms: int = 0
 
 
 class RegisterReplica(Command[Group], frozen=True, kw_only=True, tag="register_replica"):
-    """Give a replica the next id by compare-and-set, or replace what is known of the one with its check code.
+    """Gives a replica the next id by compare-and-set, or replaces what is known of the one with its check code.
 
     A new node writes the group's next id to a temporary file with a check code of its own making, registers, and
     renames the file. After a crash in between it registers again by that file: the id is its own, or somebody else's
     by another check code, and then the file is worth nothing. Raises `UnknownGroup`, `ReplicaIdTaken`,
-    `ReplicaElsewhere`, `WrongLog`, `ReplicaInSync`: it cannot become a learner yet.
+    `ReplicaElsewhere`, `WrongLog`, and `ReplicaInSync` while it cannot become a learner.
     """
 
     group: int
@@ -194,7 +196,7 @@ class RegisterReplica(Command[Group], frozen=True, kw_only=True, tag="register_r
 
 
 class ForgetReplica(Command[Group], frozen=True, kw_only=True, tag="forget_replica"):
-    """Forget a replica outside the SyncStateSet, whose id is never given again.
+    """Forgets a replica outside the SyncStateSet, whose id is never given again.
 
     Raises `UnknownGroup`, `ReplicaInSync`.
     """
@@ -205,7 +207,7 @@ class ForgetReplica(Command[Group], frozen=True, kw_only=True, tag="forget_repli
 
 
 class RetireReplica(Command[Group], frozen=True, kw_only=True, tag="retire_replica"):
-    """Forget a replica that is not master, and take it out of the SyncStateSet if it is in there.
+    """Forgets a replica that is not master, and takes it out of the SyncStateSet if it is in there.
 
     `forced`: also where fewer than `min_in_sync` are left, so that nothing is written until another one is in sync.
     """
@@ -217,10 +219,10 @@ class RetireReplica(Command[Group], frozen=True, kw_only=True, tag="retire_repli
 
 
 class AlterSyncSet(Command[Group], frozen=True, kw_only=True, tag="alter_sync_set"):
-    """Change the SyncStateSet, as its master, knowing these epochs.
+    """Changes the SyncStateSet, as its master, knowing these epochs.
 
-    Raises `UnknownGroup`, `StaleEpoch`, `UnknownReplica`, `ControllerError`: without the master, or by more than one
-    member where a majority acknowledges.
+    Raises `UnknownGroup`, `StaleEpoch`, `UnknownReplica`, and `ControllerError` for a set without the master, or one
+    that differs by more than one member where a majority acknowledges.
     """
 
     group: int
@@ -245,7 +247,7 @@ class LogEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ElectMaster(Command[Group], frozen=True, kw_only=True, tag="elect_master"):
-    """Make a replica master, or None of them, as decided on these epochs.
+    """Makes a replica master, or None of them, as decided on these epochs.
 
     Where a majority acknowledges, `ends` are the logs that the decision knew, and the epoch is one without a master: a
     replica that knows of it takes nothing more of the master before. `unclean` says that the risk is known, `accepted`
@@ -263,7 +265,7 @@ class ElectMaster(Command[Group], frozen=True, kw_only=True, tag="elect_master")
 
 
 class NameCluster(Command[None], frozen=True, kw_only=True, tag="name_cluster"):
-    """Give the cluster its id, unless it has one: the first stays.
+    """Gives the cluster its id, unless it has one: the first stays.
 
     Logs of groups that had a master before, by an older version, are named after it.
     """
@@ -273,35 +275,35 @@ class NameCluster(Command[None], frozen=True, kw_only=True, tag="name_cluster"):
 
 
 class SetUser(Command[User], frozen=True, kw_only=True, tag="set_user"):
-    """Add or replace a user."""
+    """Adds or replaces a user."""
 
     user: User
     time_ms: int = 0
 
 
 class DeleteUser(Command[None], frozen=True, kw_only=True, tag="delete_user"):
-    """Forget a user."""
+    """Forgets a user."""
 
     name: str
     time_ms: int = 0
 
 
 class SetMember(Command[Member], frozen=True, kw_only=True, tag="set_member"):
-    """Say where a controller is. Whether it votes is Raft's to say."""
+    """Says where a controller is. Whether it votes is Raft's to say."""
 
     member: Member
     time_ms: int = 0
 
 
 class DeleteMember(Command[None], frozen=True, kw_only=True, tag="delete_member"):
-    """Forget where a controller was."""
+    """Forgets where a controller was."""
 
     id: int
     time_ms: int = 0
 
 
 class RaiseQueues(Command[None], frozen=True, kw_only=True, tag="raise_queues"):
-    """Give no queue number below this one any more: stores know of some that this metadata has lost.
+    """Gives no queue number below this one any more: stores know of some that this metadata has lost.
 
     With 0 it does nothing but begin the digest of what follows (see `MetadataState.chain`).
     """
@@ -317,7 +319,7 @@ _decode: Callable[[bytes], Command[Any]] = msgspec.msgpack.Decoder(Union[COMMAND
 
 
 def encode_command(command: Command[Any]) -> bytes:
-    """A command as bytes. Raises `ControllerError`: a configuration with values that no log can hold."""
+    """Returns a command as bytes. Raises `ControllerError` for a configuration with values that no log can hold."""
     try:
         return _encode(command)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
@@ -325,7 +327,7 @@ def encode_command(command: Command[Any]) -> bytes:
 
 
 def decode_command(data: bytes) -> Command[Any]:
-    """The command of these bytes. Raises `ControllerDamaged`."""
+    """Returns the command of these bytes. Raises `ControllerDamaged`."""
     try:
         return _decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

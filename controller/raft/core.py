@@ -5,9 +5,9 @@ with `advance`. One `Ready` is out at a time; `step`, `tick` and proposals may c
 methods, `_become_*`, own every change of role.
 
 Chosen where there is a choice: elections are preceded by a pre-vote (thesis, 9.6); a leader without a majority steps
-down (6.2), and who hears of a leader ignores candidates (4.2.3), unless the leader has asked for the election. Reads
-are confirmed by a quorum and never by a clock (6.4). Proposals are taken by the leader only: whoever drives a follower
-learns by `NotLeader` whom to ask. The membership changes by one node at a time (see membership.py).
+down (6.2), and a node that hears from a leader ignores candidates (4.2.3), unless the leader has asked for the
+election. Reads are confirmed by a quorum and never by a clock (6.4). Only the leader takes proposals; a follower raises
+`NotLeader`, which names the leader. The membership changes by one node at a time (see membership.py).
 """
 
 import random

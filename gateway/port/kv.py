@@ -45,16 +45,14 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GetKey(Request[Entry | None], frozen=True, kw_only=True):
-    """One entry."""
+    """Asks for one entry."""
 
     key: str
     namespace: str = DEFAULT_NAMESPACE
 
 
 class StoreKey(Request[Transacted], frozen=True, kw_only=True):
-    """Store a value, for `ttl_ms` if given. Refused with
-    `KeyConflict`, QUOTA.
-    """
+    """Stores a value, for `ttl_ms` if given. Refused with `KeyConflict`, QUOTA."""
 
     key: str
     value: bytes
@@ -64,7 +62,7 @@ class StoreKey(Request[Transacted], frozen=True, kw_only=True):
 
 
 class RemoveKey(Request[bool], frozen=True, kw_only=True):
-    """Remove a key. Answers whether it was there. Refused with `KeyConflict`."""
+    """Removes a key. Answers whether it was there. Refused with `KeyConflict`."""
 
     key: str
     match: Match = Match()
@@ -72,7 +70,7 @@ class RemoveKey(Request[bool], frozen=True, kw_only=True):
 
 
 class TransactKeys(Request[Transacted], frozen=True, kw_only=True):
-    """Compare revisions, then do all or nothing. Refused with `KeyConflict`, QUOTA, TOO_LARGE."""
+    """Compares revisions, then does all or nothing. Refused with `KeyConflict`, QUOTA, TOO_LARGE."""
 
     compares: Mapping[str, int]
     operations: Sequence[Put | Delete]
@@ -80,7 +78,7 @@ class TransactKeys(Request[Transacted], frozen=True, kw_only=True):
 
 
 class ListKeys(Request[Page], frozen=True, kw_only=True):
-    """A page of a range. Refused with `Compacted` for a revision that is not held."""
+    """Asks for a page of a range. Refused with `Compacted` for a revision that is not held."""
 
     start: str = ""
     end: str | None = None
@@ -99,17 +97,17 @@ class CountKeys(Request[int], frozen=True, kw_only=True):
 
 
 class HoldKeys(Request[int], frozen=True, kw_only=True):
-    """Keep the state as it is for `ListKeys`, as `KeyCalls.hold` says. Answers its revision."""
+    """Keeps the state as it is for `ListKeys`, as `KeyCalls.hold` says. Answers its revision."""
 
 
 class ReleaseKeys(Request[None], frozen=True, kw_only=True):
-    """A state that this connection holds is not needed any more."""
+    """Releases a state that this connection holds."""
 
     revision: int
 
 
 class WatchKeys(Request[None], frozen=True, kw_only=True):
-    """Begin to watch a range from a revision on (None: from now). Refused with `Compacted`, QUOTA."""
+    """Begins to watch a range from a revision on (None: from now). Refused with `Compacted`, QUOTA."""
 
     watch: int  # chosen by the adapter; unique in its connection
     start: str = ""
@@ -128,6 +126,6 @@ class NextChanges(Request[Changes], frozen=True, kw_only=True):
 
 
 class UnwatchKeys(Request[None], frozen=True, kw_only=True):
-    """End a watch."""
+    """Ends a watch."""
 
     watch: int

@@ -103,13 +103,13 @@ class Got(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenVhost(Request[None], frozen=True, kw_only=True):
-    """Ask for leave to use a virtual host. FORBIDDEN to whoever has no right there, NOT_FOUND where there is none."""
+    """Asks for leave to use a virtual host. FORBIDDEN to whoever has no right there, NOT_FOUND where there is none."""
 
     name: str
 
 
 class DeclareExchange(Request[None], frozen=True, kw_only=True):
-    """Create an exchange, or agree with the one that exists.
+    """Creates an exchange, or agrees with the one that exists.
 
     `passive` only asks whether it exists. `kind` is one of `EXCHANGE_KINDS`. Only other exchanges
     publish to an `internal` one. The argument "alternate-exchange" names the exchange for what no binding takes.
@@ -125,14 +125,14 @@ class DeclareExchange(Request[None], frozen=True, kw_only=True):
 
 
 class DeleteExchange(Request[None], frozen=True, kw_only=True):
-    """Remove an exchange and the bindings to it; one that does not exist is no error."""
+    """Removes an exchange and the bindings to it; one that does not exist is no error."""
 
     name: str
     if_unused: bool = False
 
 
 class DeclareQueue(Request[QueueInfo], frozen=True, kw_only=True):
-    """Create a queue, or agree with the one that exists.
+    """Creates a queue, or agrees with the one that exists.
 
     An empty name asks for one that nobody else has. `passive` only asks whether it exists.
     """
@@ -146,7 +146,7 @@ class DeclareQueue(Request[QueueInfo], frozen=True, kw_only=True):
 
 
 class DeleteQueue(Request[int], frozen=True, kw_only=True):
-    """Remove a queue; one that does not exist is no error. Answers how many messages were waiting in it."""
+    """Removes a queue; one that does not exist is no error. Answers how many messages were waiting in it."""
 
     name: str
     if_unused: bool = False
@@ -154,13 +154,13 @@ class DeleteQueue(Request[int], frozen=True, kw_only=True):
 
 
 class PurgeQueue(Request[int], frozen=True, kw_only=True):
-    """Settle every message of a queue that is not lent. Answers how many."""
+    """Settles every message of a queue that is not lent. Answers how many."""
 
     name: str
 
 
 class BindQueue(Request[None], frozen=True, kw_only=True):
-    """Put what is published to an exchange, and matches, into a queue from now on."""
+    """Puts what is published to an exchange, and matches, into a queue from now on."""
 
     queue: str
     exchange: str
@@ -169,7 +169,7 @@ class BindQueue(Request[None], frozen=True, kw_only=True):
 
 
 class UnbindQueue(Request[None], frozen=True, kw_only=True):
-    """End a binding; one that does not exist is no error."""
+    """Ends a binding; one that does not exist is no error."""
 
     queue: str
     exchange: str
@@ -178,7 +178,7 @@ class UnbindQueue(Request[None], frozen=True, kw_only=True):
 
 
 class BindExchange(Request[None], frozen=True, kw_only=True):
-    """Route what is published to an exchange, and matches, through another exchange too from now on."""
+    """Routes what is published to an exchange, and matches, through another exchange too from now on."""
 
     destination: str
     source: str
@@ -187,7 +187,7 @@ class BindExchange(Request[None], frozen=True, kw_only=True):
 
 
 class UnbindExchange(Request[None], frozen=True, kw_only=True):
-    """End a binding between exchanges; one that does not exist is no error."""
+    """Ends a binding between exchanges; one that does not exist is no error."""
 
     destination: str
     source: str
@@ -196,7 +196,7 @@ class UnbindExchange(Request[None], frozen=True, kw_only=True):
 
 
 class GetMessage(Request[Got | None], frozen=True, kw_only=True):
-    """Lease one message to this connection; with `settle` it is settled at once.
+    """Leases one message to this connection; with `settle` it is settled at once.
 
     The consumer of `Got.leased` is 0.
     """

@@ -121,7 +121,7 @@ class _Absorbed(NamedTuple):
 
 
 def _refuse(plan: Plan, state: BucketState, names: pa.ChunkedArray, quality: npt.NDArray[np.object_]) -> None:
-    """Say of the records of devices beyond the limit that they are."""
+    """Marks the records of devices beyond the limit."""
     mine = np.flatnonzero(quality != FINDING)
     refused = refused_devices(state.devices, names.take(pa.array(mine)), plan.capacity)
     quality[mine[refused]] = TOO_MANY_DEVICES
@@ -156,7 +156,7 @@ def _absorbed(plan: Plan, state: BucketState, records: pa.Table, quality: npt.ND
 
 
 def _replace(plan: Plan, bucket: int, before: BucketState, after: BucketState, found: _Tables) -> None:
-    """Write the tables that show the state as it is, where it changed."""
+    """Writes the tables that show the state as it is, where it changed."""
     if after.latest is not before.latest:
         found.replaced.append("latest")
         found.files.extend(write_rows(plan, "latest", OPEN, bucket, after.latest))

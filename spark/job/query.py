@@ -316,7 +316,7 @@ class _Job:
             self._idle.release()
 
     def finish(self) -> None:
-        """Finish what was interrupted, before any batch. Raises `SparkError`."""
+        """Finishes an interrupted pass, before any batch. Raises `SparkError`."""
         try:
             self._finish()
         except PySparkException as error:

@@ -136,9 +136,9 @@ class LocalReplication:
         come while that is in flight share the next question, so that under load it costs a round trip and nothing
         else. It raises `NotMaster`, and `NotWritable` where too few replicas answer.
 
-        Messages are lent without asking: what is done with them is written down, and that is refused to who is master
-        no more. But who has not been answered for a second lends nothing (`cut_off`), so that a master that was cut
-        off and its successor lend the same messages for a moment at most.
+        Messages are lent without asking: settlements are written to the log, which refuses a node that is no longer
+        master. But a master that no replica has answered for a second lends nothing (`cut_off`), so that a master that
+        was cut off and its successor lend the same messages for a moment at most.
         """
         self._core.agreed, self._core.cut_off = agreed, cut_off
 

@@ -24,8 +24,8 @@ ACKS_IN_MESSAGE = 4_096
 class Intake:
     """The appends of one client. Belongs to the thread of the event loop.
 
-    `master` is asked before each frame: who is no master any more stores nothing. `dropped` are queues that are no
-    more; a client that has not heard of it would have its messages acknowledged, and nobody would ever read them.
+    `master` is asked before each frame: a node that is no longer master stores nothing. `dropped` are queues that are
+    no more; a client that has not heard of it would have its messages acknowledged, and nobody would ever read them.
     """
 
     def __init__(
