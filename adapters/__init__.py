@@ -1,6 +1,6 @@
 """Wire protocols as sans-IO state machines: bytes to domain messages and back.
 
-What several of them need is `cloudevents`; no adapter knows another one.
+`cloudevents` has the parts that several of them need; no adapter knows another one.
 
 Imported by: none.
 Imports: gateway, store.

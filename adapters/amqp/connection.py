@@ -1,6 +1,6 @@
 """An AMQP 0-9-1 connection: frames in, effects and frames out.
 
-Frames are peeled here, one loop a read. What is published is turned into messages in that loop; every other method goes
+Frames are peeled here, one loop a read. Published content is turned into messages in that loop; every other method goes
 to its channel, or, on channel 0, to the handshake. An error names its reply code, and the code says what ends: the
 channel or the connection (AMQP 0-9-1, 1.2).
 """

@@ -107,8 +107,8 @@ def escape_level(text: str, *, whole: bool = False) -> str:
 def address_of(attributes: Mapping[str, str], route: Route | None = None) -> str:
     """Returns where an event belongs: what the route rule says, else its subject, else `events/{type}`.
 
-    What an address may not hold is escaped: `+` is `%2B`, `#` is `%23` and, within the type, `/` is `%2F`; a text that
-    looks escaped already is escaped once more, so that no two subjects share an address. Raises `Refusal`
+    Characters that an address may not hold are escaped: `+` is `%2B`, `#` is `%23` and, within the type, `/` is `%2F`;
+    a text that looks escaped already is escaped once more, so that no two subjects share an address. Raises `Refusal`
     (MALFORMED) for an address that is too long.
     """
     address = route(attributes) if route is not None else None

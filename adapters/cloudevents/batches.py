@@ -1,8 +1,8 @@
 """Batches whose events are plain: every attribute a text, the data JSON, no extension but the partition key.
 
-Events of a batch have much in common. What follows from source, type, subject and the like is made once, by the same
-functions as for a single event, and kept for the events that say the same. A batch that has anything else in it, or
-anything wrong, is left to `structured`, which says what.
+Events of a batch have much in common. The parts of a message that follow from source, type, subject and the like are
+made once, by the same functions as for a single event, and kept for the events that say the same. A batch that has
+anything else in it, or anything wrong, is left to `structured`, which says what.
 """
 
 from collections.abc import Callable

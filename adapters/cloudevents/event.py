@@ -7,7 +7,7 @@ numbers or booleans; `data`, how the structured form held the body where its con
 
 Where an event was published is always seen: by MQTT's topic name and AMQP's routing key, and elsewhere by what the
 event names, its subject or else `events/{type}`, or where that is another address by `headgateaddress`, an extension
-that the gateway alone sets. What a publisher says by that name is left out.
+that the gateway alone sets. A publisher's own value of that name is left out.
 
 Properties whose names no attribute may have, and repeats, are in `headgateproperties`, which the gateway alone sets,
 too: a JSON array of names and texts, in their order. It has at most `PROPERTIES_BYTES_MAX`; `headgateomitted` counts

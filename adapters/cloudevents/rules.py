@@ -27,8 +27,8 @@ class EventRoute(msgspec.Struct, frozen=True, kw_only=True):
 def route_by(rules: tuple[EventRoute, ...]) -> Route | None:
     """The first rule that applies names the address; None when there are no rules.
 
-    What a level of an address may not hold is escaped in an attribute's value, so that each fills one level; the
-    subject alone may be several.
+    Characters that a level of an address may not hold are escaped in an attribute's value, so that each fills one
+    level; the subject alone may be several.
     """
     if not rules:
         return None

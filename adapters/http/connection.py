@@ -342,7 +342,10 @@ class HttpConnection(Adapter):
     # ---- requests
 
     def _advance(self) -> None:
-        """Handles the requests whose turn has come. Who sends them is asked once for all with the same credentials."""
+        """Handles the requests whose turn has come.
+
+        Their sender is looked up once for all with the same credentials.
+        """
         requests = self._requests
         while requests.turn and self._may_begin(requests.turn[0]):
             pending = requests.pop()

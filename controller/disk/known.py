@@ -22,7 +22,7 @@ class KnownControllers:
         self.kept = self._load()
 
     def learn(self, addresses: Sequence[str]) -> None:
-        """Keeps where the controllers are now, if that is known and is news. What cannot be kept is logged."""
+        """Keeps where the controllers are now, if that is known and is news. A failure to keep it is logged."""
         found = tuple(dict.fromkeys(address for address in addresses if address))
         if not found or found == self.kept or not self._path.parent.is_dir():
             return

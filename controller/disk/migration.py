@@ -29,7 +29,7 @@ def open_storage(directory: Path, node_id: int, members: Mapping[int, str]) -> L
 
     One that is alone begins its cluster now, several do so when all of them have been heard.
 
-    What a single node left there is what a cluster of one begins with. Raises `ControllerDamaged`, `StorageFailed`,
+    A cluster of one begins with the state that a single node left there. Raises `ControllerDamaged`, `StorageFailed`,
     `ControllerError`: it is not alone, OSError.
     """
     path = directory / RAFT

@@ -1,7 +1,7 @@
 """The unclean election that an operator asks for: when it is allowed, and among whom.
 
 It is for a group of which nobody in sync can be elected any more: all of its SyncStateSet are dead, or have lost the
-end of their logs (docs/decisions/0031). What the new master lacks is lost.
+end of their logs (docs/decisions/0031). Frames that the new master lacks are lost.
 """
 
 from collections.abc import Mapping

@@ -187,7 +187,7 @@ class Registry:
     def tick(self, now_ms: int) -> bool:
         """Advances time, every `TICK_MS`, leading or not; returns whether this process has slept since the last call.
 
-        Whoever was silent meanwhile may not have been, so everybody has the whole time again to be heard.
+        Replicas that seemed silent meanwhile may not have been, so each has the whole time again to be heard.
         """
         slept = now_ms - self._ticked_ms >= PAUSE_MS
         self._ticked_ms = now_ms
@@ -219,7 +219,7 @@ class Registry:
     def spoke(self, group: int, replica: int, now_ms: int) -> Heartbeat | None:
         """Returns the newest heartbeat of a replica that is alive, unless this process only slept since it came.
 
-        What a replica said before may not be so any more: it lets nobody be taken for dead, and elects nobody.
+        A replica's earlier heartbeats may be out of date: by them no replica is taken for dead, and none is elected.
         """
         last = self._heartbeats.get((group, replica))
         if last is None or now_ms >= last.at_ms + self.dead_after_ms:

@@ -287,7 +287,7 @@ class MemoryCheck:
     async def _look_for_recovery(self) -> None:
         """Asks the others whether the cluster goes on without this controller; then it does not vote any more.
 
-        Whoever could have said so at the start was perhaps down, or too busy to answer in time.
+        The controllers that could have said so at the start were perhaps down, or too busy to answer in time.
         """
         found = await self._ask(self._voters())
         if self._is_outdated([one for one in found.values() if isinstance(one, Identification)]):

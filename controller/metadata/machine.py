@@ -12,7 +12,7 @@ from controller.raft import Entry, Snapshot
 class Metadata:
     """A `driver.Machine`. `state` is another object after a snapshot was installed.
 
-    Whoever wants to hear of it sets `on_move`.
+    The owner sets `on_move` to hear of it.
     """
 
     def __init__(self) -> None:

@@ -161,7 +161,7 @@ class MetadataState:
     def restore(cls, snapshot: bytes) -> "MetadataState":
         """The state a snapshot was taken of, by this version or an older one. Raises `ControllerDamaged`.
 
-        What was placed before there were groups lies in the home group.
+        Queues placed before there were store groups lie in the home group.
         """
         try:
             held = msgspec.msgpack.decode(snapshot, type=_Snapshot)

@@ -189,7 +189,7 @@ class ControllerNode(StateClient):
                 await self._changes.next(RESIGN_S)
 
     async def close(self) -> None:
-        """Ends it. What was answered is on disk."""
+        """Ends it. Everything that was answered is on disk."""
         self._closing = True
         await self._forward.close()
         tasks = list(self._tasks)

@@ -397,7 +397,7 @@ class _Commands:
 async def _write(context: Any, message: bytes) -> None:
     """Writes to a stream. Raises `_Gone`.
 
-    Who is cancelled meanwhile lets the write end: were it given up half-way, the call could not be ended.
+    A task that is cancelled meanwhile lets the write end: were it given up half-way, the call could not be ended.
     """
     writing = asyncio.ensure_future(context.write(message))
     writing.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may be gone by then

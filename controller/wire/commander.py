@@ -129,7 +129,7 @@ class Commander:
             self._pending.pop(pending.number, None)
 
     def led_by(self, address: str, term: int) -> None:
-        """The leader of `term` is said to be here. Whoever leads in an earlier one cannot answer any more."""
+        """The leader of `term` is said to be here. The leader of an earlier one cannot answer any more."""
         if not address or term < self._term:
             return
         self._term = term

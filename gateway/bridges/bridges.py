@@ -2,8 +2,8 @@
 
 The process that runs a bridge owns its name (`gateway.ownership.owners`). Before it connects upstream it raises the
 name's fence in every log (`gateway.publishing.fences`): what a former owner still has in its buffers comes again from
-the upstream, and is stored once. What a former owner has stored and not acknowledged is stored again: a bridge is at
-least once.
+the upstream, and is stored once. Messages that a former owner has stored and not acknowledged are stored again: a
+bridge is at least once.
 """
 
 import asyncio
@@ -126,7 +126,7 @@ class Bridges:
             keeper.task = self._gate.spawn(keeper.owned_task.run())
 
     async def stop(self) -> None:
-        """Stops reading, and lets others go on. What is stored is acknowledged."""
+        """Stops reading, and lets others go on. Stored messages are acknowledged."""
         for keeper in self.runners.values():
             if keeper.task is not None:
                 keeper.task.cancel()

@@ -1,6 +1,6 @@
 """The command line: one file for each group of commands, `commands` for those without a group.
 
-What only some commands need is imported when they run.
+Modules that only some commands need are imported when these run.
 
 Imported by: none.
 Imports: gateway.*, controller.api, controller.incarnations, spark, spark.dashboard, spark.job, spark.shell,

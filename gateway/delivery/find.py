@@ -1,6 +1,6 @@
 """Finding messages by key, address or id: positions from the store's index, compared with what the messages say.
 
-What the asker may not read is passed over before anything is counted, compared or made a cursor of.
+Messages that the asker may not read are passed over before anything is counted, compared or made a cursor of.
 """
 
 from collections.abc import Callable, Iterable
@@ -51,7 +51,7 @@ async def find_messages(
     """Returns the answer to a request. Raises `Refusal`.
 
     `indexed` says whether messages are found by a key or an address at all, `readable` whether the asker may read what
-    is at an address; None: everything. What expired is left out. What is lost to damage is refused with
+    is at an address; None: everything. Expired messages are left out. A message that is lost to damage is refused with
     `Cause.DAMAGED`, or left out where it is not certain that the asker may read it. The cursor is that of the last
     message that may be read, so it does not tell of others, but where `PASSED_OVER_MAX` of them were met.
     """

@@ -37,7 +37,7 @@ async def last_value(store: StoreClient, address: str, *, now_ms: int) -> Messag
 async def last_values(
     store: StoreClient, request: LastValues, *, now_ms: int, readable: Callable[[str], bool] = lambda _address: True
 ) -> LastValuesPage:
-    """The answer to a request. What expired is left out. Raises `Refusal` (MALFORMED).
+    """The answer to a request. An expired one is left out. Raises `Refusal` (MALFORMED).
 
     A page ends in front of a last value that is lost to damage; a page that would begin with one is refused (DAMAGED)
     by a text that names the address. Nothing is said of addresses that are not `readable`, not even where a page ends.

@@ -15,7 +15,7 @@ def sift(
 ) -> tuple[list[int], list[tuple[SubscriptionId, ...]]]:
     """Returns the messages, by index, that pass for at least one subscription, and these subscriptions.
 
-    What a condition says of a message is asked once for all subscribers of a batch.
+    A condition is evaluated once for a message, for all subscribers of a batch.
     """
     kept: list[int] = []
     wanted: list[tuple[SubscriptionId, ...]] = []

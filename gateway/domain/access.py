@@ -5,8 +5,8 @@ exchanges at `$amqp/{exchange}/{routing key}`), named queues at `$queue/{name}`,
 at `$kv/{namespace}/{key}`, consumer groups at `$group/{name}`,
 subscriptions with sinks at `$subscription/{owner}/{id}`. A leading wildcard does not match a `$`.
 
-A deny wins over every allow; within one effect, order does not matter; where no rule speaks, the default counts. What
-rules say for one client is put together once (`Rules.access`), and is None where nothing restricts it.
+A deny wins over every allow; within one effect, order does not matter; where no rule speaks, the default counts. The
+permissions of one client are put together once (`Rules.access`), and are None where nothing restricts it.
 
 A placeholder never widens a rule. A value that could be more than one plain level (it holds `/`, `+`, `#` or U+0000, or
 begins a level with `$`), or that there is none of, makes an allow match nothing. A deny then matches more: any level in

@@ -102,8 +102,8 @@ def subscription_address(owner: str, id_: str) -> str:
 def from_routing_key(key: str) -> str:
     """Returns the address of an AMQP routing key.
 
-    `a.b` is `a/b`. What a level may not hold is percent-escaped: `/` inside a word is `%2F`, `+` is `%2B`, `#` is
-    `%23`, U+0000 is `%00`; and `%2E` inside a word is the level's `.`.
+    `a.b` is `a/b`. Characters that a level may not hold are percent-escaped: `/` inside a word is `%2F`, `+` is `%2B`,
+    `#` is `%23`, U+0000 is `%00`; and `%2E` inside a word is the level's `.`.
     """
     words = key.split(".")
     for i, word in enumerate(words):

@@ -1,9 +1,9 @@
 """Addresses that a message names besides its own: where answers go, and what its subject says it is about.
 
-Whoever answers a request publishes by its own rights, to an address that the requester has chosen. So a requester has
-to be allowed to read there, or it would have others write where it may not write itself. Readers of events take
-`subject` for where an event was published. So it has to be an address that its publisher may publish to, where it is
-not the message's own. Addresses that a message is routed to queues by, besides its own, are published to.
+The client that answers a request publishes by its own rights, to an address that the requester has chosen. So a
+requester has to be allowed to read there, or it would have others write where it may not write itself. Readers of
+events take `subject` for where an event was published. So it has to be an address that its publisher may publish to,
+where it is not the message's own. Addresses that a message is routed to queues by, besides its own, are published to.
 """
 
 from collections.abc import Callable

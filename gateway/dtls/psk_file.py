@@ -2,7 +2,7 @@
 
     {"keys": [{"identity": "dev42", "key": "0102..."}, {"identity": "gw1", "key": "a0a1...", "user": "gateway"}]}
 
-Keys are hexadecimal. Whose `user` is left out is let in as its identity. The file is read again when it changes.
+Keys are hexadecimal. A client without `user` is let in as its identity. The file is read again when it changes.
 """
 
 from collections.abc import Callable, Mapping

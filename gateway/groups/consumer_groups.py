@@ -1,7 +1,7 @@
 """Consumer groups for adapters: members, the queues they have, and how far they are (`gateway.port.groups`).
 
-All of a group is in the replicated keys (`gateway.groups.state`), so that any proxy answers for any member. What this
-process remembers of members only saves writes, and bounds how many a user may have here.
+All of a group is in the replicated keys (`gateway.groups.state`), so that any proxy answers for any member. The memory
+that this process has of members only saves writes, and bounds how many a user may have here.
 """
 
 import asyncio
@@ -191,7 +191,7 @@ class ConsumerGroups:
     def _check_topic(self, asker: GroupClient, group: str, topic: str) -> None:
         """Raises `Refusal` (FORBIDDEN) unless all of a group's topic may be read. It does not name the topic.
 
-        What a member may not read it could only pass over, for the whole group; and offsets count it.
+        A member could only pass over messages that it may not read, for the whole group; and offsets count them.
         """
         permissions = asker.principal.permissions
         if permissions.access is not None:

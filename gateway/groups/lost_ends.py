@@ -1,6 +1,6 @@
 """Queues that end in front of where a group is: whether their log has lost its end, or is only known late.
 
-What is confirmed is lost by an unclean election alone, which a store group or an operator has to allow. Without one,
+Confirmed messages are lost by an unclean election alone, which a store group or an operator has to allow. Without one,
 an end that is too low is that of a master which does not know yet what it may show, or that it is none any more: it
 passes.
 """

@@ -137,7 +137,10 @@ class KeyValues:
         return done.existed[0]
 
     async def _change(self, operation: Put | Delete, match: Match, namespace: str) -> Transacted:
-        """Makes one change if a condition holds. What one compare cannot say is compared here, and tried again."""
+        """Makes one change if a condition holds.
+
+        Conditions that one compare cannot express are compared here, and tried again.
+        """
         key = operation.key
         if not match.none_of and len(match.any_of) <= 1:
             compares = {key: match.any_of[0]} if match.any_of else {}

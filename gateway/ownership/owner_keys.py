@@ -99,7 +99,7 @@ class OwnedName:
         self._revision = await self._transact((Put(self._key, encode(record)),))
 
     async def belong(self, user: SessionUser | None) -> None:
-        """See `Owned`. Whoever has asked for it on behalf of the user before cannot replace the key any more."""
+        """See `Owned`. A proxy that has asked for it on behalf of the user before cannot replace the key any more."""
         if user != self._user:
             await self._claim(user)
             self._user = user

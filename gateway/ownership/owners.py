@@ -44,7 +44,7 @@ class OwnershipLost(Refusal):
 
 
 class Owned(Protocol):
-    """A name that this process owns. What it writes is written if it still does."""
+    """A name that this process owns. Its writes take effect if it still does."""
 
     @property
     def as_seen(self) -> bool:

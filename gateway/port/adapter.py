@@ -160,7 +160,7 @@ class Ready(Value, frozen=True, kw_only=True):
 
 
 class Cancel(Value, frozen=True, kw_only=True):
-    """End a consumer. What it holds stays leased to this connection until settled or the connection ends."""
+    """End a consumer. Its messages stay leased to this connection until settled or the connection ends."""
 
     consumer: ConsumerId
 

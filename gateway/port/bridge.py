@@ -1,9 +1,9 @@
 """The bridge port: how a wire protocol reads from a broker of somebody else's, and forwards to it.
 
 It is the adapter port turned round: we connect, and the peer publishes. An adapter whose factory is a `BridgeFactory`
-can do it, and is found by the schemes of the URLs that it speaks. What comes is taken in batches (`take`), and is
+can do it, and is found by the schemes of the URLs that it speaks. Messages are taken in batches (`take`), and
 acknowledged upstream only when the gateway has said that the batch is durable (`settled`): one batch is under way at a
-time, and all that comes meanwhile is the next one.
+time, and all messages that come meanwhile are the next one.
 
 Where a library keeps the connection, as for AMQP 0-9-1, an adapter gives a `BrokerCodec` in place of a state machine:
 it says what the properties of a broker's message mean, and what properties a message of ours is forwarded with.
@@ -227,8 +227,8 @@ class BrokerCodec(Protocol):
     ) -> "Forwarded | None":
         """Returns the content of a message to be forwarded; None: it has been at the upstream before.
 
-        `fallback_id` identifies the message where its publisher did not. What of the properties does not fit into
-        `header_bytes_max` is left out.
+        `fallback_id` identifies the message where its publisher did not. Properties beyond `header_bytes_max` are left
+        out.
         """
 
 

@@ -198,9 +198,9 @@ class DescribeGroup(Request[GroupDescription], frozen=True, kw_only=True):
 class ResetGroup(Request[Mapping[int, int]], frozen=True, kw_only=True):
     """Go back, or forward, in all queues or some. Answers where the group is in each of them now.
 
-    One of: `to` "earliest" or "latest", `time_ms` the first message stored then or later, `offsets`. What lies outside
-    of a queue is moved to its nearer end. The queues are nobody's then: what their owners had read cannot be
-    committed any more. Refused with NOT_FOUND for a group or a queue that is not there.
+    One of: `to` "earliest" or "latest", `time_ms` the first message stored then or later, `offsets`. An offset outside
+    of a queue is moved to its nearer end. The queues are nobody's then: what their owners had read cannot be committed
+    any more. Refused with NOT_FOUND for a group or a queue that is not there.
     """
 
     group: str

@@ -57,9 +57,8 @@ def shared_name(text: str) -> SharedName | None:
 class JoinShared(Request[Sequence[str | Refusal]], frozen=True, kw_only=True):
     """Joins the connection's session to shared subscriptions, durably.
 
-    Answers, parallel to `names`, the queue to `Consume`, or why not: FORBIDDEN unless all
-    that the filter matches may be read, QUOTA where there are as many as there may be, UNAVAILABLE. What there is
-    already stays as it is.
+    Answers, parallel to `names`, the queue to `Consume`, or why not: FORBIDDEN unless all that the filter matches may
+    be read, QUOTA where there are as many as there may be, UNAVAILABLE. A subscription that exists stays as it is.
     """
 
     names: Sequence[SharedName]

@@ -42,7 +42,7 @@ class Child:
 
     @classmethod
     def start(cls, name: str, command: Sequence[str], *, log: Path | None = None, pipes: bool = False) -> "Child":
-        """Starts a command. What it writes goes to a file, or without `log` to where ours goes.
+        """Starts a command. Its output goes to a file, or without `log` to where ours goes.
 
         With `pipes`, its standard input is a pipe, and with a log its standard output too. Raises `ChildFailed`.
         """

@@ -1,8 +1,8 @@
 """The messages by which `headgate serve --workers` tells its workers what to do.
 
 A message is msgpack of `WorkerOrders` behind its length. It has the whole configuration of the process that sends it,
-secrets included, and so goes through a pipe that no other process has. What cannot be sent, or is no such message, is
-a `WorkerMessageError`.
+secrets included, and so goes through a pipe that no other process has. A failure to send, or another kind of message,
+raises `WorkerMessageError`.
 """
 
 import os

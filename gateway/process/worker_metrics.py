@@ -1,8 +1,8 @@
 """The metrics of several workers as those of one gateway.
 
-Counters, histograms and gauges of the gateway are sums. What a worker had counted that is gone stays in the sums, as
-far as it was read before, so that they do not fall. What all workers say of the same thing is said by the process that
-has it. What the system and the interpreter say of a process has the process as a label.
+Counters, histograms and gauges of the gateway are sums. The counts of a worker that is gone stay in the sums, as far as
+they were read before, so that they do not fall. Of figures that all workers have in common, those of the process that
+owns the thing are shown. Figures of the system and the interpreter have the process as a label.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,14 +1,14 @@
 """Messages that are to be delivered later: kept as timers, and put into their queues when they are due.
 
-Where a message goes is decided when it is published: its topic's queue and the named queues that want it then. What
-it would have put into the log comes later, rows, record and the change of a retained message, and the log takes all
-of that at once. An empty id is filled in as of then: the place where subscribers find it.
+Where a message goes is decided when it is published: its topic's queue and the named queues that want it then. Its
+rows, its record and its change of a retained message come later, and the log takes all of that at once. An empty id is
+filled in as of then: the place where subscribers find it.
 
-A timer lies in the log that its rows are for. What goes to the queues of several groups waits in a timer in each of
-them; the ids of these, joined, are the message's.
+A timer lies in the log that its rows are for. A message for the queues of several store groups waits in a timer in each
+of them; the ids of these, joined, are the message's.
 
-What a publisher is told is a ticket: the id with a MAC by a secret of its principal's, because ids can be guessed. So
-nobody calls off what another principal has published, and nobody anything without having been told of it.
+A publisher is told a ticket: the id with a MAC by a secret of its principal's, because ids can be guessed. So nobody
+calls off what another principal has published, and nobody anything without having been told of it.
 """
 
 from collections.abc import Mapping, Sequence

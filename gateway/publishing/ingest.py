@@ -3,10 +3,10 @@
 This is the hot path between adapters and the store. Adapters hand over whole reads; here each message costs one
 look-up, one encoding and one row; checksums, the write, its sync and the answer cost once a frame.
 
-A frame holds rows of one store group. What a turn brings for several groups becomes a frame for each of them. A message
-that goes to queues of several groups has its row where its topic's queue lies, and copies in the frames of the others:
-for named queues there, and for the retained messages. A publish is answered when all of its frames are, behind what its
-publisher has published before; a group that refuses its frame refuses only the messages that needed it.
+A frame holds rows of one store group. A turn's messages for several store groups become a frame for each of them. A
+message that goes to queues of several groups has its row where its topic's queue lies, and copies in the frames of the
+others: for named queues there, and for the retained messages. A publish is answered when all of its frames are, behind
+what its publisher has published before; a group that refuses its frame refuses only the messages that needed it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

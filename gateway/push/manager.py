@@ -1,8 +1,8 @@
 """The subscriptions of this process: of several proxies one runs each, and another one goes on when it dies.
 
 All processes watch the subscriptions' keys. Each tries to own the name of each subscription; the one that does runs it
-until the subscription changes, is deleted, or another process takes it. What a former owner has delivered and not
-committed is delivered again: push is at least once.
+until the subscription changes, is deleted, or another process takes it. Events that a former owner has delivered and
+not committed are delivered again: push is at least once.
 """
 
 import asyncio

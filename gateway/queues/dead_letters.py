@@ -2,7 +2,7 @@
 
 A dead letter is published to the exchange as any message is: it has an address, it is stored in the topic of that, and
 in every queue that the exchange routes it to. One frame of the source's store group holds it and the settlement of its
-source, so a crash leaves it in one of the two places and never in both. What belongs into other store groups is stored
+source, so a crash leaves it in one of the two places and never in both. Messages for other store groups are stored
 there first: a crash in between may double it there, and loses nothing.
 """
 

@@ -157,7 +157,7 @@ class RemoteGateway:
 def read_lines(chunks: Iterable[bytes]) -> Iterator[str]:
     """The lines of an event stream, however it is cut: what ends one is CR, LF or both, and nothing else of Unicode.
 
-    What stands behind the last end of a line is no line. Raises `RemoteRefused` for a line without an end.
+    Bytes behind the last end of a line are no line. Raises `RemoteRefused` for a line without an end.
     """
     kept: list[bytes] = []
     size = 0

@@ -9,7 +9,7 @@ password, so what was right is remembered for a while, by a digest under a key o
 
 Comparisons with different hashes take differently long: with a verifier of SCRAM's alone, or with a hash that others
 have made at other costs. Refusals take equally long all the same, those of names that nobody has included: twice as
-long as the slowest kind of hash does on average. What is left of that once a password was compared is waited for,
+long as the slowest kind of hash does on average. The rest of that time is waited for once a password was compared,
 without a thread.
 """
 

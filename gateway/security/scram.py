@@ -4,7 +4,7 @@ What is kept of a password is a verifier, written as PostgreSQL writes it:
 
     SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>
 
-with the last three in base64. Whoever reads one cannot log in with it, but can try passwords against it; and whoever
+with the last three in base64. A reader of one cannot log in with it, but can try passwords against it; a reader that
 has overheard an exchange besides can pass for its user. The state machine is scramp's: text in, text out.
 """
 

@@ -113,8 +113,8 @@ class LiveSession:
     def moves(self, fanout: Fanout, idle_bytes: int) -> bool:
         """Returns whether to commit the cursor: messages were acknowledged, or the log is `idle_bytes` further.
 
-        An idle session reports nothing. What was delivered before the last call, at least an interval ago, is either
-        acknowledged by now or has been reported as `oldest`.
+        An idle session reports nothing. Messages delivered before the last call, at least an interval ago, are either
+        acknowledged by now or have been reported as `oldest`.
         """
         passed = later(self.settled, earlier(self.passed, self.oldest))
         self.passed = self.reached(fanout)

@@ -10,7 +10,8 @@ owner of the session does anything to its will. In order:
     it is due due          its session has ended, so it was called in from its timer
 
 Publishing names a number of the record's own, by which the log takes it once, however often and by whomever it is
-tried. Who finds a will that somebody was publishing looks first whether it is there: the log forgets numbers, in time.
+tried. A proxy that finds a will whose publishing had begun looks first whether it is there: the log forgets numbers, in
+time.
 """
 
 import asyncio

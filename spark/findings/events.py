@@ -3,8 +3,8 @@
     analytics/anomaly/{device}    spike, level_shift, stuck, rate_spike
     analytics/liveness/{device}   silent, back, flapping
 
-The id follows from device, metric, kind and time, so whoever finds the same again sends the same id. What cannot stand
-in one level of an address is percent-escaped in the device's name.
+The id follows from device, metric, kind and time, so whoever finds the same again sends the same id. Characters that a
+level of an address may not hold are percent-escaped in the device's name.
 """
 
 import hashlib

@@ -18,7 +18,7 @@ names a queue goes to the group of the queue; its keys, and where consumer group
 A call over the network is a row of the table in `store.rpc.table`, from which the client's and the server's methods are
 made; where one does more, it is spelled by hand.
 
-A method of a subject does one thing. What many of them do is bound once, where it is hot: `append = store.log.append`.
+A method of a subject does one thing. Calls that hot paths repeat are bound once: `append = store.log.append`.
 
 `handle` names a lease; `kv_rules` decides what a change of a key does, `kv_export` is a file of keys and values.
 `message` is the message in the body of a record, which gateways write and Spark reads, and `devices` says which device

@@ -17,7 +17,7 @@ from store.api.timers import TimerCalls
 
 
 class StoreClient(Protocol):
-    """One store group, or all groups of a cluster behind one. What is asked of it raises `StoreError` and its kind.
+    """One store group, or all groups of a cluster behind one. Its calls raise `StoreError` and its kind.
 
     Each group has a log of its own. Whatever names a queue goes to the group that the queue lies in; keys and values,
     group offsets and addresses are in the home group; what is looked up or counted without a queue, in all of them.

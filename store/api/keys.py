@@ -153,9 +153,9 @@ class KeyCalls(Protocol):
     ) -> AsyncGenerator[Changes, None]:
         """Yields every change in a range from a revision on (None: from now on), each once, in order, for ever.
 
-        What is past is read from the log, and so is what a slow reader has missed: nothing is queued for it. Raises
-        `RevisionCompacted`, at once where retention has taken the first revision, and when it was faster than the
-        reader, or where the log is damaged; `StoreClosed`. Close it (`aclose`).
+        Past changes are read from the log, and so are those that a slow reader has missed: nothing is queued for it.
+        Raises `RevisionCompacted`, at once where retention has taken the first revision, and when it was faster than
+        the reader, or where the log is damaged; `StoreClosed`. Close it (`aclose`).
         """
 
     async def namespaces(self) -> Sequence[Namespace]:

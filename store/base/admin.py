@@ -1,6 +1,6 @@
 """The admin port: `/healthz`, `/readyz`, `/metrics` and `/status` over HTTP/1.1, and what a process adds to them.
 
-Small on purpose: one answer a connection, nothing read but a bounded request. What it says is asked of the runtime at
+Small on purpose: one answer a connection, nothing read but a bounded request. Its answers are asked of the runtime at
 the moment of the request, so it cannot be truer or falser than the gateway itself.
 
 Actions are asked for by POST, with a body that says it is JSON: no page of another origin can send that without being

@@ -49,9 +49,9 @@ def page_mistake(
     """Returns why a WebSocket must not be opened (RFC 6455, 10.2), as a status of HTTP and a text; None: it may be.
 
     `origins` and `hosts` are the lines of Origin and Host. Tools that are no browsers say nothing of an origin, or name
-    the gateway itself. Who calls this machine from itself (`local`) may be let in without a password: a page then has
-    to be of this machine by a name that is its own. `allowed` and `known` are `websocket_origins` and
-    `websocket_hosts` of the section `settings`.
+    the gateway itself. A client on this machine (`local`) may be let in without a password: a page then has to be of
+    this machine by a name that is its own. `allowed` and `known` are `websocket_origins` and `websocket_hosts` of the
+    section `settings`.
     """
     if len(hosts) != 1 or len(origins) > 1:
         return 400, "host: is there once, origin: at most once"

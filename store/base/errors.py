@@ -167,8 +167,8 @@ class LeaseLost(StoreError):
 class CorruptFrame(StoreError):
     """Bytes in the log that are not the frame they should be.
 
-    Whoever reads a queue may go on at `next`, its first offset behind the damage, and whoever reads the log at `end`;
-    None where that is not known. Either may meet damage again.
+    A reader of a queue may go on at `next`, its first offset behind the damage, and a reader of the log at `end`; None
+    where that is not known. Either may meet damage again.
     """
 
     def __init__(self, log_offset: int, why: str, next_: int | None = None, end: int | None = None) -> None:

@@ -1,7 +1,7 @@
 """Structured logs: readable on a terminal, one JSON object a line otherwise.
 
-Events are short constant texts with fields: `log.info("listening", listener="mqtt", port=1883)`. What libraries write
-through the standard `logging` module takes the same way out.
+Events are short constant texts with fields: `log.info("listening", listener="mqtt", port=1883)`. Log lines that
+libraries write through the standard `logging` module take the same way out.
 """
 
 import logging

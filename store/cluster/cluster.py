@@ -1,8 +1,8 @@
 """All store groups of a cluster as one `StoreClient`.
 
 Whatever names a queue goes to the group in which the queue lies; keys and values, group offsets and addresses are in
-the home group; what is looked up without a queue, in all groups. What is of one log (`scan`, `read`) goes to the log
-that its position is in. Groups come and go with what the controller says.
+the home group; what is looked up without a queue, in all groups. Calls on one log (`scan`, `read`) go to the log that
+their position is in. Groups come and go with what the controller says.
 
 Orders across groups mean nothing: what is merged is ordered by position, so pages go on where they ended, and what is
 "newest first" is that within each group.

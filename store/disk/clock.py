@@ -25,10 +25,10 @@ def _monotonic_ms() -> int:
 class WallClock:
     """The machine's clock, but for leaps ahead that it takes back soon; any thread may ask.
 
-    What is stored never goes back in time, so a single wrong reading would be for ever: everything is over that has an
-    end, and retention takes what is older. A clock that was set ahead by more than `LEAP_MS`, as nobody does who only
-    corrects it, is followed when it has stayed so for `BELIEF_MS`; until then time goes on as it did. It is believed at
-    once when it begins.
+    Stored times never go back, so a single wrong reading would be for ever: everything is over that has an end, and
+    retention takes what is older. A clock that was set ahead by more than `LEAP_MS`, as nobody does who only corrects
+    it, is followed when it has stayed so for `BELIEF_MS`; until then time goes on as it did. It is believed at once
+    when it begins.
     """
 
     def __init__(self, wall_ms: Callable[[], int] = _wall_ms, monotonic_ms: Callable[[], int] = _monotonic_ms) -> None:

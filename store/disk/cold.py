@@ -1,8 +1,8 @@
 """Reading old data without pushing newer data out of the page cache.
 
-What was cached stays; what had to be fetched is let go when the reader has passed it. For that to be known the kernel
-must not read ahead by itself, so this does: nothing for single reads, more and more for a reader that goes on where it
-was. Linux; where the file system does not say what is cached, everything stays as the kernel has it.
+Cached pages stay; pages that had to be fetched are let go when the reader has passed them. For that to be known the
+kernel must not read ahead by itself, so this does: nothing for single reads, more and more for a reader that goes on
+where it was. Linux; where the file system does not say what is cached, everything stays as the kernel has it.
 """
 
 import os

@@ -21,7 +21,8 @@ class File(Protocol):
     def pread(self, size: int, offset: int) -> bytes:
         """Up to `size` bytes at an offset; fewer at the end of the file.
 
-        What is not in the page cache is not kept there, so that reads of old data do not push out what is in use.
+        Bytes that are not in the page cache are not kept there, so that reads of old data do not push out what is in
+        use.
         """
 
     def size(self) -> int:

@@ -70,7 +70,7 @@ def is_cut_short(path: Path) -> bool:
 def is_broken(path: Path) -> bool:
     """Returns whether the newest transaction of an LMDB data file uses pages that do not fit together.
 
-    All its pages are read. For files without trees in trees, and with one value for each key. What is between the nodes
+    All its pages are read. For files without trees in trees, and with one value for each key. Damage between the nodes
     of a page is for checksums to find. False for no file, an empty one and one that is not LMDB's. Raises OSError.
     """
     try:
@@ -102,8 +102,8 @@ def leads_astray(path: Path, *, within_s: float) -> bool:
     """Returns whether LMDB would leave the pages of a data file on its way to a leaf, or to a page to write.
 
     For files of named trees, with one value for each key. Of those trees only the pages above the leaves are read,
-    about one in sixty, upper ones first, and no more than can be read `within_s`. What else there is, leaves and the
-    pages of large values, is for checksums. False for no file, an empty one and one that is not LMDB's. Raises OSError.
+    about one in sixty, upper ones first, and no more than can be read `within_s`. Leaves and the pages of large values
+    are for checksums. False for no file, an empty one and one that is not LMDB's. Raises OSError.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,7 +1,7 @@
 """Checks that an open data directory is still there: a process goes on writing to files that were removed.
 
-What it writes then is on no disk after its end, and every sync succeeds. So the names are looked at again and again:
-they have to lead to the files that are open.
+Its writes are then on no disk after its end, and every sync succeeds. So the names are looked at again and again: they
+have to lead to the files that are open.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Room on the disk: writing is refused while some is left, so that what must be written still can be.
 
-What is in the log has to go into the views too, so the room that will take is counted as gone already.
+The log's records have to go into the views too, so the room that they will take is counted as gone already.
 """
 
 import errno

@@ -21,8 +21,8 @@ class LostRange(NamedTuple):
 def lost_ranges(views: Views, damages: Sequence[Damage]) -> list[LostRange]:
     """The messages in some damages, by queue and offset; the first `LOST_RANGES_COUNT_MAX` ranges.
 
-    Takes some searches for each queue and damage. What was never confirmed, or what the views have not followed yet, is
-    in no queue.
+    Takes some searches for each queue and damage. Frames that were never confirmed, or that the views have not followed
+    yet, are in no queue.
     """
     found: list[LostRange] = []
     with views.reading() as txn:

@@ -28,7 +28,7 @@ class Receiver:
     """The only writer of a replica's log. `receive` and `confirm` are called by one thread.
 
     `flushed` hears how far the log is on disk, `report` of each run that readers may see, in log order, on this
-    object's threads. What lies before `applied` is in the views already. `before_run` may block. `fail` is told of the
+    object's threads. The views have all frames before `applied` already. `before_run` may block. `fail` is told of the
     first error, after which nothing more is done; `error` says why, whoever met it.
 
     For what does not fit on the disk the log has to be opened again: from then on nothing is written, and `dropped`
@@ -112,7 +112,10 @@ class Receiver:
                 self._write(gathered)
 
     def _write(self, gathered: list[Placed]) -> None:
-        """The order is the promise: sync, then say so. What fails here is cut off when the log is opened again."""
+        """The order is the promise: sync, then say so.
+
+        Frames that fail here are cut off when the log is opened again.
+        """
         full = self._space.before_write(sum([placed.size_bytes for placed in gathered]))
         if full is not None:
             self._drop(full)
@@ -177,8 +180,8 @@ class Receiver:
     def _read(self, at: LogOffset, end: LogOffset) -> list[Placed]:
         """Returns what the log has there, or nothing for now.
 
-        Running out of file descriptors says nothing of the disk's health, so it is tried again later. What is damaged
-        waits for its repair.
+        Running out of file descriptors says nothing of the disk's health, so it is tried again later. Damaged frames
+        wait for their repair.
         """
         try:
             return [Placed.of(one) for one in self._log.frames(at, end, RUN_BYTES)]

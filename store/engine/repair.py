@@ -158,7 +158,7 @@ class StoppedStore:
     def verify(self, on_bytes: OnBytes = lambda _at: None) -> Verified:
         """Reads the whole log and checks both checksums of every frame.
 
-        What the views have followed was on disk: where that is not what it was, or not there, no crash has left it so.
+        All frames that the views have followed were on disk: if these differ or are missing, no crash has left them so.
         """
         frames = records = size = 0
         torn = None

@@ -1,6 +1,6 @@
 """Reading around what a disk cannot read: a bad sector costs the frames that it holds, and nothing else.
 
-What is unreadable comes as zeros. No checksum lets those pass, so whoever reads finds damage, which is reported and
+Unreadable bytes come as zeros. No checksum lets those pass, so whoever reads finds damage, which is reported and
 repaired like any other. `pieces` leaves it out, for who writes back what was read.
 """
 

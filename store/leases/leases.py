@@ -304,7 +304,7 @@ class LeaseQueue:
     def claim(self, offset: int, lease: int) -> Claim:
         """Takes a message from whoever holds it by this lease, or from nobody when it was lent to nobody since.
 
-        What is taken is on its way to be settled, as after `begin_settling`.
+        The messages taken are on their way to be settled, as after `begin_settling`.
         """
         found = self._claim(offset, lease)
         if found is Claim.TAKEN:

@@ -94,7 +94,7 @@ class Lending:
     async def take(
         self, queue: QueueNumber, owner: int, *, max_count: int, max_bytes: int, group: str, invisible_ms: int | None
     ) -> Sequence[Lease]:
-        """See `LeaseCalls.take`. What is released while this waits for a disk is not lent."""
+        """See `LeaseCalls.take`. Messages released while this waits for a disk are not lent."""
         while True:
             leases, following = await self.leases(queue, group)
             grant = await self._grant(leases, owner, invisible_ms)
@@ -143,7 +143,10 @@ class Lending:
     async def _found(
         self, leases: LeaseQueue, owner: int, lent: Sequence[Range], grant: Grant | None, max_bytes: int
     ) -> tuple[list[Lease], bool]:
-        """The messages of what an owner was lent. What does not fit goes back. Whether some are damaged or trimmed."""
+        """Returns the messages that an owner was lent, and whether some are damaged or trimmed.
+
+        Messages that do not fit go back.
+        """
         try:
             located = await self._locate(leases.queue, lent, max_bytes=max_bytes)
         except BaseException:

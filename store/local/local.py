@@ -1,8 +1,8 @@
 """A store group in this process: `StoreClient` over the engine, on an asyncio loop.
 
-All methods belong to the thread of the loop. What is in memory is answered at once; what may wait for a disk runs in
-a small pool of threads. With the engine's threads a write is handed between threads twice, so a program that cares
-for latency under load lowers `sys.setswitchinterval` from 5 ms to 0.5 ms.
+All methods belong to the thread of the loop. Calls that memory can answer are answered at once; those that may wait for
+a disk run in a small pool of threads. With the engine's threads a write is handed between threads twice, so a program
+that cares for latency under load lowers `sys.setswitchinterval` from 5 ms to 0.5 ms.
 
 Each subject of the interface has its file in this room; they share a `Core`. This puts the parts together, opens and
 closes them, and says what is damaged.
@@ -161,7 +161,7 @@ class LocalStore:
         await asyncio.shield(core.closing)
 
     async def step_down(self) -> None:
-        """Closes at once. What is not confirmed is answered `AppendOutcomeUnknown`, and views do not follow it."""
+        """Closes at once. Unconfirmed appends are answered `AppendOutcomeUnknown`, and views do not follow them."""
         if self.core.closing is None:
             self.replication.give_up()
         await self.close()
@@ -262,8 +262,11 @@ class LocalStore:
         return self.core.engine.log.damages.repaired_count
 
     def seals(self) -> list[Seal]:
-        """The seals of closed segments, oldest first; those of another replica are to be the same where both agree
-        on the segment's bounds. A segment that was just closed gets its own within seconds."""
+        """Returns the seals of closed segments, oldest first.
+
+        Those of another replica are to be the same where both agree on the segment's bounds. A segment that was just
+        closed gets its own within seconds.
+        """
         return list(self.core.engine.seals.all)
 
     @property

@@ -206,8 +206,8 @@ class LocalReplication:
     async def read_sound(self, start: LogOffset, max_bytes: int, *, end: LogOffset) -> tuple[LogOffset, bytes]:
         """The first sound frames at or behind `start` that end at `end` at the latest, and where they begin.
 
-        They are back to back, about `max_bytes`, and at least one, unless there is none. What is damaged in front of
-        them is passed over and not reported, as `start` may be another log's. Raises OSError.
+        They are back to back, about `max_bytes`, and at least one, unless there is none. Damage in front of them is
+        passed over and not reported, as `start` may be another log's. Raises OSError.
         """
         self._core.check_running()
         return await self._core.loop.run_in_executor(

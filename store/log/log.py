@@ -374,7 +374,7 @@ class CommitLog:
     ) -> Iterator[Frame | BadRange]:
         """Frames in order from one log offset up to another, and the ranges between them that hold none.
 
-        What the disk cannot read is such a range; unless it is to be read `around`, it raises OSError.
+        Sectors that the disk cannot read are such a range; unless it is to be read `around`, it raises OSError.
         """
         start = max(start, self.first)
         segments = self._segments
@@ -465,7 +465,7 @@ class CommitLog:
 
         Readers see what is in front of `confirmed`, or all of it.
 
-        What is yielded is on disk. The tail begins at the first bad range of the last segment that may not have been
+        Yielded frames are on disk. The tail begins at the first bad range of the last segment that may not have been
         synced: pages are written in any order, so there may be valid frames behind it, of which nobody was told. A bad
         range in front of a frame that knows better is damage: it is reported, kept in `corruptions` and left as it is.
         So is one in front of `durable`, which is known to have been on disk and to lie between frames.

@@ -1,6 +1,6 @@
 """Repair in place: sound frames of another replica, written where this log has none.
 
-What is written takes the place of bytes that were acknowledged, so it is verified here whoever has verified it before.
+The new bytes replace acknowledged ones, so they are verified here, whoever has verified them before.
 """
 
 from bisect import bisect_right

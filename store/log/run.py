@@ -98,7 +98,7 @@ class Run:
 def joined(runs: Sequence[Run]) -> list[Run]:
     """Returns runs that hold the same frames: those that follow each other and have no records are one.
 
-    What is made of a run costs NumPy's fixed price, 40 us for all views, however few rows it has.
+    The arrays of a run cost NumPy's fixed price, 40 us for all views, however few rows the run has.
     """
     found: list[Run] = []
     for (plain, _), group in groupby(runs, key=lambda run: (not run.records, run.chunks.columns is None)):

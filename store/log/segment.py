@@ -102,7 +102,7 @@ class OpenFiles:
                 self._segments.popleft().release()
 
     def forget(self, segment: "Segment") -> None:
-        """A segment is deleted. Who reads it keeps its file."""
+        """A segment is deleted. Its readers keep its file."""
         with self._changing:
             self._segments = deque(one for one in self._segments if one is not segment)
 
@@ -166,7 +166,7 @@ class Segment:
     def rewrite(self, start: LogOffset) -> None:
         """Writes what lies from a log offset on once more, and syncs it: read from memory, it may not be on disk.
 
-        What the disk cannot read stays as it is.
+        Sectors that the disk cannot read stay as they are.
         """
         file = self._opened()
         for at in range(start - self.start, self.size_bytes, SCAN_BYTES):
@@ -229,8 +229,8 @@ class Segment:
     ) -> Iterator[Frame | BadRange]:
         """Every valid frame between two log offsets, in order, and what lies between them that is none.
 
-        A bad range is followed by the next frame that is whole and carries its own place, or by nothing. What the disk
-        cannot read is a bad range, too; unless it is to be read `around`, it raises OSError.
+        A bad range is followed by the next frame that is whole and carries its own place, or by nothing. Sectors that
+        the disk cannot read are a bad range, too; unless it is to be read `around`, it raises OSError.
         """
         window = _Window(self.read if around else self.read_exactly, end, read_bytes)
         at = start

@@ -89,7 +89,7 @@ async def _check_log(disk: Disk, log: str) -> None:
 def held_by(files: Files, data_dir: Path, group: int) -> LogOffset:
     """Returns the log offset up to which a data directory that nobody has open once had all of its log.
 
-    What its floor, its views and the sound frames of its newest file tell, whichever is more. Raises OSError.
+    Its floor, its views and the sound frames of its newest file tell; the greatest counts. Raises OSError.
     """
     origin, held = origin_of(group), read_floor(files, data_dir / FLOOR_FILE)
     if not ViewsHealth(data_dir).may_crash and (marks := read_marks(data_dir / "views")) is not None:

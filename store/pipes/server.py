@@ -1,7 +1,7 @@
 """The server's side: one port where pipes are served, and gRPC to whoever speaks that.
 
-What is no pipe goes to gRPC's server (`store.base.listening`). At a Unix socket's path, which is for processes of one
-machine, only pipes are served.
+Connections that are no pipe go to gRPC's server (`store.base.listening`). At a Unix socket's path, which is for
+processes of one machine, only pipes are served.
 """
 
 import asyncio

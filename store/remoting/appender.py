@@ -1,9 +1,10 @@
 """The client's side of appends: a window of frames under way, and what happens to them when the master is another.
 
-Frames are sent in the order of the calls, and the store keeps it. What was sent when the connection broke is perhaps
-stored. A frame of an idempotent producer is sent again to whoever is master then, in its place in the order: the store
-knows what it has, so the caller sees one result. Any other frame ends with `AppendOutcomeUnknown`. What the store has
-refused because it is no master, or takes nothing for now, is kept and sent again too. All of that for `budget_s`.
+Frames are sent in the order of the calls, and the store keeps it. Frames in flight when the connection broke are
+perhaps stored. A frame of an idempotent producer is sent again to whoever is master then, in its place in the order:
+the store knows what it has, so the caller sees one result. Any other frame ends with `AppendOutcomeUnknown`. Frames
+that the store has refused because it is no master, or takes nothing for now, are kept and sent again too. All of that
+for `budget_s`.
 
 No input or output here: what is to be sent is asked for, what comes is told.
 """
@@ -201,7 +202,7 @@ class Appender:
         self._waiting.extendleft(reversed(held))
 
     def lost(self) -> None:
-        """The connection has broken. What was sent is sent again on the next one, as far as that is safe."""
+        """The connection has broken. Frames in flight are sent again on the next one, as far as that is safe."""
         now_s = self._now_s()
         if self._down_since is None:
             self._down_since = now_s
@@ -232,7 +233,7 @@ class Appender:
 
         A frame that the master wrote and that too few replicas have is neither stored nor refused, perhaps for ever.
         Its caller is told that the outcome is unknown; the frame goes on, as what its producer sends later is behind
-        it. What was refused is sent again when all that was sent is answered, so that waits for it too.
+        it. Refused frames are sent again when all frames in flight are answered, so that waits for them too.
         """
         self._expire_sent()
         limit = self._now_s() - self._budget_s

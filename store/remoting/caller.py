@@ -73,7 +73,7 @@ class _Pending:
 class Caller:
     """Calls of one client on their way. Belongs to the thread of the event loop.
 
-    `wake`: there is something to send. Who `follows` the master goes on with it when it is another.
+    `wake`: there is something to send. A call that `follows` the master goes on with the next one.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Caller:
         *,
         orphaned: Callable[[T], None] | None = None,
     ) -> T:
-        """Calls a method and waits for its answer, decoded. Who goes away lets go of it."""
+        """Calls a method and waits for its answer, decoded. A caller that is cancelled lets go of it."""
         pending = self.begin(method, arguments, decode, mode, orphaned=orphaned)
         try:
             answer: T = await pending.future

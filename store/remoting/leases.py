@@ -134,7 +134,7 @@ class RemoteLeases(LeaseCalls):
         delay_ms: int | None = None,
         group: str = "",
     ) -> None:
-        """See `LeaseCalls.requeue`. What was lost with a connection was given back by that."""
+        """See `LeaseCalls.requeue`. Messages of a lost connection were given back by its end."""
         ranges, _ = self._remote.held.drop(owner, queue, group, offsets)
         if ranges:
             self._remote.notify("requeue", arguments.Requeue(queue, owner, tuple(ranges), delivered, delay_ms, group))

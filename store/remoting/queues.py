@@ -39,7 +39,7 @@ class RemoteQueues(QueueCalls):
         max_rows: int = 1 << 30,
         max_wait_ms: int = 0,
     ) -> Fetched:
-        """See `QueueCalls.fetch`. What one call brings is limited to some MiB."""
+        """See `QueueCalls.fetch`. The answer of one call is limited to some MiB."""
         asked = arguments.Fetch(queue, offset, max_bytes, max_rows, max_wait_ms)
         return await self._remote.call("fetch", asked, self._fetched)
 
@@ -47,14 +47,14 @@ class RemoteQueues(QueueCalls):
         return fetched_of(_a_fetched(body), self._remote.connection.frames)
 
     async def configure(self, configs: Sequence[QueueConfig]) -> None:
-        """See `QueueCalls.configure`. What the store knows already is not stored again."""
+        """See `QueueCalls.configure`. Entries that the store knows already are not stored again."""
         for start in range(0, len(configs), CONFIGS_IN_CALL):
             some = tuple(configs[start : start + CONFIGS_IN_CALL])
             await self._remote.call("configure_queues", arguments.ConfigureQueues(some), nothing)
             self._configs.update({QueueNumber(config.queue): config for config in some})
 
     def config(self, queue: QueueNumber) -> QueueConfig | None:
-        """See `QueueCalls.config`: what was set or asked for here. What is not known is asked for now."""
+        """See `QueueCalls.config`: what was set or asked for here. An unknown one is asked for now."""
         found = self._configs.get(queue)
         if found is None and queue not in self._unknown_configs and self._remote.connection.up.is_set():
             if not self._unknown_configs:

@@ -1,8 +1,8 @@
 """A synchronous client of the store's gRPC service, for readers that have no event loop: Spark, scripts, notebooks.
 
-Every call is a read and may be repeated: while the server is away or overloaded the reader tries again, with
-back-off, for `retry_s` seconds since the last thing that worked; a fetch goes on at the record where it was
-interrupted. What comes is checked end to end: both checksums of every frame, and every row's queue.
+Every call is a read and may be repeated: while the server is away or overloaded the reader tries again, with back-off,
+for `retry_s` seconds since the last thing that worked; a fetch goes on at the record where it was interrupted. Frames
+are checked end to end: both checksums of every frame, and every row's queue.
 """
 
 import time

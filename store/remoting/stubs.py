@@ -21,7 +21,7 @@ _ROWS = {row.method.__qualname__: row for row in CALLS.values() if row.method is
 def stubs(kind: type[T]) -> type[T]:
     """Gives a class of `_remote` the methods of its protocol that it lacks, each from its row of the table.
 
-    What it has already is spelled by hand. A method that is neither stops the import.
+    Methods that it has already are spelled by hand. A method that is neither stops the import.
     """
     protocol = kind.__mro__[1]
     for name, method in vars(protocol).items():

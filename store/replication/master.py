@@ -1,8 +1,8 @@
 """The master of a store group for one epoch: what may be sent, what is confirmed, who is in sync. No input or output.
 
 How to drive it. When the controller has named this replica master of an epoch: sync the log, make a `Master`, save its
-`epochs` (`EpochFile.save(master.epochs, master.epoch)`), and only then take appends, each after a look at `refusal`.
-Whoever was master of an epoch before a restart is not any more: it asks the controller to be elected anew.
+`epochs` (`EpochFile.save(master.epochs, master.epoch)`), and only then take appends, each after a look at `refusal`. A
+node that was master before a restart no longer is: it asks the controller to be elected anew.
 
     in      receive, left           from the replicas' streams, by replica
             written, flushed_to     how far the log is handed to the operating system, and on disk
@@ -24,8 +24,8 @@ Whoever was master of an epoch before a restart is not any more: it asks the con
 
 After whatever came in: first `batch` and `sent` for each replica until there is nothing more, then `take`, then `ask`;
 messages for one replica go on its stream in that order. A repeated append that was found in the log is treated like a
-new one: refused where that is, and answered when its end is `acknowledged`. What was placed and is not acknowledged
-when the master ends may be stored or not.
+new one: refused where that is, and answered when its end is `acknowledged`. Frames placed and not acknowledged when the
+master ends may be stored or not.
 """
 
 from collections.abc import Collection, Mapping

@@ -10,8 +10,8 @@
       Ack        ------------------------->
 
 A replica dials. `session` is a number by chance, chosen anew for every Hello: what belongs to an older stream between
-the same two is ignored. `epoch` is that of the master, also in the messages of its replica. Whoever hears of a newer
-epoch than its own is superseded. Offsets have 63 bits and are never narrowed.
+the same two is ignored. `epoch` is that of the master, also in the messages of its replica. A node that hears of a
+newer epoch than its own is superseded. Offsets have 63 bits and are never narrowed.
 """
 
 from enum import Enum
@@ -51,7 +51,7 @@ class Why(Enum):
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1, kw_only=True):
     """A replica's log: `epochs` from oldest to newest, `first` and `end` of what it has, synced or not.
 
-    Whoever owns the stream authenticates the replica: the ids of its cluster and its log, and the check code of its id.
+    The owner of the stream authenticates the replica: the ids of its cluster and its log, and the check code of its id.
     """
 
     group: Group

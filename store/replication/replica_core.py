@@ -174,7 +174,7 @@ class ReplicaCore:
         self._effects.append(Send(hello))
 
     def close(self) -> None:
-        """The stream has ended, or is given up. What was handed out to be done is done all the same."""
+        """The stream has ended, or is given up. Effects that were handed out are done all the same."""
         if self.stage is not Stage.DIVERGED:
             self.stage = Stage.IDLE
         self._session = 0

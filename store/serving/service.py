@@ -306,7 +306,10 @@ async def _acknowledge(context: Any, intake: Intake) -> None:
 
 
 async def _follow(context: Any, store: StoreClient, at: LogOffset, grown: asyncio.Event) -> None:
-    """Sends the log from an offset on. What a slow reader has not taken is read again from the log, not kept for it."""
+    """Sends the log from an offset on.
+
+    Frames that a slow reader has not taken are read again from the log, not kept for it.
+    """
     while True:
         grown.clear()
         confirmed = store.log.confirmed

@@ -288,7 +288,7 @@ class ServingSession:
         return self._frames.fetched(fetched)
 
     async def configure_queues(self, asked: arguments.ConfigureQueues) -> bytes:
-        """See `QueueCalls.configure`. What is known already is not stored again."""
+        """See `QueueCalls.configure`. Entries that are known already are not stored again."""
         known = self.store.queues.config
         new = [one for one in asked.configs if one != (known(QueueNumber(one.queue)) or QueueConfig(one.queue))]
         if new:

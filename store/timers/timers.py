@@ -1,12 +1,12 @@
 """Timers: rows and records that are appended when their time has come.
 
-Setting, cancelling and firing are records, so whoever replays the log knows what is pending. What a timer holds is
-appended in one frame with the record that says it has fired: either both are in the log or neither is, so a timer
-fires exactly once however often the store crashes. Only the process that appends decides when: nothing in applying
-a record looks at a clock.
+Setting, cancelling and firing are records, so whoever replays the log knows what is pending. A timer's rows are
+appended in one frame with the record that it has fired: either both are in the log or neither is, so a timer fires
+exactly once however often the store crashes. Only the process that appends decides when: nothing in applying a record
+looks at a clock.
 
-A timer never fires before its time by the wall clock; a clock set back lets it wait again. What became due while the
-store was down fires at its start, in the order in which it was due.
+A timer never fires before its time by the wall clock; a clock set back lets it wait again. Timers that became due while
+the store was down fire at its start, in the order in which they were due.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ RETRY_MS = 100  # after the store has refused to append what is due
 
 
 class TimerLimits(NamedTuple):
-    """The limits of pending timers, and of how far ahead they are. What is on its way at a limit may still pass it."""
+    """The limits of pending timers, and of how far ahead they are. Timers on their way at a limit may still pass it."""
 
     timers: int = TIMERS_COUNT_MAX
     size_bytes: int = TIMERS_BYTES_MAX

@@ -1,8 +1,8 @@
 """The views: what is derived from the log, in one LMDB environment, and can be rebuilt from the log.
 
 The dispatcher applies runs of frames in one transaction together with the log offset behind them, so after any crash
-the views are a prefix of the log. What a view holds depends on the frames alone, not on how they were cut into runs:
-a rebuilt view is the same byte for byte.
+the views are a prefix of the log. The contents of a view depend on the frames alone, not on how they were cut into
+runs: a rebuilt view is the same byte for byte.
 
 Nobody but this package has an LMDB transaction: what `reading` and `snapshot` give checks every value (`sealed`).
 

@@ -108,7 +108,7 @@ class KvView:
 
 
 class StoredState:
-    """The view as a `store.api.kv_rules.State`, in one transaction. What namespaces hold is written by `finish`."""
+    """The view as a `store.api.kv_rules.State`, in one transaction. `finish` writes the totals of namespaces."""
 
     def __init__(self, txn: Any, entries: Any, expiry: Any, spaces: Any) -> None:
         self._txn = txn

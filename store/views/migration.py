@@ -4,7 +4,7 @@ A log that has lost its beginning cannot make its views anew, so they are change
 some thousand entries and notes the last one; a crash goes on behind it. From the first one on the format is none that
 an older version takes, which would read half of the values with checksums.
 
-What a value was before nobody knows any more: one that is damaged by then is sealed as it is.
+The former value is unknown: one that is damaged by then is sealed as it is.
 """
 
 import logging

@@ -27,7 +27,7 @@ def old_path(path: Path) -> Path:
 
 
 def set_aside(path: Path, *, readable: bool = True) -> None:
-    """Makes way for new views. What was already set aside stays: it knows more than views half made. Raises OSError.
+    """Makes way for new views. Views already set aside stay: they know more than views half made. Raises OSError.
 
     Nothing is kept of what is not `readable`: whoever looks into it would die.
     """

@@ -1,8 +1,8 @@
 """Direct reply-to (an extension of RabbitMQ): answers come to a channel without a queue that its client declares.
 
-Consuming `amq.rabbitmq.reply-to` makes an exclusive queue with a name of its own, which goes with the consumer. What
-the channel publishes with this name in `reply_to` leaves with the queue's name there, and whoever answers publishes
-to that as to any queue.
+Consuming `amq.rabbitmq.reply-to` makes an exclusive queue with a name of its own, which goes with the consumer. A
+message that the channel publishes with this name in `reply_to` leaves with the queue's name there, and the answering
+client publishes to that as to any queue.
 """
 
 from typing import Any

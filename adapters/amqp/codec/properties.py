@@ -60,8 +60,8 @@ class Template(NamedTuple):
     ) -> Message:
         """One message with these properties. Raises `ProtocolError` (PRECONDITION_FAILED).
 
-        A `user` is who was authenticated, where that is not the device's name.
-        Whoever publishes plain templates by the thousand makes the same message of `tail`, without this call.
+        A `user` is who was authenticated, where that is not the device's name. A connection that publishes plain
+        templates by the thousand makes the same message of `tail`, without this call.
         """
         if self.user_id is not None and self.user_id not in {device, user or device} and not trusted_gateway:
             raise _failed(f"user_id {self.user_id!r} is not who was authenticated: {device!r}")

@@ -174,7 +174,10 @@ class Snapshot:
 
 
 class Snapshots(_Transfers[Snapshot]):
-    """Bodies that peers read in Block2. What finds no room is read anew for each block: its ETag tells changes."""
+    """Bodies that peers read in Block2.
+
+    A body that finds no room is read anew for each block: its ETag tells changes.
+    """
 
 
 class BlockTransfers:

@@ -52,7 +52,7 @@ class OuterOptionError(Exception):
 def read_protected(packet: Packet) -> ProtectedRequest:
     """Reads a protected request. Raises `CoseError`, `OuterOptionError`.
 
-    What the plaintext has in its place is discarded outside; blocks there are a proxy's, and are not put together.
+    Options that the plaintext has too are discarded outside; blocks there are a proxy's, and are not put together.
     """
     observe = value = None
     for number, one in packet.options:

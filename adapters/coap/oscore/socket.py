@@ -326,7 +326,7 @@ class OscoreSocket:
     ) -> bytes | None:
         """Returns a response protected; None where it is not known any more what it answers (RFC 8613, 8.3).
 
-        What is sent again is sent as it was: a Confirmable message of ours keeps its Partial IV.
+        A retransmission is the same datagram: a Confirmable message of ours keeps its Partial IV.
         """
         piggybacked = data[0] >> 4 & 3 == ACK
         if not piggybacked:

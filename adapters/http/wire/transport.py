@@ -69,7 +69,7 @@ class Transport(Protocol):
         """Returns whether all is said: the connection can be closed once the output is written."""
 
     def receive(self, data: bytes, *, now_ms: int) -> Sequence[Event]:
-        """Bytes from the peer. What is malformed is answered here, and `finished` follows."""
+        """Bytes from the peer. Malformed requests are answered here, and `finished` follows."""
 
     def respond(self, exchange: Exchange, response: Response, *, now_ms: int) -> None:
         """A whole response."""

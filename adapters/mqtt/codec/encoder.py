@@ -1,4 +1,4 @@
-"""Bytes from packets. What is encoded was built by ourselves, so a value out of range is our bug: an assertion."""
+"""Bytes from packets. All packets were built by ourselves, so a value out of range is our bug: an assertion."""
 
 from collections.abc import Callable
 from typing import Any

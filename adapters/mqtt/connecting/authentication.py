@@ -1,6 +1,7 @@
 """AUTH: how a client proves in several steps who it is, at its CONNECT and as often as it wants after (MQTT 5.0, 4.12).
 
-What is said in these steps is between the client and the gateway; here is who may speak when, and how long for.
+The contents of these steps are between the client and the gateway; this file decides which side may speak when, and for
+how long.
 """
 
 from enum import Enum

@@ -1,8 +1,8 @@
 """CloudEvents over MQTT 5.0 (MQTT Protocol Binding for CloudEvents 1.0.2): where they are in a PUBLISH.
 
 In binary mode the user properties are the event's attributes and the Content Type is its `datacontenttype`; in
-structured mode the payload is the event as JSON. What came structured by MQTT leaves structured, every other event
-in binary mode. A subscriber of 3.1.1, which has no user properties, is sent the structured form (or, where the
+structured mode the payload is the event as JSON. An event that came structured by MQTT leaves structured, every other
+event in binary mode. A subscriber of 3.1.1, which has no user properties, is sent the structured form (or, where the
 operator wants so, the data alone).
 """
 

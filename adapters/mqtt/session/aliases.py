@@ -1,7 +1,7 @@
 """Topic aliases towards a client that has asked for them (MQTT 5.0, 3.3.2.3.4).
 
-The first topics that a connection is sent get an alias each. What is encoded is shared by all clients; only the two
-bytes of the alias, and the topic where it is sent for the first time, are a client's own.
+The first topics that a connection is sent get an alias each. All clients share an encoded packet; only the two bytes of
+the alias, and the topic where it is sent for the first time, are a client's own.
 """
 
 from adapters.mqtt.codec.primitives import encode_varint
@@ -28,7 +28,7 @@ class Aliases:
     def give(self, address: str, qos: int) -> bytes | None:
         """A new alias for the topic of a packet that is sent now; None when it may not be, or there are enough.
 
-        What waits for a save is overtaken by others, which may not say the alias before it.
+        A packet that waits for a save is overtaken by others, which may not use the alias before it.
         """
         if len(self._of) >= self._count or (qos == 2 and self._context.durable) or (qos and self._inflight.room <= 0):
             return None

@@ -255,7 +255,10 @@ class MqttSession:
         self._answer(Suback(packet_id=packet.packet_id, codes=tuple(codes)), changed=bool(refused))
 
     def _subscribe(self, request: SubscriptionRequest, identifier: int | None, begun: list[Subscription]) -> int:
-        """Subscribes to one filter; returns the code for its SUBACK. What begins in the log is added to `begun`."""
+        """Subscribes to one filter; returns the code for its SUBACK.
+
+        Subscriptions that begin in the log are added to `begun`.
+        """
         refused = self.subscriptions.refusal(request) or self._denied(request.pattern)
         if refused is not None:
             return refused if self.context.version == 5 else SUBACK_FAILURE

@@ -1,9 +1,9 @@
 """Shared subscriptions: messages that the gateway lends to this client, and not to the others (MQTT 5.0, 4.8.2).
 
-What is lent at QoS 1 is settled by its PUBACK; when the connection ends before, others get it. A QoS 2 message is this
-session's own from its first PUBLISH on (MQTT-4.8.2-4, MQTT-4.8.2-5): it is saved in the session, then settled and sent,
-and a later connection of the session completes it. Should the gateway die between the two, it is lent once more: if to
-this session, `claimed` says that it has it.
+A message lent at QoS 1 is settled by its PUBACK; when the connection ends before, another member gets it. A QoS 2
+message is this session's own from its first PUBLISH on (MQTT-4.8.2-4, MQTT-4.8.2-5): it is saved in the session, then
+settled and sent, and a later connection of the session completes it. Should the gateway die between the two, it is lent
+once more: if to this session, `claimed` says that it has it.
 """
 
 from collections.abc import Callable, Mapping, Sequence

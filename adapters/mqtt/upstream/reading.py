@@ -83,7 +83,7 @@ class MqttUpstream:
         self._client.connected(now_ms)
 
     def lost(self) -> None:
-        """See `Upstream`. What was collected and not taken comes again, as it was not acknowledged."""
+        """See `Upstream`. Messages collected and not taken come again, as they were not acknowledged."""
         self._client.lost()
         self.ready = False
         self._rest, self._skip = b"", 0

@@ -55,7 +55,7 @@ class Fault(Exception):
 
 
 class Frames:
-    """The client's side of a connection. What a read brought besides payload is in `ping`, `closed` and `fault`."""
+    """The client's side of a connection. `ping`, `closed` and `fault` hold the parts of a read besides payload."""
 
     __slots__ = ("_fragmented", "_head", "_left", "_mask", "closed", "fault", "ping")
 

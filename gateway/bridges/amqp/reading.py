@@ -1,8 +1,8 @@
 """Reading: queues of an upstream into the log. Messages are acknowledged there when they are durable here.
 
-What has come while a batch was being stored is the next batch. What can never be stored (too large, a reserved address,
-malformed) is rejected without requeue: the upstream dead-letters it where its queue says so. What has been here before
-is acknowledged.
+Messages that come while a batch is being stored are the next batch. A message that can never be stored (too large, a
+reserved address, malformed) is rejected without requeue: the upstream dead-letters it where its queue says so. A
+message that has been here before is acknowledged.
 """
 
 import asyncio

@@ -61,7 +61,7 @@ def register(app: typer.Typer, load: Load) -> None:
     ) -> None:
         """Make a cluster of this controller alone, when a majority of the controllers is lost for good.
 
-        It has to be stopped, and so have the others. What only they knew is lost.
+        It has to be stopped, and so have the others. Commands that only they knew are lost.
         """
         from gateway.cli.servers.recover import recover as recovered  # noqa: PLC0415
 

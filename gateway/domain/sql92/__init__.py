@@ -10,10 +10,10 @@
     sign    = ( + | - ) sign | number | 'text' | TRUE | FALSE | name | ( or )
 
 Names are the fields of a message (`FIELDS`) and its properties; a property that has a field's name is written
-`properties.NAME`, and a name that is no plain word in double quotes. What a message does not have is NULL, and logic
-is three-valued (SQL92, 8.12): a message passes where the answer is true, not where it is unknown. Properties are
-texts: beside a number one is read as a number, beside TRUE or FALSE as one of them, and is NULL where it is neither.
-Dividing whole numbers gives a whole number, by zero NULL. Texts are compared by code points; LIKE minds case.
+`properties.NAME`, and a name that is no plain word in double quotes. A property that a message does not have is NULL,
+and logic is three-valued (SQL92, 8.12): a message passes where the answer is true, not where it is unknown. Properties
+are texts: beside a number one is read as a number, beside TRUE or FALSE as one of them, and is NULL where it is
+neither. Dividing whole numbers gives a whole number, by zero NULL. Texts are compared by code points; LIKE minds case.
 
 The limits of `gateway.domain.expressions` bound the cost of one message; LIKE is unknown of a text that is too long.
 

@@ -18,7 +18,10 @@ _Limit = Annotated[int, Meta(ge=FOREVER)]
 
 
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`[[topics.configure]]`: a topic, made when it is missing. What is left out is as `[topics]` and `[store]` say."""
+    """`[[topics.configure]]`: a topic, made when it is missing.
+
+    Settings that are left out are as `[topics]` and `[store]` say.
+    """
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9$_.-]{1,127}$", description="the topic")]
     queues: Annotated[int, Meta(ge=1, le=1024, description="of a new topic; they never change")] | None = None

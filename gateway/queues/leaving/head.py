@@ -56,8 +56,8 @@ class QueueHead:
     async def trim(self, owner: int) -> int | None:
         """Removes what has expired at the head, and what is too much; `owner` leases it meanwhile.
 
-        Returns when the next message expires, None where it never does, or nothing waits. What stays is not leased, so
-        that consumers keep its order. Damage is left to whoever reads the queue. Raises `StoreError`.
+        Returns when the next message expires, None where it never does, or nothing waits. Messages that stay are not
+        leased, so that consumers keep their order. Damage is left to whoever reads the queue. Raises `StoreError`.
         """
         due_ms = await self._drop_expired(owner)
         rules = self._rules()
@@ -74,7 +74,8 @@ class QueueHead:
         """Removes the oldest messages of a queue that is too long; returns whether there were any.
 
         Others may be at it: what they have taken meanwhile is counted as gone, so that all together remove no more than
-        is too much. What they give back is looked at again; a message beside the oldest may go in its place then.
+        is too much. Messages that they give back are looked at again; a message beside the oldest may go in its place
+        then.
         """
         dropped, in_vain = False, 0
         while in_vain < TRIES_COUNT_MAX and (excess := await self._excess(rules)) > 0:

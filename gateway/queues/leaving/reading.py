@@ -42,7 +42,7 @@ class Found(NamedTuple):
 def read(leases: Sequence[Lease], *, now_ms: int, rules: QueueRules, idle_since_ms: int | None = None) -> Found:
     """Returns what leases stand for.
 
-    What was stored while a consumer was waiting, since `idle_since_ms`, has not waited in the queue. It does not
+    Messages stored while a consumer was waiting, since `idle_since_ms`, have not waited in the queue. They do not
     expire by the queue's time to live, nor by one that AMQP says: 0 means "at once or never" there.
     """
     found = Found([], [], [], [], [])

@@ -1,8 +1,8 @@
 """The upkeep of queues whose messages leave by themselves: when each is looked at next, and one task that looks.
 
 A queue is looked at when something has changed at its head, and when the message there expires. Each of several proxies
-looks after all queues by what it knows of them; leases see to it that a message is moved by one. What a proxy that is
-gone knew is made good by a look at every such queue once in a while.
+looks after all queues by what it knows of them; leases see to it that a message is moved by one. A look at every such
+queue once in a while makes up for proxies that are gone.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """The store as the consumers of queues see it: the lanes of a queue with priorities are one queue.
 
-Its offsets are those of its lanes, with the priority in their upper bits (`gateway.publishing.routing.lanes`). What is
-taken comes from the highest lane that has something; what is given back returns to its place. A lane in which nothing
-was found is not asked again before something has come to it, of which the store tells whoever has found nothing.
+Its offsets are those of its lanes, with the priority in their upper bits (`gateway.publishing.routing.lanes`). Messages
+are taken from the highest lane that has some; those given back return to their place. A lane in which nothing was found
+is not asked again before something has come to it, of which the store tells whoever has found nothing.
 """
 
 import asyncio

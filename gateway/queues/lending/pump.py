@@ -160,8 +160,8 @@ class Pump:
 
     `dead_letter` takes what is not to be delivered, and `taken` is told that the head of the queue is another one.
 
-    `elsewhere` says how many consumers the queue has at other proxies that are to have their fair share. What waits is
-    divided by all of them; where there is less than one message for each, who has had its turn waits a moment.
+    `elsewhere` says how many consumers the queue has at other proxies that are to have their fair share. All of them
+    share the waiting messages; where there are fewer messages than consumers, one that has had its turn waits a moment.
     """
 
     def __init__(

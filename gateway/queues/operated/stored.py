@@ -48,7 +48,7 @@ class StoredSettings:
         self._store = store
 
     async def policies(self) -> list[StoredPolicy]:
-        """Returns the policies. What is not understood is left out, with a warning."""
+        """Returns the policies. Entries that are not understood are left out, with a warning."""
         found = []
         async for entry in stored_entries(self._store, POLICIES):
             try:

@@ -249,7 +249,7 @@ class SharedSubscriptions:
             self._spawn(self._drop_empty(name))
 
     async def _drop_empty(self, name: str) -> None:
-        """Removes a queue unless it has members. What fails is tried again by `sweep`."""
+        """Removes a queue unless it has members. `sweep` tries again after a failure."""
         try:
             if await self._registry.unshare(name, lambda: self._unless(name)) and not self._owners.alone:
                 await self._forget_joins(name)

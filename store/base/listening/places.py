@@ -1,8 +1,8 @@
 """The connections of a server, counted by where they come from and by what they have shown of themselves.
 
-Whoever can reach the port can connect. So a connection that has not yet opened, or is passed on to gRPC, holds a place
-of its own kind and cannot take those of pipes. Nor can one address take another's: the one with the most places loses
-its oldest.
+Every peer that reaches the port can connect. So a connection that has not yet opened, or is passed on to gRPC, holds a
+place of its own kind and cannot take those of pipes. Nor can one address take another's: the one with the most places
+loses its oldest.
 """
 
 import asyncio

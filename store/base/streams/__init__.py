@@ -2,8 +2,8 @@
 
 `Backoff` gives the pauses between attempts, `keep_connected` repeats attempts for ever, and `until_one_ends` runs the
 parts of one connection side by side. `Stream` reads and writes a call, `Silence` notices a peer that sends nothing, and
-an `ErrorTable` says how a protocol's errors travel. What is said on a stream, and how long a peer may be silent, is for
-each protocol to say (docs/decisions/0042).
+an `ErrorTable` says how a protocol's errors travel. Each protocol decides on its messages, and how long a peer may be
+silent (docs/decisions/0042).
 
 Imported by: base.listening, node, remoting, rpc, serving, controller.remote, controller.wire, gateway.bridges,
 gateway.delivery, gateway.ownership, gateway.process, gateway.push, gateway.queues, spark.publishing.
