@@ -106,9 +106,7 @@ class Elections:
         if (there.master_epoch if master_epoch is None else master_epoch) != there.master_epoch or (
             there.sync_epoch if sync_epoch is None else sync_epoch
         ) != there.sync_epoch:
-            raise StaleEpoch(
-                f"store group {group} is at epoch {there.master_epoch}, its SyncStateSet at {there.sync_epoch}"
-            )
+            raise StaleEpoch(f"store group {group} is at epoch {there.master_epoch}, sync epoch {there.sync_epoch}")
         if unclean:
             return self._accepted_loss(there, candidate, now_ms, time_ms)
         if candidate is not None:
@@ -129,9 +127,7 @@ class Elections:
         if command is None:
             raise NotElectable(not_electable(there, self._alive(there, there.sync_set, now_ms)))
         if command.candidate is not None and candidate not in {None, command.candidate}:
-            raise NotElectable(
-                f"replica {command.candidate} of store group {group} has the longest log, not {candidate}"
-            )
+            raise NotElectable(f"store group {group}: {command.candidate} has the longest log, not {candidate}")
         return self._proposing(command, now_ms)
 
     # ---- judging
@@ -142,9 +138,7 @@ class Elections:
         if group.config.unclean_election != (group.number in self._announced):
             if group.config.unclean_election:
                 self._announced[group.number] = None
-                logger.warning(
-                    "store group %d allows unclean election: it MAY LOSE what was acknowledged", group.number
-                )
+                logger.warning("store group %d: unclean elections MAY LOSE what was acknowledged", group.number)
             else:
                 del self._announced[group.number]
 

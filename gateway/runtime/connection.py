@@ -186,13 +186,9 @@ class Connection(asyncio.Protocol, StreamEndpoint):
     def cancel(self) -> None:
         """See `Holder` and `UnreadHolder`: peers make us hold too much, and this one makes way."""
         if not self.gone:
-            log.info(
-                _TOO_EARLY if self.early_bytes > self.unread_bytes else _TOO_UNREAD,
-                protocol=self.protocol,
-                endpoint=self.id,
-                early_bytes=self.early_bytes,
-                unread_bytes=self.unread_bytes,
-            )
+            text = _TOO_EARLY if self.early_bytes > self.unread_bytes else _TOO_UNREAD
+            sizes = {"early_bytes": self.early_bytes, "unread_bytes": self.unread_bytes}
+            log.info(text, protocol=self.protocol, endpoint=self.id, **sizes)
             self.hub.metrics.errors(self.protocol, "cut_off").inc()
             self.abort()
 
