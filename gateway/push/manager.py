@@ -18,10 +18,10 @@ from gateway.ownership.following import below, follow_keys
 from gateway.ownership.owned_task import OwnedTask
 from gateway.ownership.owners import Owned, Owners, OwnershipLost
 from gateway.ownership.stored_entries import stored_entries
+from gateway.push.context import Tools
 from gateway.push.delivery import PushDelivery, SinkGone, status_key
 from gateway.push.sender import SinkKinds
 from gateway.push.spec import SUBSCRIPTIONS, SubscriptionRecord
-from gateway.push.context import Tools
 from store.api.keys import Change, Delete, Put
 from store.base import logs
 from store.base.errors import RevisionConflict, StoreError
