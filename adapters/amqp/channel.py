@@ -290,7 +290,7 @@ class Channel:
 def _deliverable(messages: Sequence[Message]) -> tuple[int, BodyParts | None]:
     """Returns how many messages can be sent at once, and the parts of the last one's body where it has some.
 
-    What follows on the connection waits for a body in parts.
+    Later frames of the connection wait for a body in parts.
     """
     for count, message in enumerate(messages, 1):
         if not message.body and (parts := parts_of(message)) is not None:

@@ -1,7 +1,7 @@
 """Publishing: basic.publish, the content header and the body, and how all three become a message.
 
-Publishers repeat themselves. What the bytes of a basic.publish and of a content header's properties mean is kept by
-these bytes, for all connections together, in tables that are emptied when they are full.
+Publishers repeat themselves. The meaning of a basic.publish and of a content header's properties is kept by their
+bytes, for all connections together, in tables that are emptied when they are full.
 """
 
 import struct

@@ -191,7 +191,7 @@ class Connection:
         return self._finish(now_ms)
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
-        """The connection is gone. What is owed to a later connection is done now."""
+        """The connection is gone. Work that a later connection relies on is done now."""
         self._parse_last(now_ms)
         if self.phase is not Phase.CLOSED:
             self._end()

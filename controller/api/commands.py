@@ -55,8 +55,8 @@ class Command(Request[A_co], frozen=True, kw_only=True):
 class CreateTopic(Command[Topic], frozen=True, kw_only=True, tag="create_topic"):
     """Creates a topic with so many queues, numbered from the next free number on, or agrees with the one that exists.
 
-    The queues are dealt to the groups in turn, the least loaded first. A topic is refused to a `creator` who has made
-    `creator_topics_max` that are there; "" is the operator, who has no share, and 0 no limit. Raises `TopicExists`
+    The queues are dealt to the groups in turn, the least loaded first. A topic is refused to a `creator` that has made
+    `creator_topics_max` of those there are; "" is the operator, who has no share, and 0 no limit. Raises `TopicExists`
     for one with other queues or another configuration, `TopicLimit`.
     """
 

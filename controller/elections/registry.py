@@ -42,15 +42,14 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     from masters of older ones. `master`: it is the master of that epoch, and serves as such. `log_end` is where its log
     ends on its disk, and `log_epoch` the newest epoch that begins there or before: as if every epoch began with a frame
     of no length. `confirmed` is how far readers may go, `free_bytes` what its disk has left. `incarnation` is another
-    number after every start of its process: whoever was elected before has nothing of the role left. `failed`: its disk
-    or its engine is, so it counts as dead. `stalled`: the master takes no writes now, or cannot confirm them. `full`:
-    its disk has no room but for what is kept in reserve; `low`: it has little more. `damaged`: its log has damage that
+    number after every start of its process: a master elected before has nothing of the role left. `failed`: its disk or
+    its engine is, so it counts as dead. `stalled`: the master takes no writes now, or cannot confirm them. `full`: its
+    disk has no room but for what is kept in reserve; `low`: it has little more. `damaged`: its log has damage that
     another replica may still repair, so it is elected only where nobody else can be; `cut_short`: some of that is the
     end of its log, which it has acknowledged once, so it is not elected at all. `damages` are the ranges, of
     `damaged_bytes` in all, not yet repaired; `lost_bytes` of them no replica has; `repairing_from` is the replica that
     is asked now, 0 for none. `complaint`: this replica cannot reach its master. `slow`: the disk of this replica takes
-    far longer to sync than it
-    should.
+    far longer to sync than it should.
     """
 
     group: int
@@ -137,8 +136,8 @@ class _LastHeartbeat:
 class Registry:
     """The newest heartbeat of every replica. `now_ms` is of a clock that never goes back, the same one everywhere.
 
-    `since_ms` is when listening began: who has not been heard of since then is dead no sooner than one who fell silent
-    at that time.
+    `since_ms` is when listening began: a replica not heard of since then is dead no sooner than one that fell silent at
+    that time.
     """
 
     def __init__(self, now_ms: int, *, dead_after_ms: int = DEAD_AFTER_MS, suspect_ms: int = SUSPECT_MS) -> None:

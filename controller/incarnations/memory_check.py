@@ -8,8 +8,8 @@ A memory is a directory with its incarnation. Three are in doubt:
   membership, as any new controller does, and is a learner first.
 - A copy, which may be an old one: the file is not the one that was written to. It becomes another incarnation, and so a
   learner, as soon as there is a leader. Where there is none, because all were copied, it counts when all other voters
-  have answered and none of them knows of anything that it lacks; from then on it votes only for who has as much as the
-  furthest of them.
+  have answered and none of them knows of anything that it lacks; from then on it votes only for candidates that have as
+  much as the furthest of them.
 - One that went back without that being visible, such as a volume that was reset to a snapshot. Others remember its
   term and what it has acknowledged. They are asked once after every start, before it votes, and a leader's heartbeats
   tell it later. It becomes another incarnation too.
@@ -154,7 +154,7 @@ class MemoryCheck:
             raise MetadataForgotten(operator_texts.FORGOTTEN.format(index=index))
 
     def identify(self, asker: Introduction) -> Identification:
-        """Says who this is, and what is known of who asks."""
+        """Returns this controller's identity, and what is known of the asker."""
         status = self._driver.status
         self._notice(status, asker.id, asker.incarnation, asker.address)
         named = status.membership.get(asker.id)

@@ -1,6 +1,6 @@
 """Store groups, their replicas, masters, epochs and SyncStateSets: the part of the metadata that is fenced.
 
-What has to hold at any time, whoever asks for what in whatever order:
+These hold at any time, whatever commands come in whatever order:
 
 - an epoch has one master, and epochs only grow;
 - the SyncStateSet is never empty once there was a master, is made of voters, and includes the master;

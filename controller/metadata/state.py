@@ -143,7 +143,7 @@ class MetadataState:
         """Goes on from what one controller has kept, though others may have known more (docs/decisions/0033).
 
         Numbers are given from far beyond those that were known. Each group elects its master as a new one does, when
-        all of its replicas are heard: who was in sync since is not known.
+        all of its replicas are heard: the replicas in sync since are unknown.
         """
         self.generation += 1
         self.members = {member.id: member}

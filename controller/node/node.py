@@ -366,7 +366,10 @@ class ControllerNode(StateClient):
                 await self._peers.keep(self.membership.ids)
 
     async def ask_membership(self, request: AddMember) -> None:
-        """Asks for membership; who is no member hears of no leader, and asks those it was told of."""
+        """Asks for membership.
+
+        A controller that is no member hears of no leader, and asks those that it was told of.
+        """
         if self.has_leader and self.is_member:
             await self._request(request)
         else:

@@ -52,7 +52,7 @@ class Raft:
     """The Raft state machine of one node.
 
     `storage` holds what was saved; a new cluster's first members begin with `first_snapshot`, later ones with nothing.
-    `random` decides election timeouts. What was applied before a restart is applied again, from the snapshot on.
+    `random` decides election timeouts. Entries applied before a restart are applied again, from the snapshot on.
     """
 
     def __init__(
@@ -136,7 +136,8 @@ class Raft:
         """Says whether this node's memory may be relied on; until then it neither votes nor stands.
 
         Of a memory that may be an old one, `term` is the newest in which it may have voted, and `floor` the term and
-        the index of the last entry that it may have had: it votes in later terms only, and for who has that entry.
+        the index of the last entry that it may have had: it votes in later terms only, and for candidates with that
+        entry.
         """
         node = self.node
         node.proven, node.floor = proven, floor

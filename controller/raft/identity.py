@@ -28,7 +28,7 @@ def is_accepted(node: Node, message: Message) -> bool:
 
 
 def signed(node: Node, messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Messages with the incarnations of who says them, and of whom they are for."""
+    """Returns messages with the incarnations of their sender and of their addressee."""
     if not node.incarnation:
         return tuple(messages)
     return tuple(

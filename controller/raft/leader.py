@@ -326,7 +326,7 @@ class Leader:
         )
 
     def _ask_for_snapshot(self, to: int, progress: Progress) -> None:
-        """Finds out whether a snapshot has arrived, and what said so was lost: who has not installed it refuses."""
+        """Finds out whether a snapshot has arrived, where the answer was lost: a follower without it refuses."""
         node, prev_index = self._node, progress.next - 1
         prev_term = node.log.term(prev_index)
         if progress.nudge and prev_term is not None:

@@ -98,7 +98,7 @@ class LmdbStorage:
         return storage
 
     def close(self) -> None:
-        """Closes. What did not have to be synced yet is forgotten."""
+        """Closes. Writes that did not have to be synced yet are forgotten."""
         self.env.close()
         self._seal.close()
         os.close(self._lock)

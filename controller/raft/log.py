@@ -73,7 +73,7 @@ class Log:
     # ---- growing
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Adds entries, in place of all from the first one's index on. What is committed is never replaced."""
+        """Adds entries, in place of all from the first one's index on. Committed entries are never replaced."""
         first = entries[0].index
         assert self.committed < first <= self.last_index + 1
         if first < self.offset:

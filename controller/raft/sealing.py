@@ -7,7 +7,7 @@ is older, before any message goes out:
 
     CRC32C u32 of the rest | length u32 | msgpack of `Seal`
 
-It is not synced: after a power failure it may be older than LMDB, never newer. What LMDB has is then compared with what
+It is not synced: after a power failure it may be older than LMDB, never newer. LMDB's state is then compared with what
 can only grow.
 """
 

@@ -71,7 +71,7 @@ class Commander:
     """A client's requests. Belongs to the event loop.
 
     `addresses` says where there are controllers, "host:port", `cluster` of which cluster they are, once that is known,
-    `applied` the index of the newest command that is known here, and the digest of all: whoever leads has them, or has
+    `applied` the index of the newest command that is known here, and the digest of all: the leader has them, or has
     forgotten them.
     """
 

@@ -313,7 +313,7 @@ class Fanout:
             self.wake(subscriber)
 
     def _offer(self, group: int, batch: Batch) -> None:
-        """Hands a batch to every subscriber it concerns and who is live in its log."""
+        """Hands a batch to every subscriber that it concerns and that is live in its log."""
         # Once a message: one look-up. Batches of one plan, the common case, are not taken apart.
         plans = self._plans
         messages = batch.messages

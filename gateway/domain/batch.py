@@ -36,7 +36,7 @@ class Batch:
     def of(cls, frame: Frame) -> "Batch":
         """Decodes a frame. Leaves out records that are no messages (reserved queues), by their queue's number.
 
-        Copies that compaction has made are left out too: whoever follows the log has had the message before.
+        Copies that compaction has made are left out too: readers that follow the log have had the message before.
         """
         rows = frame.rows
         kept = np.flatnonzero((rows["flags"] & (ROW_EXTRA | ROW_COPY) == 0) & (rows["queue"] >= FIRST_QUEUE))

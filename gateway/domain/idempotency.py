@@ -1,7 +1,7 @@
 """Keys of requests: what is published under a key is stored once, however often and wherever it is sent again.
 
 The key goes into the log in the frame of its messages, as a guard (`store.guards`). The master that is to store a
-second frame with the key stores nothing of it, and says so: then whoever has published asks what the key stands for
+second frame with the key stores nothing of it, and says so: then the publisher asks what the key stands for
 (`RecallKey`).
 """
 

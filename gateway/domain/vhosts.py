@@ -6,9 +6,9 @@ Inside the gateway a queue or an exchange has one name, which is unique over all
     of others     amq.vhost/{vhost}/{name}      with `/` in the name of the virtual host as `%2F`
 
 Names that begin with `amq.` are reserved, so no queue and no exchange of "/" has such a name. One that a client of "/"
-asks for is `amq.vhost/%2F/{name}`, which nothing has: a name of one virtual host is never one of another. What access
-rules and other protocols call a thing of another virtual host than "/" is below `$vhost/{vhost}/`, which no filter with
-a leading wildcard matches.
+asks for is `amq.vhost/%2F/{name}`, which nothing has: a name of one virtual host is never one of another. For access
+rules and other protocols, a thing of another virtual host than "/" is below `$vhost/{vhost}/`, which no filter with a
+leading wildcard matches.
 """
 
 import re

@@ -96,7 +96,7 @@ async def unread(controller: ControllerClient, store: StoreClient, number: int) 
 
 
 async def drop(controller: ControllerClient, store: StoreClient | None, number: int) -> None:
-    """Forgets a closed queue, when nobody has anything to read in it; without a store, whoever has.
+    """Forgets a closed queue that all its readers have read to the end; without a store, in any case.
 
     Raises `UnknownQueue`, `QueueClosed`, `StoreError`.
     """
@@ -110,7 +110,7 @@ async def drop(controller: ControllerClient, store: StoreClient | None, number: 
 
 
 async def delete(controller: ControllerClient, store: StoreClient | None, name: str) -> None:
-    """Forgets a topic with its queues, when nobody has anything to read in them; without a store, whoever has.
+    """Forgets a topic with its queues that all their readers have read to the end; without a store, in any case.
 
     Raises `UnknownTopic`, `QueueClosed`, `StoreError`.
     """

@@ -65,7 +65,7 @@ class FileContext(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         )
 
     def name(self) -> str:
-        """Returns a name that no other keys have, and these always: whoever has it has used up its numbers."""
+        """Returns a name that no other keys have, and these always: its holder has used up its numbers."""
         keys = self.keys()
         parts = keys.secret, keys.salt, keys.sender_id, keys.recipient_id, keys.id_context, bytes((keys.algorithm,))
         return hashlib.sha256(msgspec.msgpack.encode(parts)).hexdigest()[:32]

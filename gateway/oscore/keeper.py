@@ -2,8 +2,8 @@
 
 A context is a name that one process owns (`gateway.ownership.owners`), and in that process one socket uses it. Numbers
 are reserved before they are used, many at a time (RFC 8613, B.1.1): after a crash those that were reserved are lost,
-and none is used twice. The replay window is not stored: whoever opens a context that was used before has the client
-prove that its request is new (B.1.2).
+and none is used twice. The replay window is not stored: a process that opens a context that was used before has the
+client prove that its request is new (B.1.2).
 """
 
 import asyncio

@@ -64,7 +64,10 @@ class Owned(Protocol):
         """Makes changes, all or none, and moves the name's cursor. Raises `OwnershipLost`, `StoreError`."""
 
     async def release(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
-        """Makes the last changes, and lets go of the name or hands it to who waits for it. Raises the same."""
+        """Makes the last changes, and lets go of the name or hands it to the process that waits for it.
+
+        Raises the same.
+        """
 
     async def forget(self, operations: Operations = ()) -> None:
         """Makes changes, and forgets the cursor. Raises the same."""

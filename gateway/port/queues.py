@@ -103,7 +103,10 @@ class Got(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenVhost(Request[None], frozen=True, kw_only=True):
-    """Asks for leave to use a virtual host. FORBIDDEN to whoever has no right there, NOT_FOUND where there is none."""
+    """Asks for leave to use a virtual host.
+
+    FORBIDDEN for users without a right there, NOT_FOUND where there is none.
+    """
 
     name: str
 

@@ -67,7 +67,7 @@ class JoinShared(Request[Sequence[str | Refusal]], frozen=True, kw_only=True):
 class LeaveShared(Request[None], frozen=True, kw_only=True):
     """Ends the session's membership in shared subscriptions, durably.
 
-    What the connection holds of them it may still settle, unless it was the last member: then the queue is gone.
+    The connection may still settle messages that it holds, unless it was the last member: then the queue is gone.
     """
 
     names: Sequence[SharedName]

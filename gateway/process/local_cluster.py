@@ -108,8 +108,10 @@ def _config(plan: ClusterPlan, name: str, own: str, admin_port: int) -> str:
 
 
 class LocalCluster(Supervisor):
-    """The processes of a plan, kept by a supervisor that starts none again. `under` says what command each is run
-    under, if any: it has to become the process, as `nsenter` does."""
+    """The processes of a plan, kept by a supervisor that starts none again.
+
+    `under` says what command each is run under, if any: it has to become the process, as `nsenter` does.
+    """
 
     def __init__(self, plan: ClusterPlan, *, under: Callable[[str], Sequence[str]] = lambda name: ()) -> None:
         super().__init__(self._launched, stop_s=STOP_S)
@@ -132,7 +134,7 @@ class LocalCluster(Supervisor):
         return [node.name for node in self.nodes if node.role == role]
 
     def stop_all(self) -> None:
-        """Ends everything, whoever depends on others first."""
+        """Ends everything; processes that depend on others first."""
         for role in ("proxy", "store", "controller"):
             self.stop(*self.of_role(role))
 

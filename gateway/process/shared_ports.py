@@ -1,6 +1,6 @@
 """Ports on which several processes listen: the kernel gives each connection, and each UDP peer, to one of them.
 
-Who may share a port is whoever asks for it under the same user, so two gateways by mistake would share theirs. Against
+The kernel shares a port with every process of the same user, so two gateways by mistake would share theirs. Against
 that the process that starts the others takes each port for itself first, and keeps those of TCP, on which it never
 listens: it opens them to be shared when they are its own.
 """

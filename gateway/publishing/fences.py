@@ -1,7 +1,7 @@
 """Fences: the owner of a session or a bridge shuts the logs to what an owner before it may still send.
 
-A proxy that was stopped and goes on, or that was cut off, sends what its clients had written to it, to any group. It
-is told to stop by nobody. So whoever takes over raises the fence of the name in every log, and only then reads what
+A proxy that was stopped and goes on, or that was cut off, sends what its clients had written to it, to any group. It is
+told to stop by nobody. So a process that takes over raises the fence of the name in every log, and only then reads what
 the logs, or a bridge's upstream, have: frames of the owner before are refused from there on, whatever they carry
 (`store.guards`).
 """

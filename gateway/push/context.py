@@ -43,7 +43,7 @@ class HeldBudget:
         return True
 
     def release(self, holder: Holder, size: int) -> None:
-        """Gives bytes back; whoever waits is asked whether there is room."""
+        """Gives bytes back, and asks those that wait again."""
         if holder in self._held:
             self._held[holder] -= size
             self._give_back(size)

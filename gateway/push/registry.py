@@ -231,7 +231,7 @@ def _sees(permissions: Permissions, record: SubscriptionRecord) -> bool:
 
 
 def _check_sees(permissions: Permissions, record: SubscriptionRecord) -> None:
-    """Raises `Refusal` as if it were not there: an id tells nothing to who may not see what it is of."""
+    """Raises `Refusal` as if it were not there: an id tells nothing to users who may not see its subscription."""
     if not _sees(permissions, record):
         raise Refusal(Cause.NOT_FOUND, f"there is no subscription {record.id!r}")
 

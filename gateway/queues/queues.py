@@ -296,7 +296,7 @@ class NamedQueues:
         return self._registry.exchange(name)
 
     def wake(self) -> None:
-        """Tells members of shared subscriptions that their right was revoked; delivers to who may read again."""
+        """Tells members of shared subscriptions that their right was revoked; delivers to those that may read again."""
         for queue in list(self._registry.queues.values()):
             for consumer in list(queue.pump.consumers) if queue.shared else ():
                 if not consumer.gone and not consumer.allowed:  # telling one may end others of its connection

@@ -149,7 +149,7 @@ def unbinds(_hub: Hub, permissions: Permissions, request: UnbindQueue) -> None:
 
 
 def binds(hub: Hub, permissions: Permissions, request: BindQueue) -> None:
-    """Needs the right to manage the queue and to read all that is bound to it: whoever reads the queue reads that."""
+    """Needs the right to manage the queue and to read all that is bound to it: a reader of the queue reads that."""
     permissions.check("manage", queue_address(request.queue))
     _check_bound(hub, permissions, request.exchange, request.routing_key)
 

@@ -130,7 +130,7 @@ class SysTopics:
         return connected
 
     async def _count(self) -> None:
-        """Counts what is stored, for whoever asks next."""
+        """Counts stored messages, for the next question."""
         try:
             self._sessions = await self._hub.store.keys.count(f"sessions/{PROTOCOL}/", f"sessions/{PROTOCOL}0")
             self._retained = await self._hub.store.keys.count("retained/", "retained0")

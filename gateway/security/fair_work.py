@@ -1,7 +1,8 @@
 """Work that takes a processor for long, in a few threads, shared fairly by those who cause it.
 
 Each network has a line of its own, and they are served in turn, a piece of work from each. When too much waits, the
-longest line gets no longer: what came to it last is refused. So whoever asks for a lot waits, and others hardly do.
+longest line gets no longer: what came to it last is refused. So a client that asks for a lot waits, and others hardly
+do.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """SCRAM-SHA-256: a password is proven by both sides and sent by neither (RFC 5802, RFC 7677).
 
-What is kept of a password is a verifier, written as PostgreSQL writes it:
+A password is kept as a verifier, written as PostgreSQL writes it:
 
     SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>
 

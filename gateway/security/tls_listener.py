@@ -85,7 +85,7 @@ class TlsListener(TcpListener):
         task.add_done_callback(self._shaking.discard)
 
     async def _shake(self, sock: socket.socket, network: str) -> None:
-        """A handshake; whoever does not bring it to an end is no connection."""
+        """Shakes hands; a peer that does not bring it to an end is no connection."""
         try:
             with contextlib.suppress(OSError, ssl.SSLError, TimeoutError):
                 await self._loop.connect_accepted_socket(

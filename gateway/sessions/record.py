@@ -99,7 +99,7 @@ class LiveSession:
         return self.expiry_s == 0 and self.holder.gone
 
     def check_user(self, who: SessionUser | None) -> None:
-        """Raises `NotItsUser` unless whoever asks may take the session from its holder."""
+        """Raises `NotItsUser` unless the asker may take the session from its holder."""
         if not self.over:
             check_user(self.key, self.user, who)
 

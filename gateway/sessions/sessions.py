@@ -99,7 +99,7 @@ class Sessions:
     # ---- what connections ask for
 
     async def open(self, holder: SessionHolder, request: OpenSession, user: SessionUser | None = None) -> OpenedSession:
-        """Gives a connection its session, taking it from whoever holds it.
+        """Gives a connection its session, taking it from its holder.
 
         Raises `NotItsUser`, with everything left as it is, when it is another user's; None takes every session.
         """

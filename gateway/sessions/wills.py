@@ -1,8 +1,8 @@
 """Wills: a session's last message, published when its connection is gone and its time to come back is over.
 
-A will is a record beside its session from the moment its connection is let in, so that whoever finds the session
-without a connection, another proxy or this one after a crash, publishes it in the place of who should have. Only the
-owner of the session does anything to its will. In order:
+A will is a record beside its session from the moment its connection is let in, so that a proxy that finds the session
+without a connection, another one or this one after a crash, publishes it in the place of the one that should have. Only
+the owner of the session does anything to its will. In order:
 
     armed        the connection is there
     publishing   it is gone: what is to be published, and when, is settled
@@ -78,7 +78,7 @@ class Wills:
         random: Random | None = None,
         check: Callable[[Identity, Message], None] = lambda _who, _message: None,
     ) -> None:
-        """`check` raises `Refusal` for who may not publish a message by now."""
+        """`check` raises `Refusal` for a client that may not publish a message by now."""
         self._store = store
         self._publish = publish
         self._now_ms = now_ms
@@ -136,7 +136,7 @@ class Wills:
         return None if entry is None else msgspec.msgpack.decode(entry.value, type=WillRecord)
 
     async def leave(self, owned: Owned, session: str, record: WillRecord, *, expiry_s: int | None) -> bool:
-        """The connection is gone: publish its will, or have it wait. Whether it waits; else its record can be removed.
+        """Publishes the will of a lost connection, or has it wait. Returns True if it waits; else its record can go.
 
         `expiry_s` is how long the session outlives the connection: a will waits no longer. Raises `Refusal` or
         `StoreError` when that has to be tried again.

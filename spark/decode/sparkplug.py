@@ -4,7 +4,7 @@
     Metric:  1 name, 2 alias, 3 timestamp, 4 datatype, 7 is_null,
              10 int, 11 long, 12 float, 13 double, 14 boolean, 15 string
 
-A BIRTH says names and aliases; DATA may say aliases alone. Such a row's metric is `alias/17` until whoever keeps the
+A BIRTH says names and aliases; DATA may say aliases alone. Such a row's metric is `alias/17` until the keeper of the
 births gives it its name.
 """
 

@@ -3,8 +3,8 @@
     analytics/anomaly/{device}    spike, level_shift, stuck, rate_spike
     analytics/liveness/{device}   silent, back, flapping
 
-The id follows from device, metric, kind and time, so whoever finds the same again sends the same id. Characters that a
-level of an address may not hold are percent-escaped in the device's name.
+The id follows from device, metric, kind and time, so a pass that finds the same again sends the same id. Characters
+that a level of an address may not hold are percent-escaped in the device's name.
 """
 
 import hashlib

@@ -23,7 +23,7 @@ def sequence(batch: int, tick: int = 0) -> int:
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of the job. Times are ms since 1970, by the clock of who stored or committed."""
+    """The progress of the job. Times are ms since 1970, by the clock of the process that stored or committed."""
 
     batch: int = -1  # the last one committed; -1: none yet
     records: int = 0  # counted in all

@@ -1,9 +1,9 @@
 """Limits of the state: how many devices and series are kept, which are refused, and which are forgotten.
 
 A series is a device and a metric. Devices and series that nothing came from for long are forgotten. Where devices are
-too many, those give way that were heard too seldom for an interval to be learned, the longest silent first; a flood
-of made-up names pushes itself out. What then is still too much is refused, in the log's order. Every verdict follows
-from the state, the records and the store's clock, so a repeated pass comes to the same.
+too many, those give way that were heard too seldom for an interval to be learned, the longest silent first; a flood of
+made-up names pushes itself out. Devices and series beyond the limit are then refused, in the log's order. Every verdict
+follows from the state, the records and the store's clock, so a repeated pass comes to the same.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""The handle of a lease: text by which whoever has it can settle, give back or extend one message.
+"""The handle of a lease: text by which its holder can settle, give back or extend one message.
 
     version u8 | queue u32 | offset u64 | lease u64 | lent_at u64 | deliveries u32 | visible_at_ms u64 | group, UTF-8 |
     MAC 16 B

@@ -162,4 +162,4 @@ class KeyCalls(Protocol):
         """Lists all namespaces that hold something or have limits, by name."""
 
     async def limit(self, namespace: str, *, keys_max: int = 0, size_bytes_max: int = 0) -> None:
-        """Limits what a namespace may hold from now on; 0: no limit. What it holds already stays."""
+        """Limits what a namespace may hold from now on; 0: no limit. Entries that it has already stay."""

@@ -24,7 +24,7 @@ from store.remoting import NearStore, RemoteStore
 
 
 def connect_remote(controller: ControllerClient, *, zone: str | None = None, **options: Any) -> Connect:
-    """Makes the clients of groups: over the network to whoever the controller says is master.
+    """Makes the clients of groups: over the network to the master that the controller names.
 
     With `zone` reads are answered by a replica in that zone that is in sync, if there is one. Options are those of
     `RemoteStore`.

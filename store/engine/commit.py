@@ -79,8 +79,8 @@ class Committer:
     first error from a write or a sync, after which nothing more is stored; `error` returns the reason to store nothing.
 
     With other replicas, `written` hears of frames as soon as they are, and what is on this disk is not confirmed by
-    that: whoever gets the report does it, and answers. `FRAME_ASYNC` then means nothing: an answer waits for the disks
-    of others, so that waiting for this one beside them costs no time.
+    that: the receiver of the report does it, and answers. `FRAME_ASYNC` then means nothing: an answer waits for the
+    disks of others, so that waiting for this one beside them costs no time.
     """
 
     def __init__(

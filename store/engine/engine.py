@@ -327,7 +327,7 @@ class Engine:
         self._committer.append(frame, done, size=0, essential=True)
 
     def dispatch(self, run: Run) -> None:
-        """Lets the views have the run of a `Committed`, in order: so they are never ahead of whoever was told of it."""
+        """Lets the views have the run of a `Committed`, in order: they are never ahead of those told of it."""
         self._dispatcher.give(run)
 
     def apply_views(self, until: LogOffset) -> None:

@@ -7,7 +7,8 @@ there. The message itself follows in the same log, names the frames of its parts
 parts that no message names are bytes that nobody reads, and go with their segment.
 
 A segment is kept for the messages that lie in it or behind it, and their parts lie at most `UPLOAD_MS_MAX` before them:
-whoever stores a message sees to that, and retention keeps parts `PARTS_KEPT_MS` longer (`store.engine.trimming`).
+the process that stores a message sees to that, and retention keeps parts `PARTS_KEPT_MS` longer
+(`store.engine.trimming`).
 """
 
 from typing import Final

@@ -9,9 +9,9 @@ Layout, little-endian, so that NumPy reads it in place:
     payload       the records, back to back
 
 `pos` and `len` point into the payload, before compression where there was one. `header_crc32c` covers the header from
-`log_offset` on. `body_crc32c` covers rows and payload and is computed by whoever builds the frame, so that integrity is
-end to end; the store fills in `log_offset`, `epoch`, `stored_at_ms` and `header_crc32c`. A row with `ROW_EXTRA` set
-indexes a record that another row of the same frame has already placed in its topic's queue.
+`log_offset` on. `body_crc32c` covers rows and payload and is computed by the process that builds the frame, so that
+integrity is end to end; the store fills in `log_offset`, `epoch`, `stored_at_ms` and `header_crc32c`. A row with
+`ROW_EXTRA` set indexes a record that another row of the same frame has already placed in its topic's queue.
 
 `unsynced` is how many bytes in front of the frame were not on disk when it was given its place: what lies before them
 was. So recovery can tell a page that a crash has kept from being written from one that was damaged later.

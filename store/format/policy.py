@@ -26,7 +26,7 @@ class LeasePolicy(msgspec.Struct, frozen=True, array_like=True):
 
     A message that comes back `max_deliveries` times is given up: it goes to `dead_letter_queue`, or is settled where
     there is none. One that comes back is lent again after `backoff_ms`, twice that the next time, and so on up to
-    `backoff_max_ms`, unless whoever gives it back says when.
+    `backoff_max_ms`, unless its consumer says when.
     """
 
     max_deliveries: Annotated[int, Meta(ge=0, le=1 << 31)] = 0  # 0: it may come back for ever

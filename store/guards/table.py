@@ -62,7 +62,7 @@ class GuardTable:
     def failed(self, frame: UnplacedFrame, stored: LogOffset, now_ms: int) -> Sequence[int]:
         """Returns the rows of the guards that fail in a frame which was stored before and is sent again.
 
-        A fence is compared anew: whoever sends is not the owner any more, whatever became of the rows.
+        A fence is compared anew: the sender is not the owner any more, whatever became of the rows.
         """
         return tuple([guard.row for guard in self._failed(guards_of(frame.rows), stored, now_ms)])
 

@@ -64,7 +64,7 @@ def _parse(data: bytes) -> tuple[int, LogOffset] | None:
 
 
 class Floor:
-    """The floor of one log. `raise_to` is for the thread that syncs the log, the rest for whoever opens it."""
+    """The floor of one log. `raise_to` is for the thread that syncs the log, the rest for the thread that opens it."""
 
     def __init__(self, files: Files, path: Path) -> None:
         """Opens the file, or makes it. Raises OSError."""

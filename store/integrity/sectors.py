@@ -1,7 +1,7 @@
 """Reading around what a disk cannot read: a bad sector costs the frames that it holds, and nothing else.
 
-Unreadable bytes come as zeros. No checksum lets those pass, so whoever reads finds damage, which is reported and
-repaired like any other. `pieces` leaves it out, for who writes back what was read.
+Unreadable bytes come as zeros. No checksum lets those pass, so readers find damage, which is reported and repaired like
+any other. `pieces` leaves it out, for callers that write back what they read.
 """
 
 import errno

@@ -302,7 +302,7 @@ class LeaseQueue:
         return list(taken)
 
     def claim(self, offset: int, lease: int) -> Claim:
-        """Takes a message from whoever holds it by this lease, or from nobody when it was lent to nobody since.
+        """Takes a message from the holder of this lease, or from nobody when it was lent to nobody since.
 
         The messages taken are on their way to be settled, as after `begin_settling`.
         """

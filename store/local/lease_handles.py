@@ -1,4 +1,4 @@
-"""Leases by their handles: what whoever has a handle may do with one message, from any process."""
+"""Leases by their handles: what the holder of a handle may do with one message, from any process."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence

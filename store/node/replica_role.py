@@ -1,7 +1,7 @@
 """The role of a replica that is not master: follows its group's master, until it is elected or has to begin anew.
 
-What the core (`store.replication.replica_core`) wants done is done by one task, one thing after the other. Another one
-keeps a stream to the master. The store is open as replica all the while and serves readers what is confirmed.
+One task carries out the effects of the core (`store.replication.replica_core`), one after the other. Another one keeps
+a stream to the master. The store is open as replica all the while and serves readers what is confirmed.
 """
 
 import asyncio

@@ -57,7 +57,7 @@ class Rounds:
                 read.agreed.set_result(None)
 
     def end(self, why: NotMaster) -> None:
-        """Refuses all that wait, and whoever asks from now on."""
+        """Refuses all that wait, and all later ones."""
         self._over = True
         for read in self._reads:
             if not read.agreed.done():

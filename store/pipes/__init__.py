@@ -2,8 +2,8 @@
 
 A message over gRPC costs either end some 140 us and four changes of thread where this was measured, whatever is in it;
 the store takes 40 us for a frame of 100 records, and a pipe 10 for a message. So what clients of a store node, its
-replicas and its master say to each other goes through pipes. All else, and whoever has nothing but gRPC, finds gRPC on
-the same port (docs/decisions/0020).
+replicas and its master say to each other goes through pipes. All else, and clients that have nothing but gRPC, find
+gRPC on the same port (docs/decisions/0020).
 
 `open_channel` and `Server` stand in for `grpc.aio`'s channel and server: the same handlers are served either way, and
 what a stream ends with is `AioRpcError`, status, details and trailing metadata.

@@ -1,4 +1,4 @@
-"""The server's side: one port where pipes are served, and gRPC to whoever speaks that.
+"""The server's side: one port where pipes are served, and gRPC for its clients.
 
 Connections that are no pipe go to gRPC's server (`store.base.listening`). At a Unix socket's path, which is for
 processes of one machine, only pipes are served.

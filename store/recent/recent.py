@@ -77,7 +77,7 @@ class Recent:
     # ---- following the log
 
     def add(self, run: Run, stored: Stored) -> dict[Position, Outcome]:
-        """Takes in the next run; `stored` is what the key-value view has. What became of each record."""
+        """Takes in the next run, and returns its records' outcomes; `stored` is what the key-value view has."""
         deleted = deque((at, record) for at, record in run.records if isinstance(record, QueueDeleted))
         if not deleted:
             self.follow(run)

@@ -1,7 +1,7 @@
 """The client's side of appends: a window of frames under way, and what happens to them when the master is another.
 
 Frames are sent in the order of the calls, and the store keeps it. Frames in flight when the connection broke are
-perhaps stored. A frame of an idempotent producer is sent again to whoever is master then, in its place in the order:
+perhaps stored. A frame of an idempotent producer is sent again to the master of that moment, in its place in the order:
 the store knows what it has, so the caller sees one result. Any other frame ends with `AppendOutcomeUnknown`. Frames
 that the store has refused because it is no master, or takes nothing for now, are kept and sent again too. All of that
 for `budget_s`.

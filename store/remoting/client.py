@@ -1,13 +1,13 @@
-"""A store group over the network: `StoreClient` over pipes to whoever is the group's master.
+"""A store group over the network: `StoreClient` over pipes to the group's master.
 
 There is one connection at a time. When it breaks, or the node it leads to is no master any more, another one is made
 to where `resolve` says the master is; meanwhile appends and calls wait, for `budget_s` at most
 (`store.remoting.appender`, `store.remoting.caller`). Leases end with the connection: what was held is lost, which
 `settle` says and watchers of queues are told of. A tail and watches of keys go on where they were.
 
-What is answered at once is answered from what was heard last: `confirmed` is never behind an answer or an
-acknowledgement that this client has got, nor behind what its tail has delivered; timers are admitted by what was
-pending then, and the store has the last word; `queue_config` knows what this client has set or asked for.
+Calls answered at once are answered by what was heard last: `confirmed` is never behind an answer or an acknowledgement
+that this client has got, nor behind what its tail has delivered; timers are admitted by what was pending then, and the
+store has the last word; `queue_config` knows what this client has set or asked for.
 """
 
 import asyncio

@@ -18,9 +18,9 @@ NEAR_BUDGET_S = 0.5  # that a read waits for a replica that has gone away, befor
 class NearStore(RemoteStore):
     """A `RemoteStore` whose `scan`, `fetch`, `read` and `bounds` are answered by a replica where that cannot be seen.
 
-    `near` says where the replica is; with None, or while it is away or behind, the master is asked. What the replica
-    has confirmed the master has too, so a record that is found is right; that there is none, only the master can say,
-    and the replica while it is not behind anything this client has heard of.
+    `near` says where the replica is; with None, or while it is away or behind, the master is asked. The master has
+    everything that the replica has confirmed, so a record that is found is right; that there is none, only the master
+    can say, and the replica while it is not behind anything this client has heard of.
     """
 
     def __init__(self, group: int, resolve: Resolve, *, near: Resolve, **options: Any) -> None:

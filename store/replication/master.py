@@ -11,7 +11,7 @@ node that was master before a restart no longer is: it asks the controller to be
             tick                    the time, every 50 ms or so
             set_altered, set_refused, controller_contacted, configure, fenced
                                     from the controller
-            ask_round, hand_over    from whoever wants it
+            ask_round, hand_over    from any caller
     out     confirmed               readers see, and views follow, up to here
             acknowledged            appends are answered up to here
             refusal                 why nothing is taken now; asked before an append is placed
@@ -193,7 +193,7 @@ class Master:
         self._advance()
 
     def trimmed(self, first: LogOffset) -> None:
-        """Retention has deleted the front of the log: whoever has still to read it starts from a snapshot."""
+        """Retention has deleted the front of the log: a replica that has still to read it starts from a snapshot."""
         self.first = max(first, self.first)
         self.epochs = self.epochs.trim(self.first)
         for peer in self.peers.values():
@@ -447,9 +447,9 @@ class Master:
     def _advance(self) -> None:
         """Confirms what will be there whoever of the set is elected.
 
-        What was there before this epoch is confirmed when the set in force has it, however small it is after an
-        election; what was written since only by a set of `min_in_sync`. A quorum counts from this epoch on: what it had
-        of an older one may yet lose an election (Raft, 5.4.2).
+        Frames from before this epoch are confirmed when the set in force has them, however small it is after an
+        election; later ones only by a set of `min_in_sync`. A quorum counts from this epoch on: what it had of an older
+        one may yet lose an election (Raft, 5.4.2).
         """
         if self.ended is not None:
             return

@@ -30,10 +30,10 @@ class _Mark(NamedTuple):
 
 
 class Peer:
-    """A replica or learner. What it has acknowledged stays true when its stream ends.
+    """A replica or learner. Its acknowledgements stay true when its stream ends.
 
-    `caught_up_ms` is the last time at which the replica had the whole log. A replica that always has a
-    batch to go never has all there is now; so a mark is set, and when it is passed there was nothing more at its time.
+    `caught_up_ms` is the last time at which the replica had the whole log. A replica that always has a batch to go
+    never has the whole log of now; so a mark is set, and when it is passed there was nothing more at its time.
     """
 
     def __init__(self, replica: int, *, learner: bool, now_ms: int) -> None:

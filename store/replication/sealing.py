@@ -18,7 +18,7 @@ class Verdict(Enum):
 def judge(
     own: bytes, others: Mapping[int, bytes], *, replica: int, replicas: Collection[int], master: int | None
 ) -> Verdict:
-    """Compares a digest with those of other replicas of a group; who does not have just that segment has an empty one.
+    """Compares a digest with those of other replicas of a group; a replica without just that segment has an empty one.
 
     The minority has the wrong frames. Where there is none, those are right that the master has. Every replica comes to
     the same verdict, as nothing is decided before all have answered: a sound one could give its frames away.

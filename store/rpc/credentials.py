@@ -1,6 +1,6 @@
 """Mutual TLS between the nodes of a cluster: credentials from the files of a certificate, its key and its CA.
 
-Everybody in a cluster has a certificate of the cluster's own CA and demands one: who has none gets no connection.
+Everybody in a cluster has a certificate of the cluster's own CA and demands one: a peer without one gets no connection.
 """
 
 import errno

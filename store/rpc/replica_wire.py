@@ -120,7 +120,7 @@ class SealsAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SwitchRequest(msgspec.Struct, frozen=True, array_like=True):
-    """The master is to hand over: to `target`, or to whoever in sync is best (None). Answered when it is elected."""
+    """The master is to hand over: to `target`, or to the best replica in sync (None). Answered when it is elected."""
 
     group: Group
     target: Number | None = None

@@ -5,8 +5,8 @@ everything else alike. For readers Topics, Bounds, OffsetAtTime and Health are u
 chunks (`store.rpc.wire`). gRPC's flow control carries back-pressure: a chunk is read from the store when the
 last one has been taken, so a slow reader costs one chunk of memory.
 
-What proxies are served is a service of its own on the same port (`store.serving.service`). It can write, so it is there
-only when it is asked for.
+Proxies have a service of their own on the same port (`store.serving.service`). It can write, so it is there only when
+it is asked for.
 """
 
 import logging

@@ -55,7 +55,7 @@ class _Outgoing(NamedTuple):
 
 
 class _Watch:
-    """A watch, and who waits for its next changes."""
+    """A watch, and the task that waits for its next changes."""
 
     def __init__(self, changes: AsyncGenerator[Changes, None]) -> None:
         self.changes = changes

@@ -1,9 +1,9 @@
 """Timers: rows and records that are appended when their time has come.
 
-Setting, cancelling and firing are records, so whoever replays the log knows what is pending. A timer's rows are
-appended in one frame with the record that it has fired: either both are in the log or neither is, so a timer fires
-exactly once however often the store crashes. Only the process that appends decides when: nothing in applying a record
-looks at a clock.
+Setting, cancelling and firing are records, so a replay of the log knows what is pending. A timer's rows are appended in
+one frame with the record that it has fired: either both are in the log or neither is, so a timer fires exactly once
+however often the store crashes. Only the process that appends decides when: nothing in applying a record looks at a
+clock.
 
 A timer never fires before its time by the wall clock; a clock set back lets it wait again. Timers that became due while
 the store was down fire at its start, in the order in which they were due.

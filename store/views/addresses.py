@@ -1,6 +1,6 @@
 """The addresses that were published to: b"a" + address in UTF-8 -> log offset u64, big-endian, of the first word of it.
 
-The store cannot read addresses out of messages; whoever publishes notes each (`LogCalls.note_addresses`).
+The store cannot read addresses out of messages; publishers note each (`LogCalls.note_addresses`).
 """
 
 from collections.abc import Iterator, Sequence

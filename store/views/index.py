@@ -6,7 +6,7 @@
 All big-endian. A part is `PART_BYTES` of the log, counted from where its store group's begins: what is put goes to the
 end of the environment's key space, so that its cost does not grow with the log, and what retention removes is one
 stretch of keys. Within a part the newest entry of a hash comes first. Time and log offset grow together, so a time is
-found by halving. Hashes collide: whoever asks compares what the records say.
+found by halving. Hashes collide: the asker compares the records themselves.
 """
 
 import struct

@@ -29,7 +29,7 @@ def old_path(path: Path) -> Path:
 def set_aside(path: Path, *, readable: bool = True) -> None:
     """Makes way for new views. Views already set aside stay: they know more than views half made. Raises OSError.
 
-    Nothing is kept of what is not `readable`: whoever looks into it would die.
+    Nothing is kept of what is not `readable`: a process that looks into it would die.
     """
     if not readable:
         for found in (path, old_path(path)):

@@ -127,7 +127,7 @@ class Table:
     def note_damage(self, key: bytes, held: bytes, found_by: str = "read") -> ViewsDamaged:
         """An entry is not what was written: what to raise. Where that may be its key, nothing of the table is served.
 
-        Another key than the one that was written is not found by whoever looks for that.
+        Another key than the one that was written is not found by a search for that.
         """
         if not _is_in_value(self.salt, key, held):
             self.broken = (
@@ -226,7 +226,7 @@ class _WriteCursor(_Cursor):
     def put_columns(self, columns: Rows) -> None:
         """Puts entries of different keys, sealed, in place of what is there.
 
-        What is there is not looked up, which took as long as the puts: the table is not summed, but counted by LMDB.
+        Present entries are not looked up, which took as long as the puts: the table is not summed, but counted by LMDB.
         """
         table, cursor = self._table, self._cursor
         assert not table.summed
@@ -298,14 +298,14 @@ class ReadTxn:
         return int(self._txn.stat(db.handle)["entries"])
 
     def held(self, db: Table, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values as they lie there, unchecked, from a key on: for whoever looks for damage."""
+        """Keys and values as they lie there, unchecked, from a key on: for searches for damage."""
         cursor = self._txn.cursor(db=db.handle)
         found: Iterator[tuple[bytes, bytes]] = cursor.iternext() if cursor.set_range(start) else iter(())
         return found
 
 
 class WriteTxn(ReadTxn):
-    """One that also writes, and keeps count. What it meets of a broken view it goes on with: a rebuild will come."""
+    """One that also writes, and keeps count. It goes on in a broken view: a rebuild will come."""
 
     __slots__ = ()
 
@@ -336,7 +336,7 @@ class WriteTxn(ReadTxn):
 
     @property
     def unsealed(self) -> Any:
-        """LMDB's own transaction, for whoever makes values sealed that are not."""
+        """LMDB's own transaction, for the migration that seals values."""
         return self._txn
 
     def delete(self, key: bytes, *, db: Table) -> bool:

@@ -46,7 +46,7 @@ class Snapshot:
             self._end_if_due()
 
     def take_back(self) -> None:
-        """Waits for who reads it and ends it. The gate is held."""
+        """Waits for its reader and ends it. The gate is held."""
         self._lost = True
         self._gate.wait_for(lambda: not self._reading)
         self._end_if_due()

@@ -119,7 +119,7 @@ class Readings:
     def _answer(self, exchange: Exchange, answer: Answer, room: int | None, now_ms: int) -> None:
         """Sends a response; asks an endpoint for an Echo first where the response is too large for one not verified.
 
-        What is asked is never sent again of itself, so a response that would be is asked for, too (RFC 9175, 2.4).
+        A request for an Echo is never retransmitted, so it also replaces a response that would be (RFC 9175, 2.4).
         """
         if room is not None:
             size_bytes = HEADER_BYTES + len(encode_options(answer.options)) + 1 + len(answer.payload)

@@ -233,7 +233,7 @@ class CoapWebSocket:
 
 
 def _from(address: str, effect: Effect) -> Effect:
-    """Returns an effect of a client that is behind a proxy: who it is, is asked of who is at an address."""
+    """Returns an effect of a client that is behind a proxy: the endpoint at its address says who it is."""
     if not isinstance(effect, Call) or not isinstance(effect.request, Authenticate):
         return effect
     return replace(effect, request=replace(effect.request, address=address, sole=True))

@@ -1,8 +1,8 @@
 """Browsers: which pages may use the gateway (Fetch, 3.2: CORS), and which must not without their user's knowledge.
 
-A page of any site can send requests to the machine it is shown on. What it says of its origin is checked by
-`check_origin`. It can also let a name of its own lead to this machine (DNS rebinding): then the gateway is its origin.
-Such a name is what `check_host` finds.
+A page of any site can send requests to the machine it is shown on. `check_origin` checks the origin that it names. It
+can also let a name of its own lead to this machine (DNS rebinding): then the gateway is its origin. Such a name is what
+`check_host` finds.
 """
 
 import re

@@ -49,8 +49,8 @@ class StrictConnection(H2Connection):
     def _receive_headers_frame(self, frame: HeadersFrame) -> tuple[list[Frame], list[Event]]:
         """Resets the stream of a malformed request alone (RFC 9113, 8.1.1).
 
-        What h2 calls by a type of its own is no fault of the request: a stream that has ended, a block of headers that
-        is too large or cannot be decoded.
+        Errors with a type of their own in h2 are no fault of the request: a stream that has ended, a block of headers
+        that is too large or cannot be decoded.
         """
         try:
             return super()._receive_headers_frame(frame)

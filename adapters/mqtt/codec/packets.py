@@ -1,4 +1,4 @@
-"""Control packets (MQTT 5.0, 3), as values. What 3.1.1 has not is left at its default."""
+"""Control packets (MQTT 5.0, 3), as values. Fields that 3.1.1 lacks have their default."""
 
 from typing import TypeAlias
 

@@ -76,7 +76,7 @@ class ConnectionContext:
         return token
 
     def answered(self, token: Token, outcome: Outcome, now_ms: int) -> None:
-        """Hands the outcome of a call to whoever wants to know."""
+        """Hands the outcome of a call to its caller."""
         answer = self._answers.pop(token, None)
         if answer is not None:
             answer(outcome, now_ms)

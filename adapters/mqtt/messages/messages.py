@@ -1,11 +1,11 @@
 """PUBLISH to domain message and back.
 
-What MQTT 5.0 says and the domain has a field for goes into that field. User properties that name a field (`type`,
+Values of MQTT 5.0 for which the domain has a field go into that field. User properties that name a field (`type`,
 `partitionkey`, `traceparent`, `content-encoding`, `time` in RFC 3339; for an event, its attributes) are moved into it;
 the order they stood in is kept in `native["mqtt"]`, so that a subscriber sees all of them as they were sent
 (MQTT-3.3.2-18). The Payload Format Indicator and the text of `time` are kept in `native` too, and the publisher's
-client identifier where its device has another name. A message that came by another protocol shows its time always,
-one that came by MQTT only where its publisher said it.
+client identifier where its device has another name. A message that came by another protocol shows its time always, one
+that came by MQTT only where its publisher said it.
 """
 
 from collections.abc import Iterable

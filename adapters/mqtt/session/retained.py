@@ -41,7 +41,7 @@ class _Feed:
         self.messages: list[Message] = []  # of the last page, those still to be sent, the first one last
 
     def take(self, page: RetainedPage) -> None:
-        """The page that was asked for. What of it an earlier connection has sent already is left out."""
+        """Takes the page that was asked for, without messages that an earlier connection has sent already."""
         self.after = page.after
         self.left -= len(page.messages)
         begin = next((n for n, message in enumerate(page.messages, 1) if message.address == self.last), 0)

@@ -41,7 +41,7 @@ class SparkplugTopics:
     def known(self, first: int, data: bytes, start: int, end: int, now_ms: int) -> tuple[Message, bytes] | None:
         """The message of a PUBLISH that has no properties and whose topic is remembered, and its packet identifier.
 
-        None: look closer, as at QoS 2, and at what is repeated or malformed. Hot for who speaks Sparkplug: 1.5 us.
+        None: look closer, as at QoS 2, and at what is repeated or malformed. Hot for clients of Sparkplug: 1.5 us.
         """
         at = start + 2 + (data[start] << 8 | data[start + 1])
         message = self._topics.known.get(data[start + 2 : at])

@@ -1,7 +1,7 @@
 """The gateway's own topics, `$SYS/...`, for a client that has subscribed to them. Their messages are not in the log.
 
-What `$SYS/broker/...` has now comes as retained messages do, and every `sys_interval_s` what has changed since is sent
-as live messages are, at QoS 0. A client that does not read is sent nothing meanwhile.
+The present values of `$SYS/broker/...` come as retained messages do, and every `sys_interval_s` those that have changed
+since are sent as live messages are, at QoS 0. A client that does not read is sent nothing meanwhile.
 
 `$SYS/session/lost` is of the client's own session: a message for each lost range of the log that it was led past.
 """

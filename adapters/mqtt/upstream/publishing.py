@@ -1,7 +1,7 @@
 """A broker that events are published to (`gateway.port.bridge.Publisher`).
 
 Over QoS 1 a message is taken when its PUBACK has come, over QoS 2 when its PUBCOMP has. The session is clean: what is
-not answered when the connection ends is unknown, and is published again by whoever has asked for it.
+not answered when the connection ends is unknown, and its caller publishes it again.
 """
 
 from collections.abc import Sequence

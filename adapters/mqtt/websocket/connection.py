@@ -185,7 +185,7 @@ class WebSocket:
 
 
 def _from(address: str, effect: Effect) -> Effect:
-    """An effect of a client that is behind a proxy: who it is, is asked of who is at an address."""
+    """An effect of a client that is behind a proxy: the endpoint at its address says who it is."""
     if type(effect) is not Call or not isinstance(effect.request, Authenticate):
         return effect
     return replace(effect, request=replace(effect.request, address=address, sole=True))

@@ -130,9 +130,9 @@ def remove_user(
 
 
 async def _known(controller: Any, name: str) -> Any:
-    """A user, None where there is none: as all that was said before has left it, whichever controller is asked.
+    """Returns a user, None where there is none, after all commands acknowledged before, whichever controller is asked.
 
-    What is kept of it would else be what a controller knew that is behind, without its rules perhaps.
+    A controller that is behind might else answer with an older user, without its rules perhaps.
     """
     await controller.barrier()
     return controller.user(name)

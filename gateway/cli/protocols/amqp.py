@@ -107,7 +107,7 @@ def import_definitions(
 ) -> None:
     """Make the virtual hosts, policies, exchanges, queues, bindings and users of RabbitMQ's definitions.
 
-    What cannot be taken is said, a line each. It may be repeated: what is there stays.
+    Definitions that cannot be taken over are listed, a line each. It may be repeated: what is there stays.
     """
     data = _definitions(file)
     with remote_amqp(host, port + port_offset, timeout_s=IMPORT_TIMEOUT_S) as amqp:

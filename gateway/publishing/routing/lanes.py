@@ -1,8 +1,8 @@
 """The lanes of queues with priorities: one queue of the store for each priority.
 
 A queue with priorities has its number, which is that of its lane for priority 0, and one more number for each priority
-above. Whatever is published to it goes to the lane of its priority. To whoever reads it, it is one queue whose offsets
-have the priority in their upper bits: `gateway.queues.lending.laned` says how it is read (docs/decisions/0051).
+above. Whatever is published to it goes to the lane of its priority. To its readers it is one queue whose offsets have
+the priority in their upper bits: `gateway.queues.lending.laned` says how it is read (docs/decisions/0051).
 """
 
 from collections.abc import Iterable, Sequence

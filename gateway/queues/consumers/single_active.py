@@ -57,7 +57,7 @@ class SingleActive:
         """See `owners.OwnershipListener`: the name is kept as long as there are consumers."""
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
-        """See `owners.OwnershipListener`: the name is free for who asks for it."""
+        """See `owners.OwnershipListener`: the name is free for the proxy that asks for it."""
         await (await take()).release()
 
     async def on_fenced(self) -> None:

@@ -57,7 +57,7 @@ class QueueHead:
         """Removes what has expired at the head, and what is too much; `owner` leases it meanwhile.
 
         Returns when the next message expires, None where it never does, or nothing waits. Messages that stay are not
-        leased, so that consumers keep their order. Damage is left to whoever reads the queue. Raises `StoreError`.
+        leased, so that consumers keep their order. Damage is left to the queue's readers. Raises `StoreError`.
         """
         due_ms = await self._drop_expired(owner)
         rules = self._rules()

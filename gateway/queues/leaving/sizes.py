@@ -116,7 +116,7 @@ class LanedSizes:
         return sum([await lane.waiting_bytes() for lane in self._lanes])
 
     async def excess(self, bytes_max: int) -> int:
-        """See `QueueSizes`. What is taken first goes first: messages of the highest priority."""
+        """See `QueueSizes`. Messages that are taken first go first: those of the highest priority."""
         over, count = await self.waiting_bytes() - bytes_max, 0
         for lane in reversed(self._lanes):
             some, over = lane.oldest(over)

@@ -2,7 +2,7 @@
 
 Its offsets are those of its lanes, with the priority in their upper bits (`gateway.publishing.routing.lanes`). Messages
 are taken from the highest lane that has some; those given back return to their place. A lane in which nothing was found
-is not asked again before something has come to it, of which the store tells whoever has found nothing.
+is not asked again before something has come to it, of which the store tells takers that have found nothing.
 """
 
 import asyncio

@@ -4,9 +4,9 @@
     shared/of/{session}/{queue}        the same the other way round: what a session leaves when it ends
     shared/joins/{queue}               changes whenever a session joins, where there are several proxies
 
-(`queue` and `session` are hashes; the records say the names.) A membership is as durable as its session is: who is
-away is a member still. It ends when the session leaves or ends; what a crash leaves behind of sessions that are gone is
-found by `sweep`. The queue goes with its last member, in a transaction that fails if one joins meanwhile.
+(`queue` and `session` are hashes; the records say the names.) A membership is as durable as its session is: a session
+that is away is a member still. It ends when the session leaves or ends; what a crash leaves behind of sessions that are
+gone is found by `sweep`. The queue goes with its last member, in a transaction that fails if one joins meanwhile.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 A deletion begins with a key in the store: from then on no proxy lets anybody in, or makes anything there. Then the
 connections are closed, and queues, exchanges and policies removed. When a proxy ends meanwhile, the others go on, or
-the next start does: whoever finds something in a deleted virtual host removes it.
+the next start does: a process that finds something in a deleted virtual host removes it.
 """
 
 from gateway.domain.errors import Cause, Refusal

@@ -1,4 +1,4 @@
-"""The gateway's HTTP port, asked in the name of who is logged in: consumer groups, single messages, commands.
+"""The gateway's HTTP port, asked in the name of the logged-in user: consumer groups, single messages, commands.
 
 The gateway decides what that user may do, by its access rules. On loopback, without users, requests have no name.
 """

@@ -62,7 +62,7 @@ def message(sources: Sources, where: Where, who: Credentials | None) -> Any:
 
 
 def send(sources: Sources, address: str, text: str, who: Credentials | None) -> Any:
-    """Publishes a command in the name of who is logged in; returns what came of it."""
+    """Publishes a command in the name of the logged-in user, and returns its outcome."""
     assert sources.gateway is not None
     if not address.strip():
         return parts.trouble("Not sent", "A command needs an address.")

@@ -107,5 +107,5 @@ def _ignore(_size_bytes: int) -> None:
 
 
 def handed_over(held: socket.socket) -> socket.socket:
-    """The same socket for whoever closes it from now on; closing `held` does nothing any more."""
+    """Returns the same socket for an owner that closes it from now on; closing `held` does nothing any more."""
     return socket.socket(held.family, held.type, held.proto, fileno=held.detach())

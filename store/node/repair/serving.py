@@ -59,7 +59,7 @@ class RangeServer:
         return wire.encode(SealsAnswer(tuple([known.get(one, b"") for one in asked.segments])))
 
     def _check(self, asked: RangeRequest | SealsRequest) -> None:
-        """Raises `NotMaster`, `BadMessage`: whoever asks is no other replica of this group."""
+        """Raises `NotMaster`, and `BadMessage` for an asker that is no other replica of this group."""
         context = self._context
         if asked.group != context.group:
             raise NotMaster(f"this node is of store group {context.group}, not {asked.group}")

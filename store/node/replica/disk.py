@@ -25,7 +25,7 @@ SCAN_BYTES = 8 << 20  # of the log at a time, where the epochs have to be found 
 
 
 class Disk:
-    """Opens and closes; what the store tells goes to whoever is `listener` then.
+    """Opens and closes; what the store tells goes to the `listener` of that moment.
 
     `epochs` and `promised` are what is on disk: what the log's epochs are, and the newest one heard of. `options` are
     those of `LocalStore.open` that both roles have. `log` is the id of the log, as far as it was looked at.
