@@ -62,7 +62,7 @@ class Settlements:
         return settling
 
     async def consumed(self, queue: Queue, owner: int, offsets: Sequence[QueueOffset]) -> None:
-        """Settles messages; what cannot be is there for others again. Raises `StoreError`."""
+        """Settles messages. Those that cannot be settled are lent again. Raises `StoreError`."""
         try:
             await self._store.leases.settle(queue.number, owner, offsets)
         except StoreError:

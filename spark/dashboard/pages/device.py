@@ -216,10 +216,10 @@ def _found(reading: Reading, where: Where, now_ms: int) -> Any:
 def _sessions(reading: Reading, where: Where, now_ms: int) -> Any:
     rows = [
         [
-            words.instant(row["first_ms"]),
-            words.instant(row["last_ms"]) if row["settled"] else parts.badge("going on", "green"),
-            words.duration(row["lasted_ms"]),
-            words.count(row["records"]),
+            formatting.instant(row["first_ms"]),
+            formatting.instant(row["last_ms"]) if row["settled"] else parts.badge("going on", "green"),
+            formatting.duration(row["lasted_ms"]),
+            formatting.count(row["records"]),
         ]
         for row in device.sessions(reading, where.device, range_named(where.range), now_ms)
     ]
