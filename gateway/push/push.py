@@ -20,7 +20,6 @@ from gateway.push.manager import PushManager
 from gateway.push.registry import PushRegistry
 from gateway.push.sender import SinkKind, SinkKinds
 from gateway.push.settings import SubscriptionsConfig
-from gateway.push.tools import HeldBudget, Tools, Totals
 from gateway.push.trust import SinkTrust
 from gateway.security.access_control import AccessControl
 from store.api.client import StoreClient

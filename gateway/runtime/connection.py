@@ -26,6 +26,8 @@ LAST_READ_BYTES = 64 << 10  # of a peer that went away while it was written to
 LINGERING_MAX = 256  # connections at a time that wait for their peers to go; beyond, they are closed at once
 TURNED_AWAY_S = 5.0  # how long a peer that is not let in may take to ask and be told why
 LONG_READ_S = 0.01  # a read that takes more processor time than this is followed by a turn of the others
+_TOO_EARLY = "a connection is closed: unauthenticated connections together hold over 192 MiB of input, this one most"
+_TOO_UNREAD = "a connection is closed: peers together hold too much (gateway.unread_bytes_max), and this one makes way"
 HELD_S = 60.0  # until input is read that nobody has asked for again: never, as the pause guard ends sooner
 
 log = logs.get(__name__)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from store.base.listening import StrangersBudget
+from store.base.listening import PeerBudget
 
 UNREAD_FREE: Final = 2  # of a connection, in write buffers: event streams take as much in a burst, and do not count
 IDLE_S: Final = 5.0  # that a peer has read nothing for, after which it makes way before those that read
@@ -36,7 +36,7 @@ def counted(unread_bytes: int, write_buffer_bytes_max: int) -> int:
     return unread_bytes if unread_bytes > UNREAD_FREE * write_buffer_bytes_max else 0
 
 
-class UnreadBudget(StrangersBudget[UnreadHolder]):
+class UnreadBudget(PeerBudget[UnreadHolder]):
     """The bytes of responses that peers do not read, of all connections of a process.
 
     A connection says how much it holds when a response is made, and no more while its peer reads. So before anybody
@@ -50,7 +50,7 @@ class UnreadBudget(StrangersBudget[UnreadHolder]):
         self._read_s: dict[UnreadHolder, float] = {}  # when each was last seen to have read, or began to hold
 
     def hold(self, holder: UnreadHolder, origin: bytes, size_bytes: int) -> None:
-        """See `StrangersBudget.hold`."""
+        """See `PeerBudget.hold`."""
         self._note(holder, origin, size_bytes)
         if self.held_bytes <= self.bytes_max:
             return
@@ -64,7 +64,7 @@ class UnreadBudget(StrangersBudget[UnreadHolder]):
             self._give_up(max(holders, key=holders.__getitem__), most)
 
     def release(self, holder: UnreadHolder, origin: bytes) -> None:
-        """See `StrangersBudget.release`."""
+        """See `PeerBudget.release`."""
         self._note(holder, origin, 0)
 
     def _give_up_idle(self) -> None:

@@ -19,7 +19,7 @@ class Holder(Protocol):
 H = TypeVar("H", bound=Holder)
 
 
-class StrangersBudget(Generic[H]):
+class PeerBudget(Generic[H]):
     """Bytes held, by connection and by the address that it comes from. Belongs to the thread of the event loop."""
 
     def __init__(self, bytes_max: int = UNAUTHENTICATED_BYTES_MAX) -> None:
@@ -29,7 +29,7 @@ class StrangersBudget(Generic[H]):
         self._totals: dict[bytes, int] = {}  # of each origin
 
     def hold(self, holder: H, origin: bytes, size_bytes: int) -> None:
-        """Says how much a connection holds now; whoever has to make way is cancelled, maybe this one."""
+        """Notes how much a connection holds now, and cancels those that have to make way, maybe this one."""
         self._set(holder, origin, size_bytes)
         while self.held_bytes > self.bytes_max:
             most = max(self._totals, key=self._totals.__getitem__)
@@ -59,4 +59,4 @@ class StrangersBudget(Generic[H]):
             del self._held[origin], self._totals[origin]
 
 
-STRANGERS: Final[StrangersBudget[Holder]] = StrangersBudget()
+UNAUTHENTICATED: Final[PeerBudget[Holder]] = PeerBudget()

@@ -16,10 +16,9 @@ import grpc.aio
 
 from store.base.listening.admission import waiting_under
 from store.base.listening.passing import pass_on
-from store.base.listening.peer_budget import UNAUTHENTICATED, PeerBudget
+from store.base.listening.peer_budget import UNAUTHENTICATED, Holder, PeerBudget
 from store.base.listening.places import ConnectionSlots, of_files, origin_of
 from store.base.listening.sockets import UNIX, keep_alive, listen
-from store.base.listening.strangers import STRANGERS, Holder, StrangersBudget
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +43,7 @@ class Server:
         self,
         *,
         passed_on_max: int | None = None,
-        strangers: StrangersBudget[Holder] = STRANGERS,
+        unauthenticated: PeerBudget[Holder] = UNAUTHENTICATED,
         **options: Any,
     ) -> None:
         """The other options are those of `grpc.aio.server`."""
