@@ -298,6 +298,11 @@ def _reach(rows: Buffer, count: int) -> int:
     return int((table["pos"].astype(np.uint64) + table["len"]).max())
 
 
+def first_queue(rows: Buffer, at: int = 0) -> int:
+    """Returns the queue of the row at some byte of packed rows; 0 where there are none."""
+    return int.from_bytes(rows[at : at + 4], "little")
+
+
 class Frame(msgspec.Struct, frozen=True, gc=False, eq=False):
     """A placed frame, both checksums verified; `rows` is a view into `data`.
 
@@ -335,6 +340,11 @@ class Frame(msgspec.Struct, frozen=True, gc=False, eq=False):
     def flags(self) -> int:
         """The frame's flags."""
         return self.header.flags
+
+    @property
+    def first_queue(self) -> int:
+        """Returns the queue of the first row: the store's own records come in frames of their own, mostly."""
+        return first_queue(self.data, HEADER.size)
 
     @property
     def start(self) -> LogOffset:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from store.format.frame import HEADER, Frame, Header, LogOffset, UnplacedFrame, parse_header
+from store.format.frame import HEADER, Frame, Header, LogOffset, UnplacedFrame, first_queue, parse_header
 
 
 class Placed(msgspec.Struct, gc=False, eq=False):
@@ -26,6 +26,11 @@ class Placed(msgspec.Struct, gc=False, eq=False):
     def flags(self) -> int:
         """The frame's flags."""
         return self.frame.flags
+
+    @property
+    def first_queue(self) -> int:
+        """Returns the queue of the first row: the store's own records come in frames of their own, mostly."""
+        return first_queue(self.frame.rows)
 
     def __eq__(self, other: object) -> bool:
         return (

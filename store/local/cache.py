@@ -5,50 +5,78 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import overload
 
-from store.format.frame import FRAME_OBJECTS_BYTES, FRAME_PART, Frame, LogOffset
+from store.format.frame import FIRST_QUEUE, FRAME_OBJECTS_BYTES, FRAME_PART, Frame, LogOffset
 from store.format.placed import Placed
 
 CACHE_BYTES_MAX = 64 << 20
+RECORDS_PART = 16  # frames of the store's own records have one part in so many of that: only followers read them
+
+
+class _Shelf:
+    """Frames by log offset, those used longest ago first, bounded in bytes."""
+
+    __slots__ = ("bytes_max", "frames", "size_bytes")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.frames: OrderedDict[LogOffset, tuple[Frame | Placed, int]] = OrderedDict()  # with what it is charged
+        self.size_bytes = 0  # of what `frames` holds; <= bytes_max between calls
+
+    def put(self, frame: Frame | Placed) -> None:
+        """Keeps a frame."""
+        charge = frame.memory_bytes + FRAME_OBJECTS_BYTES
+        self.frames[frame.start] = frame, charge
+        self.size_bytes += charge
+
+    def shrink(self) -> None:
+        """Lets the frames used longest ago go, until the others are within the limit."""
+        while self.size_bytes > self.bytes_max:
+            _, (_, charge) = self.frames.popitem(last=False)
+            self.size_bytes -= charge
 
 
 class FrameCache:
-    """The frames used last, bounded in bytes, by log offset. Any thread may use it."""
+    """The frames used last, bounded in bytes, by log offset. Any thread may use it.
+
+    Frames of records alone, as settlements and keys are, do not push out messages: the views have them already.
+    """
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
-        self._frames: OrderedDict[LogOffset, tuple[Frame | Placed, int]] = OrderedDict()  # with what it is charged
-        self._bytes = 0  # of what _frames holds; <= _bytes_max between calls
+        records_bytes_max = bytes_max // RECORDS_PART
+        self._messages, self._records = _Shelf(bytes_max - records_bytes_max), _Shelf(records_bytes_max)
         self._lock = Lock()
 
     @property
     def size_bytes(self) -> int:
         """The bytes of the frames held, and of what holds them."""
-        return self._bytes
+        return self._messages.size_bytes + self._records.size_bytes
 
     def get(self, log_offset: LogOffset) -> Frame | None:
         """A frame. One that was just written is put together when it is first asked for."""
         with self._lock:
-            entry = self._frames.get(log_offset)
+            frames = self._messages.frames
+            entry = frames.get(log_offset)
             if entry is None:
-                return None
-            self._frames.move_to_end(log_offset)
+                frames = self._records.frames
+                entry = frames.get(log_offset)
+                if entry is None:
+                    return None
+            frames.move_to_end(log_offset)
             found, charge = entry
             if isinstance(found, Placed):
                 found = found.whole()
-                self._frames[log_offset] = found, charge
+                frames[log_offset] = found, charge
             return found
 
     def put(self, *frames: Frame | Placed) -> None:
         """Keeps frames, but for parts of bodies, and lets the ones used longest ago go."""
         with self._lock:
             for frame in frames:
-                if frame.start not in self._frames and not frame.flags & FRAME_PART:
-                    charge = frame.memory_bytes + FRAME_OBJECTS_BYTES
-                    self._frames[frame.start] = frame, charge
-                    self._bytes += charge
-            while self._bytes > self._bytes_max:
-                _, (_, charge) = self._frames.popitem(last=False)
-                self._bytes -= charge
+                shelf = self._records if frame.first_queue < FIRST_QUEUE else self._messages
+                if frame.start not in shelf.frames and not frame.flags & FRAME_PART:
+                    shelf.put(frame)
+            self._messages.shrink()
+            self._records.shrink()
 
 
 class NewFrames(Sequence[Frame]):
