@@ -71,7 +71,7 @@ def _binary(message: Message) -> tuple[Table, str | None, bytes]:
         attributes.pop(cloudevents.PROPERTIES, None)
     headers: dict[str, Any] = {}
     repeats: dict[str, int] = {}
-    kind = _short(message.content_type)
+    kind = _short(cloudevents.data_type(message))
     if message.content_type is not None and kind is None:
         attributes["datacontenttype"] = message.content_type
     for name, text in attributes.items():

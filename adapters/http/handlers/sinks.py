@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from adapters.cloudevents import NATIVE, STRUCTURED_JSON, placed, to_structured, wrap
+from adapters.cloudevents import NATIVE, STRUCTURED_JSON, data_type, placed, to_structured, wrap
 from adapters.http.handlers.messages import attribute_headers
 from gateway.port.push import SinkRequest
 from store.api.message import Message
@@ -26,4 +26,7 @@ def sink_request(message: Message, *, structured: bool) -> SinkRequest:
     """Returns a message as an event in a request, in binary or structured mode."""
     if structured:
         return SinkRequest([_STRUCTURED], to_structured(message))
-    return SinkRequest(attribute_headers(message), message.body)
+    headers = attribute_headers(message)
+    if message.content_type is None and (implied := data_type(message)) is not None:
+        headers.append((b"content-type", implied.encode()))
+    return SinkRequest(headers, message.body)

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from adapters.cloudevents import PROPERTIES, STRUCTURED_JSON, placed, to_structured, wrap
+from adapters.cloudevents import PROPERTIES, STRUCTURED_JSON, data_type, placed, to_structured, wrap
 from adapters.mqtt.messages.messages import publish_properties
 from gateway.domain.bridge_path import PATH
 from gateway.domain.errors import Cause, Refusal
@@ -51,7 +51,7 @@ def sink_tail(
             raise Refusal(
                 Cause.TOO_LARGE, f"{name[:64]!r} has more than {TEXT_BYTES_MAX} bytes; write mode: structured"
             )
-    return publish_properties(message, pairs, message.content_type, now_ms, ()) + message.body
+    return publish_properties(message, pairs, data_type(message), now_ms, ()) + message.body
 
 
 def _attributes(message: Message) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from cloudevents.core.v1.event import CloudEvent
 from adapters.cloudevents import (
     BatchRefusal,
     attributes_of,
+    data_type,
     from_attributes,
     from_batch,
     from_structured,
@@ -189,3 +190,26 @@ def test_the_sdk_reads_what_is_written_and_the_reverse() -> None:
 )
 def test_json_media_types(content_type: str | None, expected: bool) -> None:
     assert is_json(content_type) is expected
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ({"data": {"n": 1}}, "application/json"),
+        ({"data": "text"}, "application/json"),
+        ({"data": {"n": 1}, "datacontenttype": "text/json"}, "text/json"),
+        ({"data_base64": "eyJ9"}, None),
+        ({"data_base64": "MQ=="}, None),
+        ({}, None),
+    ],
+)
+def test_json_that_an_event_says_no_type_of_is_json_in_bindings_too(event, said):
+    """(JSON Event Format 1.0.2, 3.1) In structured mode it leaves as it came."""
+    body = json.dumps({"specversion": "1.0", "id": "1", "source": "/s", "type": "t", **event}).encode()
+    message = from_structured(body, now_ms=5, protocol="http", device="d")
+    assert data_type(message) == said
+    assert json.loads(to_structured(message)).get("datacontenttype") == event.get("datacontenttype")
+
+
+def test_a_body_that_is_no_event_has_the_type_that_it_came_with():
+    assert data_type(Message("a", b"{}", 5, "mqtt", "d")) is None
