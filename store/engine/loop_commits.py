@@ -2,7 +2,9 @@
 
 On a fast disk a batch of few bytes costs less than the two hand-overs between threads that it takes otherwise
 (docs/decisions/0048). A slow disk must not hold up the event loop. So the rule is told how long each sync took,
-whichever thread waited for it; a slow one leaves all commits to the threads for a time that grows with it.
+whichever thread waited for it. A fast disk has slow syncs too: what each takes beyond the limit is a debt, which is
+paid off with a part of all time. While the debt is small the loop goes on; else it leaves all commits to the threads
+until nothing is owed, and the disk has shown again that it is fast (docs/decisions/0057).
 """
 
 from typing import Final
@@ -10,7 +12,8 @@ from typing import Final
 LOOP_BYTES_MAX: Final = 256 << 10  # in one commit batch of the event loop: some 1,000 messages of 100 bytes
 LOOP_SYNC_S_MAX: Final = 0.0005  # a sync that takes longer is slow
 FAST_COUNT: Final = 8  # syncs in a row that were not slow, before the event loop waits for one
-REST_FACTOR: Final = 20  # a slow sync keeps commits off the loop for so many times as long: slow ones take 5 % at most
+REST_FACTOR: Final = 20  # a debt is paid off in so many times as long: slow syncs take 5 % of the loop's time at most
+DEBT_S_MAX: Final = 0.005  # owed by slow syncs; beyond, the loop waits for none until it is paid off
 REST_S_MAX: Final = 60.0  # but for no longer than this
 
 
@@ -20,10 +23,12 @@ class LoopCommits:
     Nothing is known of a disk at first: then it may not.
     """
 
-    __slots__ = ("_fast_count", "_rests_until_s")
+    __slots__ = ("_debt_s", "_fast_count", "_owed_at_s", "_rests_until_s")
 
     def __init__(self) -> None:
-        self._fast_count = 0  # of syncs since the last slow one; <= FAST_COUNT
+        self._fast_count = 0  # syncs in a row that were not slow; FAST_COUNT stays until the debt is too large
+        self._debt_s = 0.0  # owed at `_owed_at_s`; <= REST_S_MAX / REST_FACTOR
+        self._owed_at_s = 0.0
         self._rests_until_s = 0.0
 
     def allows(self, size_bytes: int, now_s: float) -> bool:
@@ -33,15 +38,21 @@ class LoopCommits:
     def synced(self, took_s: float, now_s: float) -> None:
         """Notes how long a sync took that has just ended, on any thread, one after the other."""
         if took_s > LOOP_SYNC_S_MAX:
-            self._rest(took_s, now_s)
+            self._slow(took_s, now_s)
         elif self._fast_count < FAST_COUNT:
             self._fast_count += 1
 
     def wrote(self, size_bytes: int, took_s: float, now_s: float) -> None:
         """Notes how long a write took: a small one that had to wait for the disk counts as a slow sync."""
         if took_s > LOOP_SYNC_S_MAX and size_bytes <= LOOP_BYTES_MAX:
-            self._rest(took_s, now_s)
+            self._slow(took_s, now_s)
 
-    def _rest(self, took_s: float, now_s: float) -> None:
-        self._fast_count = 0
-        self._rests_until_s = max(self._rests_until_s, now_s + min(took_s * REST_FACTOR, REST_S_MAX))
+    def _slow(self, took_s: float, now_s: float) -> None:
+        paid_s = (now_s - self._owed_at_s) / REST_FACTOR
+        owed_s = max(self._debt_s - paid_s, 0.0) + took_s - LOOP_SYNC_S_MAX
+        self._debt_s, self._owed_at_s = min(owed_s, REST_S_MAX / REST_FACTOR), now_s
+        if self._debt_s > DEBT_S_MAX:
+            self._fast_count = 0
+            self._rests_until_s = max(self._rests_until_s, now_s + self._debt_s * REST_FACTOR)
+        elif self._fast_count < FAST_COUNT:
+            self._fast_count = 0
