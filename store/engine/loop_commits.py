@@ -2,11 +2,12 @@
 
 On a fast disk a batch of few bytes costs less than the two hand-overs between threads that it takes otherwise
 (docs/decisions/0048). A slow disk must not hold up the event loop. So the rule is told how long each sync took,
-whichever thread waited for it. A fast disk has slow syncs too: what each takes beyond the limit is a debt, which is
-paid off with a part of all time. While the debt is small the loop goes on; else it leaves all commits to the threads
-until nothing is owed, and the disk has shown again that it is fast (docs/decisions/0057).
+whichever thread waited for it. A fast disk has slow syncs too: what one keeps the loop beyond the limit is a debt,
+which is paid off with a part of all time. While the debt is small the loop goes on; else it leaves all commits to the
+threads until nothing is owed, and the disk has shown again that it is fast (docs/decisions/0057).
 """
 
+import math
 from typing import Final
 
 LOOP_BYTES_MAX: Final = 256 << 10  # in one commit batch of the event loop: some 1,000 messages of 100 bytes
@@ -29,7 +30,7 @@ class LoopCommits:
         self._fast_count = 0  # syncs in a row that were not slow; FAST_COUNT stays until the debt is too large
         self._debt_s = 0.0  # owed at `_owed_at_s`; <= REST_S_MAX / REST_FACTOR
         self._owed_at_s = 0.0
-        self._rests_until_s = 0.0
+        self._rests_until_s = -math.inf
 
     def allows(self, size_bytes: int, now_s: float) -> bool:
         """Returns whether the event loop may write and sync a commit batch of that size."""
@@ -48,11 +49,14 @@ class LoopCommits:
             self._slow(took_s, now_s)
 
     def _slow(self, took_s: float, now_s: float) -> None:
+        if not self.allows(
+            0, now_s - took_s
+        ):  # when it began: so a thread has waited for it, and the loop owes nothing
+            self._fast_count = 0
+            return
         paid_s = (now_s - self._owed_at_s) / REST_FACTOR
         owed_s = max(self._debt_s - paid_s, 0.0) + took_s - LOOP_SYNC_S_MAX
         self._debt_s, self._owed_at_s = min(owed_s, REST_S_MAX / REST_FACTOR), now_s
         if self._debt_s > DEBT_S_MAX:
             self._fast_count = 0
-            self._rests_until_s = max(self._rests_until_s, now_s + self._debt_s * REST_FACTOR)
-        elif self._fast_count < FAST_COUNT:
-            self._fast_count = 0
+            self._rests_until_s = now_s + self._debt_s * REST_FACTOR

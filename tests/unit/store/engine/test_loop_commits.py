@@ -62,6 +62,15 @@ def test_a_slow_sync_before_the_disk_has_shown_that_it_is_fast_begins_the_count_
     assert fast(rule, 0.0, 1).allows(100, 10.0)
 
 
+def test_syncs_that_a_thread_has_waited_for_owe_nothing():
+    rule = fast(LoopCommits(), 0.0)
+    rule.synced(SLOW_S, 1.0)
+    for now_s in (1.02, 1.05, 1.1):
+        rule.synced(SLOW_S, now_s)
+    fast(rule, 1.1)
+    assert rule.allows(100, 1.0 + OWED_S * REST_FACTOR + 1e-6)
+
+
 def test_a_slow_sync_keeps_commits_off_the_loop_for_a_multiple_of_its_time():
     rule = fast(LoopCommits(), 0.0)
     rule.synced(SLOW_S, 1.0)
