@@ -6,7 +6,7 @@ off, any other path is an address as it stands, `/.well-known/` excepted. `adapt
 message of options.
 
 Imported by: none.
-Imports: cloudevents, gateway.domain, gateway.port, store.api, store.base.
+Imports: cloudevents, websocket, gateway.domain, gateway.port, store.api, store.base.
 """
 
 from adapters.coap.factory import FACTORY

@@ -38,9 +38,9 @@ class CoapFactory:
             self._streams = StreamsContext(options)
         connection = CoapConnection(info, self._streams, random=random)
         if info.websocket:
-            from adapters.coap.websocket import CoapWebSocket  # noqa: PLC0415 - `websockets`, for those that have one
+            from adapters.coap.websocket import in_websocket  # noqa: PLC0415 - `websockets`, for those that have one
 
-            return CoapWebSocket(connection, info, self._streams)
+            return in_websocket(connection, info, self._streams)
         return connection
 
     def bind(self, options: CoapOptions, *, random: Random) -> DatagramAdapter:

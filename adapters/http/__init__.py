@@ -1,7 +1,7 @@
 """HTTP/1.1 and HTTP/2, carrying CloudEvents, plain messages and server-sent events.
 
 Imported by: none.
-Imports: cloudevents, gateway.domain, gateway.port, store.api, store.base, store.format.
+Imports: cloudevents, websocket, gateway.domain, gateway.port, store.api, store.base, store.format.
 """
 
 from adapters.http.connection import HttpConnection

@@ -1,7 +1,7 @@
 """MQTT 3.1.1 and 5.0 (and 3.1's protocol name) over streams and WebSocket.
 
 Imported by: none.
-Imports: cloudevents, gateway.domain, gateway.port, store.api, store.base, store.format.
+Imports: cloudevents, websocket, gateway.domain, gateway.port, store.api, store.base, store.format.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,15 @@ from adapters.mqtt.connection import Connection
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.upstream.publishing import MqttPublisher
 from adapters.mqtt.upstream.reading import MqttUpstream
-from adapters.mqtt.websocket.connection import LISTENER, WebSocket
+from adapters.mqtt.websocket.framing import MqttFraming
+from adapters.mqtt.websocket.upgrade import AllowedPages, Upgrade
+from adapters.websocket.connection import WebSocketConnection
 from gateway.port.adapter import Adapter, ConnectionInfo, Listener, Random
 from gateway.port.bridge import Publisher, PublisherTerms, Scheme, Upstream, UpstreamSettings
 
 __all__ = ["FACTORY", "Connection", "Options"]
+
+WEBSOCKET = "mqtt-ws"  # the name of its listener
 
 
 class _Factory:
@@ -26,7 +30,7 @@ class _Factory:
     listeners: Sequence[Listener] = (
         Listener(name="mqtt", port=1883, transport="tcp", tls_port=8883, alpn=("mqtt",), summary="MQTT 3.1.1 and 5.0"),
         Listener(
-            name=LISTENER, port=8083, transport="tcp", tls_port=8084, alpn=("http/1.1",), summary="MQTT over WebSocket"
+            name=WEBSOCKET, port=8083, transport="tcp", tls_port=8084, alpn=("http/1.1",), summary="MQTT over WebSocket"
         ),
     )
     options = Options
@@ -40,7 +44,10 @@ class _Factory:
     def connect(self, info: ConnectionInfo, options: Any, *, random: Random) -> Adapter:
         """The state machine of a new client's connection."""
         connection = Connection(info, options, random)
-        return WebSocket(connection, info, options) if info.listener == LISTENER else connection
+        if info.listener != WEBSOCKET:
+            return connection
+        pages = AllowedPages(origins=options.websocket_origins, hosts=options.websocket_hosts, local=info.loopback)
+        return WebSocketConnection(connection, Upgrade(pages), MqttFraming(), info.forwarding)
 
     def upstream(self, terms: UpstreamSettings, options: Any) -> Upstream:
         """A broker that messages are read from (`gateway.port.bridge.BridgeFactory`)."""

@@ -3,6 +3,6 @@
 Decisions without input or output. The settings of a subject lie beside it.
 
 Imported by: gateway.*, adapters.amqp, adapters.cloudevents, adapters.coap, adapters.http, adapters.mqtt,
-amqtt_headgate.
+adapters.websocket, amqtt_headgate.
 Imports: store.api, store.base, store.format, store.guards.
 """

@@ -96,6 +96,11 @@ class CoapConnection(Adapter):
         return not self._closed and self._outstanding < REQUESTS_MAX and not self._waits_for_admission
 
     @property
+    def closed(self) -> bool:
+        """Returns whether the connection has ended, by whichever side."""
+        return self._closed
+
+    @property
     def _waits_for_admission(self) -> bool:
         return self._endpoint is not None and self._endpoint.admission.token is not None
 

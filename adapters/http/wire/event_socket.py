@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request as Opening
-from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
@@ -20,6 +19,7 @@ from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import Request
 from adapters.http.wire.response import Response, reason_phrase
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone
+from adapters.websocket.library import close_frame_of, output_of
 
 MQTT_PATH, COAP_PATH = b"/mqtt", b"/.well-known/coap"  # where other adapters go on
 SOCKETS: Final = frozenset({b"/subscribe", MQTT_PATH, COAP_PATH})
@@ -27,7 +27,6 @@ SUBPROTOCOL: Final = Subprotocol("cloudevents.json")
 PING: Final = b"\x89\x00"
 OUTPUT_BYTES_MAX: Final = 256 * 1024  # of events that wait to be written
 CLOSING_MS: Final = 2_000  # that the client's close frame is waited for
-REASON_BYTES_MAX: Final = 123  # of a close frame (RFC 6455, 5.5)
 _STREAM: Final = Exchange(1)  # the request that the connection begins with
 _GOING_AWAY, _UNSUPPORTED, _INVALID, _POLICY, _TOO_BIG, _TRY_AGAIN = 1001, 1003, 1007, 1008, 1009, 1013
 _CODES: Final = {400: _INVALID, 401: _POLICY, 403: _POLICY, 413: _TOO_BIG, 422: _INVALID}
@@ -79,7 +78,7 @@ class EventSocket:
                 self._events.append(Arrived(_STREAM, request))
                 return True
             protocol.send_response(self._answer)
-        self._out += b"".join(protocol.data_to_send())
+        self._out += output_of(protocol)
         self._ended = True
         return False
 
@@ -214,7 +213,7 @@ class EventSocket:
                 if frame.fin:
                     self._publish(b"".join(self._parts))
                     self._parts = []
-        self._out += b"".join(self._protocol.data_to_send())
+        self._out += output_of(self._protocol)
         if self._protocol.close_rcvd is not None or self._protocol.parser_exc is not None:
             self._end()
 
@@ -239,10 +238,7 @@ class EventSocket:
         if not self._open:
             self._end()
             return
-        if self._protocol.state is OPEN:
-            text = reason.encode("utf-8", "replace")[:REASON_BYTES_MAX].decode("utf-8", "ignore")
-            self._protocol.send_close(code, text)
-            self._out += b"".join(self._protocol.data_to_send())
+        self._out += close_frame_of(self._protocol, code, reason)
         self._closing = True
         self._parts = []
         self._close_by_ms = self._now_ms + CLOSING_MS

@@ -18,8 +18,9 @@ from adapters.coap.factory import CoapFactory
 from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.stream.frames import FrameError, encode_frame
 from adapters.coap.stream.signals import ABORT, CSM, PING, PONG, RELEASE
-from adapters.coap.websocket.connection import CLOSING_MS, FREE_BYTES
+from adapters.coap.websocket.framing import FREE_BYTES
 from adapters.coap.websocket.messages import to_frame, to_messages
+from adapters.websocket.connection import CLOSING_MS
 from gateway.domain.forwarding import Forwarding
 from gateway.domain.forwarding_settings import ForwardingConfig
 from gateway.domain.principal import Principal

@@ -19,9 +19,9 @@ from adapters.mqtt.codec.packets import (
     SubscriptionRequest,
 )
 from adapters.mqtt.messages.options import Options
-from adapters.mqtt.websocket.connection import CLOSING_MS
 from adapters.mqtt.websocket.frames import FRAME_BYTES_MAX
 from adapters.mqtt.websocket.upgrade import HEAD_BYTES_MAX
+from adapters.websocket.connection import CLOSING_MS
 from gateway.port import adapter as port
 from gateway.port.adapter import Call, Deliveries
 from gateway.port.sessions import DropWill
@@ -297,6 +297,21 @@ def test_a_ping_is_answered_once_a_read():
     driver.raw(b"".join(frame(9, b"%d" % n) for n in range(100)) + frame(10, b"unasked"))
     driver.out()
     assert [(pong.opcode, bytes(pong.data)) for pong in driver.heard] == [(Opcode.PONG, b"99")]
+
+
+def test_nothing_follows_the_close_frame_of_a_read_that_ends_the_connection():
+    driver = connected()
+    driver.raw(frame(9, b"there?") + frame(2, b"\xf0\x01\x00"))  # AUTH, and no method was agreed on
+    driver.out()
+    assert [one.opcode for one in driver.heard] == [Opcode.PONG, Opcode.CLOSE]
+
+
+def test_a_client_that_closes_in_the_read_that_ends_its_connection_has_one_answer():
+    driver = connected()
+    driver.raw(frame(2, b"\xf0\x01\x00") + frame(8, b"\x03\xe8"))
+    driver.out()
+    assert [one.opcode for one in driver.heard] == [Opcode.CLOSE]
+    assert driver.closed is not None
 
 
 def test_the_client_closes():

@@ -1,0 +1,159 @@
+"""CoAP in a WebSocket: each binary message is one message of CoAP (RFC 8323, 4.2).
+
+The handshake comes whole, from the adapter that has read it. `websockets` judges it, and reads and writes the frames.
+"""
+
+from typing import Final
+
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request, Response
+from websockets.protocol import OPEN
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
+
+from adapters.coap.messages.settings import CoapOptions
+from adapters.coap.stream import StreamsContext
+from adapters.coap.stream.frames import FrameError
+from adapters.coap.websocket.messages import to_frame, to_messages
+from adapters.websocket.library import close_frame_of, output_of
+from store.base.browsers import page_mistake
+
+SUBPROTOCOL: Final = Subprotocol("coap")
+FREE_BYTES: Final = 65_536  # of a message that needs no credit: about a read
+_DATA: Final = frozenset({Opcode.BINARY, Opcode.TEXT, Opcode.CONT})
+_PROTOCOL, _UNSUPPORTED, _TRY_AGAIN = 1002, 1003, 1013
+
+
+def server_protocol(context: StreamsContext) -> ServerProtocol:
+    """Returns the protocol layer of one WebSocket, which its handshake and its framing share."""
+    return ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=context.message_bytes_max)
+
+
+class CoapHandshake:
+    """See `adapters.websocket.connection.Handshake` (RFC 6455, 4.2; RFC 8323, 4.1)."""
+
+    def __init__(self, protocol: ServerProtocol, options: CoapOptions, *, local: bool) -> None:
+        self.accepted: bool | None = None
+        self.output = b""
+        self.reason = ""
+        self._protocol = protocol
+        self._options = options
+        self._local = local
+        self._request: Request | None = None
+
+    def receive(self, data: bytes) -> bytes:
+        """See `Handshake`: the first bytes are the whole request."""
+        head, _, rest = data.partition(b"\r\n\r\n")
+        protocol = self._protocol
+        protocol.receive_data(head + b"\r\n\r\n")
+        found = protocol.events_received()
+        if found and isinstance(found[0], Request):
+            self._request = found[0]
+            self._send(self._judge(found[0]))
+        else:
+            answer = protocol.reject(400, "the request is no handshake of a WebSocket\n")
+            self._answered(answer, answer.serialize() + output_of(protocol))
+        return rest if self.accepted else b""
+
+    def refuse(self, status: int, detail: str) -> None:
+        """See `Handshake`."""
+        self._send(self._protocol.reject(status, f"{detail}\n"))
+
+    def header(self, name: str) -> str:
+        """See `Handshake`."""
+        return "" if self._request is None else ", ".join(self._request.headers.get_all(name))
+
+    def _judge(self, request: Request) -> Response:
+        mistake = page_mistake(
+            request.headers.get_all("origin"),
+            request.headers.get_all("host"),
+            allowed=self._options.websocket_origins,
+            known=self._options.websocket_hosts,
+            local=self._local,
+            settings="adapters.coap",
+        )
+        if mistake is not None:
+            return self._protocol.reject(mistake[0], f"{mistake[1]}\n")
+        return self._protocol.accept(request)
+
+    def _send(self, answer: Response) -> None:
+        self._protocol.send_response(answer)
+        self._answered(answer, output_of(self._protocol))
+
+    def _answered(self, answer: Response, output: bytes) -> None:
+        self.output = output
+        self.accepted = self._protocol.state is OPEN
+        if not self.accepted:
+            self.reason = answer.body.decode().strip()
+
+
+class CoapFraming:
+    """See `adapters.websocket.connection.Framing`; its payload are frames of CoAP over TCP."""
+
+    def __init__(self, protocol: ServerProtocol, context: StreamsContext) -> None:
+        self.refusal_code: int = _PROTOCOL
+        self.answers = b""
+        self.ended: str | None = None
+        self.mistake: tuple[int, str] | None = None
+        self._protocol = protocol
+        self._context = context
+        self._parts: list[bytes] = []  # of a message whose last frame has not come
+        self._reserved_bytes = 0  # of the message that arrives
+        self._closing = False  # a close frame of ours was made: messages are dropped
+
+    def receive(self, data: bytes) -> bytes:
+        """See `Framing`."""
+        protocol = self._protocol
+        protocol.receive_data(data)
+        payload = self._messages()
+        self.answers = output_of(protocol)  # pongs, and the answer to a close frame or to what is no frame
+        if protocol.parser_exc is not None:
+            self.ended = str(protocol.parser_exc)
+        elif protocol.close_rcvd is not None:
+            self.ended = ""
+        elif not self._reserve(sum(map(len, self._parts)) + len(protocol.reader.buffer)):
+            self.mistake = self.mistake or (_TRY_AGAIN, "too many large messages arrive at once")
+        return payload
+
+    def _messages(self) -> bytes:
+        """Returns the messages that have come, as frames of CoAP over TCP, up to a mistake."""
+        found: list[bytes] = []
+        for frame in self._protocol.events_received():
+            if self._closing or self.mistake or not isinstance(frame, Frame) or frame.opcode not in _DATA:
+                continue  # `websockets` has answered it
+            if frame.opcode is Opcode.TEXT:
+                self.mistake = (_UNSUPPORTED, "CoAP is in binary messages")
+                continue
+            self._parts.append(bytes(frame.data))
+            if frame.fin:
+                try:
+                    found.append(to_frame(b"".join(self._parts)))
+                except FrameError as error:
+                    self.mistake = (_PROTOCOL, str(error))
+                self._parts = []
+        return b"".join(found)
+
+    def data(self, payload: bytes) -> bytes:
+        """See `Framing`."""
+        if self._protocol.state is OPEN:
+            for message in to_messages(payload):
+                self._protocol.send_binary(message)
+        return output_of(self._protocol)
+
+    def close(self, code: int, reason: str) -> bytes:
+        """See `Framing`."""
+        self._closing = True
+        self._parts = []
+        return close_frame_of(self._protocol, code, reason)
+
+    def release(self) -> None:
+        """See `Framing`."""
+        self._reserve(0)
+
+    def _reserve(self, held_bytes: int) -> bool:
+        """Counts what is held of a message that is not whole; returns whether there is room for it."""
+        held_bytes = held_bytes if held_bytes > FREE_BYTES else 0
+        context, grown = self._context, held_bytes > self._reserved_bytes
+        context.arriving_bytes += held_bytes - self._reserved_bytes
+        self._reserved_bytes = held_bytes
+        return not grown or context.arriving_bytes <= context.arriving_bytes_max
