@@ -129,4 +129,5 @@ def test_an_sdk_sends_events_and_reads_them_as_a_sink(
         if one["id"] == "3":
             assert (one["datacontenttype"], one["data"]) == ("application/octet-stream", "AP8B")
         else:
-            assert (one["datacontenttype"], one["data"]) == ("application/json", {"n": int(one["id"])})
+            assert one.get("datacontenttype", "application/json").startswith("application/json")
+            assert one["data"] == {"n": int(one["id"])}
