@@ -13,14 +13,10 @@ from pamqp.commands import Channel as Methods
 from adapters.amqp.codec.delivery import deliver_frames, get_ok_frames
 from adapters.amqp.codec.properties import SHORT_BYTES_MAX
 from adapters.amqp.codec.wire import (
-    ACCESS_REFUSED,
     FRAME_END,
     FRAME_METHOD,
-    INTERNAL_ERROR,
-    NOT_FOUND,
     PRECONDITION_FAILED,
-    RESOURCE_ERROR,
-    RESOURCE_LOCKED,
+    REPLY_CODES,
     method_frame,
 )
 from adapters.amqp.connection_output import ConnectionOutput
@@ -28,7 +24,7 @@ from adapters.amqp.consumers import Consumer
 from adapters.amqp.downloads import Download
 from adapters.amqp.publishing import Content
 from adapters.amqp.transactions import Transaction
-from gateway.domain.errors import Cause, ProtocolError, Refusal
+from gateway.domain.errors import ProtocolError, Refusal
 from gateway.port.adapter import ConsumerId, Leased, Outcome, Request
 from gateway.port.bodies import BodyParts, parts_of
 from gateway.port.operated import Described
@@ -36,21 +32,6 @@ from gateway.port.queues import Got
 from store.api.message import Message
 from store.format.frame import QueueOffset
 
-REPLY_CODES: Final = {
-    Cause.UNAUTHENTICATED: ACCESS_REFUSED,
-    Cause.FORBIDDEN: ACCESS_REFUSED,
-    Cause.MALFORMED: PRECONDITION_FAILED,
-    Cause.TOO_LARGE: PRECONDITION_FAILED,  # as RabbitMQ answers
-    Cause.NOT_FOUND: NOT_FOUND,
-    Cause.CONFLICT: RESOURCE_LOCKED,
-    Cause.PRECONDITION: PRECONDITION_FAILED,
-    Cause.QUOTA: RESOURCE_ERROR,
-    Cause.RATE: RESOURCE_ERROR,
-    Cause.OVERLOAD: RESOURCE_ERROR,
-    Cause.UNAVAILABLE: INTERNAL_ERROR,
-    Cause.DAMAGED: INTERNAL_ERROR,
-    Cause.UNKNOWN: INTERNAL_ERROR,
-}
 _CONFIRM = struct.Struct(">BHIHHQBB")  # a whole frame of basic.ack or basic.nack
 _CONFIRM_BYTES: Final = 13  # its payload
 _BASIC, _ACK, _NACK = 60, 80, 120

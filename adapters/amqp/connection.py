@@ -6,8 +6,8 @@ channel or the connection (AMQP 0-9-1, 1.2).
 """
 
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from pamqp.commands import Basic
 from pamqp.commands import Channel as ChannelMethods
@@ -15,12 +15,10 @@ from pamqp.commands import Connection as Methods
 
 from adapters.amqp.blocking import Blocking
 from adapters.amqp.body_credit import BodyCredit, ConnectionCredit
-from adapters.amqp.channel import REPLY_CODES, Channel, State, cut, described
-from adapters.amqp.codec.properties import Template
+from adapters.amqp.channel import Channel, State, cut, described
 from adapters.amqp.codec.wire import (
-    ACCESS_REFUSED,
+    CHANNEL_CODES,
     CHANNEL_ERROR,
-    COMMAND_INVALID,
     CONNECTION_FORCED,
     FRAME_BODY,
     FRAME_END,
@@ -32,11 +30,8 @@ from adapters.amqp.codec.wire import (
     HEAD,
     HEARTBEAT,
     NOT_ALLOWED,
-    NOT_FOUND,
-    PRECONDITION_FAILED,
     PROTOCOL_HEADER,
     RESOURCE_ERROR,
-    RESOURCE_LOCKED,
     UNEXPECTED_FRAME,
     method_frame,
     read_method,
@@ -44,14 +39,12 @@ from adapters.amqp.codec.wire import (
 from adapters.amqp.confirms import Publisher
 from adapters.amqp.connection_output import BEHIND_COUNT_MAX, ConnectionOutput
 from adapters.amqp.contents import Contents, is_publishing
-from adapters.amqp.handshake import Limits, Phase, authentication, mechanisms, negotiate, renewed, server_properties
+from adapters.amqp.handshake import ENDING, Handshake, Phase
 from adapters.amqp.keepalive import Keepalive
 from adapters.amqp.methods import handle
 from adapters.amqp.options import AmqpOptions
-from adapters.amqp.publishing import PUBLISH, TEMPLATES, Content, target_of, targets_of, template_of
-from gateway.domain.errors import Cause, ProtocolError, Refusal
-from gateway.domain.principal import Principal
-from gateway.domain.vhosts import DEFAULT_VHOST
+from adapters.amqp.publishing import PUBLISH, TEMPLATES, Content, target_of, template_if_sound
+from gateway.domain.errors import ProtocolError, Refusal
 from gateway.port.adapter import (
     Adapter,
     Close,
@@ -65,10 +58,7 @@ from gateway.port.adapter import (
     Token,
 )
 from gateway.port.operated import Described
-from gateway.port.queues import OpenVhost
 from store.api.message import Message
-
-_CHANNEL_CODES: Final = frozenset({ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED})
 
 # A content header frame up to its properties: type, channel, size, class, weight, body size.
 _HEADER = struct.Struct(">BHIHHQ")
@@ -84,12 +74,6 @@ class AmqpConnection(ConnectionOutput, Adapter):
     def __init__(self, info: ConnectionInfo, options: AmqpOptions, *, arriving: BodyCredit, random: Random) -> None:
         super().__init__(options, ConnectionCredit(arriving, options), random)
         self.channels: dict[int, Channel] = {}
-        self._phase = Phase.HEADER
-        self._limits = Limits(options.channel_max, options.frame_max - FRAME_OVERHEAD, 0)
-        self.payload_max = self._limits.payload_max
-        self._mechanisms = mechanisms(info)
-        self._server_properties = server_properties(info.gateway)
-        self._principal = Principal(name="")
         self._publisher = Publisher(self)
         bytes_max = min(options.message_bytes_max, info.message_bytes_max)
         self._contents = Contents(self, self._publisher, bytes_max=bytes_max)
@@ -101,6 +85,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
 
         self._keepalive = Keepalive(options.handshake_timeout_s)
         self._blocking = Blocking(self, self._keepalive)
+        self._handshake = Handshake(self, info, keepalive=self._keepalive, blocking=self._blocking)
 
     # ---- the port
 
@@ -113,7 +98,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
 
     def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
         """Bytes from the peer, cut anywhere."""
-        if self._phase is Phase.CLOSED:
+        if self._handshake.phase is Phase.CLOSED:
             return ()
         self._keepalive.start(now_ms)
         self._keepalive.received(now_ms)
@@ -127,7 +112,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
         """The outcome of a `Publish`, a `Call` or a `Consume`."""
         waiting = self._expected.pop(token, None)
-        if self._phase is Phase.CLOSED or waiting is None:
+        if self._handshake.phase is Phase.CLOSED or waiting is None:
             return ()
         waiting(outcome, now_ms)
         if self._stalled:
@@ -159,18 +144,17 @@ class AmqpConnection(ConnectionOutput, Adapter):
         if self._out or self._behind or not self.wants_data:
             keepalive.received(now_ms)  # it is we who do not listen; nor does the shell while the peer takes no output
         if keepalive.gave_up(now_ms):
-            self._end(f"the peer has taken too long to answer while {self._phase.value}")
-        elif keepalive.expired(now_ms) and self._phase not in (Phase.CLOSING, Phase.CLOSED):
-            self._current = 0
-            self._fail(CONNECTION_FORCED, "the credentials have expired", now_ms)
+            self.end(f"the peer has taken too long to answer while {self._handshake.phase.value}")
+        elif keepalive.expired(now_ms) and self._handshake.phase not in ENDING:
+            self.fail(CONNECTION_FORCED, "the credentials have expired", now_ms, method=0)
         elif keepalive.silent(now_ms):
-            self._end("no heartbeat from the peer")  # a peer that is gone gets no Close (AMQP 0-9-1, 4.2.7)
+            self.end("no heartbeat from the peer")  # a peer that is gone gets no Close (AMQP 0-9-1, 4.2.7)
         elif keepalive.beat(now_ms):
             self.write(HEARTBEAT)
         self._blocking.tick(now_ms)
         if self.share.overdue(now_ms):
-            self._current = Basic.Publish.index
-            self._fail(RESOURCE_ERROR, "the body of a message has taken too long, and others wait", now_ms)
+            why = "the body of a message has taken too long, and others wait"
+            self.fail(RESOURCE_ERROR, why, now_ms, method=Basic.Publish.index)
         if self.waits_for_room or self.share.retry_ms is not None:
             self.waits_for_room = False
             if self._stalled:
@@ -187,7 +171,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
 
     def pressed(self, why: str, *, now_ms: int) -> Sequence[Effect]:
         """The gateway is low on something, or, with "", not any more: publishers are told."""
-        self._blocking.pressed(why, open_=self._phase is Phase.OPEN)
+        self._blocking.pressed(why, open_=self._handshake.phase is Phase.OPEN)
         return self._effects_at(now_ms)
 
     def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
@@ -198,20 +182,20 @@ class AmqpConnection(ConnectionOutput, Adapter):
     def force_close(self, reason: str, *, now_ms: int) -> Sequence[Effect]:
         """Says 320 and why, and ends."""
         self.drop_bodies()
-        if self._phase not in (Phase.HEADER, Phase.CLOSING, Phase.CLOSED):
+        if self._handshake.phase is not Phase.HEADER and self._handshake.phase not in ENDING:
             self.write(method_frame(0, Methods.Close, CONNECTION_FORCED, cut(reason), 0, 0))
-        self._end("")
+        self.end("")
         return self._effects_at(now_ms)
 
     def describe(self) -> Described | None:
         """See `OperatedAdapter`."""
-        if self._phase is not Phase.OPEN:
+        if self._handshake.phase is not Phase.OPEN:
             return None
         return described(self.vhost, self.channels.values(), len(self._consumers))
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
         """The connection is gone. Its channels know it: that ring keeps no bodies."""
-        self._phase = Phase.CLOSED
+        self._handshake.phase = Phase.CLOSED
         self._keepalive.closed()
         self._input = b""
         self._behind.clear()
@@ -234,12 +218,12 @@ class AmqpConnection(ConnectionOutput, Adapter):
     def _read(self, now_ms: int) -> None:
         self._stalled = False
         try:
-            if self._phase is Phase.HEADER:
+            if self._handshake.phase is Phase.HEADER:
                 self._protocol_header()
-            if self._phase is not Phase.HEADER:
+            if self._handshake.phase is not Phase.HEADER:
                 self._frames(now_ms)
         except ProtocolError as error:
-            self._fail(error.code, error.detail, now_ms)
+            self.fail(error.code, error.detail, now_ms, method=self._current)
         self._publisher.flush()
 
     def _protocol_header(self) -> None:
@@ -248,11 +232,10 @@ class AmqpConnection(ConnectionOutput, Adapter):
             return
         if not self._input.startswith(PROTOCOL_HEADER):
             self.write(PROTOCOL_HEADER)
-            self._end("not AMQP 0-9-1")
+            self.end("not AMQP 0-9-1")
             return
         self._input = self._input[len(PROTOCOL_HEADER) :]
-        self._phase = Phase.START
-        self.write(method_frame(0, Methods.Start, 0, 9, self._server_properties, self._mechanisms, b"en_US"))
+        self._handshake.start()
 
     def _frames(self, now_ms: int) -> None:  # noqa: PLR0915 - one loop on purpose, see below
         """Takes whole frames from the input, until a method has to wait or no whole frame is left."""
@@ -264,7 +247,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         targets, templates, channels = self.targets, TEMPLATES, self.channels
         publisher = self._publisher
         messages, mandatory = publisher.messages, publisher.mandatory
-        device = self._principal.device
+        device = self._handshake.principal.device
         payload_max = self.payload_max
         body_max = min(payload_max, self._contents.whole_bytes_max)
         channel: Channel | None = None
@@ -302,7 +285,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
                         and data[header_stop] == FRAME_END == data[body_stop]
                     ):
                         raw = data[header + 19 : header_stop]
-                        template = templates.get(raw) or _template_if_sound(raw)
+                        template = templates.get(raw) or template_if_sound(raw)
                         if template is not None and template.plain:
                             if channel is not publishing:
                                 publisher.turn(channel)
@@ -327,7 +310,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
                     self._stalled, at = True, start
                     break
                 # The frame may have changed any of these.
-                payload_max, device = self.payload_max, self._principal.device
+                payload_max, device = self.payload_max, self._handshake.principal.device
                 channel_number, publishing = -1, None
                 body_max = min(payload_max, self._contents.whole_bytes_max)
         finally:
@@ -341,11 +324,11 @@ class AmqpConnection(ConnectionOutput, Adapter):
             return True
         if kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY):
             raise ProtocolError(FRAME_ERROR, f"there is no frame type {kind}")
-        if self._phase in (Phase.CLOSING, Phase.CLOSED) or not number:
-            if kind != FRAME_METHOD and self._phase is not Phase.CLOSING:
+        if self._handshake.phase in ENDING or not number:
+            if kind != FRAME_METHOD and self._handshake.phase is not Phase.CLOSING:
                 raise ProtocolError(UNEXPECTED_FRAME, "content on channel 0")
-            return kind != FRAME_METHOD or number > 0 or self._connection_method(payload, now_ms)
-        if self._phase is Phase.AUTHENTICATING:
+            return kind != FRAME_METHOD or number > 0 or self._connection_method(payload)
+        if self._handshake.phase is Phase.AUTHENTICATING:
             return False
         channel = self.channels.get(number)
         if channel is None:
@@ -353,10 +336,10 @@ class AmqpConnection(ConnectionOutput, Adapter):
             return True
         try:
             if kind == FRAME_METHOD:
-                return self._channel_method(channel, payload, now_ms)
+                return self._channel_method(channel, payload)
             return self._content(channel, kind, payload, now_ms)
         except ProtocolError as error:
-            if error.code not in _CHANNEL_CODES:
+            if error.code not in CHANNEL_CODES:
                 raise
             channel.fail(error.code, error.detail, self._current)
         return True
@@ -364,12 +347,12 @@ class AmqpConnection(ConnectionOutput, Adapter):
     def _open_channel(self, number: int, kind: int, payload: bytes) -> None:
         method = read_method(payload) if kind == FRAME_METHOD else None
         self._current = ChannelMethods.Open.index
-        if self._phase is not Phase.OPEN:
+        if self._handshake.phase is not Phase.OPEN:
             raise ProtocolError(CHANNEL_ERROR, "a channel on a connection that is not open")
         if not isinstance(method, ChannelMethods.Open):
             raise ProtocolError(CHANNEL_ERROR, f"channel {number} is not open")
-        if number > self._limits.channel_max:
-            raise ProtocolError(NOT_ALLOWED, f"channel numbers go up to {self._limits.channel_max}")
+        if number > self._handshake.limits.channel_max:
+            raise ProtocolError(NOT_ALLOWED, f"channel numbers go up to {self._handshake.limits.channel_max}")
         channel = self.channels[number] = Channel(self, number)
         channel.send(ChannelMethods.OpenOk, b"")
 
@@ -377,7 +360,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         """See `ConnectionOutput`."""
         del self.channels[number]
 
-    def _channel_method(self, channel: Channel, payload: bytes, now_ms: int) -> bool:
+    def _channel_method(self, channel: Channel, payload: bytes) -> bool:
         if channel.state is State.OPEN:
             if channel.waiting:
                 return False
@@ -404,140 +387,39 @@ class AmqpConnection(ConnectionOutput, Adapter):
         self._current = Basic.Publish.index
         if channel.content is None:
             raise ProtocolError(UNEXPECTED_FRAME, "content that no method announced")
-        return self._contents.take(channel, kind, payload, self._principal, now_ms)
+        return self._contents.take(channel, kind, payload, self._handshake.principal, now_ms)
 
     def hold_back(self, refusal: Refusal, now_ms: int) -> None:
         """Asks the client not to publish for a while (RabbitMQ's connection.blocked)."""
         self._blocking.refused(refusal, now_ms)
 
-    def broke_off(self, refusal: Refusal, now_ms: int) -> None:
-        """See `ConnectionOutput`."""
-        self._current = Basic.Deliver.index
-        self._fail(REPLY_CODES[refusal.cause], refusal.detail, now_ms)
-
     def has_published(self) -> None:
         """See `ConnectionOutput`."""
         self._blocking.published()
 
-    # ---- class connection
-
-    def _connection_method(self, payload: bytes, now_ms: int) -> bool:
-        """A method on channel 0; False when it has to wait."""
+    def _connection_method(self, payload: bytes) -> bool:
+        """Takes a method on channel 0; returns False when it has to wait."""
         method = read_method(payload)
         self._current = method.index
-        if isinstance(method, Methods.Close):
-            if self._phase is Phase.OPEN and not (self._publisher.idle and not is_publishing(self.channels.values())):
-                return False  # the client reads close-ok when its messages are durable
-            self.drop_bodies()
-            self.write(method_frame(0, Methods.CloseOk))
-            self._end("")
-            return True
-        if self._phase is Phase.CLOSING:
-            if isinstance(method, Methods.CloseOk):
-                self._end("")
-            return True
-        if self._phase is Phase.AUTHENTICATING:
-            return False
-        handler = _HANDSHAKE.get((self._phase, method.index))
-        if handler is None:
-            raise ProtocolError(COMMAND_INVALID, f"{method.name} on channel 0 while {self._phase.value}")
-        handler(self, method, now_ms)
-        return True
-
-    def _let_in(self, principal: Principal) -> None:
-        self._principal, self._keepalive.expires_at_ms = principal, principal.expires_at_ms
-
-    def _start_ok(self, method: Methods.StartOk, now_ms: int) -> None:
-        capabilities = method.client_properties.get("capabilities")
-        if isinstance(capabilities, dict):
-            self.cancel_notify = capabilities.get("consumer_cancel_notify") is True
-            self._blocking.understood = capabilities.get("connection.blocked") is True
-        response: Any = method.response
-        self._login = authentication(method.mechanism, response, self._mechanisms)
-        self._phase = Phase.AUTHENTICATING
-
-        def answered(outcome: Outcome, now_ms: int) -> None:
-            if self._phase is not Phase.AUTHENTICATING:
-                return
-            if outcome.error is not None:
-                self._fail(REPLY_CODES[outcome.error.cause], outcome.error.detail, now_ms)
-                return
-            self._let_in(outcome.value)
-            self._phase, options = Phase.TUNE, self.options
-            self.write(method_frame(0, Methods.Tune, options.channel_max, options.frame_max, options.heartbeat_s))
-
-        self.call(self._login, answered)
-
-    def _update_secret(self, method: Methods.UpdateSecret, now_ms: int) -> None:
-        """Takes a token of the same user that expires later (an extension of RabbitMQ).
-
-        As there, credentials that do not expire need no renewal: the new secret changes nothing.
-        """
-        if self._principal.expires_at_ms is None:
-            self.write(method_frame(0, Methods.UpdateSecretOk))
-            return
-
-        def answered(outcome: Outcome, now_ms: int) -> None:
-            if self._phase is not Phase.OPEN:
-                return
-            if outcome.error is not None or outcome.value.name != self._principal.name:
-                self._current = Methods.UpdateSecret.index
-                self._fail(NOT_ALLOWED, "the new secret was refused", now_ms)
-                return
-            self._let_in(outcome.value)
-            self.write(method_frame(0, Methods.UpdateSecretOk))
-
-        self.call(renewed(self._login, method.new_secret), answered)
-
-    def _tune_ok(self, method: Methods.TuneOk, now_ms: int) -> None:
-        self._limits = negotiate(
-            self.options,
-            channel_max=method.channel_max,
-            frame_max=method.frame_max,
-            heartbeat_s=method.heartbeat,
-        )
-        self.payload_max = self._limits.payload_max
-        self._phase = Phase.OPENING
-
-    def _open(self, method: Methods.Open, now_ms: int) -> None:
-        vhost = method.virtual_host
-        if vhost == DEFAULT_VHOST:
-            self._opened()
-            return
-        self._phase = Phase.AUTHENTICATING  # of what comes until the answer, nothing is looked at
-
-        def answered(outcome: Outcome, now_ms: int) -> None:
-            if self._phase is not Phase.AUTHENTICATING:
-                return
-            if outcome.error is not None:
-                self._current = Methods.Open.index
-                refused = outcome.error.cause in {Cause.NOT_FOUND, Cause.FORBIDDEN}
-                code = NOT_ALLOWED if refused else REPLY_CODES[outcome.error.cause]
-                self._fail(code, outcome.error.detail, now_ms)
-                return
-            self.vhost, self.targets = vhost, targets_of(vhost)
-            self._opened()
-
-        self.call(OpenVhost(name=vhost), answered)
-
-    def _opened(self) -> None:
-        self._phase = Phase.OPEN
-        self._keepalive.opened(self._limits.heartbeat_s)
-        self.write(method_frame(0, Methods.OpenOk, ""))
+        return self._handshake.take(method)
 
     # ---- the end
 
-    def _fail(self, code: int, text: str, now_ms: int) -> None:
+    @property
+    def unanswered(self) -> bool:
+        """See `ConnectionOutput`."""
+        return not self._publisher.idle or is_publishing(self.channels.values())
+
+    def fail(self, code: int, text: str, now_ms: int, *, method: int) -> None:
         """Closes the connection for an error (AMQP 0-9-1, 1.4.2.9), and waits for the peer to say that it has heard."""
-        if self._phase in (Phase.CLOSING, Phase.CLOSED):
-            self._end(text)
+        if self._handshake.phase in ENDING:
+            self.end(text)
             return
         if code == FRAME_ERROR:
-            self._framing_lost, self._input = True, b""
-        index = self._current
+            self._deaf, self._input = True, b""
         self.drop_bodies()
-        self.write(method_frame(0, Methods.Close, code, cut(text), index >> 16, index & 0xFFFF))
-        self._phase = Phase.CLOSING
+        self.write(method_frame(0, Methods.Close, code, cut(text), method >> 16, method & 0xFFFF))
+        self._handshake.phase = Phase.CLOSING
         self._keepalive.closing(now_ms)
         self._stalled = False
         self._end_channels()
@@ -551,32 +433,17 @@ class AmqpConnection(ConnectionOutput, Adapter):
 
     def _listen_for_close_ok(self) -> None:
         if _CLOSE_OK in self._input:
-            self._end("")
+            self.end("")
         self._input = self._input[-len(_CLOSE_OK) :]
 
-    def _end(self, reason: str) -> None:
-        if self._phase is not Phase.CLOSED:
-            self._phase = Phase.CLOSED
+    def end(self, reason: str) -> None:
+        """See `ConnectionOutput`."""
+        if self._handshake.phase is not Phase.CLOSED:
+            self._handshake.phase = Phase.CLOSED
             self._input, self._stalled = b"", False
             self._keepalive.closed()
             self._end_channels()
             self.emit(Close(reason=reason))
 
 
-def _template_if_sound(raw: bytes) -> Template | None:
-    """Returns the meaning of properties; None where the error has to be found again, frame by frame."""
-    try:
-        return template_of(raw)
-    except ProtocolError:
-        return None
-
-
 _CLOSE_OK: Final = method_frame(0, Methods.CloseOk)
-
-_Handler = Callable[[AmqpConnection, Any, int], None]
-_HANDSHAKE: Final[dict[tuple[Phase, int], _Handler]] = {
-    (Phase.START, Methods.StartOk.index): AmqpConnection._start_ok,  # noqa: SLF001 - this class's own table
-    (Phase.TUNE, Methods.TuneOk.index): AmqpConnection._tune_ok,  # noqa: SLF001
-    (Phase.OPENING, Methods.Open.index): AmqpConnection._open,  # noqa: SLF001
-    (Phase.OPEN, Methods.UpdateSecret.index): AmqpConnection._update_secret,  # noqa: SLF001
-}

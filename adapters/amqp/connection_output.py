@@ -1,11 +1,15 @@
 """The way out that the channels of a connection share: to the peer and to the gateway."""
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
+from pamqp.commands import Basic
+
 from adapters.amqp.body_credit import ConnectionCredit
+from adapters.amqp.codec.wire import REPLY_CODES
 from adapters.amqp.consumers import Consumer
 from adapters.amqp.downloads import Download
 from adapters.amqp.options import AmqpOptions
@@ -36,7 +40,7 @@ BEHIND_COUNT_MAX: Final = 4_096  # pieces of output that wait for a body in part
 Answered: TypeAlias = Callable[[Outcome, int], None]  # (outcome, now_ms)
 
 
-class ConnectionOutput:
+class ConnectionOutput(ABC):
     """Frames and effects on their way out, and who waits for which answer."""
 
     def __init__(self, options: AmqpOptions, share: ConnectionCredit, random: Random) -> None:
@@ -120,7 +124,7 @@ class ConnectionOutput:
         """The rest of a body cannot be read, and what has been sent of it cannot be taken back."""
         if refusal.cause is Cause.DAMAGED:
             body.lost()
-        self.broke_off(refusal, now_ms)
+        self.fail(REPLY_CODES[refusal.cause], refusal.detail, now_ms, method=Basic.Deliver.index)
 
     def drop_bodies(self) -> None:
         """Sends nothing more of bodies: the connection is about to end."""
@@ -151,21 +155,32 @@ class ConnectionOutput:
         """Asks the gateway a question."""
         self.emit(Call(request=request, token=self.expect(answered)))
 
-    def hold_back(self, refusal: Refusal, now_ms: int) -> None:
-        """The gateway is overloaded: ask the client to wait."""
-        raise NotImplementedError
+    # ---- what the connection provides
 
-    def broke_off(self, refusal: Refusal, now_ms: int) -> None:
-        """The connection cannot go on: a body of which a part has been sent ends too early."""
-        raise NotImplementedError
+    @property
+    @abstractmethod
+    def unanswered(self) -> bool:
+        """Returns whether a message that has come whole has not been answered yet."""
 
+    @abstractmethod
     def has_published(self) -> None:
         """The client has published something."""
-        raise NotImplementedError
 
+    @abstractmethod
+    def hold_back(self, refusal: Refusal, now_ms: int) -> None:
+        """The gateway is overloaded: ask the client to wait."""
+
+    @abstractmethod
     def forget_channel(self, number: int) -> None:
         """A channel is closed: its number is free."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def fail(self, code: int, text: str, now_ms: int, *, method: int) -> None:
+        """Closes the connection for an error in a method, which its index names."""
+
+    @abstractmethod
+    def end(self, reason: str) -> None:
+        """Ends the connection: the peer has said, or been told, all there is to say."""
 
     # ---- consumers
 

@@ -1,13 +1,36 @@
-"""The opening of a connection: who we are, who the peer is, and the limits both keep (AMQP 0-9-1, 2.2.4)."""
+"""The methods of channel 0: the opening of a connection, and its close (AMQP 0-9-1, 2.2.4).
+
+The opening says who we are, who the peer is, and which limits both keep.
+"""
 
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from adapters.amqp.codec.wire import ACCESS_REFUSED, FRAME_OVERHEAD, NOT_ALLOWED, SYNTAX_ERROR, Table, read_table
+from pamqp.base import Frame
+from pamqp.commands import Connection as Methods
+
+from adapters.amqp.blocking import Blocking
+from adapters.amqp.codec.wire import (
+    ACCESS_REFUSED,
+    COMMAND_INVALID,
+    FRAME_OVERHEAD,
+    NOT_ALLOWED,
+    REPLY_CODES,
+    SYNTAX_ERROR,
+    Table,
+    method_frame,
+    read_table,
+)
+from adapters.amqp.connection_output import ConnectionOutput
+from adapters.amqp.keepalive import Keepalive
 from adapters.amqp.options import FRAME_MIN, AmqpOptions
+from adapters.amqp.publishing import targets_of
 from gateway.domain.bridge_path import GATEWAY
-from gateway.domain.errors import ProtocolError
-from gateway.port.adapter import Authenticate, ConnectionInfo
+from gateway.domain.errors import Cause, ProtocolError
+from gateway.domain.principal import Principal
+from gateway.domain.vhosts import DEFAULT_VHOST
+from gateway.port.adapter import Authenticate, ConnectionInfo, Outcome
+from gateway.port.queues import OpenVhost
 
 SERVER_PROPERTIES: Final[Table] = {
     "capabilities": {
@@ -45,6 +68,9 @@ class Phase(Enum):
     OPEN = "open"
     CLOSING = "closing"  # we have sent close; close-ok is awaited
     CLOSED = "closed"
+
+
+ENDING: Final = (Phase.CLOSING, Phase.CLOSED)
 
 
 class Limits(NamedTuple):
@@ -112,3 +138,155 @@ def negotiate(options: AmqpOptions, *, channel_max: int, frame_max: int, heartbe
         payload_max=(frame_max or options.frame_max) - FRAME_OVERHEAD,
         heartbeat_s=heartbeat_s,
     )
+
+
+class Handshake:
+    """The phase of one connection, and what its handshake has agreed: the peer's user, and the limits.
+
+    The connection passes in the methods of channel 0.
+    """
+
+    __slots__ = (
+        "_blocking",
+        "_keepalive",
+        "_login",
+        "_mechanisms",
+        "_output",
+        "_server_properties",
+        "limits",
+        "phase",
+        "principal",
+    )
+
+    def __init__(
+        self, output: ConnectionOutput, info: ConnectionInfo, *, keepalive: Keepalive, blocking: Blocking
+    ) -> None:
+        options = output.options
+        self._output = output
+        self._keepalive = keepalive
+        self._blocking = blocking
+        self._mechanisms = mechanisms(info)
+        self._server_properties = server_properties(info.gateway)
+        self._login: Authenticate  # of start-ok
+        self.phase = Phase.HEADER
+        self.principal = Principal(name="")
+        self.limits = Limits(options.channel_max, options.frame_max - FRAME_OVERHEAD, 0)
+        output.payload_max = self.limits.payload_max
+
+    def start(self) -> None:
+        """Answers the protocol header."""
+        self.phase = Phase.START
+        self._output.write(method_frame(0, Methods.Start, 0, 9, self._server_properties, self._mechanisms, b"en_US"))
+
+    def take(self, method: Frame) -> bool:
+        """Takes a method; returns False when it has to wait.
+
+        Raises `ProtocolError` (COMMAND_INVALID) for one that does not belong here.
+        """
+        match self.phase, method:
+            case _, Methods.Close():
+                return self._close()
+            case Phase.CLOSING, _:
+                if isinstance(method, Methods.CloseOk):
+                    self._output.end("")
+            case Phase.AUTHENTICATING, _:
+                return False
+            case Phase.START, Methods.StartOk() as start_ok:
+                self._start_ok(start_ok)
+            case Phase.TUNE, Methods.TuneOk() as tune_ok:
+                self._tune_ok(tune_ok)
+            case Phase.OPENING, Methods.Open() as opening:
+                self._open(opening)
+            case Phase.OPEN, Methods.UpdateSecret() as update:
+                self._update_secret(update)
+            case _:
+                raise ProtocolError(COMMAND_INVALID, f"{method.name} on channel 0 while {self.phase.value}")
+        return True
+
+    def _close(self) -> bool:
+        output = self._output
+        if self.phase is Phase.OPEN and output.unanswered:
+            return False  # the client reads close-ok when its messages are durable
+        output.drop_bodies()
+        output.write(method_frame(0, Methods.CloseOk))
+        output.end("")
+        return True
+
+    def _start_ok(self, method: Methods.StartOk) -> None:
+        capabilities = method.client_properties.get("capabilities")
+        if isinstance(capabilities, dict):
+            self._output.cancel_notify = capabilities.get("consumer_cancel_notify") is True
+            self._blocking.understood = capabilities.get("connection.blocked") is True
+        response: Any = method.response
+        self._login = authentication(method.mechanism, response, self._mechanisms)
+        self.phase = Phase.AUTHENTICATING
+        self._output.call(self._login, self._authenticated)
+
+    def _authenticated(self, outcome: Outcome, now_ms: int) -> None:
+        if self.phase is not Phase.AUTHENTICATING:
+            return
+        output, options, refusal = self._output, self._output.options, outcome.error
+        if refusal is not None:
+            output.fail(REPLY_CODES[refusal.cause], refusal.detail, now_ms, method=Methods.StartOk.index)
+            return
+        self._let_in(outcome.value)
+        self.phase = Phase.TUNE
+        output.write(method_frame(0, Methods.Tune, options.channel_max, options.frame_max, options.heartbeat_s))
+
+    def _let_in(self, principal: Principal) -> None:
+        self.principal, self._keepalive.expires_at_ms = principal, principal.expires_at_ms
+
+    def _tune_ok(self, method: Methods.TuneOk) -> None:
+        self.limits = negotiate(
+            self._output.options,
+            channel_max=method.channel_max,
+            frame_max=method.frame_max,
+            heartbeat_s=method.heartbeat,
+        )
+        self._output.payload_max = self.limits.payload_max
+        self.phase = Phase.OPENING
+
+    def _open(self, method: Methods.Open) -> None:
+        vhost, output = method.virtual_host, self._output
+        if vhost == DEFAULT_VHOST:
+            self._opened()
+            return
+        self.phase = Phase.AUTHENTICATING  # of what comes until the answer, nothing is looked at
+
+        def answered(outcome: Outcome, now_ms: int) -> None:
+            if self.phase is not Phase.AUTHENTICATING:
+                return
+            refusal = outcome.error
+            if refusal is not None:
+                refused = refusal.cause in {Cause.NOT_FOUND, Cause.FORBIDDEN}
+                code = NOT_ALLOWED if refused else REPLY_CODES[refusal.cause]
+                output.fail(code, refusal.detail, now_ms, method=Methods.Open.index)
+                return
+            output.vhost, output.targets = vhost, targets_of(vhost)
+            self._opened()
+
+        output.call(OpenVhost(name=vhost), answered)
+
+    def _opened(self) -> None:
+        self.phase = Phase.OPEN
+        self._keepalive.opened(self.limits.heartbeat_s)
+        self._output.write(method_frame(0, Methods.OpenOk, ""))
+
+    def _update_secret(self, method: Methods.UpdateSecret) -> None:
+        """Takes a token of the same user that expires later (an extension of RabbitMQ).
+
+        As there, credentials that do not expire need no renewal: the new secret changes nothing.
+        """
+        if self.principal.expires_at_ms is None:
+            self._output.write(method_frame(0, Methods.UpdateSecretOk))
+        else:
+            self._output.call(renewed(self._login, method.new_secret), self._renewed)
+
+    def _renewed(self, outcome: Outcome, now_ms: int) -> None:
+        if self.phase is not Phase.OPEN:
+            return
+        if outcome.error is not None or outcome.value.name != self.principal.name:
+            self._output.fail(NOT_ALLOWED, "the new secret was refused", now_ms, method=Methods.UpdateSecret.index)
+            return
+        self._let_in(outcome.value)
+        self._output.write(method_frame(0, Methods.UpdateSecretOk))

@@ -95,6 +95,14 @@ def template_of(raw: bytes) -> Template:
     return template
 
 
+def template_if_sound(raw: bytes) -> Template | None:
+    """Returns the meaning of properties; None where the error has to be found again, frame by frame."""
+    try:
+        return template_of(raw)
+    except ProtocolError:
+        return None
+
+
 class BodyTaker(Protocol):
     """The taker of a body that is stored in parts as it comes."""
 

@@ -28,7 +28,6 @@ FILES_IN_FOLDER = 20
 RUNNING_DATA = frozenset({"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "eval", "exec", "compile"})
 # Files that read better whole, and how long they may be.
 LONGER = {
-    "adapters/amqp/connection.py": 610,  # every frame of a connection, in every phase: one loop, and its exits
     "adapters/http/connection.py": 460,  # the requests of both versions to the gateway, and its answers
     "adapters/http/wire/h2.py": 500,  # one handler for each event of h2
     "adapters/mqtt/connection.py": 470,  # every input of a connection, in every phase

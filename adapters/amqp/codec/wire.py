@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from pamqp.base import Frame
 from pamqp.commands import INDEX_MAPPING, Basic
 
-from gateway.domain.errors import ProtocolError
+from gateway.domain.errors import Cause, ProtocolError
 
 Table: TypeAlias = dict[str, Any]
 
@@ -25,10 +25,27 @@ HEAD: Final = struct.Struct(">BHI")
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 TABLE_DEPTH_MAX: Final = 32  # tables and arrays within each other
 
-# Reply codes (AMQP 0-9-1, 1.2): the first four end a channel, the others the connection.
+# Reply codes (AMQP 0-9-1, 1.2).
 ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED = 403, 404, 405, 406
 CONNECTION_FORCED, FRAME_ERROR, SYNTAX_ERROR, COMMAND_INVALID, CHANNEL_ERROR = 320, 501, 502, 503, 504
 UNEXPECTED_FRAME, RESOURCE_ERROR, NOT_ALLOWED, NOT_IMPLEMENTED, INTERNAL_ERROR = 505, 506, 530, 540, 541
+# A refusal of one of these ends the channel, any other the connection.
+CHANNEL_CODES: Final = frozenset({ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED})
+REPLY_CODES: Final = {
+    Cause.UNAUTHENTICATED: ACCESS_REFUSED,
+    Cause.FORBIDDEN: ACCESS_REFUSED,
+    Cause.MALFORMED: PRECONDITION_FAILED,
+    Cause.TOO_LARGE: PRECONDITION_FAILED,  # as RabbitMQ answers
+    Cause.NOT_FOUND: NOT_FOUND,
+    Cause.CONFLICT: RESOURCE_LOCKED,
+    Cause.PRECONDITION: PRECONDITION_FAILED,
+    Cause.QUOTA: RESOURCE_ERROR,
+    Cause.RATE: RESOURCE_ERROR,
+    Cause.OVERLOAD: RESOURCE_ERROR,
+    Cause.UNAVAILABLE: INTERNAL_ERROR,
+    Cause.DAMAGED: INTERNAL_ERROR,
+    Cause.UNKNOWN: INTERNAL_ERROR,
+}
 
 _U32 = struct.Struct(">I")
 _SIGNED_MAX: Final = (1 << 63) - 1
