@@ -1,5 +1,6 @@
 """The half of a `ControllerClient` that is the same wherever requests go: reads of the state, and `do`."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, cast
 
@@ -12,7 +13,7 @@ T = TypeVar("T")
 _ASK: Final = object()  # the state here does not answer a command
 
 
-class StateClient:
+class StateClient(ABC):
     """Answers reads from a `MetadataState` in this process; `_request` is where its requests go."""
 
     def __init__(self, state: MetadataState, limits: Limits, now_ms: Callable[[], int]) -> None:
@@ -22,9 +23,9 @@ class StateClient:
         self._listeners: dict[int, Callable[[], None]] = {}
         self._next_listener = 0
 
+    @abstractmethod
     async def _request(self, request: Request[Any]) -> Any:
         """Performs a request when it is safe, and returns its answer. Raises `ControllerError`."""
-        raise NotImplementedError
 
     async def do(self, request: Request[T]) -> T:
         """Performs a request and returns its answer; some commands are answered from the state here."""

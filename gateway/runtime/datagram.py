@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from gateway.config.config import is_loopback
-from gateway.port.adapter import Peer
+from gateway.port.adapter import HandOver, Peer
 from gateway.port.datagram import DatagramAdapter, DatagramFactory
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, Hub, ListenerContext
 from store.base import logs
@@ -120,6 +120,10 @@ class DatagramEndpoint(Endpoint):
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
+
+    def hand_over(self, effect: HandOver) -> None:
+        """Fails: only streams are handed over."""
+        raise AssertionError(f"an adapter of datagrams hands over to {effect.listener}")
 
     def _readable(self) -> None:
         datagrams: list[tuple[bytes, Peer]] = []

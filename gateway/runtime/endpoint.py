@@ -192,7 +192,7 @@ class Endpoint:
         self.outstanding_bytes = 0
         self.pace: Pace | None = None  # None: it may send as fast as it can
         self.turned_away: Refusal | None = None  # why it is not let in, whoever it is
-        self.answers: list[tuple[Token, Outcome]] = []  # to what nothing had to be waited for, not told yet
+        self.answers: list[tuple[Token, Outcome]] = []  # that were there at once, and that the adapter was not told yet
         self.unanswered: asyncio.Future[None] | None = None  # done when the last of them is answered
         self.writable = True  # the peer takes the bytes that are written
         self.gone = False  # no more input, output or deliveries
@@ -203,7 +203,7 @@ class Endpoint:
         self._timer_ms = 0  # when it fires
 
     def comes_from(self, address: str) -> None:
-        """A proxy of ours has said who comes by this connection. Raises `Refusal`."""
+        """Takes note of the client's address, which a trusted proxy has named. Raises `Refusal`."""
         self.host, self.loopback = address, is_loopback(address)
 
     def reconnecting_client(self, client: str) -> ReconnectingClient:
@@ -222,6 +222,10 @@ class Endpoint:
     @abstractmethod
     def close(self, reason: str) -> None:
         """Writes what is left, then closes."""
+
+    @abstractmethod
+    def hand_over(self, effect: HandOver) -> None:
+        """Hands the connection over to another adapter."""
 
     @abstractmethod
     def _fire(self) -> None:
@@ -308,10 +312,6 @@ class Endpoint:
         if effect.again and (client := self.principal.permissions.identity.client_id):
             self.hub.reconnect_penalty.note(self.reconnecting_client(client), effect.reason, now_ms=now_ms())
         self.close(effect.reason)
-
-    def hand_over(self, effect: HandOver) -> None:
-        """Hands the connection over to another adapter. Only streams are handed over."""
-        raise NotImplementedError(effect.listener)
 
     # ---- to the adapter
 
