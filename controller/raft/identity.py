@@ -1,4 +1,4 @@
-"""Checks of the node that a message is by and for: ids may be given again, incarnations never (see membership.py)."""
+"""Checks a message's sender and addressee: an id may be given again, an incarnation never (see membership.py)."""
 
 from collections.abc import Sequence
 

@@ -299,21 +299,25 @@ class Leader:
             if prev_term is None:
                 raise Compacted(f"entry {prev_index} is not held")
             entries = tuple(log.entries(progress.next, last + 1, bytes_max)) if held else ()
-            node.early.append(
-                Append(
-                    sender=node.id,
-                    to=to,
-                    addressee=progress.incarnation,
-                    term=node.term,
-                    prev_index=prev_index,
-                    prev_term=prev_term,
-                    commit=commit,
-                    entries=entries,
-                )
-            )
+            self._send_append(to, progress, prev_term, entries)
             progress.sent(prev_index + len(entries), sum(map(entry_bytes, entries)))
             progress.commit_sent = commit
             empty = False
+
+    def _send_append(self, to: int, progress: Progress, prev_term: int, entries: tuple[Entry, ...] = ()) -> None:
+        node = self._node
+        node.early.append(
+            Append(
+                sender=node.id,
+                to=to,
+                addressee=progress.incarnation,
+                term=node.term,
+                prev_index=progress.next - 1,
+                prev_term=prev_term,
+                commit=node.log.committed,
+                entries=entries,
+            )
+        )
 
     def _send_snapshot(self, to: int, progress: Progress) -> None:
         if not progress.active:
@@ -327,21 +331,9 @@ class Leader:
 
     def _ask_for_snapshot(self, to: int, progress: Progress) -> None:
         """Finds out whether a snapshot has arrived, where the answer was lost: a follower without it refuses."""
-        node, prev_index = self._node, progress.next - 1
-        prev_term = node.log.term(prev_index)
+        prev_term = self._node.log.term(progress.next - 1)
         if progress.nudge and prev_term is not None:
-            node.early.append(
-                Append(
-                    sender=node.id,
-                    to=to,
-                    addressee=progress.incarnation,
-                    term=node.term,
-                    prev_index=prev_index,
-                    prev_term=prev_term,
-                    commit=node.log.committed,
-                    entries=(),
-                )
-            )
+            self._send_append(to, progress, prev_term)
         progress.nudge = False
 
     def _send_heartbeats(self, number: int) -> None:

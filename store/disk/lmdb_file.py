@@ -13,8 +13,10 @@ import struct
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple
 
 _PAGE = struct.Struct("<QHHHH")  # number, pad, flags, lower (the end of the node pointers), upper
 _META = struct.Struct(
@@ -41,30 +43,18 @@ def is_cut_short(path: Path) -> bool:
 
     False for no file, an empty one and one that is not LMDB's: LMDB itself is the judge of those. Raises OSError.
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        size = os.fstat(fd).st_size
-        meta = _newest_meta(fd)
-        if meta is None:
+    with _opened(path) as file:
+        if file is None or file.size >= (file.last_page + 1) * file.page_size:
             return False
-        free, main, last_page, _ = meta
-        page_size = _DB.unpack(free)[0]
-        if size >= (last_page + 1) * page_size:
-            return False
-        if not page_size:
+        if not file.page_size:
             return True
-        walk = _Walk(fd, page_size, size // page_size)
+        walk = _Walk(file.fd, file.page_size, file.pages)
         try:
-            walk.tree(free)
-            walk.tree(main)
+            walk.tree(file.free)
+            walk.tree(file.main)
         except (_Short, struct.error):
             return True
         return False
-    finally:
-        os.close(fd)
 
 
 def is_broken(path: Path) -> bool:
@@ -73,29 +63,19 @@ def is_broken(path: Path) -> bool:
     All its pages are read. For files without trees in trees, and with one value for each key. Damage between the nodes
     of a page is for checksums to find. False for no file, an empty one and one that is not LMDB's. Raises OSError.
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        size = os.fstat(fd).st_size
-        meta = _newest_meta(fd)
-        if meta is None:
+    with _opened(path) as file:
+        if file is None:
             return False
-        free, main, _, _ = meta
-        page_size = _DB.unpack(free)[0]
-        if not _PAGE_BYTES_MIN <= page_size <= _PAGE_BYTES_MAX or page_size & (page_size - 1):
+        if not file.has_sound_pages:
             return True
-        walk = _StrictWalk(fd, page_size, size // page_size)
+        walk = _StrictWalk(file.fd, file.page_size, file.pages)
         try:
-            walk.tree(free)  # its pages may have fewer nodes than others: LMDB leaves them so
+            walk.tree(file.free)  # its pages may have fewer nodes than others: LMDB leaves them so
             walk.children_min, walk.nodes_min = 2, 1
-            walk.tree(main)
+            walk.tree(file.main)
         except (_Short, struct.error):
             return True
         return False
-    finally:
-        os.close(fd)
 
 
 def leads_astray(path: Path, *, within_s: float) -> bool:
@@ -105,25 +85,59 @@ def leads_astray(path: Path, *, within_s: float) -> bool:
     about one in sixty, upper ones first, and no more than can be read `within_s`. Leaves and the pages of large values
     are for checksums. False for no file, an empty one and one that is not LMDB's. Raises OSError.
     """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        size = os.fstat(fd).st_size
-        meta = _newest_meta(fd)
-        if meta is None:
+    with _opened(path) as file:
+        if file is None:
             return False
-        free, main, last_page, _ = meta
-        page_size = _DB.unpack(free)[0]
-        if not _PAGE_BYTES_MIN <= page_size <= _PAGE_BYTES_MAX or page_size & (page_size - 1):
+        if not file.has_sound_pages:
             return True
-        walk = _BranchWalk(fd, page_size, size // page_size, last_page=last_page, until_s=perf_counter() + within_s)
+        until_s = perf_counter() + within_s
+        walk = _BranchWalk(file.fd, file.page_size, file.pages, last_page=file.last_page, until_s=until_s)
         try:
-            walk.run(free, main)
+            walk.run(file.free, file.main)
         except (_Short, struct.error):
             return True
         return False
+
+
+class _OpenFile(NamedTuple):
+    """A data file, and what its newest transaction says."""
+
+    fd: int
+    size: int  # bytes
+    free: bytes
+    main: bytes
+    last_page: int
+    map_size: int
+
+    @property
+    def page_size(self) -> int:
+        """Returns the bytes of a page."""
+        return int(_DB.unpack(self.free)[0])
+
+    @property
+    def pages(self) -> int:
+        """Returns how many whole pages the file has."""
+        return self.size // self.page_size
+
+    @property
+    def has_sound_pages(self) -> bool:
+        """Returns whether its pages have a size that LMDB uses."""
+        size = self.page_size
+        return _PAGE_BYTES_MIN <= size <= _PAGE_BYTES_MAX and not size & (size - 1)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[_OpenFile | None]:
+    """Opens a data file; None for no file, an empty one and one that is not LMDB's. Raises OSError."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        size = os.fstat(fd).st_size
+        meta = _newest_meta(fd)
+        yield None if meta is None else _OpenFile(fd, size, *meta)
     finally:
         os.close(fd)
 
@@ -145,19 +159,8 @@ def _newest_meta(fd: int) -> tuple[bytes, bytes, int, int] | None:
 
 def is_mapped_beyond(path: Path, size: int) -> bool:
     """Returns whether an LMDB data file says that it needs more than `size` bytes of address space. Raises OSError."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        meta = _newest_meta(fd)
-        if meta is None:
-            return False
-        free, _, last_page, map_size = meta
-        needed: int = max(map_size, (last_page + 1) * _DB.unpack(free)[0])
-        return needed > size
-    finally:
-        os.close(fd)
+    with _opened(path) as file:
+        return file is not None and max(file.map_size, (file.last_page + 1) * file.page_size) > size
 
 
 class _Walk:

@@ -19,6 +19,7 @@ from gateway.queues.leaving.head import BATCH_COUNT_MAX, QueueHead
 from gateway.queues.leaving.reading import DeadLettering
 from gateway.queues.leaving.rules import QueueRules
 from gateway.queues.leaving.sizes import LanedSizes
+from gateway.queues.lending.pump_task import PumpTask
 from store.api.client import StoreClient
 from store.api.leases import Lease
 from store.api.message import Message
@@ -188,9 +189,8 @@ class Pump:
         self._now_ms = now_ms
         self._idle_since_ms: int | None = None  # since then a consumer has room, and nothing waits
         self._taken = taken
-        self._failed = failed
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._task = PumpTask(f"pump of queue {number}", self._run, failed)
         self._settling: set[asyncio.Future[None]] = set()  # of what was delivered without acknowledgement
         self._unsettled: BaseException | None = None  # why one of them failed, until the pump has seen it
         self._rules = rules
@@ -203,9 +203,7 @@ class Pump:
         self.consumers.append(consumer)
         self._oldest.append(consumer)
         self._wake.set()
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(), name=f"pump of queue {self._number}")
-            self._task.add_done_callback(self._ended)
+        self._task.start()
 
     def remove(self, consumer: Consumer) -> None:
         """Delivers nothing more to a consumer. A message that is being offered to it goes back."""
@@ -252,14 +250,7 @@ class Pump:
 
     async def stop(self) -> None:
         """Ends the task. Its queue is gone, or the process ends."""
-        task, self._task = self._task, None
-        if task is not None and not task.done():
-            task.cancel()
-            await asyncio.wait([task])
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(error)
+        await self._task.stop()
 
     async def _run(self) -> None:
         while self.consumers:

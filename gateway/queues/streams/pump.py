@@ -17,6 +17,7 @@ from gateway.queues.leaving.head import BATCH_COUNT_MAX
 from gateway.queues.leaving.reading import read
 from gateway.queues.leaving.rules import NO_RULES
 from gateway.queues.lending.pump import RETRY_S, Consumer
+from gateway.queues.lending.pump_task import PumpTask
 from store.api.client import StoreClient
 from store.api.leases import Lease
 from store.api.message import Message
@@ -72,9 +73,8 @@ class StreamPump:
         self._store = store
         self._number = number
         self._now_ms = now_ms
-        self._failed = failed
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._task = PumpTask(f"pump of stream {number}", self._run, failed)
         self.head = StreamHead(store, number)
         self.consumers: list[Consumer] = []
         self.active = True
@@ -98,9 +98,7 @@ class StreamPump:
         """Begins to deliver to a consumer, from its offset on."""
         self.consumers.append(consumer)
         self._wake.set()
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(), name=f"pump of stream {self._number}")
-            self._task.add_done_callback(self._ended)
+        self._task.start()
 
     def remove(self, consumer: Consumer) -> None:
         """Delivers nothing more to a consumer."""
@@ -118,14 +116,7 @@ class StreamPump:
 
     async def stop(self) -> None:
         """Ends the task. Its queue is gone, or the process ends."""
-        task, self._task = self._task, None
-        if task is not None and not task.done():
-            task.cancel()
-            await asyncio.wait([task])
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(error)
+        await self._task.stop()
 
     async def _run(self) -> None:
         while self.consumers:
