@@ -10,8 +10,8 @@ import msgspec
 import typer
 
 from gateway.cli.protocols import amqp_settings, amqp_vhosts
-from gateway.cli.protocols.amqp_listing import JsonOption, PortOption, VhostOption, add_listing, remote_amqp, table_text
-from gateway.cli.remote.options import ADMIN_PORT, HostOption, OffsetOption
+from gateway.cli.protocols.amqp_listing import JsonOption, VhostOption, add_listing, remote_amqp, table_text
+from gateway.cli.remote.options import at_admin_port
 from gateway.ops.amqp_report import BindingReport, CloseConnections, ConnectionReport, QueueReport
 from gateway.remote.amqp import RemoteAmqp
 from store.base.process_errors import ConfigError
@@ -72,20 +72,19 @@ amqp_vhosts.register(app)
 
 
 @app.command()
+@at_admin_port
 def close(
     ids: Annotated[list[str] | None, typer.Argument(help="As `headgate amqp connections` shows them.")] = None,
     *,
+    at: str,
     user: Annotated[str | None, typer.Option("--user", help="Those of this user.")] = None,
     vhost: VhostOption = None,
     reason: Annotated[str, typer.Option("--reason", help="What the clients are told.")] = "closed by an operator",
-    host: HostOption = "127.0.0.1",
-    port: PortOption = ADMIN_PORT,
-    port_offset: OffsetOption = 0,
 ) -> None:
     """Close connections: their clients are told 320 CONNECTION_FORCED. Prints which; they may come again."""
     if not ids and user is None and vhost is None:
         raise typer.BadParameter("connections, --user or --vhost say which are closed")
-    with remote_amqp(host, port + port_offset) as amqp:
+    with remote_amqp(at) as amqp:
         closed = amqp.close(CloseConnections(ids=ids or None, user=user, vhost=vhost, reason=reason))
     for one in closed:
         typer.echo(one)
@@ -96,21 +95,20 @@ def close(
 
 
 @app.command("import-definitions")
+@at_admin_port
 def import_definitions(
     file: Annotated[Path, typer.Argument(help="RabbitMQ's definitions.json; - reads it from standard input.")],
     *,
+    at: str,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     as_json: JsonOption = False,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = ADMIN_PORT,
-    port_offset: OffsetOption = 0,
 ) -> None:
     """Make the virtual hosts, policies, exchanges, queues, bindings and users of RabbitMQ's definitions.
 
     Definitions that cannot be taken over are listed, a line each. It may be repeated: what is there stays.
     """
     data = _definitions(file)
-    with remote_amqp(host, port + port_offset, timeout_s=IMPORT_TIMEOUT_S) as amqp:
+    with remote_amqp(at, timeout_s=IMPORT_TIMEOUT_S) as amqp:
         report = amqp.import_definitions(data, dry_run=dry_run)
     if as_json:
         typer.echo(msgspec.json.encode(report))
@@ -126,15 +124,14 @@ def import_definitions(
 
 
 @app.command("remove-user")
+@at_admin_port
 def remove_user(
     name: Annotated[str, typer.Argument(help="The name.")],
     *,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = ADMIN_PORT,
-    port_offset: OffsetOption = 0,
+    at: str,
 ) -> None:
     """Remove a user that was imported, and close the connections of that user."""
-    with remote_amqp(host, port + port_offset) as amqp:
+    with remote_amqp(at) as amqp:
         amqp.remove_user(name)
     typer.echo(f"user {name} is removed")
 

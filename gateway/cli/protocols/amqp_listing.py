@@ -11,21 +11,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from gateway.cli.remote.options import ADMIN_PORT, HostOption, OffsetOption, gateway_url
+from gateway.cli.remote.options import at_admin_port
 from gateway.remote.amqp import RemoteAmqp
 from gateway.remote.http import RemoteGateway
 
 TIMEOUT_S = 30.0  # for one answer
 
-PortOption = Annotated[int, typer.Option("--admin-port", help="Its admin port.", min=1, max=65_535)]
 VhostOption = Annotated[str | None, typer.Option("--vhost", help="Only those of this virtual host.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 
 
 @contextmanager
-def remote_amqp(host: str, port: int, *, timeout_s: float = TIMEOUT_S) -> Iterator[RemoteAmqp]:
-    """Yields the AMQP side of the gateway whose admin port this is."""
-    with RemoteGateway(gateway_url(None, host, port), timeout_s=timeout_s) as gateway:
+def remote_amqp(at: str, *, timeout_s: float = TIMEOUT_S) -> Iterator[RemoteAmqp]:
+    """Yields the AMQP side of the gateway whose admin port has this URL."""
+    with RemoteGateway(at, timeout_s=timeout_s) as gateway:
         yield RemoteAmqp(gateway)
 
 
@@ -45,16 +44,18 @@ def add_listing(
     """
 
     @app.command(name, help=summary)
-    def listing(
-        *,
-        vhost: VhostOption = None,
-        as_json: JsonOption = False,
-        host: HostOption = "127.0.0.1",
-        port: PortOption = ADMIN_PORT,
-        port_offset: OffsetOption = 0,
-    ) -> None:
-        with remote_amqp(host, port + port_offset) as amqp:
+    @at_admin_port
+    def listing(*, at: str, vhost: VhostOption = None, as_json: JsonOption = False) -> None:
+        with remote_amqp(at) as amqp:
             _show(ask(amqp, vhost), columns, row, as_json=as_json, numbers=numbers)
+
+
+def table_of(text: str) -> dict[str, Any]:
+    """Returns the object of the argument DEFINITION, JSON. Raises `BadParameter`."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise typer.BadParameter(f"DEFINITION: {error}") from error
 
 
 def table_text(arguments: Any) -> str:

@@ -1,13 +1,12 @@
 """`headgate amqp policies`, `set-policy` and `clear-policy`: what operators set while a gateway runs."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
 import typer
 
-from gateway.cli.protocols.amqp_listing import PortOption, add_listing, remote_amqp, table_text
-from gateway.cli.remote.options import ADMIN_PORT, HostOption, OffsetOption
+from gateway.cli.protocols.amqp_listing import add_listing, remote_amqp, table_of, table_text
+from gateway.cli.remote.options import at_admin_port
 from gateway.domain.vhosts import DEFAULT_VHOST
 from gateway.ops.amqp_report import ClearPolicy, PolicyReport
 from gateway.remote.amqp import RemoteAmqp
@@ -39,49 +38,43 @@ def _policy_row(one: PolicyReport) -> Sequence[str]:
     return one.vhost, one.name, one.pattern, one.apply_to, table_text(one.definition), str(one.priority), kind
 
 
+@at_admin_port
 def set_policy(
     name: Annotated[str, typer.Argument(help="The name; the policy of this name is replaced.")],
     pattern: Annotated[str, typer.Argument(help="A regular expression that is found in the names that it is for.")],
     definition: Annotated[str, typer.Argument(help='JSON, such as {"max-length": 1000, "overflow": "drop-head"}.')],
     *,
+    at: str,
     vhost: InVhostOption = DEFAULT_VHOST,
     apply_to: Annotated[str, typer.Option("--apply-to", help="queues, streams, exchanges, all ...")] = "all",
     priority: Annotated[int, typer.Option("--priority", help="Of several that match, the highest applies alone.")] = 0,
     operator: OperatorOption = False,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = ADMIN_PORT,
-    port_offset: OffsetOption = 0,
 ) -> None:
     """Set a policy for the queues and exchanges whose names match, those that are there and those that come."""
-    try:
-        table: dict[str, Any] = msgspec.json.decode(definition, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise typer.BadParameter(f"DEFINITION: {error}") from error
     policy = PolicyReport(
         vhost=vhost,
         name=name,
         pattern=pattern,
         apply_to=apply_to,
-        definition=table,
+        definition=table_of(definition),
         priority=priority,
         operator=operator,
     )
-    with remote_amqp(host, port + port_offset) as amqp:
+    with remote_amqp(at) as amqp:
         amqp.set_policy(policy)
     typer.echo(f"{_kind(operator=operator)} {name} is set")
 
 
+@at_admin_port
 def clear_policy(
     name: Annotated[str, typer.Argument(help="The name.")],
     *,
+    at: str,
     vhost: InVhostOption = DEFAULT_VHOST,
     operator: OperatorOption = False,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = ADMIN_PORT,
-    port_offset: OffsetOption = 0,
 ) -> None:
     """Remove a policy that was set. It no longer applies."""
-    with remote_amqp(host, port + port_offset) as amqp:
+    with remote_amqp(at) as amqp:
         amqp.clear_policy(ClearPolicy(vhost=vhost, name=name, operator=operator))
     typer.echo(f"{_kind(operator=operator)} {name} is removed")
 

@@ -1,13 +1,12 @@
 """`headgate amqp vhosts` and the commands that make, limit and delete virtual hosts."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
 import typer
 
-from gateway.cli.protocols.amqp_listing import PortOption, add_listing, remote_amqp
-from gateway.cli.remote.options import ADMIN_PORT, HostOption, OffsetOption
+from gateway.cli.protocols.amqp_listing import add_listing, remote_amqp, table_of
+from gateway.cli.remote.options import at_admin_port
 from gateway.domain.vhosts import DEFAULT_VHOST
 from gateway.ops.amqp_report import LimitVhost, VhostReport
 from gateway.remote.amqp import RemoteAmqp
@@ -40,61 +39,42 @@ def _row(one: VhostReport) -> Sequence[str]:
     return one.vhost, str(one.queues), str(one.connections), *limits, "configured" if one.configured else ""
 
 
-def add_vhost(
-    name: NameArgument,
-    *,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = ADMIN_PORT,
-    port_offset: OffsetOption = 0,
-) -> None:
+@at_admin_port
+def add_vhost(name: NameArgument, *, at: str) -> None:
     """Make a virtual host, unless it is there."""
-    with remote_amqp(host, port + port_offset) as amqp:
+    with remote_amqp(at) as amqp:
         amqp.add_vhost(name)
     typer.echo(f"virtual host {name} is there")
 
 
-def delete_vhost(
-    name: NameArgument,
-    *,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = ADMIN_PORT,
-    port_offset: OffsetOption = 0,
-) -> None:
+@at_admin_port
+def delete_vhost(name: NameArgument, *, at: str) -> None:
     """Delete a virtual host: its queues with their messages, exchanges, bindings, policies, limits and rights.
 
     Its connections are closed with 320 CONNECTION_FORCED.
     """
-    with remote_amqp(host, port + port_offset, timeout_s=DELETE_TIMEOUT_S) as amqp:
+    with remote_amqp(at, timeout_s=DELETE_TIMEOUT_S) as amqp:
         amqp.delete_vhost(name)
     typer.echo(f"virtual host {name} is deleted")
 
 
+@at_admin_port
 def set_vhost_limits(
     definition: Annotated[str, typer.Argument(help='JSON, such as {"max-connections": 100, "max-queues": 50}.')],
     *,
+    at: str,
     vhost: LimitedOption = DEFAULT_VHOST,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = ADMIN_PORT,
-    port_offset: OffsetOption = 0,
 ) -> None:
     """Limit a virtual host, in the place of the limits that it has; -1 is none."""
-    try:
-        limits: dict[str, Any] = msgspec.json.decode(definition, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise typer.BadParameter(f"DEFINITION: {error}") from error
-    with remote_amqp(host, port + port_offset) as amqp:
-        amqp.set_limits(LimitVhost(vhost=vhost, limits=limits))
+    limits = LimitVhost(vhost=vhost, limits=table_of(definition))
+    with remote_amqp(at) as amqp:
+        amqp.set_limits(limits)
     typer.echo(f"virtual host {vhost} is limited")
 
 
-def clear_vhost_limits(
-    *,
-    vhost: LimitedOption = DEFAULT_VHOST,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = ADMIN_PORT,
-    port_offset: OffsetOption = 0,
-) -> None:
+@at_admin_port
+def clear_vhost_limits(*, at: str, vhost: LimitedOption = DEFAULT_VHOST) -> None:
     """Remove the limits of a virtual host."""
-    with remote_amqp(host, port + port_offset) as amqp:
+    with remote_amqp(at) as amqp:
         amqp.clear_limits(vhost)
     typer.echo(f"virtual host {vhost} has no limits")

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from gateway.cli.remote.options import HTTP_PORT, HostOption, OffsetOption, PortOption, UrlOption, gateway_url
+from gateway.cli.remote.options import at_gateway
 from gateway.remote.groups import RemoteGroups
 from gateway.remote.http import RemoteGateway
 
@@ -18,30 +18,19 @@ GroupArgument = Annotated[str, typer.Argument(help="Its name.")]
 
 
 @app.command("list")
-def list_(
-    *,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = HTTP_PORT,
-    port_offset: OffsetOption = 0,
-    url: UrlOption = None,
-) -> None:
+@at_gateway
+def list_(*, at: str) -> None:
     """Print groups, one a line, by name: what each reads, and how."""
-    with _groups(gateway_url(url, host, port + port_offset)) as groups:
+    with _groups(at) as groups:
         for one in groups.names():
             typer.echo(f"{one.group}\t{one.topic}\t{one.strategy}")
 
 
 @app.command()
-def show(
-    group: GroupArgument,
-    *,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = HTTP_PORT,
-    port_offset: OffsetOption = 0,
-    url: UrlOption = None,
-) -> None:
+@at_gateway
+def show(group: GroupArgument, *, at: str) -> None:
     """Print where a group is in each queue, how much is left, and who reads it."""
-    with _groups(gateway_url(url, host, port + port_offset)) as groups:
+    with _groups(at) as groups:
         found = groups.describe(group)
     lag = sum(one.lag for one in found.queues)
     typer.echo(f"{found.group} reads {found.topic} ({found.strategy}): {len(found.members)} members, {lag:,} behind")
@@ -53,45 +42,37 @@ def show(
 
 
 @app.command()
+@at_gateway
 def reset(
     group: GroupArgument,
     *,
+    at: str,
     to: Annotated[str | None, typer.Option("--to", help="earliest or latest.")] = None,
     time: Annotated[
         str | None, typer.Option("--time", help="The first message stored then or later: RFC 3339, or ms of 1970.")
     ] = None,
     offset: Annotated[list[str] | None, typer.Option("--offset", help="QUEUE=OFFSET; again for others.")] = None,
     queue: Annotated[list[int] | None, typer.Option("--queue", help="Only this queue; again for others.")] = None,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = HTTP_PORT,
-    port_offset: OffsetOption = 0,
-    url: UrlOption = None,
 ) -> None:
     """Move a group's offsets; its members lose what they have read and not committed."""
     if sum(given is not None for given in (to, time, offset or None)) != 1:
         raise typer.BadParameter("one of --to, --time and --offset says where it goes on")
-    with _groups(gateway_url(url, host, port + port_offset)) as groups:
+    with _groups(at) as groups:
         if offset:
             done = groups.reset(group, to="offset", offsets=dict(map(_offset, offset)), queues=queue or ())
         elif time is not None:
             done = groups.reset(group, to="timestamp", timestamp=time, queues=queue or ())
         else:
             done = groups.reset(group, to=to or "", queues=queue or ())
-    for number, at in sorted(done.items()):
-        typer.echo(f"{number}\t{at}")
+    for number, position in sorted(done.items()):
+        typer.echo(f"{number}\t{position}")
 
 
 @app.command()
-def delete(
-    group: GroupArgument,
-    *,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = HTTP_PORT,
-    port_offset: OffsetOption = 0,
-    url: UrlOption = None,
-) -> None:
+@at_gateway
+def delete(group: GroupArgument, *, at: str) -> None:
     """Forget a group that has no members."""
-    with _groups(gateway_url(url, host, port + port_offset)) as groups:
+    with _groups(at) as groups:
         groups.delete(group)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli.remote.options import HTTP_PORT, HostOption, OffsetOption, PortOption, UrlOption, gateway_url
+from gateway.cli.remote.options import at_gateway
 from gateway.port.kv import DEFAULT_NAMESPACE
 from gateway.remote.http import RemoteGateway
 from gateway.remote.kv import RemoteKeys
@@ -29,18 +29,16 @@ FileArgument = Annotated[Path, typer.Argument(help="The file.")]
 
 
 @app.command()
+@at_gateway
 def get(
     key: KeyArgument,
     *,
+    at: str,
     ns: SpaceOption = DEFAULT_NAMESPACE,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Revision, version and expiry in front.")] = False,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = HTTP_PORT,
-    port_offset: OffsetOption = 0,
-    url: UrlOption = None,
 ) -> None:
     """Print a value as it is."""
-    with _keys(gateway_url(url, host, port + port_offset), ns) as keys:
+    with _keys(at, ns) as keys:
         entry = keys.get(key)
     out = sys.stdout.buffer
     if verbose:
@@ -52,55 +50,49 @@ def get(
 
 
 @app.command()
+@at_gateway
 def put(
     key: KeyArgument,
     value: Annotated[str, typer.Argument(help="The value; - reads it from standard input.")] = "-",
     *,
+    at: str,
     ns: SpaceOption = DEFAULT_NAMESPACE,
     ttl: Annotated[float | None, typer.Option("--ttl", min=0.001, help="Seconds until it expires.")] = None,
     if_revision: IfOption = None,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = HTTP_PORT,
-    port_offset: OffsetOption = 0,
-    url: UrlOption = None,
 ) -> None:
     """Store a value; prints its revision once it is on disk."""
     data = sys.stdin.buffer.read() if value == "-" else value.encode("utf-8", "surrogateescape")
-    with _keys(gateway_url(url, host, port + port_offset), ns) as keys:
+    with _keys(at, ns) as keys:
         typer.echo(keys.put(key, data, ttl_s=ttl, if_revision=if_revision))
 
 
 @app.command()
+@at_gateway
 def delete(
     key: KeyArgument,
     *,
+    at: str,
     ns: SpaceOption = DEFAULT_NAMESPACE,
     if_revision: IfOption = None,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = HTTP_PORT,
-    port_offset: OffsetOption = 0,
-    url: UrlOption = None,
 ) -> None:
     """Remove a key; exit code 1 where it was not there."""
-    with _keys(gateway_url(url, host, port + port_offset), ns) as keys:
+    with _keys(at, ns) as keys:
         if not keys.delete(key, if_revision=if_revision):
             raise typer.Exit(EXIT_ABSENT)
 
 
 @app.command("list")
+@at_gateway
 def list_(
     prefix: PrefixArgument = "",
     *,
+    at: str,
     ns: SpaceOption = DEFAULT_NAMESPACE,
     count: Annotated[bool, typer.Option("--count", help="Only how many.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Revision, version and expiry behind.")] = False,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = HTTP_PORT,
-    port_offset: OffsetOption = 0,
-    url: UrlOption = None,
 ) -> None:
     """Print keys, one a line, in order."""
-    with _keys(gateway_url(url, host, port + port_offset), ns) as keys:
+    with _keys(at, ns) as keys:
         if count:
             typer.echo(keys.count(prefix=prefix))
             return
@@ -109,20 +101,18 @@ def list_(
 
 
 @app.command()
+@at_gateway
 def watch(
     prefix: PrefixArgument = "",
     *,
+    at: str,
     ns: SpaceOption = DEFAULT_NAMESPACE,
     start: Annotated[int | None, typer.Option("--from", min=0, help="The first revision; from now by default.")] = None,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many changes.")] = None,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = HTTP_PORT,
-    port_offset: OffsetOption = 0,
-    url: UrlOption = None,
 ) -> None:
     """Print changes as they are made, one a line: revision, what was done, key, value."""
     out = sys.stdout.buffer
-    with _keys(gateway_url(url, host, port + port_offset), ns) as keys:
+    with _keys(at, ns) as keys:
         for seen, (change, _) in enumerate(keys.watch(from_revision=start, prefix=prefix), 1):
             out.write(f"{change.revision}\t{change.kind}\t{change.key}\t".encode() + change.value + b"\n")
             out.flush()
@@ -131,36 +121,22 @@ def watch(
 
 
 @app.command()
-def export(
-    file: FileArgument,
-    *,
-    ns: SpaceOption = DEFAULT_NAMESPACE,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = HTTP_PORT,
-    port_offset: OffsetOption = 0,
-    url: UrlOption = None,
-) -> None:
+@at_gateway
+def export(file: FileArgument, *, at: str, ns: SpaceOption = DEFAULT_NAMESPACE) -> None:
     """Write a namespace, as it is at one revision, to a file that `import` and other stores load."""
-    with _keys(gateway_url(url, host, port + port_offset), ns) as keys:
+    with _keys(at, ns) as keys:
         done = keys.export_to(file)
     typer.echo(f"{done.entries:,} keys at revision {done.revision} in {file}")
 
 
 @app.command("import")
-def import_(
-    file: FileArgument,
-    *,
-    ns: SpaceOption = DEFAULT_NAMESPACE,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = HTTP_PORT,
-    port_offset: OffsetOption = 0,
-    url: UrlOption = None,
-) -> None:
+@at_gateway
+def import_(file: FileArgument, *, at: str, ns: SpaceOption = DEFAULT_NAMESPACE) -> None:
     """Store what a file holds, over what is there under the same keys; one that is damaged is refused whole.
 
     After an interruption, do it again: what is there already is passed over.
     """
-    with _keys(gateway_url(url, host, port + port_offset), ns) as keys:
+    with _keys(at, ns) as keys:
         done = keys.import_from(file)
     typer.echo(f"{done.stored:,} keys stored, {done.unchanged:,} as they were, {done.expired:,} expired")
 

@@ -12,10 +12,12 @@ from rich.table import Table
 from gateway.cli.remote.options import (
     ADMIN_PORT,
     HTTP_PORT,
+    AdminPortOption,
     HostOption,
     OffsetOption,
     PortOption,
     UrlOption,
+    at_gateway,
     gateway_url,
 )
 from gateway.remote.http import Event, RemoteGateway
@@ -45,14 +47,12 @@ def register(app: typer.Typer) -> None:
     app.command()(topics)
 
 
+@at_gateway
 def pub(
     address: Annotated[str, typer.Argument(help="Such as telemetry/site1/dev42/temp.")],
     body: Annotated[str, typer.Argument(help="The body; - reads it from standard input.")] = "-",
     *,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = HTTP_PORT,
-    port_offset: OffsetOption = 0,
-    url: UrlOption = None,
+    at: str,
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="What subscribers may rely on.")] = 1,
     retain: Annotated[bool, typer.Option("--retain", "-r", help="Keep it for those who subscribe later.")] = False,
     content_type: Annotated[str | None, typer.Option("--content-type", "-t", help="Such as application/json.")] = None,
@@ -60,18 +60,16 @@ def pub(
 ) -> None:
     """Publish a message; returns when it is on disk."""
     data = sys.stdin.buffer.read() if body == "-" else body.encode("utf-8", "surrogateescape")
-    with RemoteGateway(gateway_url(url, host, port + port_offset)) as gateway:
+    with RemoteGateway(at) as gateway:
         for _ in range(count):
             gateway.publish(address, data, qos=qos, retain=retain, content_type=content_type)
 
 
+@at_gateway
 def sub(
     pattern: Annotated[str, typer.Argument(metavar="FILTER", help="Such as telemetry/+/dev42/#.")],
     *,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = HTTP_PORT,
-    port_offset: OffsetOption = 0,
-    url: UrlOption = None,
+    at: str,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many messages.")] = None,
     start: Annotated[
         str | None, typer.Option("--from", help="The position after which to begin, as printed by --verbose.")
@@ -82,7 +80,7 @@ def sub(
 ) -> None:
     """Print the bodies of messages as they are published, one a line, until interrupted."""
     out = sys.stdout.buffer
-    with RemoteGateway(gateway_url(url, host, port + port_offset)) as gateway:
+    with RemoteGateway(at) as gateway:
         for seen, event in enumerate(gateway.subscribe(pattern, start=start, where=where), 1):
             out.write(event.data.replace("\n", " ").encode() if as_json else _shown(event, verbose=verbose))
             out.write(b"\n")
@@ -91,8 +89,10 @@ def sub(
                 break
 
 
+@at_gateway
 def find(
     *,
+    at: str,
     key: Annotated[str | None, typer.Option("--key", "-k", help="By ordering key; the device, where none is.")] = None,
     address: Annotated[str | None, typer.Option("--address", "-a", help="By address.")] = None,
     message_id: Annotated[str | None, typer.Option("--id", "-i", help="By id.")] = None,
@@ -100,17 +100,13 @@ def find(
     until: Annotated[str | None, typer.Option("--to", help="Stored before.")] = None,
     where: WhereOption = None,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many.")] = 10,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = HTTP_PORT,
-    port_offset: OffsetOption = 0,
-    url: UrlOption = None,
     verbose: VerboseOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print the bodies of stored messages, newest first, one a line."""
     asked = {"key": key, "address": address, "id": message_id, "from": since, "to": until, "where": where}
     out = sys.stdout.buffer
-    with RemoteGateway(gateway_url(url, host, port + port_offset)) as gateway:
+    with RemoteGateway(at) as gateway:
         for event in gateway.find(count, **{name: text for name, text in asked.items() if text is not None}):
             out.write(event.data.encode() if as_json else _shown(event, verbose=verbose))
             out.write(b"\n")
@@ -124,7 +120,7 @@ def topics(
     *,
     host: HostOption = "127.0.0.1",
     port: PortOption = HTTP_PORT,
-    admin_port: Annotated[int, typer.Option("--admin-port", help="Its admin port.", min=1, max=65_535)] = ADMIN_PORT,
+    admin_port: AdminPortOption = ADMIN_PORT,
     port_offset: OffsetOption = 0,
     url: UrlOption = None,
 ) -> None:

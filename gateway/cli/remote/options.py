@@ -1,6 +1,9 @@
 """The options that say where a running gateway is."""
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any
 
 import typer
 
@@ -8,6 +11,7 @@ HTTP_PORT, ADMIN_PORT = 8080, 8088
 
 HostOption = Annotated[str, typer.Option("--host", help="Where the gateway is.")]
 PortOption = Annotated[int, typer.Option("--port", help="Its HTTP port.", min=1, max=65_535)]
+AdminPortOption = Annotated[int, typer.Option("--admin-port", help="Its admin port.", min=1, max=65_535)]
 OffsetOption = Annotated[int, typer.Option("--port-offset", help="The gateway's own port offset.", min=0)]
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="Its HTTP base URL, in place of host and port.", envvar="HEADGATE_URL")
@@ -19,3 +23,41 @@ def gateway_url(url: str | None, host: str, port: int) -> str:
     if url:
         return url if "://" in url else f"http://{url}"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _giving(locate: Callable[..., str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Returns a decorator that gives a command the options of `locate`; the command takes its result as `at`."""
+    options = inspect.signature(locate).parameters
+
+    def give(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**given: Any) -> None:
+            location = {name: given.pop(name) for name in options}
+            command(at=locate(**location), **given)
+
+        signature = inspect.signature(command)
+        own = [one for one in signature.parameters.values() if one.name != "at"]
+        run.__signature__ = signature.replace(parameters=[*own, *options.values()])  # type: ignore[attr-defined]
+        return run
+
+    return give
+
+
+@_giving
+def at_gateway(
+    *,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = HTTP_PORT,
+    port_offset: OffsetOption = 0,
+    url: UrlOption = None,
+) -> str:
+    """Gives a command the options that say where the HTTP port is; the command takes the base URL as `at`."""
+    return gateway_url(url, host, port + port_offset)
+
+
+@_giving
+def at_admin_port(
+    *, host: HostOption = "127.0.0.1", admin_port: AdminPortOption = ADMIN_PORT, port_offset: OffsetOption = 0
+) -> str:
+    """Gives a command the options that say where the admin port is; the command takes its URL as `at`."""
+    return gateway_url(None, host, admin_port + port_offset)
