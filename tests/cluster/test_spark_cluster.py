@@ -29,6 +29,7 @@ from store.remoting.reader import RemoteReader
 from tests.support.cluster.faults import masters
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, started
 from tests.support.process.ports import PORTS
+from tests.support.process.waiting import wait_until
 from tests.support.spark.queries import ATTEMPTS, OVERLOADED
 from tests.support.spark.standalone import standalone
 
@@ -63,13 +64,6 @@ async def prepare(plan):
     async with controller_of(plan) as controller:
         await controller.do(AddGroup(number=0, config=GroupConfig(replicas=3, min_in_sync=2)))
         await controller.do(CreateTopic(name="telemetry", queues=4))
-
-
-def await_true(condition, what):
-    until = time.monotonic() + AWHILE_S
-    while not condition():
-        assert time.monotonic() < until, what()
-        time.sleep(0.1)
 
 
 def copied(target):
@@ -129,7 +123,7 @@ def test_a_submitted_job_copies_every_record_once_through_failovers(tmp_path):
                 assert running.poll() is None, spark.log("job")[-6_000:]
                 return len(copied(",".join(targets))) >= count
 
-            await_true(arrived, lambda: spark.log("job")[-6_000:])
+            wait_until(arrived, "the job copies nothing more", AWHILE_S)
 
         await_copies(100)
         master = masters(cluster)[0]

@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 from adapters.coap import FACTORY
-from gateway.config.config import load
-from gateway.process.app import Gateway
-from gateway.process.backend import local_backend
+from tests.support.coap.coap_gateway import coap_gateway
 from tests.support.process.certificates import Authority
 
 pytestmark = pytest.mark.anyio
@@ -36,29 +34,14 @@ async def serving(directory: Path, **sections: Any) -> AsyncIterator[str]:
     (directory / "psk.json").write_text(json.dumps({"keys": KEYS}))
     auth = {"anonymous": "nobody", "psk_file": str(directory / "psk.json")}
     rules = [{"effect": "allow", "filters": ["${device}/#"], "users": ["*"]}]
-    overrides = {
-        "store": {"data_dir": str(directory / "data")},
-        "listeners": {
-            "coap": {"enabled": False},
-            "coap-tcp": {"enabled": False},
-            "coaps": {"enabled": True, "port": 0},
-        },
-        "rpc": {"enabled": False},
-        "admin": {"port": 0},
-        "access": {"default": "deny", "rules": rules},
-        "auth": auth,
-        **sections,
+    listeners = {
+        "coap": {"enabled": False},
+        "coap-tcp": {"enabled": False},
+        "coaps": {"enabled": True, "port": 0},
     }
-    config = load(None, {}, overrides, factories={"coap": FACTORY})
-    async with local_backend(config) as backend, asyncio.TaskGroup() as tasks:
-        gateway = Gateway(config, backend, tasks)
-        await gateway.start()
-        try:
-            yield f"coaps://127.0.0.1:{gateway.listening[0].port}"
-        finally:
-            await gateway.stop()
-            await gateway.stop_admin()
-            gateway.hub.cancel_tasks()
+    own = {"listeners": listeners, "access": {"default": "deny", "rules": rules}, "auth": auth, **sections}
+    async with coap_gateway(directory, "coaps", own) as uri:
+        yield uri
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,7 @@ from aiocoap import Context, Message, error
 from aiocoap.numbers.codes import DELETE, GET, POST, PUT
 
 from adapters.coap import FACTORY
-from gateway.config.config import load
-from gateway.process.app import Gateway
-from gateway.process.backend import local_backend
+from tests.support.coap.coap_gateway import coap_gateway
 from tests.support.coap.oscore_client import oscore_client, provision
 
 pytestmark = pytest.mark.anyio
@@ -25,25 +23,14 @@ LARGE = bytes(range(256)) * 40
 @asynccontextmanager
 async def serving(directory: Path, access: Any = None, **coap: Any) -> AsyncIterator[str]:
     """A gateway that takes protected messages of dev1 and dev2 and no others; its URI."""
-    overrides = {
-        "store": {"data_dir": str(directory / "data")},
+    sections = {
         "listeners": {"coap": {"port": 0}, "coap-tcp": {"enabled": False}},
-        "rpc": {"enabled": False},
-        "admin": {"port": 0},
         "auth": {"anonymous": "nobody", "oscore_file": str(directory / "oscore.json")},
         "adapters": {"coap": {"oscore": True, **coap}},
         **({} if access is None else {"access": access}),
     }
-    config = load(None, {}, overrides, factories={"coap": FACTORY})
-    async with local_backend(config) as backend, asyncio.TaskGroup() as tasks:
-        gateway = Gateway(config, backend, tasks)
-        await gateway.start()
-        try:
-            yield f"coap://127.0.0.1:{gateway.listening[0].port}"
-        finally:
-            await gateway.stop()
-            await gateway.stop_admin()
-            gateway.hub.cancel_tasks()
+    async with coap_gateway(directory, "coap", sections) as uri:
+        yield uri
 
 
 @pytest.fixture(autouse=True)

@@ -4,39 +4,26 @@ It comes from Maven's repository, so this test runs only where HEADGATE_JAVA=1 a
 """
 
 import json
-import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.process.packages import JAVA, class_path, needs_java
+
 CLIENT = "com.rabbitmq:amqp-client:5.26.0"
 LOGGING = "org.slf4j:slf4j-api:1.7.36"  # which it needs
 PROGRAM = Path(__file__).with_name("amqp") / "Peer.java"
-JAVA, MAVEN = shutil.which("java"), shutil.which("mvn")
 TIMEOUT_S = 200
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(400),
-    pytest.mark.skipif(JAVA is None or MAVEN is None, reason="java and mvn are not installed"),
-    pytest.mark.skipif(not os.environ.get("HEADGATE_JAVA"), reason="needs Maven's repository: make interop"),
-]
+pytestmark = [*needs_java(), pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="session")
 def jars() -> str:
     """The class path of the client, which is kept with the virtual environment."""
-    home = Path(sys.prefix) / "amqp-client"
-    for artifact in (CLIENT, LOGGING):
-        _, name, version = artifact.split(":")
-        if not (home / f"{name}-{version}.jar").is_file():
-            command = [str(MAVEN), "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={home}"]
-            subprocess.run(command, check=True, timeout=300)
-    return f"{home}/*"
+    return class_path("amqp-client", CLIENT, LOGGING)
 
 
 def test_the_java_client_and_its_recovery(jars: str, new_gateway: Any) -> None:

@@ -218,7 +218,7 @@ def test_a_message_for_two_groups_is_not_stored_again_at_each_retry_while_one_is
             channel.basic_publish("amq.topic", "t.x", b"again", pika.BasicProperties(delivery_mode=2))
     served.run(_back(served))
     again = b"again"
-    while again:  # the first one that is refused has the group asked whether it takes something
+    while again:  # a refusal makes the proxy ask the group whether it takes messages again
         with contextlib.suppress(pika.exceptions.NackError):
             channel.basic_publish("amq.topic", "t.x", again, pika.BasicProperties(delivery_mode=2))
             again = b""

@@ -119,3 +119,10 @@ def settings() -> config.Config:
 def test_every_key_that_a_page_names_is_in_the_configuration(page, settings):
     keys = keys_in(page.read_text("utf-8")) - FORMER - CLIENT
     assert sorted(key for key in keys if not is_key(settings, key.split("."))) == []
+
+
+def test_the_map_names_every_page():
+    """A page that docs/README.md does not link is found by nobody."""
+    named = set(LINK.findall((ROOT / "docs" / "README.md").read_text("utf-8")))
+    pages = {str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")}
+    assert pages - named == {"README.md"}

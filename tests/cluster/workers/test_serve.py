@@ -6,11 +6,12 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 
 import httpx
 import paho.mqtt.client as mqtt
 import pytest
+
+from tests.support.process.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -47,8 +48,7 @@ def test_a_signal_drains_and_everything_acknowledged_is_there_afterwards(new_gat
     client.on_disconnect = lambda *_: said.set()
     for n in range(2000):
         client.publish("drain/x", str(n), qos=1)
-    while not acknowledged:
-        time.sleep(0.001)
+    wait_until(lambda: acknowledged)
     assert gateway.stop(number) == 0
     assert said.wait(10)
     client.loop_stop()
@@ -66,8 +66,7 @@ def test_a_second_signal_does_not_wait(new_gateway):
     with socket.create_connection(("127.0.0.1", gateway.port("http"))) as slow:
         slow.sendall(b"POST /topics/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\nhalf")
         gateway.process.send_signal(signal.SIGTERM)
-        while "stopping" not in gateway.log.read_text():
-            time.sleep(0.01)
+        wait_until(lambda: "stopping" in gateway.log.read_text())
         assert gateway.stop(signal.SIGTERM) in {-signal.SIGTERM, 0}
 
 

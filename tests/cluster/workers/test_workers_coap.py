@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -13,6 +12,7 @@ from tests.support.cluster.senders import stored
 from tests.support.coap.coap_device import BLOCK_BYTES, Device
 from tests.support.coap.coap_driver import dotted
 from tests.support.process.gateways import GatewayProcess
+from tests.support.process.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -105,10 +105,12 @@ def test_bodies_of_which_a_killed_worker_had_the_beginning_are_sent_anew_and_who
     assert said == ["2.01"] * DEVICES
     read = at_once(lambda number, device: device.download(f"t/halves/{number}"), devices)
     assert read == [body_of(number) for number in range(DEVICES)]
-    deadline = time.monotonic() + WAIT_S
-    while not (one := workers(gateway)[0])["ready"] or one["pid"] == killed["pid"]:
-        assert time.monotonic() < deadline, "the worker is not started again"
-        time.sleep(0.05)
+
+    def is_started_again():
+        one = workers(gateway)[0]
+        return one["ready"] and one["pid"] != killed["pid"]
+
+    wait_until(is_started_again, "the worker is not started again")
 
 
 def workers(gateway):

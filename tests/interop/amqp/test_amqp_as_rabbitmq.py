@@ -11,6 +11,8 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from tests.support.process.waiting import wait_until
+
 pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 60
@@ -263,10 +265,7 @@ def test_what_has_expired_is_in_no_count(connect, own):
 
     for _ in range(3):
         channel.basic_publish("", queue, b"old", properties)
-    deadline = time.monotonic() + TIMEOUT_S
-    while count() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert count() == 0
+    wait_until(lambda: count() == 0)
     assert channel.queue_purge(queue).method.message_count == 0
     assert channel.basic_get(queue) == (None, None, None)
 

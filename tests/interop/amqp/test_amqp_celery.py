@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from celery.exceptions import TaskRevokedError
 from kombu.mixins import ConsumerMixin
 
 from tests.support.amqp import celery_app
+from tests.support.process.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -27,14 +28,6 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def url(gateway: Any) -> str:
     return f"amqp://guest:guest@127.0.0.1:{gateway.port('amqp')}//"
-
-
-def until(holds: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-    return found
 
 
 # ---- kombu
@@ -177,7 +170,7 @@ class Worker:
                 cwd=ROOT,
                 env=self._environ,
             )
-        until(lambda: self.app.control.ping(timeout=1, limit=1), "the worker does not answer")
+        wait_until(lambda: self.app.control.ping(timeout=1, limit=1), "the worker does not answer")
 
     def kill(self) -> None:
         self.process.kill()

@@ -3,16 +3,14 @@
 It comes from Maven's repository, so this test runs only where HEADGATE_JAVA=1 asks for it and java and mvn are there.
 """
 
-import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.mqtt.paho_client import fresh
+from tests.support.process.packages import JAVA, class_path, needs_java
 
 ARTIFACTS = (
     "org.eclipse.californium:californium-core:3.14.0",
@@ -21,27 +19,15 @@ ARTIFACTS = (
     "org.slf4j:slf4j-nop:1.7.36",
 )
 PROGRAM = Path(__file__).with_name("CaliforniumClient.java")
-JAVA, MAVEN = shutil.which("java"), shutil.which("mvn")
 TIMEOUT_S = 200
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(400),
-    pytest.mark.skipif(JAVA is None or MAVEN is None, reason="java and mvn are not installed"),
-    pytest.mark.skipif(not os.environ.get("HEADGATE_JAVA"), reason="needs Maven's repository: make interop"),
-]
+pytestmark = [*needs_java(), pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="session")
 def jars() -> str:
     """The class path of Californium, which is kept with the virtual environment."""
-    home = Path(sys.prefix) / "californium"
-    for artifact in ARTIFACTS:
-        _, name, version = artifact.split(":")
-        if not (home / f"{name}-{version}.jar").is_file():
-            command = [str(MAVEN), "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={home}"]
-            subprocess.run(command, check=True, timeout=300)
-    return f"{home}/*"
+    return class_path("californium", *ARTIFACTS)
 
 
 def test_californium(jars: str, shared_gateway: Any) -> None:

@@ -4,38 +4,26 @@ It comes from npm, so this test runs only where HEADGATE_NODE_COAP=1 asks for it
 """
 
 import json
-import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.mqtt.paho_client import fresh
+from tests.support.process.packages import NODE, beside_package, needs_node
 
 VERSION = "1.5.0"
 SCRIPT = Path(__file__).with_name("node_coap.mjs")
-NODE, NPM = shutil.which("node"), shutil.which("npm")
 TIMEOUT_S = 100
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(NODE is None or NPM is None, reason="node and npm are not installed"),
-    pytest.mark.skipif(not os.environ.get("HEADGATE_NODE_COAP"), reason="needs npm's registry: make interop"),
-]
+pytestmark = needs_node("HEADGATE_NODE_COAP")
 
 
 @pytest.fixture(scope="session")
 def script() -> Path:
     """The script beside node-coap, which is kept with the virtual environment."""
-    home = Path(sys.prefix) / "node-coap" / VERSION
-    if not (home / "node_modules" / "coap").is_dir():
-        home.mkdir(parents=True, exist_ok=True)
-        command = [str(NPM), "install", "--prefix", str(home), "--no-audit", "--no-fund", "--ignore-scripts"]
-        subprocess.run([*command, f"coap@{VERSION}"], check=True, timeout=300)
-    return Path(shutil.copy(SCRIPT, home / SCRIPT.name))
+    return beside_package(SCRIPT, "coap", VERSION)
 
 
 def test_node_coap(script: Path, shared_gateway: Any) -> None:

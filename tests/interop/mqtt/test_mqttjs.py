@@ -4,10 +4,7 @@ It comes from npm, so these tests run only where HEADGATE_MQTTJS=1 asks for them
 """
 
 import json
-import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
@@ -18,30 +15,21 @@ from cryptography.x509 import DNSName, IPAddress
 
 from tests.support.mqtt.paho_client import fresh
 from tests.support.process.certificates import Authority
+from tests.support.process.packages import NODE, beside_package, needs_node
 
 VERSION = "5.16.0"
 SCRIPT = Path(__file__).with_name("mqttjs.mjs")
 SCRAM = Path(__file__).with_name("mqttjs_scram.mjs")
-NODE, NPM = shutil.which("node"), shutil.which("npm")
 TIMEOUT_S = 100
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(NODE is None or NPM is None, reason="node and npm are not installed"),
-    pytest.mark.skipif(not os.environ.get("HEADGATE_MQTTJS"), reason="needs npm's registry: make interop"),
-]
+pytestmark = needs_node("HEADGATE_MQTTJS")
 
 
 @pytest.fixture(scope="session")
 def mqttjs() -> Path:
     """The script beside MQTT.js, which is kept with the virtual environment."""
-    home = Path(sys.prefix) / "mqttjs" / VERSION
-    if not (home / "node_modules" / "mqtt").is_dir():
-        home.mkdir(parents=True, exist_ok=True)
-        command = [str(NPM), "install", "--prefix", str(home), "--no-audit", "--no-fund", "--ignore-scripts"]
-        subprocess.run([*command, f"mqtt@{VERSION}"], check=True, timeout=300)
-    shutil.copy(SCRAM, home / SCRAM.name)
-    return Path(shutil.copy(SCRIPT, home / SCRIPT.name))
+    beside_package(SCRAM, "mqtt", VERSION)
+    return beside_package(SCRIPT, "mqtt", VERSION)
 
 
 def check(script: Path, url: str, version: int, ca_file: str = "") -> None:

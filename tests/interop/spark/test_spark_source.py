@@ -1,7 +1,6 @@
 """The data source and the telemetry query in a real Spark, against the real gRPC service."""
 
 import json
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -18,12 +17,14 @@ from spark.job.options import TelemetryOptions
 from spark.tables.commits import Commits
 from spark.tables.reader import Tables
 from store.api.message import Message
+from tests.support.process.waiting import wait_until
 from tests.support.spark.queries import run_query
 from tests.support.store.fake_store import Serving, serving
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 T0 = 1_700_000_040_000  # the start of a minute
+QUERY_S = 300  # until a query has read what it should
 
 
 @pytest.fixture
@@ -196,21 +197,14 @@ def test_stream_survives_a_server_that_comes_back(session, served, tmp_path):
         .start()
     )
     try:
-        await_true(lambda: sum(seen) == 50)
+        wait_until(lambda: sum(seen) == 50, timeout_s=QUERY_S)
         served.stop()
         served.start()
         fill(served, 70)
-        await_true(lambda: sum(seen) == 120)
+        wait_until(lambda: sum(seen) == 120, timeout_s=QUERY_S)
         assert query.isActive
     finally:
         query.stop()
-
-
-def await_true(condition) -> None:
-    until = time.monotonic() + 300
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def count_once(session, served: Serving, output: Path, **options) -> Tables:

@@ -4,6 +4,9 @@ from collections.abc import Awaitable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.port.adapter import Request
 from gateway.runtime.requests import RequestContext, served_by
@@ -14,3 +17,17 @@ ANYBODY = Principal(name="")
 def ask(connection: Any, request: Request[Any], *, who: Principal = ANYBODY, **parts: Any) -> Awaitable[Any]:
     """The answer to a request; `parts` are those of the hub that it needs: `keys`, `groups`, `queues`."""
     return served_by(request).answer(RequestContext(SimpleNamespace(**parts), connection, who), request)  # type: ignore[arg-type]
+
+
+async def refusal_of(work: Awaitable[Any]) -> Refusal:
+    """Returns the refusal that some work ends with."""
+    with pytest.raises(Refusal) as caught:
+        await work
+    return caught.value
+
+
+async def refused(cause: Cause, work: Awaitable[Any]) -> str:
+    """Returns the words of the refusal that some work ends with, which has this cause."""
+    refusal = await refusal_of(work)
+    assert refusal.cause is cause
+    return refusal.detail

@@ -6,8 +6,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import pytest
-
 from controller.api.client import Group, GroupConfig, Topic
 from gateway.domain.errors import Refusal
 from gateway.domain.principal import Principal
@@ -25,7 +23,7 @@ from gateway.port.groups import (
     RenewMember,
 )
 from store.api.message import Message
-from tests.support.gateway.asking import ask
+from tests.support.gateway.asking import ask, refusal_of
 from tests.support.process.clock import Clock
 from tests.support.store.fake_store import unplaced
 
@@ -98,9 +96,7 @@ class GroupsProxy:
         return await ask(Connection(), request, who=of, groups=self.groups)
 
     async def refused(self, request: Request[Any], of: Principal = ANYBODY) -> Refusal:
-        with pytest.raises(Refusal) as caught:
-            await self.ask(request, of)
-        return caught.value
+        return await refusal_of(self.ask(request, of))
 
     async def die(self) -> None:
         tasks = list(self.tasks)

@@ -1,8 +1,12 @@
 """Named queues over a real store and controller, for tests that publish and consume without a socket."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.domain.principal import Principal
 from gateway.port.adapter import (
@@ -159,3 +163,18 @@ class QueuesRig:
     async def lose(self, conn: Conn) -> None:
         conn.gone = True
         await self.queues.connection_lost(conn)
+
+
+@asynccontextmanager
+async def opened_queues(path: Path, *topics: str, queues: int = 1) -> AsyncIterator[QueuesRig]:
+    """Yields a rig over a new store and controller, which has "$amqp" and other topics, each of so many queues."""
+    store = await LocalStore.open(path / "store")
+    controller = LocalController.open(path / "controller", now_ms=lambda: 0)
+    for topic in ("$amqp", *topics):
+        await controller.do(CreateTopic(name=topic, queues=queues))
+    rig = QueuesRig(store, controller)
+    await rig.queues.load()
+    yield rig
+    await rig.queues.close()
+    await controller.close()
+    await store.close()

@@ -19,6 +19,7 @@ from spark.tables.commits import Commits, Settings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
 from spark.tables.manifest import MANIFEST, Manifest, Progress  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
+from tests.support.spark.crashes import Crash, crashing  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown, total, worked  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -225,29 +226,6 @@ def test_what_cannot_be_decoded_is_kept(opened, places):
     assert Tables(places[0].url).quality() == {"bad_body": 1, "ok": 1}
 
 
-class Crash(Exception):
-    """The process ended here."""
-
-
-def crashing(monkeypatch, survive: int):
-    """Let so many files be written or commits be made, then none."""
-    left = survive
-
-    def step(real):
-        def call(*args, **kwargs):
-            nonlocal left
-            if left <= 0:
-                raise Crash
-            left -= 1
-            return real(*args, **kwargs)
-
-        return call
-
-    monkeypatch.setattr(Location, "writing", step(Location.writing))
-    monkeypatch.setattr(Commits, "_commit_table", step(Commits._commit_table))
-    monkeypatch.setattr(Location, "remove", step(Location.remove))
-
-
 @pytest.mark.parametrize("survive", range(0, 36, 3))
 def test_a_crash_at_any_step_neither_loses_nor_doubles(places, monkeypatch, survive):
     records = some(300, 4)
@@ -257,7 +235,7 @@ def test_a_crash_at_any_step_neither_loses_nor_doubles(places, monkeypatch, surv
     for batch, cut in enumerate(cuts[:2]):
         do_batch(commits, batch, cut)
     with monkeypatch.context() as patch:
-        crashing(patch, survive)
+        crashing(patch, survive, commit="_commit_table")
         try:
             do_batch(commits, 2, cuts[2])
             do_tick(commits)

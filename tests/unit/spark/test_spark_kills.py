@@ -14,15 +14,12 @@ from spark.tables.commits import Commits, Settings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from spark.tables.schemas import SPECS  # noqa: E402
+from tests.support.spark.crashes import Crash, crashing  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown, total  # noqa: E402
 
 T0 = 1_767_225_600_000
 SETTINGS = Settings(watermark_ms=30_000, late_ms=3_600_000, buckets=2, findings=True, samples=True)
 STEPS_MAX = 30  # of a pass, about; some crashes come too late to happen
-
-
-class Crash(Exception):
-    """The process ended here."""
 
 
 class FindingsGateway:
@@ -56,25 +53,6 @@ def history(seed: int, batches: int) -> list[list[Record]]:
     return found
 
 
-def crashing(patch, survive: int) -> None:
-    """Lets so many files be written, removed and commits be made, then none."""
-    left = survive
-
-    def step(real):
-        def call(*args, **kwargs):
-            nonlocal left
-            if left <= 0:
-                raise Crash
-            left -= 1
-            return real(*args, **kwargs)
-
-        return call
-
-    patch.setattr(Location, "writing", step(Location.writing))
-    patch.setattr(Commits, "_write", step(Commits._write))
-    patch.setattr(Location, "remove", step(Location.remove))
-
-
 def survived(tmp_path, monkeypatch, seed: int, batches: int, crashes: int) -> int:
     """Runs a history with crashes and compares; returns how many came to pass."""
     place, checkpoint, gateway = Location.of(tmp_path / f"out{seed}"), tmp_path / f"checkpoint{seed}", FindingsGateway()
@@ -86,7 +64,7 @@ def survived(tmp_path, monkeypatch, seed: int, batches: int, crashes: int) -> in
             with monkeypatch.context() as patch:
                 if not last:
                     done = commits.manifest.progress.batch >= batch
-                    crashing(patch, chance.randrange(4 if done else STEPS_MAX))
+                    crashing(patch, chance.randrange(4 if done else STEPS_MAX), commit="_write")
                 try:
                     if commits.manifest.pending_tick is not None:
                         do_tick(commits)

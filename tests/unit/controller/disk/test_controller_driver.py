@@ -21,6 +21,7 @@ from controller.raft import (
 )
 from controller.raft import Member as RaftMember
 from tests.support.controller.controllers import Network
+from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -57,7 +58,7 @@ async def test_what_comes_while_the_disk_is_busy_is_written_together():
     storage.gate.clear()
     before = storage.saves
     first = driver.propose(b"first")
-    await asyncio.sleep(0.01)
+    await until(lambda: storage.saves == before + 1)
     others = [driver.propose(b"%d" % n) for n in range(100)]
     storage.gate.set()
     await asyncio.gather(first, *others)

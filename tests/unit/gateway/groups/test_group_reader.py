@@ -9,6 +9,7 @@ from gateway.groups import reader as group_reader
 from gateway.groups.reader import QueueReader, ReadLimits
 from store.api.message import Message
 from store.base.errors import CorruptFrame, StoreUnreachable
+from tests.support.process.waiting import until
 from tests.support.store.fake_store import FakeStore
 
 pytestmark = pytest.mark.anyio
@@ -138,8 +139,7 @@ async def test_so_many_waits_and_no_more(store, reader, monkeypatch):
     monkeypatch.setattr(group_reader, "LOOK_S", 0.02)
     woken = asyncio.Event()
     waiting = [asyncio.ensure_future(reader.wait({1: 10, 2: 10}, woken, 60)) for _ in range(2)]
-    await asyncio.sleep(0.01)
-    assert store.fetches == 3
+    await until(lambda: store.fetches == 3)
     async with asyncio.timeout(60):
         await reader.wait({1: 10}, asyncio.Event(), 60)
     assert store.fetches == 3, "this one only looks again after a while"

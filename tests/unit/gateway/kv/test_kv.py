@@ -27,7 +27,7 @@ from gateway.port.kv import (
 from store.api.keys import EXISTS, Delete, Namespace, Put
 from store.base.errors import SnapshotLost
 from store.local.local import LocalStore
-from tests.support.gateway.asking import ask
+from tests.support.gateway.asking import ask, refusal_of
 
 pytestmark = pytest.mark.anyio
 
@@ -48,9 +48,7 @@ class KvRig:
         return await ask(of or self.one, request, keys=self.keys)
 
     async def refused(self, request, of=None):
-        with pytest.raises(Refusal) as caught:
-            await self.ask(request, of)
-        return caught.value
+        return await refusal_of(self.ask(request, of))
 
     async def put(self, key, value=b"", **options):
         return (await self.ask(StoreKey(key=key, value=value, **options))).revision

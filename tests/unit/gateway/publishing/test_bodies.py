@@ -6,8 +6,6 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from controller.api.commands import CreateTopic
-from controller.node.local import LocalController
 from gateway.domain.batch import Batch
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.bodies import BodyParts, StoredBody, body_size, in_group, parts_of, with_parts
@@ -19,8 +17,7 @@ from store.base.errors import StoreError
 from store.format.body_parts import PARTS_KEPT_MS, UPLOAD_MS_MAX
 from store.format.frame import Position
 from store.format.records import PARTS_QUEUE
-from store.local.local import LocalStore
-from tests.support.gateway.queues_rig import QueuesRig
+from tests.support.gateway.queues_rig import opened_queues
 
 pytestmark = pytest.mark.anyio
 
@@ -30,15 +27,8 @@ BODY = b"".join(CHUNKS)
 
 @pytest.fixture
 async def rig(tmp_path):
-    store = await LocalStore.open(tmp_path / "store")
-    controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
-    await controller.do(CreateTopic(name="$amqp", queues=2))
-    rig = QueuesRig(store, controller)
-    await rig.queues.load()
-    yield rig
-    await rig.queues.close()
-    await controller.close()
-    await store.close()
+    async with opened_queues(tmp_path, queues=2) as rig:
+        yield rig
 
 
 async def publish(rig, exchange, key, *, chunks=CHUNKS, began_ms=None, **fields):

@@ -7,8 +7,6 @@ from pamqp.commands import Basic
 
 from adapters.amqp.codec.properties import properties_of
 from adapters.amqp.codec.wire import read_table, write_table
-from controller.api.commands import CreateTopic
-from controller.node.local import LocalController
 from gateway.port.queues import BindQueue, DeclareExchange, GetMessage
 from gateway.queues.dead_letters import DeadLetters
 from gateway.queues.leaving.deaths import DEATHS_COUNT_MAX, dead_letter, is_cycle, known_deaths
@@ -19,8 +17,7 @@ from store.api.message import Message
 from store.base.errors import LeaseLost, StoreOverloaded
 from store.format.frame import ROW, Position
 from store.format.records import LEASES_QUEUE
-from store.local.local import LocalStore
-from tests.support.gateway.queues_rig import QueuesRig
+from tests.support.gateway.queues_rig import opened_queues
 
 pytestmark = pytest.mark.anyio
 
@@ -29,15 +26,8 @@ NOW_MS = 1_700_000_000_000
 
 @pytest.fixture
 async def rig(tmp_path):
-    store = await LocalStore.open(tmp_path / "store")
-    controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
-    await controller.do(CreateTopic(name="$amqp", queues=2))
-    rig = QueuesRig(store, controller)
-    await rig.queues.load()
-    yield rig
-    await rig.queues.close()
-    await controller.close()
-    await store.close()
+    async with opened_queues(tmp_path, queues=2) as rig:
+        yield rig
 
 
 async def source(rig, name="q", **arguments):

@@ -2,8 +2,6 @@
 
 import pytest
 
-from controller.api.commands import CreateTopic
-from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.queues import (
     BindExchange,
@@ -15,30 +13,16 @@ from gateway.port.queues import (
     UnbindQueue,
 )
 from store.api.message import Message
-from store.local.local import LocalStore
-from tests.support.gateway.queues_rig import QueuesRig
+from tests.support.gateway.asking import refused
+from tests.support.gateway.queues_rig import opened_queues
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 async def rig(tmp_path):
-    store = await LocalStore.open(tmp_path / "store")
-    controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
-    for topic in ("$amqp", "a"):
-        await controller.do(CreateTopic(name=topic, queues=1))
-    rig = QueuesRig(store, controller)
-    await rig.queues.load()
-    yield rig
-    await rig.queues.close()
-    await controller.close()
-    await store.close()
-
-
-async def refused(cause, awaitable):
-    with pytest.raises(Refusal) as info:
-        await awaitable
-    assert info.value.cause is cause
+    async with opened_queues(tmp_path, "a") as rig:
+        yield rig
 
 
 async def declare(rig, name, kind="fanout", **options):

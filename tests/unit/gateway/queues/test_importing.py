@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.api.client import User
-from controller.api.commands import CreateTopic, SetUser
-from controller.node.local import LocalController
+from controller.api.commands import SetUser
 from gateway.domain.vhosts import in_vhost
 from gateway.port.queues import DeclareExchange
 from gateway.queues.importing.definitions_file import DefinitionsFile, read_definitions
@@ -19,8 +18,7 @@ from gateway.queues.importing.importer import Importer
 from gateway.queues.leaving.policies import Policies, PolicyConfig, QueuesConfig
 from gateway.queues.queues import NamedQueues
 from gateway.security.passwords import is_match
-from store.local.local import LocalStore
-from tests.support.gateway.queues_rig import QueuesRig
+from tests.support.gateway.queues_rig import opened_queues
 
 pytestmark = pytest.mark.anyio
 
@@ -30,16 +28,8 @@ REAL = (Path(__file__).parents[3] / "support" / "amqp" / "rabbitmq_definitions.j
 
 @pytest.fixture
 async def rig(tmp_path):
-    store = await LocalStore.open(tmp_path / "store")
-    controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
-    for topic in ("$amqp", "$vhost", "eu"):
-        await controller.do(CreateTopic(name=topic, queues=1))
-    rig = QueuesRig(store, controller)
-    await rig.queues.load()
-    yield rig
-    await rig.queues.close()
-    await controller.close()
-    await store.close()
+    async with opened_queues(tmp_path, "$vhost", "eu") as rig:
+        yield rig
 
 
 async def run(rig, file, *, dry_run=False, configured=()):

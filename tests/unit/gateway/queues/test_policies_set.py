@@ -7,8 +7,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controller.api.commands import CreateTopic
-from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import in_vhost
 from gateway.port.queues import DeclareExchange, GetMessage
@@ -23,8 +21,7 @@ from gateway.queues.leaving.policies import (
 )
 from gateway.queues.queues import NamedQueues
 from store.base.errors import StoreFull
-from store.local.local import LocalStore
-from tests.support.gateway.queues_rig import QueuesRig
+from tests.support.gateway.queues_rig import opened_queues
 
 pytestmark = pytest.mark.anyio
 
@@ -33,16 +30,8 @@ KEYS = ("message_ttl", "max_length", "delivery_limit")
 
 @pytest.fixture
 async def rig(tmp_path):
-    store = await LocalStore.open(tmp_path / "store")
-    controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
-    for topic in ("$amqp", "$vhost"):
-        await controller.do(CreateTopic(name=topic, queues=1))
-    rig = QueuesRig(store, controller)
-    await rig.queues.load()
-    yield rig
-    await rig.queues.close()
-    await controller.close()
-    await store.close()
+    async with opened_queues(tmp_path, "$vhost") as rig:
+        yield rig
 
 
 def made(pattern=".*", *, name="p", vhost="/", apply_to="all", priority=0, operator=False, **definition):

@@ -2,26 +2,16 @@
 
 import pytest
 
-from controller.api.commands import CreateTopic
-from controller.node.local import LocalController
 from gateway.queues.leaving.sizes import QueueSizes
-from store.local.local import LocalStore
-from tests.support.gateway.queues_rig import QueuesRig
+from tests.support.gateway.queues_rig import opened_queues
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 async def rig(tmp_path):
-    store = await LocalStore.open(tmp_path / "store")
-    controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
-    await controller.do(CreateTopic(name="$amqp", queues=1))
-    rig = QueuesRig(store, controller)
-    await rig.queues.load()
-    yield rig
-    await rig.queues.close()
-    await controller.close()
-    await store.close()
+    async with opened_queues(tmp_path) as rig:
+        yield rig
 
 
 async def test_the_bytes_that_wait_are_counted_and_so_is_what_is_too_much(rig):

@@ -2,28 +2,18 @@
 
 import pytest
 
-from controller.api.commands import CreateTopic
-from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.streams import AGE_MS_MAX, StreamRead, age_ms
 from store.format.queue_config import QueueConfig
-from store.local.local import LocalStore
-from tests.support.gateway.queues_rig import QueuesRig
+from tests.support.gateway.queues_rig import opened_queues
 
 STREAM = {"x-queue-type": "stream"}
 
 
 @pytest.fixture
 async def rig(tmp_path):
-    store = await LocalStore.open(tmp_path / "store")
-    controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
-    await controller.do(CreateTopic(name="$amqp", queues=1))
-    rig = QueuesRig(store, controller)
-    await rig.queues.load()
-    yield rig
-    await rig.queues.close()
-    await controller.close()
-    await store.close()
+    async with opened_queues(tmp_path) as rig:
+        yield rig
 
 
 @pytest.mark.parametrize(

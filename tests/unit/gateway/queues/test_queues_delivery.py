@@ -3,8 +3,6 @@
 import msgspec
 import pytest
 
-from controller.api.commands import CreateTopic
-from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import ConsumerId, Token
 from gateway.port.queues import DeleteQueue, GetMessage, PurgeQueue
@@ -15,23 +13,15 @@ from store.base.errors import StoreOverloaded
 from store.base.futures import failed
 from store.format.frame import ROW, UnplacedFrame
 from store.local import recorder
-from store.local.local import LocalStore
-from tests.support.gateway.queues_rig import QueuesRig
+from tests.support.gateway.queues_rig import opened_queues
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 async def rig(tmp_path):
-    store = await LocalStore.open(tmp_path / "store")
-    controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
-    await controller.do(CreateTopic(name="$amqp", queues=1))
-    rig = QueuesRig(store, controller)
-    await rig.queues.load()
-    yield rig
-    await rig.queues.close()
-    await controller.close()
-    await store.close()
+    async with opened_queues(tmp_path) as rig:
+        yield rig
 
 
 async def waiting(rig, queue="q"):

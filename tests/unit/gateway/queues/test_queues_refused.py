@@ -5,13 +5,11 @@ import asyncio
 import pytest
 
 from controller.api.client import ControllerError
-from controller.api.commands import CreateTopic, ForgetQueue
-from controller.node.local import LocalController
+from controller.api.commands import ForgetQueue
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.queues import BindQueue, DeclareExchange, DeclareQueue, DeleteQueue, GetMessage
 from store.base.errors import StoreOverloaded
-from store.local.local import LocalStore
-from tests.support.gateway.queues_rig import QueuesRig
+from tests.support.gateway.queues_rig import opened_queues
 
 pytestmark = pytest.mark.anyio
 
@@ -20,15 +18,8 @@ pytestmark = pytest.mark.anyio
 async def rig(tmp_path, monkeypatch):
     monkeypatch.setattr("gateway.queues.queues.FINISH_S", 0.001)
     monkeypatch.setattr("gateway.queues.queues.FINISH_MAX_S", 0.01)
-    store = await LocalStore.open(tmp_path / "store")
-    controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
-    await controller.do(CreateTopic(name="$amqp", queues=1))
-    rig = QueuesRig(store, controller)
-    await rig.queues.load()
-    yield rig
-    await rig.queues.close()
-    await controller.close()
-    await store.close()
+    async with opened_queues(tmp_path) as rig:
+        yield rig
 
 
 class Refusing:

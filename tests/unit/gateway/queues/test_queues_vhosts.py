@@ -2,8 +2,6 @@
 
 import pytest
 
-from controller.api.commands import CreateTopic
-from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import in_vhost, local_name
 from gateway.port.queues import (
@@ -20,25 +18,16 @@ from gateway.queues.leaving.policies import Policies, PolicyConfig, QueuesConfig
 from gateway.queues.queues import NamedQueues
 from gateway.queues.topology.settings_registry import VHOSTS_COUNT_MAX
 from store.api.message import Message
-from store.local.local import LocalStore
-from tests.support.gateway.queues_rig import QueuesRig
+from tests.support.gateway.queues_rig import opened_queues
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 async def rig(tmp_path):
-    store = await LocalStore.open(tmp_path / "store")
-    controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
-    for topic in ("$amqp", "$vhost", "eu"):
-        await controller.do(CreateTopic(name=topic, queues=1))
-    rig = QueuesRig(store, controller)
-    await rig.queues.load()
-    await rig.queues.registry.make_vhost("shop")
-    yield rig
-    await rig.queues.close()
-    await controller.close()
-    await store.close()
+    async with opened_queues(tmp_path, "$vhost", "eu") as rig:
+        await rig.queues.registry.make_vhost("shop")
+        yield rig
 
 
 def shop(name):

@@ -15,6 +15,7 @@ from gateway.queues.shared.subscriptions import SharedSubscriptions
 from store.base.errors import StoreFailed
 from store.format.frame import QueueNumber
 from store.local.local import LocalStore
+from tests.support.gateway.asking import refused
 from tests.support.gateway.queues_rig import QueuesRig
 from tests.support.process.waiting import until
 
@@ -94,12 +95,6 @@ async def rig(tmp_path):
     await rig.queues.close()
     await controller.close()
     await store.close()
-
-
-async def refused(cause, awaitable):
-    with pytest.raises(Refusal) as info:
-        await awaitable
-    assert info.value.cause is cause
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 import pytest
 
-from controller.api.commands import CreateTopic
-from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import in_vhost, vhost_of
 from gateway.port.queues import BindExchange, BindQueue, DeclareExchange, DeclareQueue, OpenVhost, address_of
@@ -13,25 +11,17 @@ from gateway.queues.operated.vhosts import VhostLimits
 from gateway.queues.queues import NamedQueues
 from store.api.message import Message
 from store.base.errors import StoreUnreachable
-from store.local.local import LocalStore
-from tests.support.gateway.queues_rig import QueuesRig
+from tests.support.gateway.asking import refusal_of
+from tests.support.gateway.queues_rig import opened_queues
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 async def rig(tmp_path):
-    store = await LocalStore.open(tmp_path / "store")
-    controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
-    for topic in ("$amqp", "$vhost", "eu"):
-        await controller.do(CreateTopic(name=topic, queues=1))
-    rig = QueuesRig(store, controller)
-    await rig.queues.load()
-    await rig.queues.registry.make_vhost("shop")
-    yield rig
-    await rig.queues.close()
-    await controller.close()
-    await store.close()
+    async with opened_queues(tmp_path, "$vhost", "eu") as rig:
+        await rig.queues.registry.make_vhost("shop")
+        yield rig
 
 
 def shop(name):
@@ -66,12 +56,6 @@ async def keys(rig):
     return [one.key for one in entries if "shop" in one.key and not one.key.startswith(f"{stored.DELETED}/")]
 
 
-async def refused(work):
-    with pytest.raises(Refusal) as error:
-        await work
-    return error.value
-
-
 def leftovers(rig):
     registry = rig.queues.registry
     return [name for name in (*registry.queues, *registry._exchanges) if vhost_of(name) == "shop"]
@@ -92,14 +76,14 @@ async def test_all_that_is_in_a_deleted_vhost_goes_and_its_connections_are_close
     assert not rig.queues.registry.policies.stored
     with pytest.raises(Refusal):
         rig.router.named_queues(Message(address_of(shop("e"), "a"), b""))
-    assert (await refused(rig.request(rig.conn(), OpenVhost(name="shop")))).cause is Cause.NOT_FOUND
+    assert (await refusal_of(rig.request(rig.conn(), OpenVhost(name="shop")))).cause is Cause.NOT_FOUND
     for request in (
         DeclareQueue(name=shop("q")),
         DeclareExchange(name=shop("e"), kind="fanout"),
         BindQueue(queue=shop("q0"), exchange=shop("amq.topic")),
         BindExchange(source=shop("amq.topic"), destination=shop("amq.fanout")),
     ):
-        assert (await refused(rig.request(conn, request))).cause is Cause.NOT_FOUND
+        assert (await refusal_of(rig.request(conn, request))).cause is Cause.NOT_FOUND
     await rig.lose(conn)
     await rig.restart()
     assert leftovers(rig) == []
@@ -141,7 +125,7 @@ async def test_a_deletion_that_is_cut_off_goes_on_by_itself_or_at_the_next_start
     try:
         await rig.queues.registry.delete_vhost("shop")
     except (Refusal, StoreUnreachable):
-        assert (await refused(rig.request(rig.conn(), OpenVhost(name="shop")))).cause is Cause.NOT_FOUND
+        assert (await refusal_of(rig.request(rig.conn(), OpenVhost(name="shop")))).cause is Cause.NOT_FOUND
         if failing % 2:
             await rig.restart()
     while not await rig.queues.registry.finish():
@@ -158,8 +142,8 @@ async def test_while_something_is_left_none_of_the_name_is_made(rig, monkeypatch
 
     with monkeypatch.context() as patched:
         patched.setattr(rig.store.keys, "delete", fails)
-        await refused(rig.queues.registry.delete_vhost("shop"))
-        assert (await refused(rig.queues.registry.make_vhost("shop"))).cause is Cause.CONFLICT
+        await refusal_of(rig.queues.registry.delete_vhost("shop"))
+        assert (await refusal_of(rig.queues.registry.make_vhost("shop"))).cause is Cause.CONFLICT
     assert await rig.queues.registry.finish()
     await rig.queues.registry.make_vhost("shop")
 
@@ -169,7 +153,7 @@ async def test_some_vhosts_stay(rig):
     rig.queues = NamedQueues(rig.store, rig.controller, rig.router, policies=policies, now_ms=lambda: rig.now_ms)
     await rig.queues.load()
     for vhost, cause in (("/", Cause.CONFLICT), ("ours", Cause.CONFLICT), ("none", Cause.NOT_FOUND)):
-        assert (await refused(rig.queues.registry.delete_vhost(vhost))).cause is cause
+        assert (await refusal_of(rig.queues.registry.delete_vhost(vhost))).cause is cause
     await rig.declare(rig.conn(), shop("q"), durable=True)
     await rig.queues.registry.delete_vhost("shop")
     policies = Policies(QueuesConfig(vhosts=("shop",)))  # it is configured after it was deleted
@@ -188,7 +172,7 @@ async def test_a_vhost_has_no_more_queues_than_its_limit(rig):
     await registry.set_limits("shop", VhostLimits(max_queues=2))
     own = rig.conn()
     await rig.declare(own, shop("b"), exclusive=True)
-    refusal = await refused(rig.declare(rig.conn(), shop("c")))
+    refusal = await refusal_of(rig.declare(rig.conn(), shop("c")))
     assert refusal.cause is Cause.PRECONDITION
     assert refusal.detail == "cannot declare queue 'c': queue limit in vhost 'shop' (2) is reached"
     await rig.declare(rig.conn(), shop("a"))  # is there
@@ -199,11 +183,11 @@ async def test_a_vhost_has_no_more_queues_than_its_limit(rig):
     assert rig.queues.registry.vhosts.limits("shop").max_queues == 2
     assert rig.queues.registry.vhosts.queues("shop") == 1
     await rig.queues.registry.set_limits("shop", VhostLimits(max_queues=0))
-    assert (await refused(rig.declare(rig.conn(), shop("d")))).cause is Cause.PRECONDITION
+    assert (await refusal_of(rig.declare(rig.conn(), shop("d")))).cause is Cause.PRECONDITION
     await rig.queues.registry.clear_limits("shop")
     await rig.declare(rig.conn(), shop("d"))
-    assert (await refused(rig.queues.registry.clear_limits("shop"))).cause is Cause.NOT_FOUND
-    assert (await refused(rig.queues.registry.set_limits("none", VhostLimits()))).cause is Cause.NOT_FOUND
+    assert (await refusal_of(rig.queues.registry.clear_limits("shop"))).cause is Cause.NOT_FOUND
+    assert (await refusal_of(rig.queues.registry.set_limits("none", VhostLimits()))).cause is Cause.NOT_FOUND
 
 
 async def test_a_vhost_has_no_more_connections_than_its_limit(rig):
@@ -213,12 +197,12 @@ async def test_a_vhost_has_no_more_connections_than_its_limit(rig):
     gone.gone = True
     await rig.request(gone, OpenVhost(name="shop"))  # has ended meanwhile, and is counted no more
     await rig.request(first, OpenVhost(name="shop"))
-    refusal = await refused(rig.request(rig.conn(), OpenVhost(name="shop")))
+    refusal = await refusal_of(rig.request(rig.conn(), OpenVhost(name="shop")))
     assert refusal.cause is Cause.FORBIDDEN
     assert refusal.detail == "access to vhost 'shop' refused for user 'guest': connection limit (1) is reached"
     await rig.request(rig.conn(), OpenVhost(name="/"))
     await rig.lose(first)
     await rig.request(rig.conn(), OpenVhost(name="shop"))
     assert registry.vhosts.connections("shop") == 1
-    refusal = await refused(registry.set_limits("/", VhostLimits(max_connections=1)))
+    refusal = await refusal_of(registry.set_limits("/", VhostLimits(max_connections=1)))
     assert "gateway.connections_max" in refusal.detail

@@ -6,7 +6,7 @@ import pytest
 
 from store.base.errors import LeaseLost, StoreOverloaded
 from store.format.chunks import QueueEnd
-from store.format.frame import ROW, LogOffset, UnplacedFrame
+from store.format.frame import LogOffset
 from store.format.placed import Placed
 from store.format.policy import LeasePolicy
 from store.format.records import GroupDeleted, LogTrimmed, QueueDeleted
@@ -15,10 +15,10 @@ from store.local.local import LocalStore
 from store.log.run import RunBuilder
 from store.views import Views
 from tests.support.process.clock import Clock
-from tests.support.store.store_kit import append, records_frame
+from tests.support.store.lending_kit import ME, OTHER, put, take
+from tests.support.store.store_kit import records_frame
 
 pytestmark = pytest.mark.anyio
-ME, OTHER = 1, 2
 
 
 @pytest.fixture
@@ -32,19 +32,6 @@ async def store(tmp_path, clock):
         store.woken = []
         store.queues.watch(store.woken.extend)
         yield store
-
-
-async def put(store, *texts, queue=16, keys=()):
-    rows, payload = b"", b""
-    for n, text in enumerate(texts):
-        rows += ROW.pack(queue, len(payload), len(text), 0, keys[n] if keys else 0, 5, 6, 7)
-        payload += text
-    return await append(store, UnplacedFrame.build(rows, payload))
-
-
-async def take(store, owner=ME, count=10, queue=16, **options):
-    leases = await store.leases.take(queue, owner, max_count=count, **options)
-    return [lease.frame.record(lease.row) for lease in leases]
 
 
 async def handles(store, count=1, queue=16, **options):

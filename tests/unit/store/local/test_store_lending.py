@@ -7,7 +7,7 @@ import pytest
 
 from store.api.handle import HANDLE_CHARS_MAX
 from store.base.errors import AppendOutcomeUnknown, BadHandle, LeaseLost, StoreOverloaded
-from store.format.frame import ROW, ROW_DEAD, ROW_EXTRA, Position, UnplacedFrame
+from store.format.frame import ROW, ROW_DEAD, ROW_EXTRA, Position
 from store.format.policy import INVISIBLE_MS_MAX, LeasePolicy
 from store.format.ranges import ranges_of
 from store.local import lending as lending_module
@@ -16,10 +16,10 @@ from store.local.local import LocalStore
 from store.local.reader import Located
 from tests.support.process.clock import Clock
 from tests.support.store.dead_letters import death_of
-from tests.support.store.store_kit import FaultyFiles, append, behind, bodies
+from tests.support.store.lending_kit import ME, OTHER, put, take
+from tests.support.store.store_kit import FaultyFiles, behind, bodies
 
 pytestmark = pytest.mark.anyio
-ME, OTHER = 1, 2
 
 
 @pytest.fixture
@@ -33,19 +33,6 @@ async def store(tmp_path, clock):
         store.woken = []
         store.queues.watch(store.woken.extend)
         yield store
-
-
-async def put(store, *texts, queue=16, keys=()):
-    rows, payload = b"", b""
-    for n, text in enumerate(texts):
-        rows += ROW.pack(queue, len(payload), len(text), 0, keys[n] if keys else 0, 5, 6, 7)
-        payload += text
-    return await append(store, UnplacedFrame.build(rows, payload))
-
-
-async def take(store, owner=ME, count=10, queue=16, **options):
-    leases = await store.leases.take(queue, owner, max_count=count, **options)
-    return [lease.frame.record(lease.row) for lease in leases]
 
 
 async def passes(store, clock, ms):

@@ -52,7 +52,7 @@ def test_what_the_master_has_is_to_be_had_again_before_the_log_counts_as_whole()
 
 
 def test_what_the_master_has_is_to_be_had_again_from_its_successor_too():
-    """Lost behind 400; the master has 600 of it when it begins, and writes on; the next one has 800."""
+    """A replica lost its log from 400 on. The first master begins at 600 and writes on; its successor has 800."""
     follower = short(2)
     follower.lazy = True
     Leading(2, FrameLog().fill(1, 3), [(1, 0)], followers=[follower]).connect(2)
