@@ -179,7 +179,10 @@ def _value(name: str, raw: msgspec.Raw) -> str | bool | int | None:
 def _body(
     data: msgspec.Raw | None, data_base64: msgspec.Raw | None, content_type: str | None
 ) -> tuple[bytes, str | None]:
-    """The body, and how the event held it where `_payload` would not hold it so: "json", "text" or "base64"."""
+    """Returns the body, and its form in the event: "json", "text" or "base64".
+
+    The form is None where `_payload` would choose the same one.
+    """
     if data_base64 is not None and data is not None:
         raise malformed("data", "stands beside data_base64")
     if data is not None:

@@ -106,7 +106,7 @@ class Members:
             raise ChangeRefused(f"there is no controller {id_}, and there was none; the controllers are {there}")
 
     async def _settled(self) -> None:
-        """Waits until the changes in the log are committed: they hold from their entries on, and may be taken back."""
+        """Waits until the membership changes in the log are committed: until then they hold, but may be taken back."""
         assert self._driver is not None
         await self._driver.until_applied(self._driver.status.last_index)
 

@@ -33,7 +33,7 @@ from controller.wire.wire import BadRequest, NotLeading
 logger = logging.getLogger(__name__)
 
 BEGIN_AGAIN_S = 0.02  # until a new leader tries again to learn what its predecessors did
-CLUSTER_ID_BYTES = 8  # by chance, of a new cluster's id
+CLUSTER_ID_BYTES = 8  # random, of a new cluster's id
 
 
 def name_cluster(time_ms: int) -> bytes:

@@ -19,7 +19,7 @@ class Single(msgspec.Struct, frozen=True, gc=False):
 
     message: Message
     acknowledgement: bytes
-    who: Principal | None = None  # publishes; None: whom the connection has named last
+    who: Principal | None = None  # the publisher; None: the principal that the connection has named last
     answer: Callable[["Single", Position, int], bytes] | None = None
     read: bytes = b""  # as it came, for adapters that read it again where the message takes the general way
 

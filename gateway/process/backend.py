@@ -209,9 +209,9 @@ class ClusterBackend:
         self.where = ", ".join(config.cluster.controllers.values())
 
     def troubles(self) -> Sequence[str]:
-        """See `Backend`: without controllers all goes on, without a group what lies in it does not.
+        """See `Backend`. Controllers that do not answer are no trouble, only a warning: what there is goes on.
 
-        One group of several that takes nothing is no reason to send clients to another proxy: it takes nothing there.
+        Nor is one store group of several that takes nothing: it takes nothing from clients of other proxies either.
         """
         found = list(self._health().reasons)
         if self.controller.distrust:

@@ -126,7 +126,7 @@ NOWHERE: Final = Building(-1)  # where messages are before their first frame: no
 
 
 class Copy(NamedTuple):
-    """A row for a message in another frame than the one that its own row is in."""
+    """A second row of a message, in another frame than its first row."""
 
     frame: Building
     row: int

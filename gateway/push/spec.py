@@ -72,7 +72,10 @@ def without_secrets(spec: SubscriptionSpec) -> SubscriptionSpec:
 
 
 def with_secrets(spec: SubscriptionSpec, before: SubscriptionSpec) -> SubscriptionSpec:
-    """Returns a subscription with the secrets of before where it leaves them out and its sink is the same."""
+    """Returns a changed subscription with the secrets that it had before, where the change names none.
+
+    Another sink gets none of them.
+    """
     if spec.sink != before.sink:
         return spec
     credential, known = spec.sinkcredential, before.sinkcredential

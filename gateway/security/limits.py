@@ -61,11 +61,11 @@ class Pace:
 
     @staticmethod
     def of(config: LimitsConfig, *, now_ms: int) -> "Pace | None":
-        """The pace of a new connection; None where none is set."""
+        """Returns the pace of a new connection; None where the configuration limits no rate."""
         return Pace(config, now_ms=now_ms) if config.messages_per_s or config.bytes_per_s else None
 
     def read(self, size_bytes: int, *, now_ms: int) -> None:
-        """Bytes have come, whatever they are."""
+        """Counts bytes that the client has sent, messages or not."""
         if self._bytes is not None and not self._refuses:
             self._bytes.take(size_bytes, now_ms=now_ms)
 

@@ -90,11 +90,11 @@ def absorb(windows: pa.Table, more: pa.Table) -> pa.Table:
 def settled_before(
     windows: pa.Table, watermark_ms: int, window_ms: int = WINDOW_MS, *, open_max: int = OPEN_MAX
 ) -> tuple[pa.Table, pa.Table]:
-    """`windows` in two: those that are settled at a watermark (ms since 1970), and those still open.
+    """Splits windows into those that are settled at a watermark (ms since 1970), and those that are still open.
 
-    Settled is what ended at or before the watermark and got nothing that was stored after it: so late samples of one
-    window, which come one by one, are one correction. Where more than `open_max` would stay open, all that ended are
-    settled.
+    A window is settled when it ended at or before the watermark, and has no sample that was stored after the watermark:
+    late samples of one window, which come one by one, then make one correction. Where more than `open_max` windows
+    would stay open, all that have ended are settled.
     """
     ended = pc.less_equal(windows["start"], pa.scalar((watermark_ms - window_ms) * 1000, INSTANT))
     quiet = pc.less_equal(windows["stored_at"], pa.scalar(watermark_ms * 1000, INSTANT))

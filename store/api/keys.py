@@ -12,8 +12,8 @@ class Entry(NamedTuple):
     key: str
     value: bytes
     revision: int
-    create_revision: int  # of the change that made it, since it was last not there
-    version: int  # how often it was put since then
+    create_revision: int  # the revision at which the key came to be; it may have been deleted before
+    version: int  # how often it was put since then, that one included
     expires_at_ms: int | None = None  # ms since 1970; None: never
     namespace: str = ""
 

@@ -40,7 +40,10 @@ class LeaseHandles:
     async def _settle(
         self, handles: Mapping[int, LeaseHandle], loaded: _Loaded, answers: list[StoreError | None]
     ) -> dict[int, LeaseHandle]:
-        """Settles, and answers by number; those that somebody else was settling, who may have failed."""
+        """Settles messages, and puts the outcomes into `answers`, by number.
+
+        Returns the handles of messages that another caller was settling, once that has ended: it may have failed.
+        """
         taken: dict[LeaseQueue, list[int]] = {}
         pending: dict[int, LeaseHandle] = {}
         endings: list[asyncio.Future[Any]] = []

@@ -390,7 +390,7 @@ class Lending:
                 await self._dead_letter(leases, ranges, reason)
 
     def give_up(self, leases: LeaseQueue) -> None:
-        """See to what has come back too often."""
+        """Moves messages that have come back too often to the dead letters."""
         ranges = leases.take_given_up()
         if ranges:
             task = asyncio.get_running_loop().create_task(self._dead_letter_later(leases, ranges), name="dead letters")
@@ -400,7 +400,7 @@ class Lending:
     async def _dead_letter_later(self, leases: LeaseQueue, ranges: Sequence[Range]) -> None:
         try:
             await self._dead_letter(leases, ranges, "delivery_limit")
-        except StoreError as error:  # they are lendable again, and given up when they come back the next time
+        except StoreError as error:  # they can be leased again, and are moved when they come back the next time
             logger.warning("dead letters could not be moved", extra={"queue": leases.queue, "why": str(error)})
         except Exception:
             logger.exception("dead letters could not be moved", extra={"queue": leases.queue})

@@ -126,7 +126,7 @@ class ReplicaRole:
         self._dial_wanted.set()
 
     def _elected(self, group: Group) -> None:
-        """Becomes the master of an epoch that is new; of another one this replica, or a copy of it, may have been."""
+        """Becomes the master of a new epoch, or asks for another election where it may have led this one."""
         if group.master_epoch < self._core.promised or group.master_epoch in self.context.unfit:
             return
         if self._core.lacks_end and group.unclean_epoch == group.master_epoch > self.context.disk.unclean:

@@ -26,7 +26,7 @@ from store.views.layout import read_marks
 logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # between two looks for a master
-UNREACHABLE_MS = 5_000  # before a master is asked again that did not answer, or refused
+UNREACHABLE_MS = 5_000  # until a master that did not answer, or refused, is asked again
 
 
 def check_not_last(disk: Disk, group: Group | None) -> None:

@@ -52,7 +52,7 @@ class Reporter:
         self._sooner = asyncio.Event()  # there is a complaint that is new
 
     async def run(self) -> None:
-        """Looks and tells. Never returns."""
+        """Looks which masters can be reached, and reports it to the controllers. Never returns."""
         reporting = asyncio.create_task(self._report_all(), name="reports to the controllers")
         try:
             while True:

@@ -29,7 +29,7 @@ PING_S = 1.0  # a client says something at least that often
 SILENCE_S = 4.0  # a node from which nothing came for so long is given up
 LEAVE_S = 0.5  # for answers under way, when the node says that it is no master any more
 POLL_S = 0.005
-EXPIRE_S = 0.1  # how often it is looked for what has waited too long
+EXPIRE_S = 0.1  # between two looks for requests that have waited too long
 
 Resolve = Callable[[], str | None]
 

@@ -210,7 +210,7 @@ class ScannedAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GrantAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """The common part of the leases of one take, when they end by themselves."""
+    """The part that the leases of one take have in common: `visible_at_ms` is when they end by themselves."""
 
     lease: Offset
     lent_at: Offset

@@ -89,7 +89,7 @@ class Authentication:
         self._challenge = None
 
     def check_patience(self, held: bytes | bytearray) -> None:
-        """Raises `ProtocolError` for what a client sent before it had a CONNACK, unread so far (MQTT-3.1.2-30)."""
+        """Raises `ProtocolError` for an unread packet that may not come before CONNACK (MQTT-3.1.2-30)."""
         if held and held[0] != PacketType.DISCONNECT << 4:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "only AUTH and DISCONNECT may come before CONNACK")
 

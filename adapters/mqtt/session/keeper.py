@@ -96,15 +96,15 @@ class Keeper:
         self.then(step, state=True)
 
     def save_soon(self) -> None:
-        """The exchanges have changed, and nothing waits for it."""
+        """Asks for a save of the exchanges, which have changed; nothing waits for it."""
         self._exchanges_changed = self._context.durable
 
     def save_state_later(self) -> None:
-        """The subscriptions have changed, and what follows will ask for a save, unless the connection ends before."""
+        """Notes changed subscriptions: the next save, or the one at the end of the connection, stores them."""
         self._state_late = self._context.durable
 
     def save_state_soon(self) -> None:
-        """The subscriptions have changed, and nothing waits for it."""
+        """Asks for a save of the subscriptions, which have changed; nothing waits for it."""
         self._state_changed = self._context.durable
 
     @property

@@ -1,7 +1,6 @@
 """The parts of compiled expressions: closures over an event. A part that fails raises `EvaluationError`.
 
-Nothing below it is evaluated then: the operator around it would have the zero value of its type, and that of the whole
-expression is all that is left to be said (CESQL 1.0, 4.1: fail fast).
+After a failure nothing else is evaluated: the expression has the zero value of its type (CESQL 1.0, 4.1: fail fast).
 """
 
 import operator

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 PATTERN_CHARS_MAX: Final = 256
-LIKE_TEXT_CHARS_MAX: Final = 16_384  # a longer text is like nothing and unlike nothing
+LIKE_TEXT_CHARS_MAX: Final = 16_384  # a longer text is not looked at: the result is unknown
 LIKE_ANY_CHARS_MAX: Final = 512  # the same where a _ stands between two %: looking for that costs their product
 
 

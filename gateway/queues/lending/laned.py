@@ -192,5 +192,5 @@ class LanedStore:
 
     @property
     def client(self) -> StoreClient:
-        """Returns this as the interface that it is."""
+        """Returns this store with the type that its users expect."""
         return cast(StoreClient, self)
