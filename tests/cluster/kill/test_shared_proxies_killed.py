@@ -77,7 +77,7 @@ def test_a_proxy_is_killed_while_its_members_share(running, qos):  # noqa: F811
         for info in infos:
             info.wait_for_publish(TIMEOUT_S)
         until_all_came(members, expected)
-        # What the group still had to bring a second time would come before messages that are published now.
+        # Messages that the group had to bring a second time would come before those that are published now.
         last = {b"last %d" % number for number in range(LAST_COUNT)}
         for body in last:
             publisher.publish(f"shared/{qos}/x", body, qos)
