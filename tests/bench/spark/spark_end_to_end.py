@@ -64,7 +64,7 @@ class Publisher(threading.Thread):
             time.sleep(BURST_S)
 
     def _packet(self, n: int, stamp: float) -> bytes:
-        name = b"%s/d%d/a" % (TOPIC.encode(), n % self._options.devices)
+        name = b"%s/site1/d%d/a" % (TOPIC.encode(), n % self._options.devices)
         body = b'{"sent":%.6f}' % stamp
         return packet(0x32, text(name) + struct.pack("!H", n % 65_535 + 1) + body)
 
@@ -162,7 +162,7 @@ def sent_times(target: str) -> dict[int, Sent]:
             messages = [decode(frame.record(row)) for frame, rows, _ in reader.fetch(queue, 0) for row in list(rows)]
             times = np.array([json.loads(message.body)["sent"] for message in messages])
             found[queue] = Sent(
-                times, np.array([message.address == f"{TOPIC}/d{PROBE}/a" for message in messages], bool)
+                times, np.array([message.address == f"{TOPIC}/site1/d{PROBE}/a" for message in messages], bool)
             )
     return found
 

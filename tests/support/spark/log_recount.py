@@ -60,7 +60,7 @@ class Telemetry:
             "id": f"{self._run}-{next(self._numbers)}",
             "source": "/test",
             "type": "reading",
-            "subject": f"{TOPIC}/d{chance.randrange(self._devices)}",
+            "subject": f"{TOPIC}/site1/d{chance.randrange(self._devices)}",  # the third level is the device
             "time": datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds"),
             "datacontenttype": "application/json",
             "data": {"a": value, "b": float(chance.randrange(1_000))},
