@@ -416,7 +416,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
             self.end(text)
             return
         if code == FRAME_ERROR:
-            self._deaf, self._input = True, b""
+            self._framing_lost, self._input = True, b""
         self.drop_bodies()
         self.write(method_frame(0, Methods.Close, code, cut(text), method >> 16, method & 0xFFFF))
         self._handshake.phase = Phase.CLOSING
