@@ -208,7 +208,10 @@ def test_kill_9_in_the_middle_of_a_body_loses_nothing_that_was_confirmed(new_gat
         else:
             time.sleep(0.02)  # a part of what one body takes
             gateway.kill()
-        confirmed |= {int(line.split()[1]) for line in publisher.stdout if line.startswith("confirmed")}
+        for line in publisher.stdout:
+            what, number = line.split()
+            sending = max(sending, int(number))
+            confirmed |= {int(number)} if what == "confirmed" else set()
         publisher.stdout.close()
         publisher.wait(60)
         restart(gateway)

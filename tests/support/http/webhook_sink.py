@@ -73,7 +73,10 @@ class WebhookSink:
                 self.end_headers()
 
             def _request(self, status: int) -> Delivered:
-                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                length = int(self.headers.get("content-length") or 0)
+                body = self.rfile.read(length)
+                if len(body) < length:
+                    raise ConnectionError("the gateway was killed in the middle of a request")
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 return Delivered(self.command, self.path, headers, body, status)
 

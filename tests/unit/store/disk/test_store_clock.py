@@ -62,4 +62,4 @@ def test_what_was_stored_by_a_clock_far_ahead_is_told(caplog):
     assert not caplog.records
     clock.reached(T0 + DAY_MS)
     assert clock() == T0 + DAY_MS
-    assert "time stands still" in caplog.text
+    assert "stored times stand still" in caplog.text
