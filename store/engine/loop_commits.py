@@ -49,9 +49,8 @@ class LoopCommits:
             self._slow(took_s, now_s)
 
     def _slow(self, took_s: float, now_s: float) -> None:
-        if not self.allows(
-            0, now_s - took_s
-        ):  # when it began: so a thread has waited for it, and the loop owes nothing
+        began_s = now_s - took_s
+        if not self.allows(0, began_s):  # so a thread has waited for it, and the loop owes nothing
             self._fast_count = 0
             return
         paid_s = (now_s - self._owed_at_s) / REST_FACTOR
